@@ -1,0 +1,1 @@
+"""What every notebook of the course imports: one module, one idea."""

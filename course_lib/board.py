@@ -1,0 +1,149 @@
+"""The status board: what each rank of this machine is doing, in memory that all of them see.
+
+A rank that waits in a collective reads here whether the others can still come. A collective
+starts only after every rank of its group has put the same call on the board, so a wrong call
+is found before MPI sees it, and MPI stays usable.
+
+One row a rank, in 64-bit words. Only the row's owner writes to it, so no lock is needed.
+"""
+
+from __future__ import annotations
+
+import atexit
+from dataclasses import dataclass
+from functools import cache
+
+from mpi4py import MPI
+
+# What a rank is doing. GAVE_UP: it waited, and has found that nobody will come.
+COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP = 1, 2, 3, 4, 5, 6
+
+# The words of a row; what is read while waiting shares one cache line. After them: one word a rank, the last call that this rank saw complete
+# together with that rank (negative: complete, but the calls do not match). Then a text.
+KEY, SIGNATURE, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL = range(10)
+SEEN = 16
+TEXT_WORDS = 32
+MAX_RANKS = 62  # a group is a bit mask in one signed word
+
+
+@dataclass(frozen=True)
+class Row:
+    """A snapshot of what one rank has on the board."""
+
+    rank: int
+    state: int
+    round: int
+    targets: int
+    key: int
+    members: int
+    operation: int
+    released: bool
+
+
+class Board:
+    """The rows of all ranks of this machine.
+
+    Parameters
+    ----------
+    world : MPI.Comm
+        All ranks; the call is collective. All of them must be on one machine.
+    """
+
+    def __init__(self, world: MPI.Comm):
+        self.rank, self.size = world.Get_rank(), world.Get_size()
+        self.round = 0
+        self.last: object = None  # the group that this rank's row shows
+        words = -(-(SEEN + self.size + TEXT_WORDS) // 16) * 16  # rows share no cache line
+        # MPI owns the memory: it goes when the ranks go, and leaves no file behind.
+        self._window = MPI.Win.Allocate_shared(8 * words, 8, comm=world)
+        buffers = [memoryview(self._window.Shared_query(r)[0]).cast("B") for r in range(self.size)]
+        self.rows = [b.cast("q") for b in buffers]
+        self._texts = [b[8 * (words - TEXT_WORDS) :] for b in buffers]
+        self.mine = self.rows[self.rank]
+        for i in range(words):
+            self.mine[i] = 0
+        self.mine[STATE] = COMPUTING
+        world.Barrier()
+        atexit.register(self.end, GONE)
+
+    def begin(self, round: int, targets: int) -> None:
+        """Start a cell: its number, and (a bit mask) the ranks that were asked to run it."""
+        self.say("")
+        self.mine[TARGETS] = targets
+        self.mine[STATE] = COMPUTING
+        self.mine[ROUND] = round
+        self.round = round
+
+    def end(self, state: int, text: str = "") -> None:
+        """End a cell (or the process): FINISHED, RAISED or GONE, and what there is to say."""
+        if text:
+            self.say(text)
+        self.mine[KEY] = 0
+        self.mine[STATE] = state
+
+    def say(self, text: str) -> None:
+        """Write this rank's text: where it waits, or what it raised."""
+        data = text.encode()[: 8 * TEXT_WORDS - 1].decode(errors="ignore").encode()
+        self._texts[self.rank][: len(data) + 1] = data + b"\0"
+
+    def text(self, rank: int) -> str:
+        """What a rank said last."""
+        return bytes(self._texts[rank]).split(b"\0", 1)[0].decode(errors="replace")
+
+    def snapshot(self) -> list[Row]:
+        """Every rank's row, as it is now."""
+        rows = []
+        for r, row in enumerate(self.rows):
+            key, members = row[KEY], row[MEMBERS]
+            others = [o for o in range(self.size) if members >> o & 1 and o != r]
+            released = key != 0 and any(abs(self.rows[o][SEEN + r]) == key for o in others)
+            rows.append(
+                Row(r, row[STATE], row[ROUND], row[TARGETS], key, members, row[OPERATION], released)
+            )
+        return rows
+
+    def stuck(self, rows: list[Row]) -> tuple[Row, ...]:
+        """The ranks that wait and can never go on, as these rows stand.
+
+        A waiting rank can go on when every rank of its group waits in the same call or can
+        still come. What can still come: a rank that computes, one that has not begun the cell
+        yet but was asked to run it, and a waiting rank that can itself go on.
+        """
+        newest = max(r.round for r in rows)
+        asked = next(r.targets for r in rows if r.round == newest)
+        moving = {
+            r.rank
+            for r in rows
+            if (r.round < newest and asked >> r.rank & 1)
+            or (r.round == newest and r.state == COMPUTING)
+            or (r.state == WAITING and r.released)
+        }
+        waiting = [r for r in rows if r.round == newest and r.state == WAITING]
+        grew = True
+        while grew:
+            grew = False
+            for row in waiting:
+                if row.rank in moving:
+                    continue
+                others = [o for o in rows if row.members >> o.rank & 1 and o.rank != row.rank]
+                if all(o.rank in moving or (o.state == WAITING and o.key == row.key) for o in others):
+                    moving.add(row.rank)
+                    grew = True
+        return tuple(r for r in waiting if r.rank not in moving)
+
+
+@cache
+def open_board() -> Board | None:
+    """The board of this process, made on first use by all ranks together.
+
+    Returns
+    -------
+    Board or None
+        None when the ranks are on several machines, or are more than 62: then there is no
+        memory that all of them see, and waits end by a plain time limit.
+    """
+    world = MPI.COMM_WORLD
+    node = world.Split_type(MPI.COMM_TYPE_SHARED)
+    one_machine = node.Get_size() == world.Get_size() <= MAX_RANKS
+    node.Free()
+    return Board(world) if one_machine else None

@@ -1,0 +1,221 @@
+"""The processes behind a cluster: ipyparallel's controller, and one engine a rank under mpiexec.
+
+They are started at the same time, as what takes long is their imports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from course_lib import watchdog
+
+# One thread a rank: with more, 8 ranks on 2 cores would fight over the cores.
+THREADS = {
+    f"{name}_NUM_THREADS": "1"
+    for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")
+}
+# Neither of them may wait for an ssh, a resource manager or a host name.
+MPIEXEC = ("-launcher", "fork", "-rmk", "user", "-hosts", "localhost")
+
+
+class StartError(RuntimeError):
+    """The ranks did not come up; the message says what their log says."""
+
+
+@dataclass
+class Processes:
+    """A controller and an mpiexec, and the folder with their files."""
+
+    n: int
+    folder: Path
+    controller: subprocess.Popen | Adopted
+    mpiexec: subprocess.Popen | Adopted
+
+    @property
+    def client_file(self) -> Path:
+        """ipyparallel's connection file for clients."""
+        return self.folder / "security" / "ipcontroller-client.json"
+
+    def ended(self) -> str | None:
+        """None while all run; else what ended and the last lines of its log."""
+        for name, process in (("mpiexec", self.mpiexec), ("the controller", self.controller)):
+            if process.poll() is not None:
+                return f"{name} ended with exit code {process.returncode}.\n{self.log()}".strip()
+        return None
+
+    def log(self, lines: int = 12) -> str:
+        """The last lines that the processes wrote."""
+        with contextlib.suppress(OSError):
+            text = (self.folder / "log.txt").read_text(errors="replace")
+            return "\n".join(text.strip().splitlines()[-lines:])
+        return ""
+
+    def stop(self) -> None:
+        """End all processes and remove the folder; safe to call again."""
+        for process in (self.mpiexec, self.controller):
+            _kill_group(process)
+        # Ranks may be in process groups of their own: mpiexec's helper ends them when it goes.
+        for process in (self.mpiexec, self.controller):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def launch(n: int, *, wrap: tuple[str, ...] = (), owner: int | None = None) -> Processes:
+    """Start `n` ranks; returns at once, while they come up.
+
+    Parameters
+    ----------
+    n : int
+        Number of ranks.
+    wrap : tuple of str
+        A command that mpiexec is run in, such as a sandbox's.
+    owner : int, optional
+        The process id after whose end nothing may stay; this process by default.
+
+    Raises
+    ------
+    StartError
+        There is no mpiexec.
+    """
+    mpiexec = find_mpiexec()
+    folder = Path(tempfile.mkdtemp(prefix="course-ranks-"))
+    (folder / "security").mkdir()
+    environment = {**os.environ, **THREADS, **watchdog.environment(str(folder), owner)}
+    environment.pop("JPY_PARENT_PID", None)
+    log = (folder / "log.txt").open("wb")
+    common = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True)
+    controller = subprocess.Popen(
+        [sys.executable, "-m", "course_lib.launcher", "controller", f"--profile-dir={folder}", *_transport(folder), *CONTROLLER],
+        env=environment,
+        **common,
+    )
+    engine = [f"--profile-dir={folder}", *ENGINE]
+    command = [sys.executable, "-m", "course_lib.launcher", "ranks", mpiexec, str(n), *engine]
+    ranks = subprocess.Popen([*wrap, *command], env=environment, **common)
+    log.close()
+    (folder / "processes.json").write_text(json.dumps([n, controller.pid, ranks.pid]))
+    return Processes(n, folder, controller, ranks)
+
+
+class Adopted:
+    """A process that another one has started; as much of Popen as `Processes` needs."""
+
+    def __init__(self, pid: int):
+        self.pid, self.returncode = pid, None
+        self._process = psutil.Process(pid)
+
+    def poll(self) -> int | None:
+        if not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE:
+            self.returncode = 0
+        return self.returncode
+
+    def wait(self, timeout: float) -> None:
+        deadline = time.monotonic() + timeout
+        while self.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def adopt(n: int, folder: Path) -> Processes | None:
+    """The processes that someone else launched with this folder, if they are `n` ranks."""
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
+        count, controller, ranks = json.loads((folder / "processes.json").read_text())
+        if count == n:
+            return Processes(n, folder, Adopted(controller), Adopted(ranks))
+    return None
+
+
+def run_ranks(mpiexec: str, n: int, engine: list[str]) -> int:
+    """Run mpiexec until it ends; returns its exit code.
+
+    On Linux the ranks are forks of one zygote. Elsewhere forking a process that has loaded
+    system libraries is not safe, and each rank is a Python of its own.
+    """
+    mpi = [mpiexec, *MPIEXEC, "-n", str(n)]
+    if sys.platform != "linux":
+        return subprocess.call([*mpi, sys.executable, "-m", "course_lib.rank", *engine])
+    from course_lib import stub, zygote
+
+    address = str(Path(os.environ[watchdog.FOLDER]) / "zygote")
+    return zygote.main(address, engine, [*mpi, sys.executable, "-I", "-S", stub.__file__, address])
+
+
+CONTROLLER = (
+    "--IPController.use_threads=True",
+    "--IPController.db_class=NoDB",
+    "--IPController.enable_curve=False",
+    "--TaskScheduler.scheme_name=pure",
+    "--HeartMonitor.period=150",  # registration takes two beats
+    "--HeartMonitor.max_heartmonitor_misses=4000",  # ten minutes: a laptop may sleep
+    "--log-level=ERROR",
+)
+ENGINE = (
+    "--IPEngine.use_mpi=True",
+    "--IPEngine.init_mpi=",
+    "--IPEngine.enable_nanny=False",  # the kernel signals ranks itself, see cluster.Ranks.interrupt
+    "--IPEngine.wait_for_url_file=120",
+    "--IPEngine.timeout=120",
+    "--IPEngine.max_heartbeat_misses=0",  # the watchdog ends a rank
+    "--log-level=ERROR",
+)
+
+
+def _transport(folder: Path) -> tuple[str, ...]:
+    """Unix sockets where their path fits: only this user can reach them, and no port is open."""
+    where = folder / "s"
+    if len(str(where)) < 80 and sys.platform != "darwin":
+        return ("--IPController.transport=ipc", f"--IPController.ip={where}", "--IPController.location=localhost")
+    return ("--IPController.ip=127.0.0.1",)
+
+
+def find_mpiexec() -> str:
+    """The mpiexec that belongs to this Python's MPI; another one's would not find its ranks."""
+    for place in (Path(sys.prefix) / "bin", Path(sys.executable).parent):
+        if (place / "mpiexec").exists():
+            return str(place / "mpiexec")
+    raise StartError(
+        f"no mpiexec in {Path(sys.prefix) / 'bin'}. It comes with the package mpich: run `make lab` or "
+        "`make doctor` in the course folder, or `pip install mpich`."
+    )
+
+
+def _kill_group(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def run_controller(arguments: list[str]) -> None:
+    """Run ipyparallel's controller in this process."""
+    from ipyparallel.controller.app import IPController
+
+    class Controller(IPController):
+        name = "ipcontroller"
+
+        def construct_url(self, kind: str, channel: str, index: int | str | None = None) -> str:
+            # ipyparallel 9.2 binds Unix sockets as path-port, and connects to path:port.
+            url = super().construct_url(kind, channel, index)
+            head, _, port = url.rpartition("-") if url.startswith("ipc:") else url.rpartition(":")
+            return f"{head}:{port}"
+
+    Controller.launch_instance(argv=arguments)
+
+
+if __name__ == "__main__":
+    watchdog.watch_from_environment()
+    if sys.argv[1] == "controller":
+        run_controller(sys.argv[2:])
+    else:
+        sys.exit(run_ranks(sys.argv[2], int(sys.argv[3]), sys.argv[4:]))

@@ -1,0 +1,245 @@
+"""The side of a rank: it runs cells and calls that the kernel sends, and says what came of them.
+
+``python -m course_lib.rank`` is one ipyparallel engine; `mpiexec` starts one a rank.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import io
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+
+from course_lib import wire
+from course_lib.watchdog import watch_from_environment
+
+OUTPUT_LIMIT = 200_000  # characters that a cell may print on one rank
+_reply: dict = {}
+
+
+class Reply:
+    """Shows itself as the JSON text of what the last request gave."""
+
+    def __repr__(self) -> str:
+        return wire.dumps(_reply)
+
+
+def main() -> None:
+    """Start this process as an engine, and end it when the notebook's kernel is gone."""
+    watch_from_environment()
+    sys.modules.setdefault("debugpy", None)  # ipykernel would import it, for a second of each start
+    from ipyparallel.engine.app import IPEngine
+    from mpi4py import MPI  # noqa: F401  every rank joins MPI before it registers
+
+    IPEngine.launch_instance()
+
+
+def handle(data: str) -> None:
+    """Do one request of the kernel; `Reply` then shows what came of it.
+
+    Parameters
+    ----------
+    data : str
+        A pickled dict in base64: "do" (cell, call, hello or nothing), "round", "targets",
+        "epoch" and what the action needs.
+    """
+    global _reply
+    _reply = {"outputs": [], "error": None}
+    request = pickle.loads(base64.b64decode(data))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        _reply = _ACTIONS[request["do"]](request)
+    except KeyboardInterrupt as error:
+        _reply = {"outputs": [], "error": describe_error(error)}
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN if before == signal.SIG_IGN else before)
+        _reply["abandoned"] = "course_lib.group" in sys.modules and sys.modules["course_lib.group"].abandoned()
+
+
+def _hello(request: dict) -> dict:
+    from mpi4py import MPI
+
+    from course_lib import group
+    from course_lib.board import open_board
+
+    group.base()
+    with contextlib.suppress(OSError):
+        os.chdir(request["folder"])
+    sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
+    shell = get_ipython()
+    shell.loop_runner = _run_in_new_loop
+    stub = int(os.environ.get("COURSE_STUB", os.getpid()))  # the process that mpiexec knows
+    open_board()
+    me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "stub": stub, "host": socket.gethostname()}
+    return {"outputs": [], "error": None, "value": wire.encode(me)}
+
+
+def _cell(request: dict) -> dict:
+    shell, outputs = get_ipython(), []
+    shell.compile.get_code_name = lambda *_: request["label"]
+    with _round(request) as finish, _captured(shell, outputs):
+        result = shell.run_cell(request["source"], store_history=False)
+        error = finish(result.error_before_exec or result.error_in_exec)
+    return {"outputs": outputs, "error": error}
+
+
+def _call(request: dict) -> dict:
+    """Call a function of the student's namespace, or one whose source the kernel sends along."""
+    from course_lib import traffic
+
+    shell, outputs, value, error = get_ipython(), [], None, None
+    with _round(request) as finish, _captured(shell, outputs):
+        traffic.reset()
+        try:
+            namespace = shell.user_ns
+            if request["source"]:
+                namespace = dict(namespace)
+                exec(compile(request["source"], "test", "exec"), namespace)
+            if request["function"] not in namespace:
+                raise NameError(f"{request['function']} is not defined on this rank. Has its cell been run, with %%px on top?")
+            value = wire.encode(namespace[request["function"]](**request["arguments"]))
+        except BaseException as caught:
+            error = finish(caught)
+        else:
+            error = finish(None)
+    moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
+    return {"outputs": outputs, "error": error, "value": value, "traffic": moved}
+
+
+_ACTIONS = {"hello": _hello, "cell": _cell, "call": _call, "nothing": lambda request: {"outputs": [], "error": None}}
+
+
+@contextlib.contextmanager
+def _round(request: dict) -> Iterator:
+    """Tell the status board that a cell begins and how it ended."""
+    from course_lib import board as status
+    from course_lib import group
+
+    board = status.open_board()
+    group.renew(request["epoch"])
+    if board:
+        board.begin(request["round"], request["targets"])
+    ended = False
+
+    def finish(error: BaseException | None) -> dict | None:
+        nonlocal ended
+        ended = True
+        described = describe_error(error) if error else None
+        if board:
+            if described and "DeadlockError" in described["kind"]:
+                pass  # the board already says where this rank waited
+            elif described:
+                board.end(status.RAISED, f"{described['name']} ({described['place']})")
+            else:
+                board.end(status.FINISHED)
+        return described
+
+    try:
+        yield finish
+    finally:
+        if not ended and board:
+            board.end(status.RAISED, "KeyboardInterrupt")
+
+
+class _Stream(io.TextIOBase):
+    """Standard output or error of a cell, in the order in which it was written."""
+
+    def __init__(self, name: str, outputs: list):
+        self.name, self.outputs = name, outputs
+
+    def write(self, text: str) -> int:
+        room = OUTPUT_LIMIT - sum(len(o.get("text", "")) for o in self.outputs)
+        if room <= 0:
+            return len(text)
+        text = text if len(text) <= room else text[:room] + "\n(the rest of the output is cut)\n"
+        if self.outputs and self.outputs[-1].get("stream") == self.name:
+            self.outputs[-1]["text"] += text
+        else:
+            self.outputs.append({"stream": self.name, "text": text})
+        return len(text)
+
+    def isatty(self) -> bool:
+        return False
+
+
+@contextlib.contextmanager
+def _captured(shell, outputs: list) -> Iterator[None]:
+    """Collect what a cell prints and displays in `outputs`."""
+    from IPython.core.displayhook import CapturingDisplayHook
+    from IPython.core.displaypub import CapturingDisplayPublisher
+
+    shown = _Shown(outputs)
+    publisher = CapturingDisplayPublisher()
+    publisher.outputs = shown
+    before = (sys.stdout, sys.stderr, sys.displayhook, shell.display_pub, shell._showtraceback)
+    sys.stdout, sys.stderr = _Stream("stdout", outputs), _Stream("stderr", outputs)
+    sys.displayhook = CapturingDisplayHook(shell=shell, outputs=shown)
+    shell.display_pub = publisher
+    shell._showtraceback = lambda *_: None
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr, sys.displayhook, shell.display_pub, shell._showtraceback = before
+
+
+class _Shown(list):
+    """Takes what IPython displays and puts it among the other outputs."""
+
+    def __init__(self, outputs: list):
+        super().__init__()
+        self.outputs = outputs
+
+    def append(self, item: dict) -> None:
+        data = {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in item["data"].items()}
+        self.outputs.append({"data": data, "metadata": item.get("metadata") or {}})
+
+
+def describe_error(error: BaseException) -> dict:
+    """An exception as plain data: name, message, place, and the student's own lines."""
+    name = type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename.startswith(("cell ", "<cell"))]
+    lines = []
+    for frame in own:
+        lines.append(f"{frame.filename}, line {frame.lineno}, in {frame.name}".replace(", in <module>", ""))
+        lines.append(f"    {frame.line}")
+    if isinstance(error, SyntaxError):
+        lines = [line.rstrip("\n") for line in traceback.format_exception_only(error)[:-1]]
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"(its message cannot be shown: {type(broken).__name__})"
+    place = f"{own[-1].filename}, line {own[-1].lineno}" if own else "outside the cell"
+    kind = [c.__name__ for c in type(error).__mro__]
+    return {"name": name, "message": message, "place": place, "lines": lines, "kind": kind}
+
+
+def _run_in_new_loop(coroutine):
+    """Run a cell with top-level await, although the engine's own event loop is running."""
+    outer = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    loop = asyncio.new_event_loop()
+    try:
+        return loop.run_until_complete(coroutine)
+    finally:
+        loop.close()
+        asyncio._set_running_loop(outer)
+
+
+def get_ipython():
+    """The engine's interactive shell."""
+    from IPython import get_ipython as current
+
+    return current()
+
+
+if __name__ == "__main__":
+    sys.argv[0] = "course_lib.rank"
+    main()

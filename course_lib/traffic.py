@@ -1,0 +1,60 @@
+"""What each rank sent, by operation and group.
+
+Payload is the size of the full array, in bytes. Wire is what one rank sends when the
+collective runs as a ring (Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce
+algorithms", section 3): with n ranks and a full array of B bytes, 2 (n-1)/n B for an
+all-reduce and (n-1)/n B for an all-gather or a reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+_TURNS = {"Allreduce": 2, "Allgather": 1, "Reduce_scatter": 1}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Traffic of one rank: calls of one operation on one group.
+
+    `ranks` are world ranks; `payload` and `wire` are bytes, summed over the calls.
+    """
+
+    operation: str
+    ranks: tuple[int, ...]
+    calls: int
+    payload: int
+    wire: float
+
+
+_counts: dict[tuple[int, ...], dict[str, list[int]]] = {}
+
+
+def counters(ranks: tuple[int, ...]) -> dict[str, list[int]]:
+    """The counts of this rank's calls on the group `ranks`: [calls, payload] by operation."""
+    return _counts.setdefault(ranks, defaultdict(lambda: [0, 0]))
+
+
+def wire_bytes(operation: str, n: int, payload: float) -> float:
+    """Bytes that one of n ranks sends for a full array of `payload` bytes, by the ring formula.
+
+    >>> wire_bytes("Allreduce", 4, 1000)
+    1500.0
+    """
+    return _TURNS.get(operation, 0) * (n - 1) / n * payload
+
+
+def entries() -> list[Entry]:
+    """What this rank sent since the last `reset`."""
+    return [
+        Entry(operation, ranks, calls, payload, wire_bytes(operation, len(ranks), payload))
+        for ranks, by_operation in _counts.items()
+        for operation, (calls, payload) in by_operation.items()
+    ]
+
+
+def reset() -> None:
+    """Start counting again from nothing."""
+    for by_operation in _counts.values():
+        by_operation.clear()

@@ -1,0 +1,88 @@
+"""What comes from a rank as plain data: JSON, never a pickle.
+
+A rank runs code that a student wrote. Unpickling what it sends would run its code here; so
+only numbers, texts, arrays of numbers and containers of these come through.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+_KINDS = "biufc"
+
+
+@dataclass(frozen=True)
+class Opaque:
+    """Stands for a value that has no plain form, such as a function or a communicator."""
+
+    description: str
+
+    def __repr__(self) -> str:
+        return self.description
+
+
+def encode(value: object, depth: int = 0) -> object:
+    """A JSON form of `value`; anything that has none becomes an `Opaque`."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if type(value) is float:
+        return {"float": value.hex()}
+    if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
+        return {"scalar": encode(np.asarray(value))}
+    if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
+        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
+        layout = "C" if value.flags.c_contiguous else "view"
+        return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape), "layout": layout}
+    if type(value) in (tuple, list) and depth < 20:
+        return {type(value).__name__: [encode(v, depth + 1) for v in value]}
+    if type(value) is dict and depth < 20:
+        return {"dict": [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in value.items()]}
+    return {"opaque": f"<{type(value).__name__}>"}
+
+
+def decode(data: object) -> object:
+    """The value that `encode` was given.
+
+    Raises
+    ------
+    ValueError
+        `data` is not what `encode` makes.
+    """
+    if data is None or type(data) in (bool, int, str):
+        return data
+    if not isinstance(data, dict):
+        raise ValueError(f"not a value from a rank: {str(data)[:80]}")
+    if "float" in data:
+        return float.fromhex(data["float"])
+    if "scalar" in data:
+        return decode(data["scalar"])[()]
+    if "array" in data:
+        dtype = np.dtype(str(data["dtype"]))
+        if dtype.kind not in _KINDS:
+            raise ValueError(f"dtype {dtype} does not come from a rank")
+        array = np.frombuffer(base64.b64decode(data["array"]), dtype).reshape(data["shape"]).copy()
+        return array
+    if "tuple" in data:
+        return tuple(decode(v) for v in data["tuple"])
+    if "list" in data:
+        return [decode(v) for v in data["list"]]
+    if "dict" in data:
+        return {decode(k): decode(v) for k, v in data["dict"]}
+    return Opaque(str(data.get("opaque", "<unknown>")))
+
+
+def dumps(reply: dict) -> str:
+    """JSON text on one line, ASCII only."""
+    return json.dumps(reply)
+
+
+def loads(text: str) -> dict:
+    """The dict in a rank's JSON text."""
+    reply = json.loads(text)
+    if not isinstance(reply, dict):
+        raise ValueError("a rank's reply is not a dict")
+    return reply

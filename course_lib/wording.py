@@ -1,0 +1,42 @@
+"""How ranks and bytes are written in messages and figures, everywhere the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers, with runs drawn together.
+
+    >>> spans([0, 1, 2, 5])
+    '0–2, 5'
+    """
+    runs: list[list[int]] = []
+    for n in sorted(numbers):
+        if runs and n == runs[-1][1] + 1:
+            runs[-1][1] = n
+        else:
+            runs.append([n, n])
+    return ", ".join(str(a) if a == b else f"{a}, {b}" if b == a + 1 else f"{a}–{b}" for a, b in runs)
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Ranks as a sentence names them.
+
+    >>> ranks([3]), ranks([0, 1, 2])
+    ('rank 3', 'ranks 0–2')
+    """
+    numbers = list(numbers)
+    return f"rank{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
+
+
+def size(nbytes: float) -> str:
+    """Bytes with a unit.
+
+    >>> size(1536), size(20)
+    ('1.5 KB', '20 B')
+    """
+    for unit, step in (("GB", 1024**3), ("MB", 1024**2), ("KB", 1024)):
+        if nbytes >= step:
+            return f"{nbytes / step:.3g} {unit}"
+    return f"{nbytes:.3g} B"
