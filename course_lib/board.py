@@ -97,9 +97,7 @@ class Board:
             key, members = row[KEY], row[MEMBERS]
             others = [o for o in range(self.size) if members >> o & 1 and o != r]
             released = key != 0 and any(abs(self.rows[o][SEEN + r]) == key for o in others)
-            rows.append(
-                Row(r, row[STATE], row[ROUND], row[TARGETS], key, members, row[OPERATION], released)
-            )
+            rows.append(Row(r, row[STATE], row[ROUND], row[TARGETS], key, members, row[OPERATION], released))
         return rows
 
     def stuck(self, rows: list[Row]) -> tuple[Row, ...]:

@@ -25,7 +25,9 @@ from course_lib.client import Client, answer, connect
 __all__ = ["Ranks", "RanksGone", "start"]
 
 PRESTARTED = "COURSE_RANKS"  # a folder with ranks that are already coming up, see grading
-CELL_LIMIT = "COURSE_CELL_LIMIT"  # seconds that a cell may take, when nobody is there to stop it
+# Set when grading: seconds that a cell may take, as nobody is there to stop it. When ranks die,
+# new ones then come up and run again the cells that did not kill them.
+UNATTENDED = "COURSE_UNATTENDED"
 START_LIMIT = 120.0
 
 _current: Ranks | None = None
@@ -84,6 +86,7 @@ class Ranks:
         self._processes: launcher.Processes | None = None
         self._client: Client | None = None
         self._round, self._epoch, self.hosts, self._stubs = 0, 0, [], {}
+        self._stopped, self._history = False, []
         began = time.monotonic()
         atexit.register(self.stop)
         try:
@@ -148,6 +151,10 @@ class Ranks:
 
     def stop(self) -> None:
         """End all processes of this cluster; attached engines are left as they are."""
+        self._stopped = True
+        self._end()
+
+    def _end(self) -> None:
         client, self._client = self._client, None
         processes, self._processes = self._processes, None
         if processes:
@@ -158,7 +165,8 @@ class Ranks:
 
     def restart(self) -> None:
         """End the ranks and bring up new ones, with empty memories."""
-        self.stop()
+        self._end()
+        self._stopped = False
         atexit.register(self.stop)
         self._come_up()
 
@@ -188,10 +196,12 @@ class Ranks:
         RanksGone
             A rank's process ended.
         """
-        limit = limit or float(os.environ.get(CELL_LIMIT, 0)) or None
         chosen = self._targets(targets)
-        request = {"do": "cell", "source": source, "label": label}
-        return list(self._begin({r: request for r in chosen}, limit).items())
+        requests = {r: {"do": "cell", "source": source, "label": label} for r in chosen}
+        replies = self._begin(requests, limit)
+        if _unattended():
+            self._history.append(requests)
+        return list(replies.items())
 
     def call(self, function, arguments: list[dict] | dict | None = None, *, limit: float = 60.0, show: bool = False) -> list:
         """Call a function on every rank, and fetch what it returns.
@@ -235,6 +245,10 @@ class Ranks:
         self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in replies.values()]
         return [wire.decode(reply["value"]) for reply in replies.values()]
 
+    def pull(self, name: str) -> list:
+        """The value that a variable has on each rank, one a rank, as plain data (see `call`)."""
+        return self.call(_look_up, {"name": name})
+
     def _targets(self, targets: list[int] | None) -> list[int]:
         wrong = [t for t in targets or [] if not 0 <= t < self.n]
         if wrong:
@@ -244,7 +258,10 @@ class Ranks:
     def _begin(self, requests: dict[int, dict], limit: float | None) -> dict[int, dict]:
         """One round: send the requests, wait, and give every rank's reply."""
         if not self.alive():
-            raise RanksGone(self._obituary())
+            if self._stopped or not _unattended():
+                raise RanksGone(self._obituary())
+            self._heal()
+        limit = min(limit or _unattended() or 0, _unattended() or limit or 0) or None
         self._round += 1
         common = {"round": self._round, "targets": sum(1 << r for r in requests), "epoch": self._epoch}
         replies = self._ask({r: {**q, **common} for r, q in requests.items()}, limit)
@@ -254,6 +271,13 @@ class Ranks:
             self._epoch += 1
         silent = {"outputs": [], "error": _error("NoAnswer", "the rank was interrupted before it could answer")}
         return {r: reply or silent for r, reply in replies.items()}
+
+    def _heal(self) -> None:
+        history, self._history = self._history, []
+        self.restart()
+        for requests in history:
+            self._begin(requests, None)
+            self._history.append(requests)
 
     def _ask(self, requests: dict[int, dict], limit: float | None) -> dict[int, dict | None]:
         futures = {r: self._client.request(r, q) for r, q in requests.items()}
@@ -292,7 +316,7 @@ class Ranks:
             if self._processes and self._processes.ended():
                 raise RanksGone(self._obituary())
         stubborn = [r for r, f in futures.items() if not f.done()]
-        self.stop()
+        self._end()
         raise RanksGone(
             f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended. "
             f"Run cluster.start({self.n}) again, and the cells that define what you need."
@@ -305,7 +329,7 @@ class Ranks:
             wait(futures.values(), 1.0)
             if all(f.done() and answer(f) is not None for f in futures.values()):
                 return
-        self.stop()
+        self._end()
         raise RanksGone(f"the ranks did not answer after an interrupt and were ended. Run cluster.start({self.n}) again.")
 
     def _obituary(self) -> str:
@@ -313,7 +337,7 @@ class Ranks:
         if self._processes is None:
             return f"the ranks were stopped. Run cluster.start({self.n}) again."
         log = self._processes.log(60)
-        self.stop()
+        self._end()
         found = re.search(r"rank of stub (\d+) ended with code (-?\d+)", log)
         found = found or re.search(r"PID (\d+) RUNNING[^\n]*\n=\s+EXIT CODE: (-?\d+)", log)
         if found and int(found[1]) in self._stubs:
@@ -322,6 +346,17 @@ class Ranks:
             why = "Usual causes: os._exit or sys.exit in a function, or memory that ran out."
             return f"the process of rank {self._stubs[int(found[1])]} ended, {how}. {why} {again}"
         return f"a rank's process ended. {again}\n{log}"
+
+
+def _look_up(name: str) -> object:
+    """Runs on a rank."""
+    if name not in globals():
+        raise NameError(f"{name} is not defined on this rank. Has its %%px cell been run?")
+    return globals()[name]
+
+
+def _unattended() -> float | None:
+    return float(os.environ.get(UNATTENDED, 0)) or None
 
 
 def _error(name: str, message: str, lines: list[str] | None = None) -> dict:

@@ -191,10 +191,7 @@ class Communicator:
             recvcounts = [send.size // n] * n
         recvcounts = [int(c) for c in recvcounts]
         if len(recvcounts) != n or sum(recvcounts) != send.size:
-            raise ValueError(
-                f"{place}: recvcounts must be {n} numbers that add up to the size of sendbuf, "
-                f"{send.size}; got {recvcounts}."
-            )
+            raise ValueError(f"{place}: recvcounts must be {n} numbers that add up to the size of sendbuf, {send.size}; got {recvcounts}.")
         expected = recvcounts[self._rank]
         if recv.size != expected:
             why = f"rank {self._rank} of {n} gets {expected} of them"

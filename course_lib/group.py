@@ -319,7 +319,9 @@ def _explain(board: Board, others: list[int]) -> str:
         if row.state in (status.WAITING, status.GAVE_UP) and row.round == board.round:
             members = tuple(r for r in range(board.size) if row.members >> r & 1)
             place = board.text(row.rank)
-            call = f"{OPERATIONS[row.operation]} #{row.key % (1 << NUMBER_BITS)} on {group_name(members)}" + (f" ({place})" if place else "")
+            call = f"{OPERATIONS[row.operation]} #{row.key % (1 << NUMBER_BITS)} on {group_name(members)}" + (
+                f" ({place})" if place else ""
+            )
             waits.setdefault(call, []).append(row.rank)
         elif row.round < board.round:
             reasons.setdefault("was not asked to run this cell", []).append(row.rank)

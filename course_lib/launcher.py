@@ -19,13 +19,10 @@ from pathlib import Path
 
 import psutil
 
-from course_lib import watchdog
+from course_lib import sandbox, watchdog
 
 # One thread a rank: with more, 8 ranks on 2 cores would fight over the cores.
-THREADS = {
-    f"{name}_NUM_THREADS": "1"
-    for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")
-}
+THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")}
 # Neither of them may wait for an ssh, a resource manager or a host name.
 MPIEXEC = ("-launcher", "fork", "-rmk", "user", "-hosts", "localhost")
 
@@ -73,17 +70,13 @@ class Processes:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def launch(n: int, *, wrap: tuple[str, ...] = (), owner: int | None = None) -> Processes:
+def launch(n: int) -> Processes:
     """Start `n` ranks; returns at once, while they come up.
 
     Parameters
     ----------
     n : int
         Number of ranks.
-    wrap : tuple of str
-        A command that mpiexec is run in, such as a sandbox's.
-    owner : int, optional
-        The process id after whose end nothing may stay; this process by default.
 
     Raises
     ------
@@ -93,8 +86,12 @@ def launch(n: int, *, wrap: tuple[str, ...] = (), owner: int | None = None) -> P
     mpiexec = find_mpiexec()
     folder = Path(tempfile.mkdtemp(prefix="course-ranks-"))
     (folder / "security").mkdir()
-    environment = {**os.environ, **THREADS, **watchdog.environment(str(folder), owner)}
+    environment = {**os.environ, **THREADS, **watchdog.environment(str(folder))}
     environment.pop("JPY_PARENT_PID", None)
+    wrap, inside = (), environment
+    if os.environ.get(sandbox.SANDBOX):
+        # Processes outside cannot be seen from in there; bubblewrap ends with its parent instead.
+        wrap, inside = sandbox.command(folder), {k: v for k, v in environment.items() if k != watchdog.OWNER}
     log = (folder / "log.txt").open("wb")
     common = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True)
     controller = subprocess.Popen(
@@ -104,7 +101,7 @@ def launch(n: int, *, wrap: tuple[str, ...] = (), owner: int | None = None) -> P
     )
     engine = [f"--profile-dir={folder}", *ENGINE]
     command = [sys.executable, "-m", "course_lib.launcher", "ranks", mpiexec, str(n), *engine]
-    ranks = subprocess.Popen([*wrap, *command], env=environment, **common)
+    ranks = subprocess.Popen([*wrap, *command], env=inside, **common)
     log.close()
     (folder / "processes.json").write_text(json.dumps([n, controller.pid, ranks.pid]))
     return Processes(n, folder, controller, ranks)

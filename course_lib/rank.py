@@ -83,8 +83,7 @@ def _hello(request: dict) -> dict:
 
 def _cell(request: dict) -> dict:
     shell, outputs = get_ipython(), []
-    shell.compile.get_code_name = lambda *_: request["label"]
-    with _round(request) as finish, _captured(shell, outputs):
+    with _round(request) as finish, _captured(shell, outputs), _named(shell.compile, request["label"]):
         result = shell.run_cell(request["source"], store_history=False)
         error = finish(result.error_before_exec or result.error_in_exec)
     return {"outputs": outputs, "error": error}
@@ -146,6 +145,16 @@ def _round(request: dict) -> Iterator:
     finally:
         if not ended and board:
             board.end(status.RAISED, "KeyboardInterrupt")
+
+
+@contextlib.contextmanager
+def _named(compiler, label: str) -> Iterator[None]:
+    """Have tracebacks name the code that is compiled meanwhile `label`."""
+    compiler.get_code_name = lambda *_: label
+    try:
+        yield
+    finally:
+        del compiler.get_code_name
 
 
 class _Stream(io.TextIOBase):

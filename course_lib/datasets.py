@@ -1,0 +1,156 @@
+"""Images to train on: handwritten digits that come along, and MNIST and Fashion-MNIST from files.
+
+The digits are scikit-learn's: 1,797 real images of 8 x 8 pixels, in its wheel, so they need no
+network. The larger sets are read from a folder, or downloaded once with a checksum.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = "COURSE_DATA_DIR"
+NAMES = ("digits", "mnist", "fashion-mnist")
+_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+_DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+
+# Where Debian's package dataset-fashion-mnist puts its files.
+_KNOWN_PLACES = {"mnist": (), "fashion-mnist": ("/usr/share/datasets/fashion-mnist",)}
+_SOURCES = {
+    "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
+    "fashion-mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+}
+_MD5 = {
+    "mnist": (
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    "fashion-mnist": (
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+}
+
+
+class DataError(RuntimeError):
+    """A data set is not to be had; the message says what was looked for, where, and what to do."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Images and labels, for training and for testing.
+
+    Attributes
+    ----------
+    x_train, x_test : numpy.ndarray
+        float32, shape ``(n, pixels)``, values from 0 to 1.
+    y_train, y_test : numpy.ndarray
+        int64, shape ``(n,)``, the classes from 0 to 9.
+    """
+
+    name: str
+    x_train: np.ndarray
+    y_train: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+
+
+def load(name: str = "digits") -> Dataset:
+    """A data set by its name.
+
+    Parameters
+    ----------
+    name : str
+        "digits" (64 pixels; 1,440 images to train on, 357 to test with), "mnist" or
+        "fashion-mnist" (784 pixels; 60,000 and 10,000).
+
+    Raises
+    ------
+    ValueError
+        There is no data set of that name.
+    DataError
+        Its files are not here, and cannot be fetched.
+
+    Examples
+    --------
+    >>> load("digits").x_train.shape
+    (1440, 64)
+    """
+    if name not in NAMES:
+        raise ValueError(f"there is no data set {name!r}; there are {', '.join(NAMES)}.")
+    if name == "digits":
+        return _digits()
+    arrays = [read_idx(path) for path in _find(name)]
+    x_train, y_train, x_test, y_test = arrays
+    flat = [x.reshape(len(x), -1).astype(np.float32) / np.float32(255) for x in (x_train, x_test)]
+    return Dataset(name, flat[0], y_train.astype(np.int64), flat[1], y_test.astype(np.int64))
+
+
+def _digits() -> Dataset:
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    x, y = (x / 16).astype(np.float32), y.astype(np.int64)
+    order = np.random.default_rng(0).permutation(len(x))  # the file is sorted by writer
+    train, test = order[:1440], order[1440:]
+    return Dataset("digits", x[train], y[train], x[test], y[test])
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """An array from a file in MNIST's IDX format, gzipped or not.
+
+    Raises
+    ------
+    DataError
+        The file is not in this format, or is cut short.
+    """
+    path = Path(path)
+    try:
+        data = gzip.open(path).read() if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read: {error}.") from None
+    if len(data) < 4 or data[:2] != b"\0\0" or data[2] not in _DTYPES:
+        raise DataError(f"{path} is not an IDX file: it begins with {data[:4].hex(' ')}, expected 00 00 and a type.")
+    ndim = data[3]
+    start = 4 + 4 * ndim
+    shape = tuple(np.frombuffer(data[4:start], ">u4").astype(int).tolist()) if len(data) >= start else None
+    dtype = np.dtype(_DTYPES[data[2]])
+    expected = int(np.prod(shape)) * dtype.itemsize if shape else 0
+    if shape is None or len(data) - start != expected:
+        raise DataError(f"{path} has {len(data)} bytes, expected {start + expected}: it was cut short, download it again.")
+    return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+
+
+def _find(name: str) -> list[Path]:
+    """The four files of a data set: from a folder, or downloaded once."""
+    import pooch
+
+    chosen = os.environ.get(FOLDER)
+    cache = Path(pooch.os_cache("distributed-training-course")) / name
+    folders = [Path(chosen) / name, Path(chosen)] if chosen else []
+    folders += [*map(Path, _KNOWN_PLACES[name]), cache]
+    for folder in folders:
+        found = [next((p for p in (folder / f, folder / f"{f}.gz") if p.exists()), None) for f in _FILES]
+        if all(found):
+            return found
+    try:
+        return [
+            Path(pooch.retrieve(f"{_SOURCES[name]}{file}.gz", f"md5:{md5}", f"{file}.gz", cache))
+            for file, md5 in zip(_FILES, _MD5[name], strict=True)
+        ]
+    except Exception as error:
+        places = ", ".join(map(str, folders))
+        debian = " On Debian and Ubuntu: apt install dataset-fashion-mnist." if name == "fashion-mnist" else ""
+        raise DataError(
+            f"{name}: looked for {_FILES[0]}(.gz) and its three companions in {places}, and could not download them from "
+            f"{_SOURCES[name]} ({type(error).__name__}). With a network, try again. Without one, put the four files into a "
+            f"folder and set {FOLDER} to it, or use the digits, which come along.{debian}"
+        ) from None

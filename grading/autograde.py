@@ -1,0 +1,106 @@
+"""`make autograde PART=...`: grade all that lies in grading/submitted/, and resume if interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from traitlets.config import Config
+
+from course_lib import cluster, launcher
+from grading import sandbox
+from grading.config import configure
+from grading.execute import fingerprint
+from grading.paths import GRADING, NOTEBOOKS, one
+from grading.release import release
+
+
+def waiting(part: str, home: Path = GRADING) -> list[str]:
+    """The students whose hand-in of this part is not graded yet, or was replaced since."""
+    found = []
+    for folder in sorted((home / "submitted").glob(f"*/{part}")):
+        student, submitted = folder.parent.name, folder / f"{part}.ipynb"
+        graded = home / "autograded" / student / part / f"{part}.ipynb"
+        try:
+            mark = json.loads(graded.read_text())["metadata"]["course"]["graded"]
+        except (OSError, ValueError, KeyError):
+            mark = None
+        if not submitted.exists() or mark != fingerprint(submitted):
+            found.append(student)
+    return found
+
+
+def grade(part: str, student: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> None:
+    """Grade one hand-in, with nbgrader's autograde.
+
+    Raises
+    ------
+    Exception
+        Whatever made it impossible: no notebook of the right name, a file that is no notebook.
+    """
+    from nbgrader.converters import Autograde
+    from nbgrader.coursedir import CourseDirectory
+
+    config = configure(Config(), home, notebooks)
+    config.CourseDirectory.assignment_id = part
+    config.CourseDirectory.student_id = student
+    config.Autograde.force = True
+    config.Autograde.create_student = True
+    config.Autograde.log_level = config.ExecuteOnRanks.log_level = "CRITICAL"
+    Autograde(coursedir=CourseDirectory(config=config), config=config).start()
+
+
+def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> list[str]:
+    """Grade every hand-in of a part that waits; returns the students for whom it failed."""
+    from tqdm import tqdm
+
+    if not (home / "gradebook.db").exists() or not (home / "source" / part / f"{part}.ipynb").exists():
+        release(part, home, notebooks)
+    todo = waiting(part, home)
+    done = len(list((home / "submitted").glob(f"*/{part}"))) - len(todo)
+    if not todo:
+        print(f"{part}: nothing to grade; {done} hand-ins are graded." if done else f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/.")
+        return []
+    print(f"{part}: {len(todo)} to grade, {done} graded before. {sandbox.notice()}")
+    count = json.loads((home / "source" / part / f"{part}.ipynb").read_text())["metadata"]["course"]["ranks"]
+    os.environ.update(sandbox.settings())
+    failed, ready = [], launcher.launch(count)
+    try:
+        with tqdm(total=len(todo), unit="hand-in") as bar:
+            for i, student in enumerate(todo):
+                began = time.monotonic()
+                # Every hand-in has ranks of its own; the next ones come up meanwhile.
+                current, ready = ready, launcher.launch(count) if i + 1 < len(todo) else None
+                os.environ[cluster.PRESTARTED] = str(current.folder)
+                try:
+                    grade(part, student, home, notebooks)
+                    said = "graded"
+                except (Exception, SystemExit) as error:
+                    failed.append(student)
+                    said = f"NOT graded: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+                finally:
+                    current.stop()
+                bar.write(f"{student}: {said}, {time.monotonic() - began:.1f} s, {len(todo) - i - 1} left")
+                bar.update()
+    finally:
+        os.environ.pop(cluster.PRESTARTED, None)
+        if ready:
+            ready.stop()
+    return failed
+
+
+def main() -> None:
+    part = one(sys.argv[1:], "make autograde PART=01_data_split")
+    try:
+        failed = autograde(part)
+    except KeyboardInterrupt:
+        sys.exit(f"\nInterrupted. Every grade so far is kept; `make autograde PART={part}` goes on from here.")
+    if failed:
+        sys.exit(f"Not graded: {', '.join(failed)}. The log is grading/.nbgrader.log; they are tried again next time.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""From `solutions/` to the notebook that nbgrader takes as its source.
+
+A part's source is text in jupytext's percent format. Each code cell has a title and may have a tag:
+
+    given      set up, draw, check: the student cannot change it, and grading takes it from here
+    exercise   the student writes what stands between BEGIN SOLUTION and END SOLUTION
+    test       hidden; `points=` says what it is worth
+    (none)     a worked example, to run and change
+
+This turns them into nbgrader's metadata. The same text gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import jupytext
+import nbformat
+from nbformat import NotebookNode
+
+from grading.paths import SOLUTIONS
+
+KINDS = ("given", "exercise", "test")
+HIDDEN_NOTE = "# A hidden test: it runs when your notebook is graded."
+
+
+class SourceError(ValueError):
+    """A part's source is not as it should be; the message says which cell."""
+
+
+def build(part: str) -> NotebookNode:
+    """The notebook of a part, with solutions and hidden tests.
+
+    Parameters
+    ----------
+    part : str
+        Name of a folder of `solutions/`.
+
+    Raises
+    ------
+    SourceError
+        A cell has no title, two have the same one, an exercise has no solution marks, or a test
+        has no points or shows something outside the marks.
+    """
+    return from_text((SOLUTIONS / part / f"{part}.py").read_text(), part)
+
+
+def from_text(text: str, part: str) -> NotebookNode:
+    """The notebook of a part, from its source text (see `build`)."""
+    notebook = jupytext.reads(text, fmt="py:percent")
+    course = notebook.metadata.get("course", {})
+    if not isinstance(course.get("ranks"), int):
+        raise SourceError(f"{part}: the header must say how many ranks the part uses (course: ranks: 4).")
+    notebook.metadata = nbformat.from_dict(
+        {
+            "course": {"part": part, "ranks": course["ranks"]},
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        }
+    )
+    seen: set[str] = set()
+    texts = 0
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            texts += 1
+            cell.id, cell.metadata = f"text-{texts}", nbformat.from_dict({})
+            continue
+        title = cell.metadata.get("title", "")
+        name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
+        if not name or name in seen:
+            raise SourceError(f"{part}: a code cell needs a title of its own after '# %%'; got {title!r}.")
+        seen.add(name)
+        cell.id = name
+        cell.metadata = _metadata(cell, name, part)
+    notebook.nbformat, notebook.nbformat_minor = 4, 5
+    return notebook
+
+
+def _metadata(cell: NotebookNode, name: str, part: str) -> NotebookNode:
+    tags = cell.metadata.get("tags", [])
+    kind = next((t for t in tags if t in KINDS), None)
+    others = [t for t in tags if t not in KINDS]
+    metadata: dict = {"tags": others} if others else {}
+    if kind:
+        points = cell.metadata.get("points")
+        if kind == "exercise":
+            if "### BEGIN SOLUTION" not in cell.source or not cell.source.startswith("%%px"):
+                raise SourceError(f"{part}: exercise {name!r} needs %%px on top, and BEGIN SOLUTION and END SOLUTION.")
+        elif kind == "test":
+            if not points or not re.fullmatch(r"### BEGIN HIDDEN TESTS\n.*\n### END HIDDEN TESTS", cell.source, re.DOTALL):
+                raise SourceError(f"{part}: test {name!r} needs points= and one pair of BEGIN and END HIDDEN TESTS round all of it.")
+            cell.source = f"{HIDDEN_NOTE}\n{cell.source}"
+        metadata["nbgrader"] = {
+            "grade": kind == "test",
+            "grade_id": name,
+            "locked": kind != "exercise",
+            "schema_version": 3,
+            "solution": kind == "exercise",
+            "task": False,
+        }
+        if kind == "test":
+            metadata["nbgrader"]["points"] = points
+    return nbformat.from_dict(metadata)
+
+
+def kind_of(cell: NotebookNode) -> str:
+    """"given", "exercise", "test", "example" or "text", for a cell that `build` made."""
+    if cell.cell_type != "code":
+        return "text"
+    marks = cell.metadata.get("nbgrader")
+    if not marks:
+        return "example"
+    return "exercise" if marks["solution"] else "test" if marks["grade"] else "given"
+
+
+def write(notebook: NotebookNode, path: Path) -> None:
+    """Write a notebook, always the same bytes for the same notebook."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(nbformat.writes(notebook, version=4))

@@ -1,0 +1,38 @@
+"""Where things lie, and the names of the parts."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOLUTIONS = ROOT / "solutions"
+NOTEBOOKS = ROOT / "notebooks"
+GRADING = ROOT / "grading"
+
+
+def parts() -> list[str]:
+    """The names of all parts, in order."""
+    return sorted(p.name for p in SOLUTIONS.iterdir() if (p / f"{p.name}.py").exists())
+
+
+def chosen(arguments: list[str]) -> list[str]:
+    """The parts that a command line names; all of them if it names none.
+
+    Raises
+    ------
+    SystemExit
+        There is no such part.
+    """
+    known = parts()
+    for name in arguments:
+        if name not in known:
+            sys.exit(f"There is no part {name!r}. The parts: {', '.join(known)}.")
+    return arguments or known
+
+
+def one(arguments: list[str], usage: str) -> str:
+    """The one part that a command line must name."""
+    if not arguments:
+        sys.exit(f"Which part? {usage}. The parts: {', '.join(parts())}.")
+    return chosen(arguments[:1])[0]

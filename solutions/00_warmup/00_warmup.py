@@ -1,0 +1,209 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 8
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 00 Warm-up: four collectives
+#
+# Distributed training is a handful of programs that exchange arrays. In this notebook you start eight of them on
+# your own machine and run the four exchanges that the whole course is built from: **all-reduce**, **all-gather**,
+# **reduce-scatter**, and a **split** into groups.
+#
+# *Nothing to grade. About 20 minutes.* For each exchange: read the picture of what the ranks hold, write down what you
+# think one of them holds afterwards, run, and look.
+
+# %% [markdown]
+# ## Eight processes
+#
+# A *rank* is a process with a number. Ranks share no variables: what one of them needs from another, it has to
+# get in a message. The next cell starts eight, and from then on a cell with `%%px` on its first line runs on every rank.
+# Other cells run here, in the notebook's own process.
+
+# %% Start the ranks tags=["given"]
+from course_lib import cluster, plots
+
+ranks = cluster.start(8)
+ranks
+
+# %% Say hello tags=["given"]
+# %%px
+import numpy as np
+from mpi4py import MPI
+
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank, size = comm.Get_rank(), comm.Get_size()
+print(f"{size} ranks in {comm!r}"[:16])
+
+# %% [markdown]
+# `comm` is the group of all ranks. It has the names of MPI's Python package, mpi4py, and some manners of its own: it checks your arrays,
+# and it never waits for ever. What all ranks print alike is shown once. Print something that differs, `rank` for example:
+
+# %% Print the rank
+# %%px
+print("I am", "even" if rank % 2 == 0 else "odd")
+
+# %% [markdown]
+# ## All-reduce
+#
+# `comm.Allreduce(before, after, op=...)` combines the arrays of all ranks element by element, and gives *every* rank the result. The
+# default is the sum. Here we take the smallest:
+#
+# $$\text{after}[i] = \min_r \; \text{before}_r[i].$$
+#
+# Rank $r$ starts with $[\,r,\; 7 - r,\; 3r \bmod 8 + 1\,]$. What will rank 2 hold? Put your three numbers in.
+
+# %% Predict the all-reduce
+# %%px
+prediction = [0, 0, 0]  # your guess for rank 2
+
+# %% Run the all-reduce
+# %%px
+before = np.array([rank, 7 - rank, 3 * rank % 8 + 1])
+after = np.empty_like(before)
+comm.Allreduce(before, after, op=MPI.MIN)
+
+# %% Draw the all-reduce tags=["given"]
+plots.exchange(
+    ranks.pull("before"),
+    ranks.pull("after"),
+    "Allreduce with op=MIN: every rank gets the smallest of each column",
+    (2, ranks.pull("prediction")[2]),
+)
+
+# %% [markdown]
+# A dark frame is a right guess, a red one a wrong one. Change `op` to `MPI.MAX` or `MPI.SUM` and run again, if you like.
+
+# %% [markdown]
+# ## All-gather
+#
+# `comm.Allgather(before, after)` puts the ranks' arrays one after the other, in the order of the ranks. Nothing is added up, so
+# `after` must have room for eight times as much. Each rank gives two numbers, $[\,10r,\; 10r + 1\,]$.
+# What are the sixteen numbers on rank 5?
+
+# %% Predict the all-gather
+# %%px
+prediction = [0] * 16  # your guess for rank 5
+
+# %% Run the all-gather
+# %%px
+before = np.array([10 * rank, 10 * rank + 1])
+after = np.empty(2 * size, dtype=before.dtype)
+comm.Allgather(before, after)
+
+# %% Draw the all-gather tags=["given"]
+plots.exchange(
+    ranks.pull("before"),
+    ranks.pull("after"),
+    "Allgather: every rank gets all arrays, in the order of the ranks",
+    (5, ranks.pull("prediction")[5]),
+)
+
+# %% [markdown]
+# ## Reduce-scatter
+#
+# `comm.Reduce_scatter(before, after)` adds up as an all-reduce does, but each rank keeps only its own part of the sum: rank 0 the first
+# eighth, rank 1 the second, and so on. All ranks start with $[\,r, r, r, r, r, r, r, r\,] + [0, 1, \dots, 7]$.
+# Which single number is left on rank 3?
+
+# %% Predict the reduce-scatter
+# %%px
+prediction = [0]  # your guess for rank 3
+
+# %% Run the reduce-scatter
+# %%px
+before = rank + np.arange(size)
+after = np.empty(1, dtype=before.dtype)
+comm.Reduce_scatter(before, after)
+
+# %% Draw the reduce-scatter tags=["given"]
+plots.exchange(
+    ranks.pull("before"),
+    ranks.pull("after"),
+    "Reduce_scatter: the sum of all arrays, one part for each rank",
+    (3, ranks.pull("prediction")[3]),
+)
+
+# %% [markdown]
+# A reduce-scatter and then an all-gather give what an all-reduce gives. Later parts use that to save memory.
+
+# %% [markdown]
+# ## Split
+#
+# `comm.Split(color, key)` makes smaller groups: ranks with the same *color* come together, and *key* says in which order. A
+# collective on the new group involves its ranks only. Here the color is `rank % 2`, so there is a group of even ranks and one of
+# odd ranks. Each rank gives its own number. What is the sum on rank 6?
+
+# %% Predict the sum in a group
+# %%px
+prediction = [0]  # your guess for rank 6
+
+# %% Run the sum in a group
+# %%px
+group = comm.Split(color=rank % 2, key=rank)
+before = np.array([rank])
+after = np.empty_like(before)
+group.Allreduce(before, after)
+
+# %% Draw the sum in a group tags=["given"]
+plots.exchange(
+    ranks.pull("before"),
+    ranks.pull("after"),
+    "Allreduce after Split: even ranks add up among themselves, and so do odd ranks",
+    (6, ranks.pull("prediction")[6]),
+)
+
+# %% [markdown]
+# ## When a rank does not come
+#
+# A collective needs every rank of its group. The cell below forgets one, which is the commonest mistake in this field. With plain
+# MPI, seven processes would now wait until you kill them. Run it, and read what it says. The next cell works as before.
+
+# %% Forget a rank tags=["given", "raises-exception"]
+# %%px
+if rank != 4:
+    comm.Allreduce(np.ones(3), np.empty(3))
+
+# %% [markdown]
+# ## What it costs
+#
+# How much does each of these send? We hand every rank an array of 8,000 numbers of 8 bytes, and count. When the ranks form a ring, an
+# all-reduce sends $2\frac{n-1}{n}$ times the array from each of $n$ ranks, an all-gather and a reduce-scatter half of that.
+
+
+# %% Count the bytes tags=["given"]
+def one_of(operation):
+    full, part = np.ones(8000), np.ones(1000)
+    if operation == "Allreduce":
+        comm.Allreduce(full, np.empty(8000))
+    elif operation == "Allgather":
+        comm.Allgather(part, np.empty(8000))
+    elif operation == "Reduce_scatter":
+        comm.Reduce_scatter(full, np.empty(1000))
+    else:
+        group.Allreduce(full, np.empty(8000))
+
+
+alternatives = ["Allreduce", "Allgather", "Reduce_scatter", "Allreduce in a group of 4"]
+moved = []
+for operation in alternatives:
+    ranks.call(one_of, {"operation": operation})
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends for 8,000 numbers of 8 bytes", alternatives)
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. Eight ranks hold the same model, and each has its own gradient. Which of the four exchanges would you use to give all of them the
+#    mean gradient, and what would you divide by?
+# 2. An all-reduce sends nearly twice the array, whether 8 or 800 ranks take part. Why not more with more ranks?
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

@@ -1,0 +1,189 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 8
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 01 Splitting the data
+#
+# **You will build** `split_data`: it gives each rank its part of the training data.
+#
+# *10 points. About 20 minutes.*
+
+# %% [markdown]
+# ## The grid of ranks
+#
+# Eight ranks can share the work in two ways at once. Ranks of one **model parallel** group (mp) hold one model together, each a
+# part of it. Ranks of one **data parallel** group (dp) hold the same part of the model and train it on different data.
+#
+# We number the ranks model parallel major: with `mp_size=2` and `dp_size=4`, ranks 0 and 1 hold the first copy of the model,
+# ranks 2 and 3 the second, and so on.
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, datasets, plots
+from course_lib.check import Check
+from course_lib.mesh import Mesh, grids
+
+ranks = cluster.start(8)
+mesh = Mesh(mp_size=2, dp_size=4)
+plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=2, dp_size=4: each row is one copy of the model")
+
+# %% [markdown]
+# So the ranks of a row must see **the same** samples: they compute one model together. The rows must see **different** samples, and
+# together all of them.
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib.collectives import Communicator
+
+rank = Communicator().Get_rank()
+
+# %% [markdown]
+# ## A worked example
+#
+# Without model parallelism (`mp_size=1`) each rank is a copy of its own. Twelve samples on four ranks: rank $r$ takes the three
+# samples from $3r$ on. Run it, then change the number of ranks that share, and run again.
+
+# %% Share among four ranks
+# %%px
+samples, sharing = np.arange(12), 4
+each = len(samples) // sharing
+if rank < sharing:
+    print(samples[rank * each : (rank + 1) * each])
+
+# %% [markdown]
+# ## Your turn
+#
+# Which copy of the model does a rank belong to, and which samples are that copy's? The order of the samples stays as it is. You may
+# return views or copies.
+
+
+# %% Exercise: split_data tags=["exercise"]
+# %%px
+def split_data(x_train, y_train, mp_size, dp_size, rank):
+    """Give a rank its part of the training data.
+
+    Parameters
+    ----------
+    x_train : numpy.ndarray
+        Shape ``(n, ...)``: n samples. dp_size divides n.
+    y_train : numpy.ndarray
+        Shape ``(n, ...)``: their labels.
+    mp_size, dp_size : int
+        Ranks in a model parallel and in a data parallel group.
+    rank : int
+        The rank in the grid, from 0 to mp_size * dp_size - 1.
+
+    Returns
+    -------
+    split_x_train, split_y_train : numpy.ndarray
+        Shape ``(n // dp_size, ...)``: this rank's samples and labels, in the given order.
+    """
+    ### BEGIN SOLUTION
+    each = len(x_train) // dp_size
+    start = rank // mp_size * each
+    return x_train[start : start + each], y_train[start : start + each]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+#
+# This check sends twelve numbered samples to all ranks, calls your function there, and compares.
+
+# %% Check tags=["given"]
+check = Check("split_data with mp_size=2, dp_size=4")
+x, y = np.arange(24.0).reshape(12, 2), np.arange(12)
+answers = ranks.call("split_data", [dict(x_train=x, y_train=y, mp_size=2, dp_size=4, rank=r) for r in range(8)], show=True)
+for r, answer in enumerate(answers):
+    split_x, split_y = check.tuple(answer, 2, name="split_data", rank=r)
+    mine = slice(3 * (r // 2), 3 * (r // 2) + 3)
+    cause = "the index of the rank's copy of the model is not the rank itself, nor rank % mp_size"
+    check.array(split_x, x[mine], name="split_x_train", rank=r, cause=cause)
+    check.array(split_y, y[mine], name="split_y_train", rank=r, cause=cause)
+check.passed()
+
+# %% [markdown]
+# ## See it
+#
+# These are the samples that your ranks really hold. Ranks of one row of the grid have the same, and together the rows have all.
+
+# %% Draw who holds what tags=["given"]
+x = np.arange(1440 * 4).reshape(1440, 4)
+answers = ranks.call("split_data", [dict(x_train=x, y_train=x[:, 0], mp_size=2, dp_size=4, rank=r) for r in range(8)])
+plots.holdings(x, [a[0] for a in answers], "The samples on each rank, mp_size=2, dp_size=4", ("samples", "features"))
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They call your function with other sizes.
+
+# %% Test: the rows of every grid tags=["test"] points=7
+### BEGIN HIDDEN TESTS
+check = Check("split_data", show=False)
+for mesh in grids(8):
+    n, width = mesh.dp_size * int(check.random.integers(2, 6)), int(check.random.integers(1, 5))
+    x, y = check.random.random((n, width)), check.random.integers(0, 10, n)
+    check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}, {n} samples"
+    sizes = dict(x_train=x, y_train=y, mp_size=mesh.mp_size, dp_size=mesh.dp_size)
+    answers = ranks.call("split_data", [sizes | {"rank": r} for r in range(8)])
+    for r, answer in enumerate(answers):
+        split_x, split_y = check.tuple(answer, 2, name="split_data", rank=r)
+        copy, each = mesh.coordinates(r)[0], n // mesh.dp_size
+        cause = "ranks of one model parallel group need the same samples, in the given order"
+        check.array(split_x, x[copy * each :][:each], name="split_x_train", rank=r, cause=cause, dtype=False)
+        check.array(split_y, y[copy * each :][:each], name="split_y_train", rank=r, cause=cause, dtype=False)
+### END HIDDEN TESTS
+
+# %% Test: other sizes, shapes and dtypes tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = Check("split_data", show=False)
+for size in (1, 4, 6, 12):
+    mesh = check.random.choice(grids(size))
+    dtype = check.random.choice([np.float32, np.float64, np.uint8])
+    n = mesh.dp_size * int(check.random.integers(1, 5))
+    x = check.random.integers(0, 200, (n, 3, 2)).astype(dtype)
+    y = check.random.integers(0, 2, (n, 10)).astype(np.int16)
+    check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}, images of shape {x.shape} and {x.dtype}"
+    sizes = dict(x_train=x, y_train=y, mp_size=mesh.mp_size, dp_size=mesh.dp_size)
+    for first in range(0, size, 8):
+        asked = [(first + r) % size for r in range(8)]
+        answers = ranks.call("split_data", [sizes | {"rank": r} for r in asked])
+        for r, answer in zip(asked, answers, strict=True):
+            split_x, split_y = check.tuple(answer, 2, name="split_data", rank=r)
+            copy, each = mesh.coordinates(r)[0], n // mesh.dp_size
+            cause = "a size or a dtype that is written into the function instead of taken from its arguments"
+            check.array(split_x, x[copy * each :][:each], name="split_x_train", rank=r, cause=cause)
+            check.array(split_y, y[copy * each :][:each], name="split_y_train", rank=r, cause=cause)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# Splitting moves nothing between ranks: each takes its part of what it has loaded. What it saves is memory, and work: below, the images of
+# one rank, when every rank keeps all data and when each keeps its part.
+
+# %% Draw the memory tags=["given"]
+data = datasets.load("digits")
+held = {"all of it": data.x_train.nbytes}
+for mesh in reversed(grids(8)):
+    arguments = dict(x_train=data.x_train, y_train=data.y_train, mp_size=mesh.mp_size, dp_size=mesh.dp_size, rank=0)
+    split_x, _ = ranks.call("split_data", arguments)[0]
+    held[f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}"] = split_x.nbytes
+plots.bars(held, "Images of handwritten digits on rank 0", "bytes")
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. `x_train[a:b]` is a view: it keeps the whole array alive. When does a rank really need less memory?
+# 2. The digits are not shuffled here. What goes wrong in training when the data are sorted by class, and each rank has one slice?
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

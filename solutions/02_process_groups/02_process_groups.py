@@ -1,0 +1,243 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 8
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 02 Process groups
+#
+# **You will build** `get_info`: from its number, a rank learns its place in the grid, the two groups that it talks to, and the size of
+# its part of a layer.
+#
+# *20 points. About 40 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check import Check
+from course_lib.mesh import Mesh, grids
+
+ranks = cluster.start(8)
+mesh = Mesh(mp_size=4, dp_size=2)
+plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=4, dp_size=2")
+
+# %% [markdown]
+# Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations: the ranks of a row hold one model. Along
+# its column (**dp group**) it exchanges gradients: the ranks of a column hold the same part of the model. Its index in the row
+# is `mp_idx`, its index in the column `dp_idx`. In the picture, rank 6 has `mp_idx` 2 and `dp_idx` 1.
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank = comm.Get_rank()
+
+# %% [markdown]
+# ## A worked example
+#
+# `comm.Split(color, key)` is called by all ranks. Those that give the same color form a group; the key says in which order. Here the
+# first four ranks form one group and the last four another, each in reverse order. Change the color and the key, and see.
+
+# %% Split in halves
+# %%px
+half = comm.Split(color=rank // 4, key=-rank)
+print("world rank", rank, "is rank", half.Get_rank(), "of", half.Get_size(), "in its half")
+
+# %% [markdown]
+# ## The parts of a layer
+#
+# A fully connected layer multiplies by a weight of shape `(in_dim, out_dim)`. The ranks of an mp group share it:
+#
+# | style | fc1 (first layer) | fc2 (second layer) |
+# |---|---|---|
+# | naive | columns: `(in_dim, out_dim / mp_size)` | columns: `(in_dim, out_dim / mp_size)` |
+# | Megatron | columns: `(in_dim, out_dim / mp_size)` | rows: `(in_dim / mp_size, out_dim)` |
+#
+# Why Megatron's second layer takes rows is the subject of part 04 (Shoeybi et al., 2019, "Megatron-LM", section 3).
+
+# %% [markdown]
+# ## Your turn
+#
+# All ranks call `get_info` together, so all of them make the same two calls of `Split`.
+
+
+# %% Exercise: get_info tags=["exercise"]
+# %%px
+def get_info(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_dim):
+    """Find this rank's place in the grid, its groups, and its part of a layer.
+
+    Parameters
+    ----------
+    comm : Communicator
+        All ``mp_size * dp_size`` ranks.
+    rank : int
+        This rank in `comm`. The grid is model parallel major.
+    mp_size, dp_size : int
+        Ranks in a model parallel and in a data parallel group.
+    is_fc1 : bool
+        Whether the layer is the first one (True) or the second one (False).
+    is_megatron_mp : bool
+        Whether the style is Megatron's (True) or naive (False).
+    in_dim, out_dim : int
+        Shape of the whole weight; mp_size divides both.
+
+    Returns
+    -------
+    mp_idx, dp_idx : int
+        This rank's index in its model parallel group and in its data parallel group.
+    mp_comm, dp_comm : Communicator
+        The two groups, in the order of the ranks.
+    part_in_dim, part_out_dim : int
+        Shape of this rank's part of the weight.
+    """
+    ### BEGIN SOLUTION
+    mp_idx, dp_idx = rank % mp_size, rank // mp_size
+    mp_comm = comm.Split(color=dp_idx, key=mp_idx)
+    dp_comm = comm.Split(color=mp_idx, key=dp_idx)
+    part_in_dim, part_out_dim = in_dim, out_dim
+    if is_megatron_mp and not is_fc1:
+        part_in_dim = in_dim // mp_size
+    else:
+        part_out_dim = out_dim // mp_size
+    return mp_idx, dp_idx, mp_comm, dp_comm, part_in_dim, part_out_dim
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+#
+# `look` runs on each rank. It calls your function, and then has every group exchange a number that identifies its members: whom a group
+# really reaches is what counts.
+
+
+# %% A look at the groups tags=["given"]
+def look(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_dim=8, out_dim=8):
+    everyone = Communicator()
+    part = everyone.Split(color=int(everyone.Get_rank() >= size), key=everyone.Get_rank())
+    if everyone.Get_rank() >= size:
+        return None  # this grid has fewer ranks
+    answer = get_info(part, part.Get_rank(), mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_dim)
+    if not isinstance(answer, (tuple, list)) or len(answer) != 6:
+        return answer
+    mp_idx, dp_idx, mp_comm, dp_comm, part_in_dim, part_out_dim = answer
+    members = []
+    for group in (mp_comm, dp_comm):
+        found = np.empty(group.Get_size(), np.int64)
+        group.Allgather(np.array([secret], np.int64), found)
+        members.append(found)
+    return mp_idx, dp_idx, *members, part_in_dim, part_out_dim
+
+
+# %% Check tags=["given"]
+check = Check("get_info with mp_size=4, dp_size=2")
+answers = ranks.call(look, [dict(size=8, secret=r, mp_size=4, dp_size=2) for r in range(8)], show=True)
+for r, answer in enumerate(answers):
+    mp_idx, dp_idx, in_mp, in_dp, part_in, part_out = check.tuple(answer, 6, name="get_info", rank=r)
+    check.value(mp_idx, r % 4, name="mp_idx", rank=r, cause="the place in the row is what is left after dividing by mp_size")
+    check.value(dp_idx, r // 4, name="dp_idx", rank=r, cause="the number of the row is the rank divided by mp_size, without the rest")
+    row, column = np.array(mesh.mp_groups()[r // 4]), np.array(mesh.dp_groups()[r % 4])
+    check.array(in_mp, row, name="mp_comm (the ranks in it)", rank=r, cause="color and key swapped: the color is what all members share")
+    check.array(in_dp, column, name="dp_comm (the ranks in it)", rank=r, cause="color and key swapped: the color is what all members share")
+    check.value(part_in, 8, name="part_in_dim", rank=r, cause="a naive layer is split by columns")
+    check.value(part_out, 2, name="part_out_dim", rank=r, cause="a naive layer is split by columns")
+check.passed()
+
+# %% [markdown]
+# ## See it
+#
+# The grid as your own groups tell it: each rank reports whom it reached.
+
+# %% Draw your groups tags=["given"]
+answers = ranks.call(look, [dict(size=8, secret=r, mp_size=2, dp_size=4) for r in range(8)])
+mp_groups = sorted({tuple(a[2].tolist()) for a in answers})
+dp_groups = sorted({tuple(a[3].tolist()) for a in answers})
+plots.groups(mp_groups, dp_groups, "Your groups for mp_size=2, dp_size=4")
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They call your function for other grids and layers.
+
+# %% Test: the place in the grid tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = Check("get_info", show=False)
+for size in (8, 6, 4, 1):
+    for mesh in grids(size):
+        check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}"
+        sizes = dict(size=size, mp_size=mesh.mp_size, dp_size=mesh.dp_size, secret=0, in_dim=24, out_dim=24)
+        for r, answer in enumerate(ranks.call(look, sizes)[:size]):
+            mp_idx, dp_idx, *_ = check.tuple(answer, 6, name="get_info", rank=r)
+            row, column = mesh.coordinates(r)
+            check.value(mp_idx, column, name="mp_idx", rank=r, cause="the grid is model parallel major: neighbours are in one mp group")
+            check.value(dp_idx, row, name="dp_idx", rank=r, cause="the grid is model parallel major: neighbours are in one mp group")
+### END HIDDEN TESTS
+
+# %% Test: the groups tags=["test"] points=10
+### BEGIN HIDDEN TESTS
+check = Check("get_info", show=False)
+for size in (8, 6, 4):
+    for mesh in grids(size):
+        check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}"
+        secrets = check.random.permutation(10**6)[:8]
+        sizes = dict(size=size, mp_size=mesh.mp_size, dp_size=mesh.dp_size, in_dim=24, out_dim=24)
+        answers = ranks.call(look, [sizes | {"secret": int(secret)} for secret in secrets])
+        for r, answer in enumerate(answers[:size]):
+            _, _, in_mp, in_dp, _, _ = check.tuple(answer, 6, name="get_info", rank=r)
+            row, column = mesh.coordinates(r)
+            cause = "color and key swapped, or an order other than that of the ranks"
+            check.array(in_mp, secrets[list(mesh.mp_groups()[row])], name="mp_comm (the ranks in it)", rank=r, cause=cause)
+            check.array(in_dp, secrets[list(mesh.dp_groups()[column])], name="dp_comm (the ranks in it)", rank=r, cause=cause)
+### END HIDDEN TESTS
+
+# %% Test: the part of a layer tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = Check("get_info", show=False)
+for mesh in grids(8):
+    for is_fc1 in (True, False):
+        for is_megatron_mp in (True, False):
+            in_dim, out_dim = (mesh.mp_size * int(d) for d in check.random.permutation(np.arange(2, 40))[:2])
+            layer = dict(is_fc1=is_fc1, is_megatron_mp=is_megatron_mp, in_dim=in_dim, out_dim=out_dim)
+            check.case = f"mp_size {mesh.mp_size}, " + ", ".join(f"{k} {v}" for k, v in layer.items())
+            answers = ranks.call(look, layer | dict(size=8, secret=0, mp_size=mesh.mp_size, dp_size=mesh.dp_size))
+            rows = is_megatron_mp and not is_fc1
+            for r, answer in enumerate(answers):
+                *_, part_in, part_out = check.tuple(answer, 6, name="get_info", rank=r)
+                cause = "only Megatron's second layer is split by rows (in_dim); all others by columns (out_dim)"
+                check.value(part_in, in_dim // mesh.mp_size if rows else in_dim, name="part_in_dim", rank=r, cause=cause)
+                check.value(part_out, out_dim if rows else out_dim // mesh.mp_size, name="part_out_dim", rank=r, cause=cause)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# Groups save traffic. Say that each rank has a gradient of 1 MB for its part of the model. Averaged within the dp groups, it costs what you
+# see in the upper bars. If all eight ranks took part, as they would without groups, it would cost the lowest.
+
+
+# %% Count the bytes tags=["given"]
+def average_gradient(mp_size, dp_size):
+    *_, dp_comm, _, _ = get_info(Communicator(), Communicator().Get_rank(), mp_size, dp_size, True, False, 8, 8)
+    dp_comm.Allreduce(np.ones(2**17), np.empty(2**17))
+
+
+moved = []
+for mesh in (Mesh(4, 2), Mesh(2, 4), Mesh(1, 8)):
+    ranks.call(average_gradient, dict(mp_size=mesh.mp_size, dp_size=mesh.dp_size))
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends to average 1 MB", ["dp_size 2", "dp_size 4", "all 8 ranks"])
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. Eight ranks on two machines with four cores each, and a slow cable between them. Which of the two groups should stay inside a machine?
+# 2. `Split` has to be called by all ranks, even those whose group you do not need. Why can it not be otherwise?
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()
