@@ -12,6 +12,7 @@ import warnings
 from concurrent.futures import Future
 
 import ipyparallel as ipp
+import zmq
 from ipyparallel.client.client import unpack_message
 
 from course_lib import wire
@@ -34,6 +35,14 @@ class Client(ipp.Client):
             ident=self._engines[engine].encode(),
             track_outstanding=True,
         )
+
+    def _send(self, socket: zmq.Socket, *args, **kwargs) -> Future:
+        # ipyparallel 9.2 sends on the socket behind the stream's back. When a reply comes at that
+        # moment, the stream is not woken: the reply lies there for ever. So have it look.
+        future = super()._send(socket, *args, **kwargs)
+        stream = self._control_stream if socket is self._control_socket else self._mux_stream
+        self._io_loop.add_callback(stream.flush)
+        return future
 
     def interrupt(self, engines: list[int]) -> None:
         """Interrupt what the engines compute, as Ctrl-C would."""

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from pathlib import Path
 
 from traitlets.config import Config
@@ -50,6 +51,7 @@ def grade(part: str, student: str, home: Path = GRADING, notebooks: Path = NOTEB
     config.Autograde.force = True
     config.Autograde.create_student = True
     config.Autograde.log_level = config.ExecuteOnRanks.log_level = "CRITICAL"
+    warnings.filterwarnings("ignore", module="nbgrader")
     Autograde(coursedir=CourseDirectory(config=config), config=config).start()
 
 
