@@ -18,8 +18,9 @@ from mpi4py import MPI
 # What a rank is doing. GAVE_UP: it waited, and has found that nobody will come.
 COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP = 1, 2, 3, 4, 5, 6
 
-# The words of a row; what is read while waiting shares one cache line. After them: one word a rank, the last call that this rank saw complete
-# together with that rank (negative: complete, but the calls do not match). Then a text.
+# The words of a row; what is read while waiting shares one cache line. After them: one word a
+# rank, the last call that this rank saw complete together with that rank (negative: complete,
+# but the calls do not match). Then a text.
 KEY, SIGNATURE, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL = range(10)
 SEEN = 16
 TEXT_WORDS = 32

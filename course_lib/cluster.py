@@ -7,37 +7,16 @@ After that, a cell that begins with ``%%px`` runs on all ranks and blocks until 
 
 from __future__ import annotations
 
-import atexit
-import inspect
 import json
-import os
-import re
-import signal
-import sys
-import textwrap
-import time
-from concurrent.futures import wait
 from pathlib import Path
 
-from course_lib import launcher, px, wire, wording
-from course_lib.client import Client, answer, connect
+from course_lib import launcher, px
+from course_lib.client import Client, connect
+from course_lib.ranks import START_LIMIT, Ranks, RanksGone
 
 __all__ = ["Ranks", "RanksGone", "start"]
 
-PRESTARTED = "COURSE_RANKS"  # a folder with ranks that are already coming up, see grading
-# Set when grading: seconds that a cell may take, as nobody is there to stop it. When ranks die,
-# new ones then come up and run again the cells that did not kill them.
-UNATTENDED = "COURSE_UNATTENDED"
-START_LIMIT = 120.0
-
 _current: Ranks | None = None
-
-
-class RanksGone(RuntimeError):
-    """The ranks' processes have ended; `start` brings up new ones."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"\x1b[31mRanksGone\x1b[0m: {self}"]
 
 
 def start(n: int = 4, *, attach: str | None = None) -> Ranks:
@@ -73,309 +52,20 @@ def start(n: int = 4, *, attach: str | None = None) -> Ranks:
         return _current
     if _current is not None:
         _current.stop()
-    _current = Ranks(n, attach)
+    _current = Ranks(n, connection(attach) if attach else None)
+    _current.attached = attach
     px.register_magics(_current)
     return _current
 
 
-class Ranks:
-    """The running ranks; made by `start`."""
-
-    def __init__(self, n: int, attach: str | None = None):
-        self.n, self.attached = n, attach
-        self._processes: launcher.Processes | None = None
-        self._client: Client | None = None
-        self._round, self._epoch, self.hosts, self._stubs = 0, 0, [], {}
-        self._stopped, self._history = False, []
-        began = time.monotonic()
-        atexit.register(self.stop)
-        try:
-            self._come_up()
-        except BaseException:
-            self.stop()
-            raise
-        self.seconds = time.monotonic() - began
-
-    def __repr__(self) -> str:
-        if not self.alive():
-            return f"{self.n} ranks, stopped"
-        where = "this machine" if len(set(self.hosts)) == 1 else f"{len(set(self.hosts))} machines"
-        return f"{self.n} ranks on {where}, up in {self.seconds:.1f} s"
-
-    # Coming up and going away.
-
-    def _come_up(self) -> None:
-        if self.attached:
-            self._client = _attach(self.attached)
-        else:
-            self._processes = _take_prestarted(self.n) or launcher.launch(self.n)
-            while not self._processes.client_file.exists():
-                self._pause("the controller did not come up")
-            self._client = connect(str(self._processes.client_file), START_LIMIT)
-        began = time.monotonic()
-        while len(self._client.ids) < self.n:
-            self._pause(f"only {len(self._client.ids)} of {self.n} ranks came up", began)
-        engines = sorted(self._client.ids)[: self.n]
-        hello = {"do": "hello", "folder": os.getcwd(), "path": [p for p in sys.path if p]}
-        replies = self._ask({engine: hello for engine in engines}, START_LIMIT)
-        facts = {}
-        for engine, reply in replies.items():
-            if reply is None or reply["error"]:
-                raise launcher.StartError(f"rank {engine} does not answer: {reply}\n{self._log()}")
-            facts[engine] = wire.decode(reply["value"])
-        sizes = {f["size"] for f in facts.values()}
-        if sizes != {self.n} or any(engine != f["rank"] for engine, f in facts.items()):
-            raise launcher.StartError(
-                f"expected {self.n} engines of one MPI job, in the order of their ranks; got sizes {sorted(sizes)} and ranks "
-                f"{[f['rank'] for f in facts.values()]}. Were the engines started by this MPI's own mpiexec?"
-            )
-        self.hosts = [f["host"] for f in facts.values()]
-        self._stubs = {f["stub"]: f["rank"] for f in facts.values()}
-
-    def _pause(self, problem: str, began: float | None = None) -> None:
-        ended = self._processes.ended() if self._processes else None
-        if ended:
-            raise launcher.StartError(f"{problem}: {ended}\nRun `make doctor` in the course folder for what to do.")
-        if began and time.monotonic() - began > START_LIMIT:
-            raise launcher.StartError(f"{problem} within {START_LIMIT:g} s.\n{self._log()}")
-        time.sleep(0.02)
-
-    def _log(self) -> str:
-        return self._processes.log() if self._processes else ""
-
-    def alive(self) -> bool:
-        """Whether the ranks can run a cell."""
-        if self._client is None:
-            return False
-        return not (self._processes and self._processes.ended())
-
-    def stop(self) -> None:
-        """End all processes of this cluster; attached engines are left as they are."""
-        self._stopped = True
-        self._end()
-
-    def _end(self) -> None:
-        client, self._client = self._client, None
-        processes, self._processes = self._processes, None
-        if processes:
-            processes.stop()
-        if client:
-            client.close(linger=0)
-        atexit.unregister(self.stop)
-
-    def restart(self) -> None:
-        """End the ranks and bring up new ones, with empty memories."""
-        self._end()
-        self._stopped = False
-        atexit.register(self.stop)
-        self._come_up()
-
-    # Running things.
-
-    def run(self, source: str, *, targets: list[int] | None = None, label: str = "cell", limit: float | None = None) -> list:
-        """Run source code on the ranks, and wait.
-
-        Parameters
-        ----------
-        source : str
-            Python, as in a notebook cell.
-        targets : list of int, optional
-            The ranks; all by default.
-        label : str
-            How messages name the code, such as "cell [5]".
-        limit : float, optional
-            Seconds after which the ranks are interrupted.
-
-        Returns
-        -------
-        list of (int, dict)
-            Rank and reply ("outputs", "error").
-
-        Raises
-        ------
-        RanksGone
-            A rank's process ended.
-        """
-        chosen = self._targets(targets)
-        requests = {r: {"do": "cell", "source": source, "label": label} for r in chosen}
-        replies = self._begin(requests, limit)
-        if _unattended():
-            self._history.append(requests)
-        return list(replies.items())
-
-    def call(self, function, arguments: list[dict] | dict | None = None, *, limit: float = 60.0, show: bool = False) -> list:
-        """Call a function on every rank, and fetch what it returns.
-
-        Parameters
-        ----------
-        function : str or function
-            The name of a function that a ``%%px`` cell has defined on the ranks; or a function
-            of this notebook, whose source is sent there. It sees the ranks' own names.
-        arguments : dict, or list of dict
-            Keyword arguments, the same for all, or one dict a rank.
-        limit : float
-            Seconds after which the ranks are interrupted.
-        show : bool
-            Whether to show what the ranks print.
-
-        Returns
-        -------
-        list
-            One value a rank: numbers, texts, arrays, and tuples, lists and dicts of these. Other
-            objects stay on the rank; a `wire.Opaque` stands for them.
-
-        Raises
-        ------
-        px.RanksError
-            The function raised on some rank.
-        RanksGone
-            A rank's process ended.
-        """
-        source, name = None, function
-        if not isinstance(function, str):
-            source, name = textwrap.dedent(inspect.getsource(function)), function.__name__
-        each = arguments if isinstance(arguments, list) else [arguments or {}] * self.n
-        if len(each) != self.n:
-            raise ValueError(f"ranks.call: expected one dict of arguments for each of {self.n} ranks; got {len(each)}.")
-        requests = {r: {"do": "call", "function": name, "source": source, "arguments": each[r]} for r in range(self.n)}
-        replies = self._begin(requests, limit)
-        if show:
-            px.show_outputs(list(replies.items()), self.n)
-        px.raise_errors(list(replies.items()))
-        self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in replies.values()]
-        return [wire.decode(reply["value"]) for reply in replies.values()]
-
-    def pull(self, name: str) -> list:
-        """The value that a variable has on each rank, one a rank, as plain data (see `call`)."""
-        return self.call(_look_up, {"name": name})
-
-    def _targets(self, targets: list[int] | None) -> list[int]:
-        wrong = [t for t in targets or [] if not 0 <= t < self.n]
-        if wrong:
-            raise ValueError(f"there is no {wording.ranks(wrong)}: the ranks are 0 to {self.n - 1}.")
-        return sorted(set(targets)) if targets else list(range(self.n))
-
-    def _begin(self, requests: dict[int, dict], limit: float | None) -> dict[int, dict]:
-        """One round: send the requests, wait, and give every rank's reply."""
-        if not self.alive():
-            if self._stopped or not _unattended():
-                raise RanksGone(self._obituary())
-            self._heal()
-        limit = min(limit or _unattended() or 0, _unattended() or limit or 0) or None
-        self._round += 1
-        common = {"round": self._round, "targets": sum(1 << r for r in requests), "epoch": self._epoch}
-        replies = self._ask({r: {**q, **common} for r, q in requests.items()}, limit)
-        if any(reply is None for reply in replies.values()):
-            self._settle()
-        if any(reply and reply.get("abandoned") for reply in replies.values()):
-            self._epoch += 1
-        silent = {"outputs": [], "error": _error("NoAnswer", "the rank was interrupted before it could answer")}
-        return {r: reply or silent for r, reply in replies.items()}
-
-    def _heal(self) -> None:
-        history, self._history = self._history, []
-        self.restart()
-        for requests in history:
-            self._begin(requests, None)
-            self._history.append(requests)
-
-    def _ask(self, requests: dict[int, dict], limit: float | None) -> dict[int, dict | None]:
-        futures = {r: self._client.request(r, q) for r, q in requests.items()}
-        deadline = time.monotonic() + limit if limit else None
-        late: list[int] = []
-        try:
-            while wait(futures.values(), 0.25).not_done:
-                if self._processes and self._processes.ended():
-                    raise RanksGone(self._obituary())
-                if deadline and time.monotonic() > deadline:
-                    late = [r for r, f in futures.items() if not f.done()]
-                    self._interrupt(futures)
-        except KeyboardInterrupt:
-            self._interrupt(futures)
-            if any(answer(f) is None for f in futures.values()):
-                self._settle()
-            self._epoch += 1  # some may have left a transfer that others were in
-            raise
-        replies = {r: answer(f) for r, f in futures.items()}
-        for r in late:
-            what = f"still ran after {limit:g} s, and was interrupted. Does a loop never end?"
-            place = (replies[r] or {}).get("error") or {}
-            replies[r] = {"outputs": [], "abandoned": True, "error": _error("TimeLimit", what, place.get("lines", []))}
-        return replies
-
-    def interrupt(self) -> None:
-        """Interrupt what the ranks compute, as Ctrl-C would."""
-        self._client.interrupt(list(range(self.n)))
-
-    def _interrupt(self, futures: dict) -> None:
-        """Interrupt until all have answered; end ranks that do not react."""
-        for _ in range(8):
-            self._client.interrupt([r for r, f in futures.items() if not f.done()])
-            if not wait(futures.values(), 0.5).not_done:
-                return
-            if self._processes and self._processes.ended():
-                raise RanksGone(self._obituary())
-        stubborn = [r for r, f in futures.items() if not f.done()]
-        self._end()
-        raise RanksGone(
-            f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended. "
-            f"Run cluster.start({self.n}) again, and the cells that define what you need."
-        )
-
-    def _settle(self) -> None:
-        """After an interrupt, an engine drops what is queued: ask until all ranks answer again."""
-        for _ in range(20):
-            futures = {r: self._client.request(r, {"do": "nothing"}) for r in range(self.n)}
-            wait(futures.values(), 1.0)
-            if all(f.done() and answer(f) is not None for f in futures.values()):
-                return
-        self._end()
-        raise RanksGone(f"the ranks did not answer after an interrupt and were ended. Run cluster.start({self.n}) again.")
-
-    def _obituary(self) -> str:
-        again = f"All ranks end with it. Run cluster.start({self.n}) again, and the cells that define what you need."
-        if self._processes is None:
-            return f"the ranks were stopped. Run cluster.start({self.n}) again."
-        log = self._processes.log(60)
-        self._end()
-        found = re.search(r"rank of stub (\d+) ended with code (-?\d+)", log)
-        found = found or re.search(r"PID (\d+) RUNNING[^\n]*\n=\s+EXIT CODE: (-?\d+)", log)
-        if found and int(found[1]) in self._stubs:
-            code = int(found[2])
-            how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-            why = "Usual causes: os._exit or sys.exit in a function, or memory that ran out."
-            return f"the process of rank {self._stubs[int(found[1])]} ended, {how}. {why} {again}"
-        return f"a rank's process ended. {again}\n{log}"
-
-
-def _look_up(name: str) -> object:
-    """Runs on a rank."""
-    if name not in globals():
-        raise NameError(f"{name} is not defined on this rank. Has its %%px cell been run?")
-    return globals()[name]
-
-
-def _unattended() -> float | None:
-    return float(os.environ.get(UNATTENDED, 0)) or None
-
-
-def _error(name: str, message: str, lines: list[str] | None = None) -> dict:
-    return {"name": name, "message": message, "place": "", "lines": lines or [], "kind": [name]}
-
-
-def _take_prestarted(n: int) -> launcher.Processes | None:
-    folder = os.environ.pop(PRESTARTED, None)
-    return launcher.adopt(n, Path(folder)) if folder else None
-
-
-def _attach(what: str) -> Client:
+def connection(what: str) -> Client:
     """A client of engines that already run, by profile, cluster file or connection file."""
     from IPython.core.profiledir import ProfileDir, ProfileDirError
     from IPython.paths import get_ipython_dir
 
     file, cluster_id = Path(what), ""
     if file.name.endswith("client.json"):
-        return connect(what)
+        return connect(what, START_LIMIT)
     try:
         if file.suffix == ".json":
             facts = json.loads(file.read_text())["cluster"]
@@ -384,7 +74,7 @@ def _attach(what: str) -> Client:
             profile = Path(ProfileDir.find_profile_dir_by_name(get_ipython_dir(), what).location)
         name = f"ipcontroller-{cluster_id}-client.json" if cluster_id else "ipcontroller-client.json"
         found = sorted(profile.glob(f"security/{name}")) or sorted(profile.glob("security/ipcontroller-*client.json"))
-        return connect(str(found[0]))
+        return connect(str(found[0]), START_LIMIT)
     except (OSError, ProfileDirError, KeyError, IndexError, ValueError):
         raise launcher.StartError(
             f"attach={what!r}: expected the name of an ipyparallel profile with a running cluster, or the path of its cluster "

@@ -10,7 +10,8 @@ from mpi4py import MPI
 
 from course_lib import buffers
 from course_lib import group as meeting
-from course_lib.group import OPERATIONS, REDUCTIONS, CollectiveError, DeadlockError, MismatchError
+from course_lib.explain import OPERATIONS, REDUCTIONS
+from course_lib.group import CollectiveError, DeadlockError, MismatchError
 
 __all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError"]
 

@@ -101,7 +101,9 @@ def _digits() -> Dataset:
     package = importlib.util.find_spec("sklearn")
     file = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz" if package else None
     if file is None or not file.exists():
-        raise DataError(f"digits: {file or 'scikit-learn'} is missing. Install the course again: pip install --force-reinstall scikit-learn.")
+        raise DataError(
+            f"digits: {file or 'scikit-learn'} is missing. Install the course again: pip install --force-reinstall scikit-learn."
+        )
     table = np.loadtxt(file, delimiter=",", dtype=np.float32)
     x, y = table[:, :-1] / np.float32(16), table[:, -1].astype(np.int64)
     order = np.random.default_rng(0).permutation(len(x))  # the file is sorted by writer

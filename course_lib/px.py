@@ -18,7 +18,7 @@ from IPython.display import display
 from course_lib import wording
 
 if TYPE_CHECKING:
-    from course_lib.cluster import Ranks
+    from course_lib.ranks import Ranks
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 _SECONDARY = {"DeadlockError"}  # these follow from what another rank did

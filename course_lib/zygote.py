@@ -21,7 +21,6 @@ import warnings
 
 from course_lib import watchdog
 
-
 # What the log says of a rank that ended by itself; mpiexec then ends the others.
 ENDED = "rank of stub {stub} ended with code {code}"
 
@@ -51,10 +50,10 @@ def _import_everything() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         sys.modules["debugpy"] = None  # see rank.main
-        import ipykernel.debugger  # noqa: F401
-        import ipykernel.ipkernel  # noqa: F401
+        import ipykernel.debugger
+        import ipykernel.ipkernel
         import ipykernel.kernelapp  # noqa: F401
-        import ipyparallel.engine.app  # noqa: F401
+        import ipyparallel.engine.app
         import ipyparallel.engine.kernel  # noqa: F401
         import IPython.core.displayhook  # noqa: F401
         import numpy  # noqa: F401

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from traitlets.config import Config
 
-from course_lib import cluster, launcher
+from course_lib import launcher, ranks
 from grading import sandbox
 from grading.config import configure
 from grading.execute import fingerprint
@@ -64,7 +64,9 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
     todo = waiting(part, home)
     done = len(list((home / "submitted").glob(f"*/{part}"))) - len(todo)
     if not todo:
-        print(f"{part}: nothing to grade; {done} hand-ins are graded." if done else f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/.")
+        print(
+            f"{part}: nothing to grade; {done} hand-ins are graded." if done else f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/."
+        )
         return []
     print(f"{part}: {len(todo)} to grade, {done} graded before. {sandbox.notice()}")
     count = json.loads((home / "source" / part / f"{part}.ipynb").read_text())["metadata"]["course"]["ranks"]
@@ -76,7 +78,7 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
                 began = time.monotonic()
                 # Every hand-in has ranks of its own; the next ones come up meanwhile.
                 current, ready = ready, launcher.launch(count) if i + 1 < len(todo) else None
-                os.environ[cluster.PRESTARTED] = str(current.folder)
+                os.environ[ranks.PRESTARTED] = str(current.folder)
                 try:
                     grade(part, student, home, notebooks)
                     said = "graded"
@@ -88,7 +90,7 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
                 bar.write(f"{student}: {said}, {time.monotonic() - began:.1f} s, {len(todo) - i - 1} left")
                 bar.update()
     finally:
-        os.environ.pop(cluster.PRESTARTED, None)
+        os.environ.pop(ranks.PRESTARTED, None)
         if ready:
             ready.stop()
     return failed

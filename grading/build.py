@@ -105,7 +105,7 @@ def _metadata(cell: NotebookNode, name: str, part: str) -> NotebookNode:
 
 
 def kind_of(cell: NotebookNode) -> str:
-    """"given", "exercise", "test", "example" or "text", for a cell that `build` made."""
+    """ "given", "exercise", "test", "example" or "text", for a cell that `build` made."""
     if cell.cell_type != "code":
         return "text"
     marks = cell.metadata.get("nbgrader")

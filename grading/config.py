@@ -66,5 +66,4 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
     config.GenerateFeedback.preprocessors = [GetGrades, HideTests, "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]
     config.ExecuteOnRanks.timeout = 20 * CELL_SECONDS  # a net; the library's own limits are far shorter
     config.ExecuteOnRanks.extra_arguments = ["--HistoryManager.hist_file=:memory:", "--IPKernelApp.log_level=40"]
-    config.ZipCollectApp.collector_plugin = "nbgrader.plugins.zipcollect.FileNameCollectorPlugin"
     return config

@@ -15,7 +15,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 
-from course_lib import cluster
+from course_lib import ranks
 from grading import sandbox
 from grading.build import kind_of
 
@@ -44,7 +44,7 @@ class ExecuteOnRanks(Execute):
         # Not the submission's folder: a file there, numpy.py say, would be imported by the checker.
         with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
             resources.setdefault("metadata", {})["path"] = folder
-            settings = {cluster.UNATTENDED: os.environ.get(cluster.UNATTENDED, str(CELL_SECONDS)), **sandbox.settings()}
+            settings = {ranks.UNATTENDED: os.environ.get(ranks.UNATTENDED, str(CELL_SECONDS)), **sandbox.settings()}
             before = {name: os.environ.get(name) for name in settings}
             os.environ.update(settings)
             try:
