@@ -30,7 +30,7 @@ def array(value: object, what: str, where: str) -> np.ndarray:
     if type(value) is list and len(value) > 1 and isinstance(value[-1], MPI.Datatype):
         value = value[0]  # mpi4py's [array, type]; the array knows its type
     if not isinstance(value, np.ndarray):
-        hint = " Make one with np.array(...)." if isinstance(value, (list, tuple, int, float)) else ""
+        hint = " Make one with np.array(...)." if isinstance(value, (list, tuple, int, float, np.generic)) else ""
         raise TypeError(f"{where}: {what} must be a NumPy array; got {_name(value)}.{hint}")
     if value.dtype.kind not in _KINDS or not value.dtype.isnative or value.dtype.char == "e":
         raise TypeError(f"{where}: {what} has dtype {value.dtype}, which MPI cannot move. Use numbers, float32 for example.")

@@ -23,8 +23,13 @@ from course_lib import sandbox, watchdog
 
 # One thread a rank: with more, 8 ranks on 2 cores would fight over the cores.
 THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")}
-# Neither of them may wait for an ssh, a resource manager or a host name.
-MPIEXEC = ("-launcher", "fork", "-rmk", "user", "-hosts", "localhost")
+# MPICH's fork launcher opens no port; its usual one, for where that is missing, must not wait for
+# ssh, a resource manager or a host name.
+LAUNCHERS = {"mpiexec.gforker": (), "mpiexec": ("-launcher", "fork", "-rmk", "user", "-hosts", "localhost")}
+
+# The ranks of a machine talk through its memory; MPI need not open ports for others (UCX), or
+# only on loopback (libfabric).
+LOOPBACK = {"UCX_TLS": "self,shm", "FI_TCP_IFACE": "lo0" if sys.platform == "darwin" else "lo"}
 
 
 class StartError(RuntimeError):
@@ -86,7 +91,7 @@ def launch(n: int) -> Processes:
     mpiexec = find_mpiexec()
     folder = Path(tempfile.mkdtemp(prefix="course-ranks-"))
     (folder / "security").mkdir()
-    environment = {**os.environ, **THREADS, **watchdog.environment(str(folder))}
+    environment = {**os.environ, **THREADS, **LOOPBACK, **watchdog.environment(str(folder))}
     environment.pop("JPY_PARENT_PID", None)
     wrap, inside = (), environment
     if os.environ.get(sandbox.SANDBOX):
@@ -140,7 +145,7 @@ def run_ranks(mpiexec: str, n: int, engine: list[str]) -> int:
     On Linux the ranks are forks of one zygote. Elsewhere forking a process that has loaded
     system libraries is not safe, and each rank is a Python of its own.
     """
-    mpi = [mpiexec, *MPIEXEC, "-n", str(n)]
+    mpi = [mpiexec, *LAUNCHERS.get(Path(mpiexec).name, ()), "-n", str(n)]
     if sys.platform != "linux":
         return subprocess.call([*mpi, sys.executable, "-m", "course_lib.rank", *engine])
     from course_lib import stub, zygote
@@ -180,8 +185,9 @@ def _transport(folder: Path) -> tuple[str, ...]:
 def find_mpiexec() -> str:
     """The mpiexec that belongs to this Python's MPI; another one's would not find its ranks."""
     for place in (Path(sys.prefix) / "bin", Path(sys.executable).parent):
-        if (place / "mpiexec").exists():
-            return str(place / "mpiexec")
+        for name in LAUNCHERS:
+            if (place / name).exists():
+                return str(place / name)
     raise StartError(
         f"no mpiexec in {Path(sys.prefix) / 'bin'}. It comes with the package mpich: run `make lab` or "
         "`make doctor` in the course folder, or `pip install mpich`."

@@ -75,9 +75,8 @@ def _hello(request: dict) -> dict:
     sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
     shell = get_ipython()
     shell.loop_runner = _run_in_new_loop
-    stub = int(os.environ.get("COURSE_STUB", os.getpid()))  # the process that mpiexec knows
     open_board()
-    me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "stub": stub, "host": socket.gethostname()}
+    me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": socket.gethostname()}
     return {"outputs": [], "error": None, "value": wire.encode(me)}
 
 

@@ -45,7 +45,7 @@ class Ranks:
         self.n, self.attached = n, None
         self._processes: launcher.Processes | None = None
         self._client = client
-        self._round, self._epoch, self.hosts, self._stubs = 0, 0, [], {}
+        self._round, self._epoch, self.hosts = 0, 0, []
         self._stopped, self._history = False, []
         began = time.monotonic()
         atexit.register(self.stop)
@@ -88,7 +88,6 @@ class Ranks:
                 f"{[f['rank'] for f in facts.values()]}. Were the engines started by this MPI's own mpiexec?"
             )
         self.hosts = [f["host"] for f in facts.values()]
-        self._stubs = {f["stub"]: f["rank"] for f in facts.values()}
 
     def _pause(self, problem: str, began: float | None = None) -> None:
         ended = self._processes.ended() if self._processes else None
@@ -296,13 +295,13 @@ class Ranks:
             return f"the ranks were stopped. Run cluster.start({self.n}) again."
         log = self._processes.log(60)
         self._end()
-        found = re.search(r"rank of stub (\d+) ended with code (-?\d+)", log)
-        found = found or re.search(r"PID (\d+) RUNNING[^\n]*\n=\s+EXIT CODE: (-?\d+)", log)
-        if found and int(found[1]) in self._stubs:
+        found = re.search(r"rank (\d+) ended with code (-?\d+)", log)  # what the zygote writes
+        found = found or re.search(r"\[0\](\d+):Return code = ([1-9]\d*)", log)  # what mpiexec.gforker writes
+        if found:
             code = int(found[2])
             how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
             why = "Usual causes: os._exit or sys.exit in a function, or memory that ran out."
-            return f"the process of rank {self._stubs[int(found[1])]} ended, {how}. {why} {again}"
+            return f"the process of rank {found[1]} ended, {how}. {why} {again}"
         return f"a rank's process ended. {again}\n{log}"
 
 

@@ -22,7 +22,7 @@ import warnings
 from course_lib import watchdog
 
 # What the log says of a rank that ended by itself; mpiexec then ends the others.
-ENDED = "rank of stub {stub} ended with code {code}"
+ENDED = "rank {rank} ended with code {code}"
 
 
 def main(address: str, arguments: list[str], mpiexec: list[str]) -> int:
@@ -62,7 +62,7 @@ def _import_everything() -> None:
 
 
 def _serve(server: socket.socket, arguments: list[str], mpiexec: subprocess.Popen) -> int:
-    ranks: dict[int, tuple[socket.socket, int]] = {}  # process id -> its stub, the stub's id
+    ranks: dict[int, tuple[socket.socket, str]] = {}  # process id -> its stub and its rank
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer)
@@ -74,24 +74,36 @@ def _serve(server: socket.socket, arguments: list[str], mpiexec: subprocess.Pope
             for key, _ in selector.select(watchdog.PERIOD):
                 if key.fileobj is server:
                     stub, _ = server.accept()
-                    pid, stub_pid = _fork(stub, server, arguments)
-                    ranks[pid] = stub, stub_pid
+                    pid, rank = _fork(stub, [server, *(s for s, _ in ranks.values())], arguments)
+                    ranks[pid] = stub, rank
                 else:
                     os.read(reader, 4096)
-            for pid in list(ranks):
+            for pid, (stub, rank) in list(ranks.items()):
                 ended, status = os.waitpid(pid, os.WNOHANG)
                 if ended:
                     code = os.waitstatus_to_exitcode(status)
-                    stub, stub_pid = ranks.pop(pid)
-                    if code:
-                        print(ENDED.format(stub=stub_pid, code=code), flush=True)
-                    with contextlib.suppress(OSError):
-                        stub.sendall(str(code if code >= 0 else 128 - code).encode())
-                    stub.close()
+                    del ranks[pid]
+                    print(ENDED.format(rank=rank, code=code), flush=True)
+                    return _end_all(ranks, stub, mpiexec)
     return mpiexec.returncode
 
 
-def _fork(stub: socket.socket, server: socket.socket, arguments: list[str]) -> tuple[int, int]:
+def _end_all(ranks: dict, stub: socket.socket, mpiexec: subprocess.Popen) -> int:
+    """One rank ended: MPI cannot go on without it, so end the others, and mpiexec."""
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+    for pid in ranks:
+        os.waitpid(pid, 0)
+    for connection in (stub, *(other for other, _ in ranks.values())):
+        with contextlib.suppress(OSError):
+            connection.sendall(b"1")
+        connection.close()
+    mpiexec.kill()
+    mpiexec.wait()
+    return 1
+
+
+def _fork(stub: socket.socket, not_its_own: list[socket.socket], arguments: list[str]) -> tuple[int, str]:
     length, descriptors, *_ = socket.recv_fds(stub, 8, 4)
     size, data = int.from_bytes(length, "big"), b""
     while len(data) < size:
@@ -101,10 +113,11 @@ def _fork(stub: socket.socket, server: socket.socket, arguments: list[str]) -> t
     if pid:
         for descriptor in descriptors:
             os.close(descriptor)
-        return pid, int(message["environment"]["COURSE_STUB"])
+        return pid, message["environment"]["PMI_RANK"]
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    server.close()
+    for connection in not_its_own:
+        connection.close()
     held = os.dup(stub.fileno())
     stub.detach()
     for descriptor, number in zip(descriptors, message["descriptors"], strict=True):

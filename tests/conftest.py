@@ -1,0 +1,85 @@
+"""What the tests share: ranks that stay warm, and a notebook kernel."""
+
+import time
+
+import psutil
+import pytest
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
+
+from course_lib.ranks import Ranks
+
+
+@pytest.fixture(scope="session")
+def warm():
+    """Eight ranks for the whole run; see `eight`."""
+    ranks = Ranks(8)
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture
+def eight(warm):
+    """Eight ranks with NumPy, MPI and a communicator; new ones where a test has ended them."""
+    if not warm.alive():
+        warm.restart()
+    warm.run(
+        "import time, os\nimport numpy as np\nfrom mpi4py import MPI\n"
+        "from course_lib.collectives import Communicator\ncomm = Communicator()\nrank = comm.Get_rank()"
+    )
+    return warm
+
+
+class Kernel:
+    """A notebook's kernel that runs one cell after the other."""
+
+    def __init__(self):
+        self.notebook = new_notebook()
+        self.client = NotebookClient(self.notebook, timeout=120, allow_errors=True, kernel_name="python3")
+        self._context = self.client.setup_kernel()
+        self._context.__enter__()
+
+    def run(self, source):
+        """Run a cell; returns (what it printed and showed, its error as text or None)."""
+        cell = new_code_cell(source)
+        self.notebook.cells.append(cell)
+        self.client.execute_cell(cell, len(self.notebook.cells) - 1)
+        text = "".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs if o.output_type != "error")
+        errors = ["\n".join(o.traceback) for o in cell.outputs if o.output_type == "error"]
+        return text, errors[0] if errors else None
+
+    @property
+    def pid(self):
+        return self.client.km.provisioner.pid
+
+    def close(self):
+        self._context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def kernel():
+    """A fresh notebook kernel."""
+    kernel = Kernel()
+    yield kernel
+    kernel.close()
+
+
+def course_processes():
+    """Processes that belong to a cluster of this course, by id."""
+    found = set()
+    for process in psutil.process_iter(["cmdline", "status"]):
+        line = " ".join(process.info["cmdline"] or [])
+        mine = "course_lib.launcher" in line or "course_lib.rank" in line or "course_lib/stub" in line or "mpiexec" in line
+        if mine and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.add(process.pid)
+    return found
+
+
+def wait_until(condition, seconds=10.0):
+    """Whether `condition()` becomes true in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False

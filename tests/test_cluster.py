@@ -1,0 +1,205 @@
+"""Ranks come up, are interrupted, die, and go; nothing stays behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import course_processes, wait_until
+
+from course_lib import cluster, launcher
+from course_lib.ranks import Ranks, RanksGone
+
+
+def folders():
+    return set(Path(tempfile.gettempdir()).glob("course-ranks-*"))
+
+
+@pytest.fixture
+def two():
+    ranks = Ranks(2)
+    yield ranks
+    ranks.stop()
+
+
+def test_stopping_leaves_no_process_and_no_file():
+    before, files = course_processes(), folders()
+    ranks = Ranks(3)
+    assert course_processes() - before and folders() - files
+    began = time.monotonic()
+    ranks.stop()
+    assert time.monotonic() - began < 5
+    assert wait_until(lambda: not course_processes() - before), course_processes() - before
+    assert folders() == files
+    ranks.stop()  # once more does no harm
+    with pytest.raises(RanksGone, match=r"were stopped. Run cluster.start\(3\)"):
+        ranks.run("1")
+
+
+def test_a_killed_kernel_leaves_nothing(tmp_path):
+    before, files = course_processes(), folders()
+    code = "from course_lib.ranks import Ranks; import time; r = Ranks(2); print('up', flush=True); r.run('import time; time.sleep(99)')"
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout.readline() == "up\n"
+    owner.kill()
+    assert wait_until(lambda: not course_processes() - before, 15), "processes stay behind (the owner is a zombie now)"
+    assert wait_until(lambda: folders() == files)
+    owner.wait()
+    owner.stdout.close()
+
+
+def test_an_exit_without_stop_leaves_nothing():
+    before, files = course_processes(), folders()
+    subprocess.run([sys.executable, "-c", "from course_lib.ranks import Ranks; r = Ranks(2)"], check=True)
+    assert wait_until(lambda: not course_processes() - before)
+    assert folders() == files
+
+
+def test_starting_again_reuses_or_replaces():
+    before = course_processes()
+    try:
+        first = cluster.start(2)
+        first.run("kept = 1")
+        assert cluster.start(2) is first
+        assert first.pull("kept") == [1, 1]
+        other = cluster.start(3)
+        assert other is not first and not first.alive() and other.alive()
+    finally:
+        cluster._current.stop()
+    assert wait_until(lambda: not course_processes() - before)
+
+
+@pytest.mark.parametrize("n", [0, 65, 2.0, "4", True])
+def test_a_wrong_number_of_ranks_gets_a_sentence(n):
+    with pytest.raises(ValueError, match="a whole number from 1 to 64; got"):
+        cluster.start(n)
+
+
+def test_engine_ids_are_mpi_ranks(eight):
+    eight.run("size = comm.Get_size()")
+    assert eight.pull("rank") == list(range(8)) and eight.pull("size") == [8] * 8
+
+
+def test_ranks_use_one_thread(eight):
+    eight.run("threads = os.environ['OPENBLAS_NUM_THREADS'], os.environ['OMP_NUM_THREADS']")
+    assert set(eight.pull("threads")) == {("1", "1")}
+
+
+def test_nothing_listens_beyond_loopback(eight):
+    open_ports = [
+        (psutil.Process(pid).cmdline()[:4], connection.laddr)
+        for pid in course_processes()
+        for connection in psutil.Process(pid).net_connections(kind="inet")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.ip not in ("127.0.0.1", "::1")
+    ]
+    assert open_ports == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "time.sleep(60)",
+        "while True: pass",
+        "comm.Barrier() if rank else time.sleep(60)",
+        "while True: comm.Allreduce(np.ones(1000), np.empty(1000))",
+    ],
+)
+def test_an_interrupt_leaves_usable_ranks(eight, source):
+    for _ in range(3):
+        timer = threading.Timer(0.6, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            eight.run(source)
+        assert time.monotonic() - began < 8
+        replies = eight.run("done = True\nout = np.empty(1)\ncomm.Allreduce(np.ones(1), out)")
+        assert [reply["error"] for _, reply in replies] == [None] * 8
+        assert eight.pull("done") == [True] * 8, "a rank did not run the cell after the interrupt"
+        eight.run("del done")
+
+
+def test_a_time_limit_interrupts_and_says_so(eight):
+    replies = eight.run("while rank == 1: pass", limit=1.0)
+    assert [bool(reply["error"]) for _, reply in replies] == [r == 1 for r in range(8)]
+    assert "still ran after 1 s" in replies[1][1]["error"]["message"]
+    assert eight.pull("rank") == list(range(8))
+
+
+def test_ranks_that_ignore_the_interrupt_are_ended(two):
+    two.run("import time")
+    stubborn = "while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"
+    with pytest.raises(RanksGone, match=r"ranks 0, 1 did not react to the interrupt.*cluster.start\(2\)"):
+        two.run(stubborn, limit=0.5)
+    two.restart()
+    assert two.run("1")[0][1]["error"] is None
+
+
+def test_a_rank_that_dies_is_named_and_new_ones_come_up(two):
+    with pytest.raises(RanksGone, match=r"rank 1 ended, with exit code 7.*cluster.start\(2\)"):
+        two.run("import os\nfrom mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: os._exit(7)")
+    two.restart()
+    with pytest.raises(RanksGone, match="rank 0 ended, by signal SIGKILL"):
+        two.run("import os, signal\nfrom mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: os.kill(os.getpid(), signal.SIGKILL)")
+
+
+def test_ranks_that_cannot_start_say_why(monkeypatch):
+    monkeypatch.setattr(launcher, "find_mpiexec", lambda: "/bin/false")
+    before = course_processes()
+    with pytest.raises(launcher.StartError, match=r"mpiexec ended with exit code 1(.|\n)*make doctor"):
+        Ranks(2)
+    assert wait_until(lambda: not course_processes() - before)
+
+
+def test_a_missing_mpiexec_gets_a_sentence(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    with pytest.raises(launcher.StartError, match=r"no mpiexec in .* It comes with the package mpich"):
+        launcher.find_mpiexec()
+
+
+def test_attaching_to_engines_that_already_run():
+    import ipyparallel
+
+    running = ipyparallel.Cluster(engines="mpi", n=2, log_level=50)
+    running.start_cluster_sync()
+    try:
+        ranks = cluster.start(2, attach=running.cluster_file)
+        ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\nout = np.empty(1)")
+        ranks.run("Communicator().Allreduce(np.ones(1), out)\ntotal = float(out[0])")
+        assert ranks.pull("total") == [2.0, 2.0]
+        ranks.stop()
+        ranks = cluster.start(2, attach=running.cluster_file)  # they still run: stop leaves them
+        assert ranks.pull("total") == [2.0, 2.0]
+        ranks.stop()
+    finally:
+        running.stop_cluster_sync()
+
+
+def test_attaching_to_nothing_gets_a_sentence():
+    with pytest.raises(launcher.StartError, match=r"expected the name of an ipyparallel profile"):
+        cluster.start(2, attach="no-such-profile")
+
+
+def test_what_a_rank_sends_is_never_unpickled(eight, tmp_path):
+    trace = tmp_path / "ran"
+    source = f"""
+class Evil:
+    def __reduce__(self):
+        return open, ({str(trace)!r}, "w")
+evil = Evil()
+from ipyparallel.datapub import publish_data
+publish_data({{"evil": evil}})
+"""
+    eight.run(source)
+    assert "Evil" in repr(eight.pull("evil")[0])
+    view = eight._client[:]
+    with pytest.raises(Exception, match="a pickle from a rank"):
+        view.apply_sync(eval, "evil", {"evil": 1})
+    time.sleep(0.5)
+    assert not trace.exists()

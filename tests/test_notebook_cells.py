@@ -1,0 +1,90 @@
+"""``%%px`` in a real kernel: it blocks, groups, names the student's own lines, and can be interrupted."""
+
+import os
+import re
+import signal
+import threading
+import time
+
+from conftest import course_processes, wait_until
+
+SETUP = "from course_lib import cluster\nranks = cluster.start(4)\nranks"
+IMPORTS = (
+    "%%px\nimport time\nimport numpy as np\nfrom course_lib.collectives import Communicator\ncomm = Communicator()\nrank = comm.Get_rank()"
+)
+
+
+def plain(text):
+    return re.sub(r"\x1b\[[0-9;]*m", "", text or "")
+
+
+def started(kernel):
+    text, error = kernel.run(SETUP)
+    assert error is None and "4 ranks on this machine" in text
+    assert kernel.run(IMPORTS) == ("", None)
+
+
+def test_cells_block_and_are_shown_grouped(kernel):
+    started(kernel)
+    text, error = kernel.run("%%px\ntime.sleep(1)\nprint('odd' if rank == 2 else 'same')")
+    assert error is None
+    assert plain(text) == "ranks 0, 1, 3\nsame\nrank 2\nodd\n"
+    assert plain(kernel.run("%%px\nrank // 4")[0]) == "all ranks\n0"
+    assert plain(kernel.run("%%px --targets 1,3\nrank")[0]) == "rank 1\n1rank 3\n3"
+    assert plain(kernel.run("%px print('line')")[0]) == "all ranks\nline\n"
+
+
+def test_a_traceback_starts_at_the_students_line_and_comes_once(kernel):
+    started(kernel)
+    kernel.run("%%px\ndef mine(x):\n    y = x + 1\n    return y.nonsense")
+    _, error = kernel.run("%%px\nmine(1)")
+    lines = plain(error).splitlines()
+    assert lines[0] == "all ranks"
+    assert lines[1:3] == ["cell [4], line 2", "    mine(1)"]
+    assert lines[3:5] == ["cell [3], line 4, in mine", "    return y.nonsense"]
+    assert lines[5] == "AttributeError: 'int' object has no attribute 'nonsense'" and len(lines) == 6
+    _, error = kernel.run("%%px\nif rank == 3:\n    print('x'")
+    assert "SyntaxError" in plain(error) and "line 3" in plain(error)
+
+
+def test_a_deadlock_costs_seconds_and_the_next_cell_works(kernel):
+    started(kernel)
+    kernel.run("%%px\ndef share():\n    if rank != 2:\n        comm.Barrier()")
+    began = time.monotonic()
+    _, error = kernel.run("%%px\nshare()")
+    assert time.monotonic() - began < 4
+    assert "ranks 0, 1, 3 wait in Barrier #1 on world{0–3} (cell [3], line 4); rank 2 has finished the cell without it" in plain(error)
+    assert kernel.run("%%px\ncomm.Barrier()") == ("", None)
+
+
+def test_interrupting_a_cell(kernel):
+    started(kernel)
+    threading.Timer(1.0, os.kill, (kernel.pid, signal.SIGINT)).start()
+    _, error = kernel.run("%%px\ntime.sleep(60)")
+    assert "KeyboardInterrupt" in plain(error)
+    assert plain(kernel.run("%%px\nrank * 0")[0]) == "all ranks\n0"
+
+
+def test_a_dead_rank_is_said_and_start_brings_new_ones(kernel):
+    started(kernel)
+    _, error = kernel.run("%%px\nimport os\nif rank == 1:\n    os._exit(3)")
+    assert "the process of rank 1 ended, with exit code 3" in plain(error)
+    _, error = kernel.run("%%px\n1")
+    assert "cluster.start(4)" in plain(error)
+    started(kernel)
+
+
+def test_top_level_await_and_figures_on_ranks(kernel):
+    started(kernel)
+    text, error = kernel.run("%%px\nimport asyncio\nawait asyncio.sleep(0.01)\nprint('awaited')")
+    assert error is None and plain(text) == "all ranks\nawaited\n"
+    kernel.run("%%px\nfrom IPython.display import display\ndisplay({'image/png': 'aGk='}, raw=True)")
+    assert kernel.notebook.cells[-1].outputs[-1].data["image/png"].strip() == "aGk="
+
+
+def test_a_killed_or_restarted_kernel_leaves_nothing(kernel):
+    before = course_processes()
+    started(kernel)
+    assert course_processes() - before
+    os.kill(kernel.pid, signal.SIGKILL)
+    assert wait_until(lambda: not course_processes() - before, 15)

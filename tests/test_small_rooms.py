@@ -1,0 +1,244 @@
+"""mesh, traffic, wire, px, check, datasets, plots, lab, doctor and the two lists of packages."""
+
+import gzip
+import re
+import struct
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from course_lib import datasets, doctor, lab, plots, px, traffic, wire
+from course_lib.check import Check, CheckFailed
+from course_lib.mesh import Mesh, grids
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_a_mesh_has_each_rank_once_in_each_kind_of_group(mp_size, dp_size):
+    mesh = Mesh(mp_size, dp_size)
+    everyone = list(range(mp_size * dp_size))
+    for groups, place in ((mesh.mp_groups(), 0), (mesh.dp_groups(), 1)):
+        assert sorted(r for group in groups for r in group) == everyone
+        for i, group in enumerate(groups):
+            assert all(mesh.coordinates(r)[place] == i for r in group)
+    assert mesh in grids(mesh.size)
+
+
+def test_a_mesh_of_nothing_gets_a_sentence():
+    with pytest.raises(ValueError, match="mp_size must be a positive whole number; got 0"):
+        Mesh(0, 1)
+    with pytest.raises(ValueError, match="no rank 4"):
+        Mesh(2, 2).coordinates(4)
+
+
+def test_ring_bytes_are_the_papers():
+    assert traffic.wire_bytes("Allreduce", 8, 8000) == 14000
+    assert traffic.wire_bytes("Allgather", 8, 8000) == traffic.wire_bytes("Reduce_scatter", 8, 8000) == 7000
+    assert traffic.wire_bytes("Barrier", 8, 0) == traffic.wire_bytes("Allreduce", 1, 100) == 0
+
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(plain)
+def test_plain_values_come_through_the_wire(value):
+    assert wire.decode(wire.loads(wire.dumps({"value": wire.encode(value)}))["value"]) == value
+
+
+@given(hnp.arrays(st.sampled_from(["f4", "f8", "i8", "u1", "?", "c8"]), hnp.array_shapes(min_dims=0, min_side=0)))
+def test_arrays_come_through_the_wire(array):
+    back = wire.decode(wire.loads(wire.dumps({"value": wire.encode(array)}))["value"])
+    assert back.dtype == array.dtype and back.shape == array.shape
+    np.testing.assert_array_equal(back, array)
+
+
+def test_what_is_not_plain_does_not_come_through():
+    class Evil:
+        def __reduce__(self):
+            return (print, ("ran",))
+
+    for value in (Evil(), np.array([Evil()]), print, {1: Evil()}):
+        assert "Evil" in repr(wire.decode(wire.encode(value))) or "<" in repr(wire.decode(wire.encode(value)))
+    for forged in ({"array": "", "dtype": "O", "shape": [0]}, [1], 1.5):
+        with pytest.raises((ValueError, TypeError)):
+            wire.decode(forged)
+
+
+def test_alike_is_shown_once_and_the_odd_one_by_itself():
+    replies = [(r, {"outputs": [{"stream": "stdout", "text": "odd" if r == 2 else "same"}], "error": None}) for r in range(4)]
+    assert [who for who, _ in px.group(replies, "outputs")] == [[0, 1, 3], [2]]
+
+
+def test_the_cause_comes_before_what_follows_from_it():
+    wait = {"name": "DeadlockError", "kind": ["DeadlockError"], "message": "waits", "lines": [], "place": ""}
+    cause = {"name": "ZeroDivisionError", "kind": ["ZeroDivisionError"], "message": "division", "lines": [], "place": ""}
+    with pytest.raises(px.RanksError) as caught:
+        px.raise_errors([(r, {"error": cause if r == 3 else wait}) for r in range(4)])
+    assert [who for who, _ in caught.value.groups] == [[3], [0, 1, 2]]
+    assert str(caught.value) == "rank 3: ZeroDivisionError: division"
+
+
+def test_a_wrong_option_of_px_gets_a_sentence():
+    with pytest.raises(ValueError, match="--targets 0,2"):
+        px._arguments().parse_args(["--nonsense"])
+    with pytest.raises(ValueError, match="expected ranks such as 2 or 0,1 or 1:4"):
+        px.targets("first", 4)
+
+
+def test_a_check_says_what_and_where():
+    check = Check("f")
+    with pytest.raises(CheckFailed, match=r"x on rank 2 has shape \(2,\), expected \(3,\)"):
+        check.array(np.ones(2), np.ones(3), name="x", rank=2)
+    with pytest.raises(CheckFailed, match="x on rank 2 has dtype float64, expected float32"):
+        check.array(np.ones(3), np.ones(3, np.float32), name="x", rank=2)
+    with pytest.raises(CheckFailed, match=r"at \[1\] it is 5.0, expected 1.0"):
+        check.array(np.array([1.0, 5.0]), np.ones(2), name="x", rank=0)
+    with pytest.raises(CheckFailed, match="NumPy array; got None"):
+        check.array(None, np.ones(2), name="x", rank=0)
+    with pytest.raises(CheckFailed, match="must return 2 values; got 3 values"):
+        check.tuple((1, 2, 3), 2, name="f", rank=0)
+    for wrong in (2.0, True, "2", None, 3):
+        with pytest.raises(CheckFailed):
+            check.value(wrong, 2, name="n", rank=0)
+    check.value(np.int64(2), 2, name="n", rank=0)
+    with pytest.raises(CheckFailed):
+        check.array(np.array([np.nan]), np.array([1.0]), name="x", rank=0, rtol=1e-3)
+
+
+def test_a_hidden_check_shows_no_value_but_its_seed():
+    check = Check("f", show=False)
+    for compare in (
+        lambda: check.array(np.array([1.0, 5.0]), np.array([1.0, 123.0]), name="x", rank=0),
+        lambda: check.value(7, 123, name="x", rank=0),
+    ):
+        with pytest.raises(CheckFailed) as caught:
+            compare()
+        assert "123" not in str(caught.value).replace(str(check.seed), "") and f"seed {check.seed}" in str(caught.value)
+
+
+def test_digits_come_along():
+    data = datasets.load("digits")
+    assert data.x_train.shape == (1440, 64) and data.x_test.shape == (357, 64)
+    assert data.x_train.dtype == np.float32 and data.x_train.min() == 0 and data.x_train.max() == 1
+    assert data.y_train.dtype == np.int64 and set(data.y_train) == set(range(10))
+    from sklearn.datasets import load_digits
+
+    assert sorted(load_digits().data.sum(axis=1) / 16) == sorted(np.concatenate([data.x_train, data.x_test]).sum(axis=1))
+
+
+def idx(array, code):
+    return bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def fill(folder, images, labels, zipped):
+    folder.mkdir()
+    for name in datasets._FILES:
+        data = idx(images if "images" in name else labels, 8)
+        (folder / (name + (".gz" if zipped else ""))).write_bytes(gzip.compress(data) if zipped else data)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_mnist_is_read_from_a_folder(tmp_path, monkeypatch, zipped):
+    images = np.arange(5 * 28 * 28, dtype=np.uint8).reshape(5, 28, 28)
+    fill(tmp_path / "mnist", images, np.arange(5, dtype=np.uint8), zipped)
+    monkeypatch.setenv(datasets.FOLDER, str(tmp_path))
+    data = datasets.load("mnist")
+    np.testing.assert_allclose(data.x_train, images.reshape(5, 784) / 255, rtol=1e-6)
+    assert data.x_train.dtype == np.float32 and data.y_test.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_file_that_is_cut_short_gets_a_sentence(tmp_path):
+    (tmp_path / "a").write_bytes(idx(np.zeros((5, 28, 28), np.uint8), 8)[:-1])
+    with pytest.raises(datasets.DataError, match="3935 bytes, expected 3936: it was cut short"):
+        datasets.read_idx(tmp_path / "a")
+    (tmp_path / "b").write_bytes(b"<html>")
+    with pytest.raises(datasets.DataError, match="not an IDX file"):
+        datasets.read_idx(tmp_path / "b")
+
+
+def test_no_file_and_no_network_gets_a_sentence(tmp_path, monkeypatch):
+    import pooch
+
+    def offline(*_, **__):
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(pooch, "retrieve", offline)
+    monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / name)
+    monkeypatch.setenv(datasets.FOLDER, str(tmp_path))
+    with pytest.raises(datasets.DataError) as caught:
+        datasets.load("mnist")
+    for words in (str(tmp_path), "train-images-idx3-ubyte", "COURSE_DATA_DIR", "Without one", "digits"):
+        assert words in str(caught.value)
+    with pytest.raises(ValueError, match="there are digits, mnist, fashion-mnist"):
+        datasets.load("imagenet")
+
+
+def test_figures_are_drawn_from_what_ranks_hold():
+    x = np.arange(40).reshape(10, 4)
+    picture = plots.holdings(x, [x[:5], x[5:]], "Rows")
+    assert "rank 0 rows 0–4; rank 1 rows 5–9" in picture.text
+    data, size = picture._repr_mimebundle_()
+    assert data["image/png"].startswith(b"\x89PNG") and size["image/png"]["width"] > 100
+    guess = plots.exchange([np.arange(2)] * 3, [np.arange(2)] * 3, "Same.", (1, [0, 5]))
+    assert "for rank 1, 1 of 2 values are right" in guess.text
+    assert "0 of 2" in plots.exchange([np.arange(2)] * 3, [np.arange(2)] * 3, "Same.", (1, "words")).text
+    assert "14.6 KB" in plots.traffic([[("Allreduce", (0, 1), 1, 15000)]]).text
+    assert len({plots.color(r) for r in range(8)}) == 8
+
+
+def test_make_lab_adds_and_never_overwrites(tmp_path):
+    notebooks = tmp_path / "notebooks" / "01_a"
+    notebooks.mkdir(parents=True)
+    (notebooks / "01_a.ipynb").write_text("released")
+    work = tmp_path / "my_work"
+    assert [p.name for p in lab.update(tmp_path / "notebooks", work)] == ["01_a.ipynb"]
+    (work / "01_a.ipynb").write_text("my answer")
+    (work / "notes.txt").write_text("mine")
+    (notebooks / "01_a.ipynb").write_text("released again")
+    assert lab.update(tmp_path / "notebooks", work) == []
+    assert (work / "01_a.ipynb").read_text() == "my answer"
+    assert sorted(p.name for p in work.iterdir()) == ["01_a.ipynb", "notes.txt"]
+
+
+def test_make_lab_listens_on_loopback_with_a_token(tmp_path, monkeypatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"):
+        monkeypatch.delenv(name, raising=False)
+    words = " ".join(lab.command(tmp_path, []))
+    assert "--ServerApp.ip=127.0.0.1" in words and "token" not in words  # Jupyter makes a token
+    assert "--no-browser" in words or doctor.sys.platform == "darwin"
+
+
+def test_the_doctor_has_a_line_for_everything():
+    lines = [line for _, line in doctor.report()]
+    for word in ("Python 3", "mpich", "4 ranks start", "cores", "memory", "threads", "/dev/shm", "browser", "network"):
+        assert any(word in line for line in lines), f"no line about {word}"
+    assert not [line for line in lines if line.startswith("PROBLEM")]
+
+
+def names(requirements):
+    return {re.match(r"[A-Za-z0-9-]+", r)[0].lower() for r in requirements}
+
+
+def test_conda_and_pip_install_the_same_packages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = names(project["dependencies"]) | names(project["optional-dependencies"]["dev"])
+    lines = re.findall(r"^\s+- ([A-Za-z0-9].*?)(?:\s+#.*)?$", (ROOT / "environment.yml").read_text(), re.MULTILINE)
+    assert names(lines) - {"python", "pip", "conda-forge", "pip:"} == wanted
+
+
+def test_versions_are_pinned_without_an_address():
+    text = (ROOT / "constraints.txt").read_text()
+    assert "://" not in text and all("==" in line for line in text.splitlines())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = names(project["dependencies"]) | names(project["optional-dependencies"]["dev"])
+    assert wanted <= names(text.splitlines())
