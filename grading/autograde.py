@@ -50,7 +50,6 @@ def grade(part: str, student: str, home: Path = GRADING, notebooks: Path = NOTEB
     config.CourseDirectory.student_id = student
     config.Autograde.force = True
     config.Autograde.create_student = True
-    config.Autograde.log_level = config.ExecuteOnRanks.log_level = "CRITICAL"
     warnings.filterwarnings("ignore", module="nbgrader")
     Autograde(coursedir=CourseDirectory(config=config), config=config).start()
 

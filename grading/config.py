@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from traitlets.config import Config
@@ -39,6 +40,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
     from grading.feedback import HideTests
     from grading.submission import TakeStudentCells
 
+    logging.getLogger("traitlets").setLevel(logging.CRITICAL)  # what goes wrong is in the log file, and said at the end
     config.CourseDirectory.root = str(home)
     config.CourseDirectory.source_directory = str(home / "source")
     config.CourseDirectory.release_directory = str(release)

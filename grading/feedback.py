@@ -44,7 +44,6 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS, stude
     config.CourseDirectory.assignment_id = part
     config.CourseDirectory.student_id = students
     config.GenerateFeedback.force = True
-    config.GenerateFeedback.log_level = "ERROR"
     GenerateFeedback(coursedir=CourseDirectory(config=config), config=config).start()
 
 

@@ -39,7 +39,6 @@ def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Pat
     config.CourseDirectory.assignment_id = part
     config.GenerateAssignment.force = True
     config.GenerateAssignment.create_assignment = True
-    config.GenerateAssignment.log_level = "ERROR"
     shutil.rmtree(notebooks / part, ignore_errors=True)
     GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()
     path = notebooks / part / f"{part}.ipynb"

@@ -1,5 +1,6 @@
 """What the tests share: ranks that stay warm, and a notebook kernel."""
 
+import shutil
 import time
 
 import psutil
@@ -7,7 +8,16 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from course_lib import sandbox
 from course_lib.ranks import Ranks
+
+
+def pytest_terminal_summary(terminalreporter):
+    """One line for each thing that this machine lacks, and that some tests are about."""
+    if not shutil.which("chromium"):
+        terminalreporter.write_line("The browser test was left out: chromium is not installed (apt install chromium).")
+    if sandbox.problem():
+        terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")
 
 
 @pytest.fixture(scope="session")

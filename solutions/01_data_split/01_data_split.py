@@ -41,6 +41,7 @@ plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=2, dp_size=4: each row
 
 # %% Set up the ranks tags=["given"]
 # %%px
+import numpy as np
 
 from course_lib.collectives import Communicator
 

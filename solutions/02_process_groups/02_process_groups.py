@@ -34,6 +34,7 @@ plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=4, dp_size=2")
 
 # %% Set up the ranks tags=["given"]
 # %%px
+import numpy as np
 
 from course_lib.collectives import Communicator
 

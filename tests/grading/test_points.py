@@ -1,0 +1,300 @@
+"""Through `nbgrader autograde`: right answers keep their points, wrong ones lose them, cheats get none."""
+
+import json
+
+import nbformat
+import pytest
+
+from grading import answers, build, variants
+from grading.autograde import waiting
+from grading.feedback import feedback
+from grading.paths import parts
+from grading.submission import assemble
+
+SPLIT = "01_data_split"
+SAMPLE = {SPLIT: ["by_rank", "float64", "copies"], "02_process_groups": ["dp_major", "deadlock", "indices_from_groups"]}
+
+
+@pytest.mark.parametrize("part", parts())
+def test_solved_earns_all_untouched_none_and_variants_what_they_deserve(course, part):
+    course.hand_in(part, "solved", course.solved(part))
+    course.hand_in(part, "untouched", course.untouched(part))
+    total = sum(c.metadata.nbgrader.points for c in build.build(part).cells if build.kind_of(c) == "test")
+    expected = {"solved": total, "untouched": 0}
+    for answer in answers.read(part):
+        if answer.name in SAMPLE.get(part, []):
+            course.hand_in(part, answer.name, course.solved(part, f"%%px\nimport numpy as np\n{answer.source}"))
+            expected[answer.name] = total - answer.loses
+    assert len(expected) == 2 + len(SAMPLE.get(part, []))
+    assert course.grade(part) == expected and course.failed == []
+    if total:
+        cells = course.graded(part, "solved").values()
+        assert [o for c in cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"] == []
+
+
+WRONG = "%%px\ndef split_data(x_train, y_train, mp_size, dp_size, rank):\n    {}return x_train, y_train"
+
+
+def wrong(course, extra="pass; "):
+    return course.solved(SPLIT, WRONG.format(extra))
+
+
+def cell_of(notebook, name):
+    return next(c for c in notebook.cells if c.id == name)
+
+
+def hidden(notebook):
+    return [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade")]
+
+
+def skipped(course):
+    notebook = wrong(course)
+    for cell in hidden(notebook):
+        cell.metadata.tags = ["skip-execution"]
+    return notebook
+
+
+def deleted(course):
+    notebook = wrong(course)
+    notebook.cells = [c for c in notebook.cells if c not in hidden(notebook)]
+    return notebook
+
+
+def rewritten(course):
+    notebook = wrong(course)
+    for cell in hidden(notebook):
+        cell.source, cell.metadata.nbgrader.points = "10.0", 1000
+        cell.outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "10.0"}, execution_count=1)]
+    return notebook
+
+
+def moved_before_the_answer(course):
+    notebook = wrong(course)
+    notebook.cells = [*hidden(notebook), *notebook.cells]
+    return notebook
+
+
+def made_a_solution_cell(course):
+    notebook = wrong(course)
+    for cell in hidden(notebook):
+        cell.metadata.nbgrader.update(grade=False, solution=True, locked=False)
+        cell.source = "10.0"
+    return notebook
+
+
+def redefined_checker(course):
+    notebook = wrong(course)
+    attack = """
+import course_lib.check, course_lib.ranks, numpy.testing
+course_lib.check.Check.array = course_lib.check.Check.tuple = lambda self, *a, **k: (1, 2)
+course_lib.ranks.Ranks.call = lambda *a, **k: []
+get_ipython().ast_transformers.append(None)
+class Check:
+    def __getattr__(self, name): return lambda *a, **k: None
+"""
+    place = notebook.cells.index(cell_of(notebook, "exercise-split-data"))
+    notebook.cells.insert(place, nbformat.v4.new_code_cell(attack))
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(attack))
+    return notebook
+
+
+def in_example_cell(course):
+    notebook = wrong(course)
+    cell_of(notebook, "share-among-four-ranks").source = "from course_lib import check\ncheck.Check.fail = lambda *a, **k: None"
+    return notebook
+
+
+LOOKS = """%%px
+import gc, inspect, pathlib, sys
+def split_data(x_train, y_train, mp_size, dp_size, rank):
+    found = []
+    frame = inspect.currentframe()
+    while frame:
+        found += [v for k, v in list(frame.f_locals.items()) if k in ("want", "split_x", "mine", "mesh", "check")]
+        frame = frame.f_back
+    found += get_ipython().user_ns.get("In", [])[-1:]
+    for path in list(pathlib.Path("..").glob("**/*.ipynb"))[:50]:
+        found.append(path.read_text())
+    found = [f for f in found if type(f).__module__ == "numpy"]
+    return found[0] if found else x_train, y_train
+"""
+IN_FUNCTION = {
+    "displayhook": "import sys; sys.displayhook(10.0); ",
+    "printed floats": "print(10.0); ",
+    "ast transformers": "get_ipython().ast_transformers.append(type('T', (), {'visit': lambda s, n: n})()); ",
+    "numpy.testing": "import numpy.testing as t; t.assert_array_equal = t.assert_allclose = lambda *a, **k: None; ",
+    "course_lib on the rank": "import course_lib.check as c; c.Check.array = c.Check.fail = lambda *a, **k: None; ",
+    "wire on the rank": "import course_lib.wire as w; w.encode = lambda v, d=0: {'float': '0x1p3'}; ",
+    "os._exit": "import os; os._exit(0); ",
+    "exits": "raise SystemExit(0); ",
+    "raises what the checker raises": "from course_lib.check import CheckFailed; raise CheckFailed('10.0'); ",
+}
+IN_NOTEBOOK = [skipped, deleted, rewritten, moved_before_the_answer, made_a_solution_cell, redefined_checker, in_example_cell]
+
+
+def test_no_cheat_gets_a_point(course):
+    for cheat in IN_NOTEBOOK:
+        course.hand_in(SPLIT, cheat.__name__, cheat(course))
+    for name, code in IN_FUNCTION.items():
+        course.hand_in(SPLIT, name.replace(" ", "-"), wrong(course, code))
+    course.hand_in(SPLIT, "looks", course.solved(SPLIT, LOOKS))
+    course.hand_in(SPLIT, "z-honest", course.solved(SPLIT))
+    folder = course.home / "submitted" / "displayhook" / SPLIT
+    (folder / "course_lib").mkdir()
+    for name in ("course_lib/__init__.py", "numpy.py", "sitecustomize.py"):
+        (folder / name).write_text("raise SystemExit('a file beside the notebook was imported')")
+    points = course.grade(SPLIT)
+    assert course.failed == []
+    assert points.pop("z-honest") == 10, "the hand-in after the hostile ones was not graded as usual"
+    assert len(points) == len(IN_NOTEBOOK) + len(IN_FUNCTION) + 1
+    assert {name: p for name, p in points.items() if p} == {}
+
+
+TWO = """# ---
+# jupyter:
+#   course:
+#     ranks: 2
+# ---
+
+# %% Start tags=["given"]
+from course_lib import cluster
+ranks = cluster.start(2)
+
+# %% Set up tags=["given"]
+# %%px
+from course_lib.collectives import Communicator
+comm = Communicator()
+
+# %% First tags=["exercise"]
+# %%px
+def first():
+    ### BEGIN SOLUTION
+    return 1
+    ### END SOLUTION
+
+# %% Test first tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+assert ranks.call("first") == [1, 1]
+### END HIDDEN TESTS
+
+# %% Second tags=["exercise"]
+# %%px
+def second():
+    ### BEGIN SOLUTION
+    comm.Barrier()
+    return comm.Get_size()
+    ### END SOLUTION
+
+# %% Test second tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+assert ranks.call("second") == [2, 2]
+### END HIDDEN TESTS
+
+# %% Test with a warning and a score tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+import warnings
+warnings.warn("a warning costs no points")
+float(2.0)
+### END HIDDEN TESTS
+"""
+
+BAD_FIRSTS = {
+    "hangs": "%%px\ndef first():\n    if comm.Get_rank(): comm.Barrier()\n    return 1",
+    "endless": "%%px\ndef first():\n    while True: pass",
+    "endless-cell": "%%px\nwhile True: pass",
+    "ignores-interrupts": "%%px\nimport time\ndef first():\n    while 1:\n        try: time.sleep(1)\n        except BaseException: pass",
+    "dies": "%%px\nimport os\ndef first(): os._exit(1)",
+    "dies-in-the-cell": "%%px\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+    "floods": "%%px\ndef first():\n    for i in range(10**6): print('x' * 100)",
+}
+
+
+def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path):
+    from grading import build as builder
+
+    part = "98_two"
+    monkeypatch.setattr(builder, "SOLUTIONS", tmp_path / "solutions")
+    (tmp_path / "solutions" / part).mkdir(parents=True)
+    (tmp_path / "solutions" / part / f"{part}.py").write_text(TWO)
+    for name, source in BAD_FIRSTS.items():
+        course.hand_in(part, name, course.solved(part, source, exercise="first"))
+    course.hand_in(part, "z-honest", course.solved(part))
+    (course.home / "submitted" / "no-notebook" / part).mkdir(parents=True)
+    (course.home / "submitted" / "not-json" / part).mkdir(parents=True)
+    (course.home / "submitted" / "not-json" / part / f"{part}.ipynb").write_text("<html>")
+    points = course.grade(part)
+    assert sorted(course.failed) == ["no-notebook", "not-json"]
+    assert points.pop("z-honest") == 9
+    assert {n: points[n] for n in BAD_FIRSTS} == {n: 6 for n in BAD_FIRSTS}
+    said = course.graded(part, "hangs")["test-first"].outputs[0].evalue
+    assert "rank 1 waits in Barrier #1" in said and "rank 0 has finished the cell without it" in said
+    assert "still ran after" in course.graded(part, "endless")["test-first"].outputs[0].evalue
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(course, monkeypatch):
+    from grading import autograde as module
+
+    for student in ("ada", "ben", "cleo"):
+        course.hand_in(SPLIT, student, course.solved(SPLIT))
+    real, seen = module.grade, []
+
+    def interrupted(part, student, *where):
+        if student == "ben" and len(seen) < 2:
+            seen.append(student)
+            raise KeyboardInterrupt
+        seen.append(student)
+        real(part, student, *where)
+
+    monkeypatch.setattr(module, "grade", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        course.grade(SPLIT)
+    assert course.points(SPLIT)["ada"] == 10 and waiting(SPLIT, course.home) == ["ben", "cleo"]
+    assert course.grade(SPLIT) == {"ada": 10, "ben": 10, "cleo": 10}
+    assert seen == ["ada", "ben", "ben", "cleo"], "a graded hand-in was graded again"
+    course.hand_in(SPLIT, "ada", wrong(course))
+    assert waiting(SPLIT, course.home) == ["ada"], "a new hand-in replaces the old one"
+    # A run that was killed leaves a notebook without the mark of a graded one.
+    path = course.home / "autograded" / "cleo" / SPLIT / f"{SPLIT}.ipynb"
+    notebook = json.loads(path.read_text())
+    del notebook["metadata"]["course"]["graded"]
+    path.write_text(json.dumps(notebook))
+    assert waiting(SPLIT, course.home) == ["ada", "cleo"]
+
+
+def test_feedback_says_what_failed_and_shows_no_test(course):
+    course.hand_in(SPLIT, "ada", wrong(course))
+    course.hand_in(SPLIT, "ben", wrong(course, "1 / 0; "))
+    course.grade(SPLIT)
+    feedback(SPLIT, course.home, course.notebooks)
+    pages = {s: (course.home / "feedback" / s / SPLIT / f"{SPLIT}.html").read_text() for s in ("ada", "ben")}
+    secret = [line.strip() for c in build.build(SPLIT).cells if build.kind_of(c) == "test" for line in c.source.splitlines()]
+    visible = "\n".join(c.source for c in build.build(SPLIT).cells if build.kind_of(c) != "test")
+    for page in pages.values():
+        assert not [line for line in secret if len(line) > 15 and line not in visible and line != build.HIDDEN_NOTE and line in page]
+        assert "check.random" not in page
+    assert (
+        "split_x_train on rank 0 has shape" in pages["ada"] and "A usual cause" in pages["ada"] and "mp_size 1, dp_size 8" in pages["ada"]
+    )
+    assert "ZeroDivisionError" in pages["ben"]
+
+
+def test_assembling_keeps_helpers_of_the_student(course):
+    notebook = course.solved(SPLIT, "%%px\ndef split_data(**given):\n    return helper(**given)")
+    solution = next(c for c in build.build(SPLIT).cells if build.kind_of(c) == "exercise").source
+    place = notebook.cells.index(cell_of(notebook, "exercise-split-data"))
+    helper = solution.replace("def split_data", "def helper")
+    notebook.cells.insert(place, nbformat.v4.new_code_cell(helper))
+    course.hand_in(SPLIT, "helped", notebook)
+    plain = course.solved(SPLIT, solution.removeprefix("%%px\n"))  # forgot %%px: it runs on the ranks all the same
+    course.hand_in(SPLIT, "plain", plain)
+    assert course.grade(SPLIT) == {"helped": 10, "plain": 10}
+    ids = [c.id for c in assemble(build.build(SPLIT), notebook).cells]
+    assert len(ids) == len(set(ids))
+
+
+@pytest.mark.parametrize("part", [p for p in parts() if answers.read(p)])
+def test_all_variants_get_what_they_deserve(part):
+    lines = []
+    passed, failed = variants.check(part, lines.append)
+    assert failed == 0, "\n".join(lines)
+    assert passed == len(answers.read(part)) + 1

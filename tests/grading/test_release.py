@@ -1,0 +1,92 @@
+"""What students get: built from solutions/, the same bytes each time, and nothing that tells an answer."""
+
+import zipfile
+
+import nbformat
+import pytest
+
+from grading import answers, archive, build
+from grading.paths import NOTEBOOKS, ROOT, parts
+from grading.release import release
+
+HEADER = "# ---\n# jupyter:\n#   course:\n#     ranks: 4\n# ---\n\n"
+
+
+@pytest.mark.parametrize("part", parts())
+def test_the_committed_notebook_is_what_the_source_gives(part, tmp_path):
+    fresh = release(part, tmp_path / "home", tmp_path / "notebooks")
+    assert fresh.read_bytes() == (NOTEBOOKS / part / f"{part}.ipynb").read_bytes(), f"run: make release PART={part}"
+
+
+@pytest.mark.parametrize("part", parts())
+def test_no_solution_no_hidden_test_and_no_output_is_released(part):
+    notebook = nbformat.read(NOTEBOOKS / part / f"{part}.ipynb", as_version=4)
+    source = {c.id: c for c in build.build(part).cells}
+    text = (NOTEBOOKS / part / f"{part}.ipynb").read_text()
+    assert "BEGIN SOLUTION" not in text and "HIDDEN TESTS" not in text
+    for cell in notebook.cells:
+        kind = build.kind_of(source[cell.id])
+        if kind == "text":
+            continue
+        assert cell.outputs == [] and cell.execution_count is None
+        if kind == "test":
+            assert cell.source == build.HIDDEN_NOTE
+        if kind == "exercise":
+            solution = source[cell.id].source.split("### BEGIN SOLUTION")[1].split("### END SOLUTION")[0]
+            assert not [line for line in solution.splitlines() if len(line.strip()) > 12 and line in cell.source]
+            assert "raise NotImplementedError" in cell.source
+        if kind in ("given", "test"):
+            assert cell.metadata.nbgrader.locked and cell.metadata.editable is False
+
+
+def test_every_notebook_is_short_and_every_released_folder_has_a_source():
+    assert sorted(p.name for p in NOTEBOOKS.iterdir()) == parts()
+    for part in parts():
+        assert [p.name for p in (NOTEBOOKS / part).iterdir()] == [f"{part}.ipynb"]
+        assert len((ROOT / "solutions" / part / f"{part}.py").read_text().splitlines()) <= 300
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        ("# %%\nx = 1\n", "needs a title"),
+        ("# %% A\nx = 1\n\n# %% A\nx = 2\n", "a title of its own"),
+        ('# %% E tags=["exercise"]\n# %%px\ndef f(): pass\n', "BEGIN SOLUTION"),
+        ('# %% T tags=["test"]\n### BEGIN HIDDEN TESTS\nx\n### END HIDDEN TESTS\n', "points="),
+        ('# %% T tags=["test"] points=3\nsecret = 1\n### BEGIN HIDDEN TESTS\nx\n### END HIDDEN TESTS\n', "round all of it"),
+    ],
+)
+def test_a_source_that_would_leak_or_break_is_refused(cells, words):
+    with pytest.raises(build.SourceError, match=words):
+        build.from_text(HEADER + cells, "99_test")
+
+
+def test_each_exercise_has_enough_answers():
+    for part in parts():
+        exercises = [c for c in build.build(part).cells if build.kind_of(c) == "exercise"]
+        known = answers.read(part)
+        assert bool(exercises) == bool(known)
+        for function in {a.function for a in known}:
+            assert len([a for a in known if a.function == function and a.loses > 0]) >= 6
+            assert len([a for a in known if a.function == function and a.loses == 0]) >= 2
+
+
+def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
+    path = archive.write(tmp_path / "course.zip")
+    assert path.read_bytes() == archive.write(tmp_path / "again.zip").read_bytes()
+    with zipfile.ZipFile(path) as content:
+        content.extractall(tmp_path)
+    course = tmp_path / archive.NAME
+    for needed in ("Makefile", "README.md", "pyproject.toml", "constraints.txt", "course_lib/cluster.py", "tests/conftest.py"):
+        assert (course / needed).is_file(), needed
+    assert sorted(p.name for p in (course / "notebooks").iterdir()) == parts()
+    assert not (course / "solutions").exists() and not (course / "grading").exists() and not (course / "tests" / "grading").exists()
+    secrets = []
+    for part in parts():
+        for cell in build.build(part).cells:
+            if build.kind_of(cell) == "exercise":
+                secrets.append(cell.source.split("### BEGIN SOLUTION")[1].split("### END SOLUTION")[0].strip())
+            if build.kind_of(cell) == "test":
+                secrets.append(cell.source.split("### BEGIN HIDDEN TESTS")[1].split("### END HIDDEN TESTS")[0].strip())
+    texts = [p.read_text(errors="replace") for p in course.rglob("*") if p.is_file()]
+    assert secrets and not [s for s in secrets for text in texts if s in text]

@@ -1,0 +1,90 @@
+"""A notebook in JupyterLab, in a real browser: it runs from top to bottom, with its figures."""
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CHROMIUM = shutil.which("chromium")
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-sync",
+]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """JupyterLab on a folder, as `make lab` starts it; gives the address of a file in it."""
+    from course_lib.lab import command
+
+    port, token = free_port(), secrets.token_hex(8)
+    words = command(tmp_path, ["--no-browser", f"--ServerApp.port={port}", f"--IdentityProvider.token={token}"])
+    server = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(120):
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={token}", timeout=2).close()
+                break
+            except OSError:
+                assert server.poll() is None, "JupyterLab ended"
+                time.sleep(0.5)
+        yield lambda name: f"http://127.0.0.1:{port}/lab/tree/{name}?token={token}"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
+
+    def test_a_notebook_runs_in_the_browser_with_its_figures(lab, tmp_path):
+        from playwright.sync_api import sync_playwright
+
+        name = "00_warmup.ipynb"
+        shutil.copy(ROOT / "notebooks" / "00_warmup" / name, tmp_path / name)
+        with sync_playwright() as play:
+            browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+            page = browser.new_page(viewport={"width": 1300, "height": 1400})
+            page.goto(lab(name))
+            page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+            for label in ("Select", "No"):  # which kernel, and news
+                button = page.locator(f'dialog button:has-text("{label}"), .jp-toast-button:has-text("{label}")')
+                if button.count():
+                    button.first.click()
+            page.click("text=Run >> nth=0")
+            page.click("text=Run All Cells")
+            deadline = time.monotonic() + 120
+            ran = False
+            while time.monotonic() < deadline and not ran:
+                time.sleep(1)
+                page.keyboard.press("Control+s")
+                cells = [c for c in json.loads((tmp_path / name).read_text())["cells"] if c["cell_type"] == "code"]
+                ran = cells[-1]["execution_count"] is not None
+            if os.environ.get("COURSE_SCREENSHOT"):
+                page.screenshot(path=os.environ["COURSE_SCREENSHOT"])
+            browser.close()
+        assert ran, "the notebook did not run to its end"
+        outputs = {c["id"]: c["outputs"] for c in cells}
+        raised = {name: [o["evalue"] for o in out if o["output_type"] == "error"] for name, out in outputs.items()}
+        assert [n for n, errors in raised.items() if errors] == ["forget-a-rank"]
+        assert "rank 4 has finished the cell without it" in raised["forget-a-rank"][0]
+        figures = [n for n, out in outputs.items() if any("image/png" in o.get("data", {}) for o in out)]
+        assert len(figures) == 5
