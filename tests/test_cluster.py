@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import course_processes, wait_until
+from processes import course_processes, wait_until
 
 from course_lib import cluster, launcher
 from course_lib.ranks import Ranks, RanksGone

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 
-from conftest import course_processes, wait_until
+from processes import course_processes, wait_until
 
 SETUP = "from course_lib import cluster\nranks = cluster.start(4)\nranks"
 IMPORTS = (

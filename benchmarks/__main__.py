@@ -1,0 +1,40 @@
+"""Run the benchmarks, all or those named on the command line, and print a line a figure."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Iterator
+
+from benchmarks import autograding, collectives, starting
+
+BENCHES = {"start": starting.figures, "collectives": collectives.figures, "autograde": autograding.figures}
+
+# A figure: name, values of several turns, and the most that their median may be.
+Figure = tuple[str, list[float], float]
+
+
+def line(figure: Figure) -> str:
+    """A figure as it is printed.
+
+    >>> line(("start 8 ranks", [0.2, 0.4, 0.3], 0.5))
+    'bench: start 8 ranks 0.300 [0.200..0.400] target <=0.5 ok'
+    """
+    name, values, limit = figure
+    median = statistics.median(values)
+    verdict = "ok" if median <= limit else "SHORT"
+    return f"bench: {name} {median:.3f} [{min(values):.3f}..{max(values):.3f}] target <={limit:g} {verdict}"
+
+
+def run(names: list[str]) -> Iterator[str]:
+    """The lines of the benchmarks with these names."""
+    for name in names or BENCHES:
+        if name not in BENCHES:
+            sys.exit(f"There is no benchmark {name!r}. There are: {', '.join(BENCHES)}.")
+        for figure in BENCHES[name]():
+            yield line(figure)
+
+
+if __name__ == "__main__":
+    for text in run(sys.argv[1:]):
+        print(text, flush=True)

@@ -1,0 +1,143 @@
+"""Ten identical hand-ins (4 ranks), against plain nbgrader on the same notebook with a stock cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from traitlets.config import Config
+
+from grading import build
+from grading.autograde import autograde
+from grading.config import configure
+
+HAND_INS = 10
+PART = "97_bench"
+
+TEXT = """# ---
+# jupyter:
+#   course:
+#     ranks: 4
+# ---
+
+# %% Start tags=["given"]
+{start}
+
+# %% Set up tags=["given"]
+# %%px{block}
+import numpy as np
+from mpi4py import MPI
+
+comm = MPI.COMM_WORLD
+
+# %% Total tags=["exercise"]
+# %%px{block}
+def total(x):
+    ### BEGIN SOLUTION
+    out = np.empty_like(x)
+    comm.Allreduce(x, out)
+    return out
+    ### END SOLUTION
+
+# %% Test total tags=["test"] points=10
+### BEGIN HIDDEN TESTS
+import numpy
+
+for n in (1, 3, 100):
+    x = numpy.random.default_rng().random(n)
+    for answer in {call}:
+        assert numpy.allclose(answer, 4 * x)
+### END HIDDEN TESTS
+
+# %% Stop tags=["given"]
+{stop}
+"""
+OURS = {
+    "start": "from course_lib import cluster\nranks = cluster.start(4)",
+    "block": "",
+    "call": 'ranks.call("total", {"x": x})',
+    "stop": "ranks.stop()",
+}
+STOCK = {
+    "start": (
+        "import ipyparallel\n\ncluster = ipyparallel.Cluster(engines='mpi', n=4, log_level=50)\n"
+        "client = cluster.start_and_connect_sync()\nview = client[:]\nview.activate()"
+    ),
+    "block": " --block",
+    "call": 'view.apply_sync(ipyparallel.Reference("total"), x)',
+    "stop": "cluster.stop_cluster_sync()",
+}
+
+
+def _submit(home: Path, words: dict) -> None:
+    """The source, and ten hand-ins that solve it."""
+    notebook = build.from_text(TEXT.format(**words), PART)
+    build.write(notebook, home / "source" / PART / f"{PART}.ipynb")
+    for i in range(HAND_INS):
+        build.write(notebook, home / "submitted" / f"student{i:02d}" / PART / f"{PART}.ipynb")
+
+
+def _release(config: Config) -> None:
+    from nbgrader.converters import GenerateAssignment
+    from nbgrader.coursedir import CourseDirectory
+
+    config.CourseDirectory.assignment_id = PART
+    GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()
+
+
+def _seconds(home: Path, began: float) -> list[float]:
+    """Seconds from one graded notebook to the next."""
+    paths = sorted((home / "autograded").glob(f"*/{PART}/*.ipynb"))
+    ends = sorted(p.stat().st_mtime for p in paths)
+    return [b - a for a, b in zip([began, *ends], ends, strict=False)]
+
+
+def _points(home: Path) -> list[float]:
+    from nbgrader.api import Gradebook
+
+    with Gradebook(f"sqlite:///{home / 'gradebook.db'}") as book:
+        return [s.score for s in book.assignment_submissions(PART)]
+
+
+def ours(home: Path) -> list[float]:
+    """Through what `make autograde` runs."""
+    _submit(home, OURS)
+    _release(configure(Config(), home, home / "release"))
+    began = time.time()
+    autograde(PART, home, home / "release")
+    return _seconds(home, began)
+
+
+def stock(home: Path) -> list[float]:
+    """Through nbgrader's own autograde, one process for all."""
+    from nbgrader.converters import Autograde
+    from nbgrader.coursedir import CourseDirectory
+
+    _submit(home, STOCK)
+    config = Config()
+    config.CourseDirectory.root = str(home)
+    config.CourseDirectory.db_url = f"sqlite:///{home / 'gradebook.db'}"
+    config.Execute.timeout = 120
+    _release(config)
+    config.Autograde.create_student = True
+    began = time.time()
+    Autograde(coursedir=CourseDirectory(config=config), config=config).start()
+    return _seconds(home, began)
+
+
+def figures() -> Iterator[tuple[str, list[float], float]]:
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory(prefix="course-bench-") as place:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            taken = [ours(Path(place) / "ours"), stock(Path(place) / "stock")]
+        for name, seconds in zip(("ours", "stock"), taken, strict=True):
+            points = _points(Path(place) / name)
+            if points != [10.0] * HAND_INS or len(seconds) != HAND_INS:
+                raise RuntimeError(f"{name}: expected {HAND_INS} graded hand-ins with 10 points; got {points}")
+        yield "autograde-a-hand-in/stock", [s / statistics.median(taken[1]) for s in taken[0]], 0.4

@@ -1,0 +1,58 @@
+"""`Communicator`, with all its checks, against bare blocking mpi4py, on 2 ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+from course_lib.launcher import LAUNCHERS, THREADS, find_mpiexec
+
+# Bytes, calls a turn, and the limit.
+SIZES = ((16, 4000, 3.0), (65536, 1500, 1.1), (1 << 20, 200, 1.1), (4 << 20, 60, 1.1))
+TURNS = 15
+
+
+def measure() -> None:
+    """On each rank: time both, turn by turn; rank 0 prints the ratios."""
+    import numpy as np
+    from mpi4py import MPI
+
+    from course_lib.collectives import Communicator
+
+    bare, checked = MPI.COMM_WORLD, Communicator()
+
+    def seconds(call, n: int) -> float:
+        bare.Barrier()
+        began = time.perf_counter()
+        for _ in range(n):
+            call()
+        return time.perf_counter() - began
+
+    results = {}
+    for nbytes, n, _ in SIZES:
+        send = np.ones(nbytes // 4, np.float32)
+        recv = np.empty_like(send)
+        pair = (lambda s=send, r=recv: bare.Allreduce(s, r), lambda s=send, r=recv: checked.Allreduce(s, r))
+        for call in pair:
+            seconds(call, n // 4)
+        results[nbytes] = [1 / (seconds(pair[0], n) / seconds(pair[1], n)) for _ in range(TURNS)]
+    if bare.Get_rank() == 0:
+        print(json.dumps(results))
+
+
+def figures() -> Iterator[tuple[str, list[float], float]]:
+    mpiexec = find_mpiexec()
+    options = LAUNCHERS[os.path.basename(mpiexec)]
+    command = [mpiexec, *options, "-n", "2", sys.executable, "-m", "benchmarks.collectives"]
+    done = subprocess.run(command, env={**os.environ, **THREADS}, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
+    results = json.loads(done.stdout)
+    for nbytes, _, limit in SIZES:
+        yield f"allreduce-{nbytes}-bytes/bare", results[str(nbytes)], limit
+
+
+if __name__ == "__main__":
+    measure()

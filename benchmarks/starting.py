@@ -1,0 +1,46 @@
+"""Eight ranks up to the first result of a cell, against ipyparallel's own cluster; and stopping."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+
+import ipyparallel
+
+from course_lib.ranks import Ranks
+
+TURNS = 3
+
+
+def ours() -> tuple[float, float]:
+    """Seconds to start and to stop."""
+    began = time.perf_counter()
+    ranks = Ranks(8)
+    ranks.run("1 + 1")
+    up = time.perf_counter()
+    ranks.stop()
+    return up - began, time.perf_counter() - up
+
+
+def stock() -> float:
+    """Seconds that ipyparallel.Cluster takes to start, with all as it comes."""
+    began = time.perf_counter()
+    cluster = ipyparallel.Cluster(engines="mpi", n=8, log_level=50)
+    client = cluster.start_and_connect_sync()
+    client[:].execute("1 + 1", block=True)
+    seconds = time.perf_counter() - began
+    client.close()
+    cluster.stop_cluster_sync()
+    return seconds
+
+
+def figures() -> Iterator[tuple[str, list[float], float]]:
+    warnings.simplefilter("ignore")
+    ratios, stops = [], []
+    for _ in range(TURNS):
+        up, down = ours()
+        ratios.append(up / stock())
+        stops.append(down)
+    yield "start-8-ranks/stock", ratios, 0.5
+    yield "stop-8-ranks-seconds", stops, 1.0
