@@ -82,7 +82,7 @@ class Group:
         self.mask = sum(1 << r for r in members) if board else 0
         self.limit = 60.0
         self._hash = hash(members) & 0xFFFFFF
-        self._round, self._key = -1, 0
+        self._round, self._key, self._call, self._signature = -1, 0, None, 0
         self._clean = base().Create_group(base().Get_group().Incl(members))
         self._epoch, self.mpi = _epoch, self._clean.Dup()
         self.counts = traffic.counters(members)
@@ -119,16 +119,15 @@ class Group:
             self._key = (self._round & 0xFFF) << 50 | self._hash << explain.NUMBER_BITS
         self._key = key = self._key + 1
         mine = board.mine
-        signature = hash((operation, dtype, count, detail))
-        if board.last is not self or mine[SIGNATURE] != signature:
-            board.last = self
+        call = (operation, dtype, count, detail)
+        if call != self._call or board.last is not self:
+            board.last, self._call, self._signature = self, call, hash(call)
             mine[status.MEMBERS] = self.mask
             mine[status.OPERATION] = operation
             mine[status.DTYPE] = dtype
             mine[status.COUNT] = count
             mine[status.DETAIL] = detail
-            mine[SIGNATURE] = signature
-        mine[STATE] = WAITING
+            mine[SIGNATURE] = self._signature
         mine[KEY] = key
         matched, turns = None, self._first_turn
         while matched is None:
@@ -138,8 +137,8 @@ class Group:
             else:
                 matched = True
                 for row in self._others:
-                    if row[SIGNATURE] != signature:
-                        matched = self._same(signature)
+                    if row[SIGNATURE] != self._signature:
+                        matched = self._same()
                 break
             turns += 1
             if turns < 0:
@@ -156,15 +155,14 @@ class Group:
             mine[place] = word
         if not matched:
             self._raise_mismatch(key)
-        mine[STATE] = COMPUTING
         if self._epoch != _epoch:
             self._fresh()
 
-    def _same(self, signature: int) -> bool:
+    def _same(self) -> bool:
         for row in self._others:
-            if row[SIGNATURE] != signature:
+            if row[SIGNATURE] != self._signature:
                 time.sleep(0.001)  # on some processors, another rank's words may arrive late
-                if row[SIGNATURE] != signature:
+                if row[SIGNATURE] != self._signature:
                     return False
         return True
 
@@ -172,11 +170,12 @@ class Group:
         """The patient half of `meet`: pause, and look whether this rank waits for nobody."""
         board, before, since = self.board, None, 0.0
         board.say(explain.where())
+        board.mine[STATE] = WAITING
         pause = 5e-5
         while True:
-            if all(row[status.KEY] == key for row in self._others):
-                return
-            if any(abs(row[me]) == key for row, me in self._seen_me):
+            here = all(row[status.KEY] == key for row in self._others)
+            if here or any(abs(row[me]) == key for row, me in self._seen_me):
+                board.mine[STATE] = COMPUTING
                 return
             rows = board.snapshot()
             stuck = board.stuck(rows)
