@@ -23,6 +23,8 @@ from course_lib import sandbox, watchdog
 
 # One thread a rank: with more, 8 ranks on 2 cores would fight over the cores.
 THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")}
+NO_ZYGOTE = "COURSE_NO_ZYGOTE"  # set it to start each rank as on macOS
+
 # MPICH's fork launcher opens no port; its usual one, for where that is missing, must not wait for
 # ssh, a resource manager or a host name.
 LAUNCHERS = {"mpiexec.gforker": (), "mpiexec": ("-launcher", "fork", "-rmk", "user", "-hosts", "localhost")}
@@ -146,7 +148,7 @@ def run_ranks(mpiexec: str, n: int, engine: list[str]) -> int:
     system libraries is not safe, and each rank is a Python of its own.
     """
     mpi = [mpiexec, *LAUNCHERS.get(Path(mpiexec).name, ()), "-n", str(n)]
-    if sys.platform != "linux":
+    if sys.platform != "linux" or os.environ.get(NO_ZYGOTE):
         return subprocess.call([*mpi, sys.executable, "-m", "course_lib.rank", *engine])
     from course_lib import stub, zygote
 

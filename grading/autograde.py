@@ -9,11 +9,12 @@ import time
 import warnings
 from pathlib import Path
 
+import nbformat
 from traitlets.config import Config
 
 from course_lib import launcher, ranks
-from grading import sandbox
-from grading.config import configure
+from grading import build, sandbox
+from grading.config import configure, reason
 from grading.execute import fingerprint
 from grading.paths import GRADING, NOTEBOOKS, one
 from grading.release import release
@@ -58,8 +59,11 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
     """Grade every hand-in of a part that waits; returns the students for whom it failed."""
     from tqdm import tqdm
 
-    if not (home / "gradebook.db").exists() or not (home / "source" / part / f"{part}.ipynb").exists():
+    source = home / "source" / part / f"{part}.ipynb"
+    if not (home / "gradebook.db").exists() or not source.exists():
         release(part, home, notebooks)
+    elif source.read_text() != nbformat.writes(build.build(part), version=4):
+        print(f"Note: solutions/{part} has changed since its release, and this grades by the release. To use it: make release PART={part}")
     todo = waiting(part, home)
     done = len(list((home / "submitted").glob(f"*/{part}"))) - len(todo)
     if not todo:
@@ -68,7 +72,7 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
         )
         return []
     print(f"{part}: {len(todo)} to grade, {done} graded before. {sandbox.notice()}")
-    count = json.loads((home / "source" / part / f"{part}.ipynb").read_text())["metadata"]["course"]["ranks"]
+    count = json.loads(source.read_text())["metadata"]["course"]["ranks"]
     os.environ.update(sandbox.settings())
     failed, ready = [], launcher.launch(count)
     try:
@@ -81,9 +85,9 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
                 try:
                     grade(part, student, home, notebooks)
                     said = "graded"
-                except (Exception, SystemExit) as error:
+                except (Exception, SystemExit):
                     failed.append(student)
-                    said = f"NOT graded: {str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__}"
+                    said = f"NOT graded: {_why(part, student, home)}"
                 finally:
                     current.stop()
                 bar.write(f"{student}: {said}, {time.monotonic() - began:.1f} s, {len(todo) - i - 1} left")
@@ -93,6 +97,13 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
         if ready:
             ready.stop()
     return failed
+
+
+def _why(part: str, student: str, home: Path) -> str:
+    folder = home / "submitted" / student / part
+    if not (folder / f"{part}.ipynb").exists():
+        return f"expected {part}.ipynb in {folder}; there is {', '.join(sorted(p.name for p in folder.iterdir())) or 'nothing'}"
+    return reason(home)
 
 
 def main() -> None:

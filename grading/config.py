@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
+import sys
 from pathlib import Path
 
 from traitlets.config import Config
@@ -10,6 +13,26 @@ from traitlets.config import Config
 from grading.paths import GRADING, NOTEBOOKS
 
 CELL_SECONDS = 60  # what a cell of a submission may take
+
+
+def _log_to(path: Path) -> None:
+    """Have nbgrader write to a file; what an instructor must know is printed elsewhere."""
+    log = logging.getLogger("traitlets")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for handler in log.handlers:
+        handler.close()
+    log.handlers, log.propagate = [logging.FileHandler(path, delay=True)], False
+    log.setLevel(logging.ERROR)
+
+
+def reason(home: Path) -> str:
+    """The last error in nbgrader's log, in one line."""
+    try:
+        lines = (home / ".nbgrader.log").read_text(errors="replace").splitlines()
+    except OSError:
+        return "unknown"
+    told = [line.strip() for line in lines if re.match(r"[\w.]*(Error|Exception|No notebooks)\b", line.strip())]
+    return (told or ["unknown"])[-1]
 
 
 def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -> Config:
@@ -40,13 +63,15 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
     from grading.feedback import HideTests
     from grading.submission import TakeStudentCells
 
-    logging.getLogger("traitlets").setLevel(logging.CRITICAL)  # what goes wrong is in the log file, and said at the end
+    programs = str(Path(sys.executable).parent)  # nbgrader calls alembic by its name
+    if programs not in os.environ["PATH"].split(os.pathsep):
+        os.environ["PATH"] = programs + os.pathsep + os.environ["PATH"]
+    _log_to(home / ".nbgrader.log")
     config.CourseDirectory.root = str(home)
     config.CourseDirectory.source_directory = str(home / "source")
     config.CourseDirectory.release_directory = str(release)
     config.CourseDirectory.db_url = f"sqlite:///{home / 'gradebook.db'}"
     config.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__"]
-    config.NbGrader.logfile = str(home / ".nbgrader.log")
     config.ClearSolutions.code_stub = {"python": "# Your code here.\nraise NotImplementedError"}
     config.OverwriteCells.add_missing_cells = True
     config.Autograde.sanitize_preprocessors = [

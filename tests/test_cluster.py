@@ -148,6 +148,24 @@ def test_a_rank_that_dies_is_named_and_new_ones_come_up(two):
         two.run("import os, signal\nfrom mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: os.kill(os.getpid(), signal.SIGKILL)")
 
 
+def test_ranks_without_a_zygote_as_on_macos(monkeypatch):
+    monkeypatch.setenv(launcher.NO_ZYGOTE, "1")
+    before, files = course_processes(), folders()
+    ranks = Ranks(2)
+    try:
+        ranks.run(
+            "import os\nimport numpy as np\nfrom course_lib.collectives import Communicator\ncomm = Communicator()\nout = np.empty(2)"
+        )
+        assert not [r["error"] for _, r in ranks.run("comm.Allgather(np.full(1, comm.Get_rank(), float), out)") if r["error"]]
+        assert [o.tolist() for o in ranks.pull("out")] == [[0, 1], [0, 1]]
+        with pytest.raises(RanksGone, match="rank 1 ended, with exit code 7"):
+            ranks.run("if comm.Get_rank() == 1: os._exit(7)")
+    finally:
+        ranks.stop()
+    assert wait_until(lambda: not course_processes() - before)
+    assert folders() == files
+
+
 def test_ranks_that_cannot_start_say_why(monkeypatch):
     monkeypatch.setattr(launcher, "find_mpiexec", lambda: "/bin/false")
     before = course_processes()

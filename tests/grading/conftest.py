@@ -2,6 +2,7 @@
 
 import nbformat
 import pytest
+from processes import course_processes, wait_until
 
 from grading import build
 from grading.autograde import autograde
@@ -35,7 +36,11 @@ class Course:
     def grade(self, part):
         """Grade all that waits; returns the points by student."""
         self.untouched(part)
-        self.failed = autograde(part, self.home, self.notebooks)
+        before = course_processes()
+        try:
+            self.failed = autograde(part, self.home, self.notebooks)
+        finally:
+            assert wait_until(lambda: not course_processes() - before), "grading leaves processes behind"
         return self.points(part)
 
     def points(self, part):

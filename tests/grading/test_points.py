@@ -209,7 +209,7 @@ BAD_FIRSTS = {
 }
 
 
-def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path):
+def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path, capfd):
     from grading import build as builder
 
     part = "98_two"
@@ -224,6 +224,10 @@ def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path)
     (course.home / "submitted" / "not-json" / part / f"{part}.ipynb").write_text("<html>")
     points = course.grade(part)
     assert sorted(course.failed) == ["no-notebook", "not-json"]
+    printed = capfd.readouterr()
+    printed = printed.out + printed.err
+    assert "no-notebook: NOT graded: expected 98_two.ipynb in" in printed
+    assert "not-json: NOT graded" in printed and "does not appear to be JSON" in printed
     assert points.pop("z-honest") == 9
     assert {n: points[n] for n in BAD_FIRSTS} == {n: 6 for n in BAD_FIRSTS}
     said = course.graded(part, "hangs")["test-first"].outputs[0].evalue
