@@ -215,6 +215,14 @@ def run_controller(arguments: list[str]) -> None:
             head, _, port = url.rpartition("-") if url.startswith("ipc:") else url.rpartition(":")
             return f"{head}:{port}"
 
+        def save_connection_dict(self, fname: str, cdict: dict) -> None:
+            # There at once and whole: those who wait for the file read it as soon as it exists.
+            path = Path(self.profile_dir.security_dir) / fname
+            partial = path.with_suffix(".part")
+            partial.touch(mode=0o600)
+            partial.write_text(json.dumps(cdict))
+            partial.rename(path)
+
     Controller.launch_instance(argv=arguments)
 
 

@@ -19,8 +19,6 @@ from course_lib import ranks
 from grading import sandbox
 from grading.build import kind_of
 
-FAILURES = ("CheckFailed", "RanksError", "RanksGone")
-
 
 def on_ranks(source: str) -> str:
     """Kernel code that runs a student's cell on the ranks, whatever the cell contains.

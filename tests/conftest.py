@@ -1,6 +1,9 @@
 """What the tests share: ranks that stay warm, and a notebook kernel."""
 
+import atexit
+import os
 import shutil
+import tempfile
 
 import pytest
 from nbclient import NotebookClient
@@ -8,6 +11,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib import sandbox
 from course_lib.ranks import Ranks
+
+# A temporary folder for this run alone, also for the processes that it starts.
+os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="course-tests-")
+atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
 
 def pytest_terminal_summary(terminalreporter):
