@@ -41,7 +41,7 @@ def update(notebooks: Path, work: Path) -> list[Path]:
 
 def command(work: Path, arguments: list[str]) -> list[str]:
     """The command that opens JupyterLab in `work`, on loopback, with a token."""
-    lab = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={work}"]
+    lab = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={work}", "--log-level=ERROR"]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         lab.append("--allow-root")  # in a container there is often no other user
     display = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))

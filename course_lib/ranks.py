@@ -156,7 +156,7 @@ class Ranks:
         chosen = self._targets(targets)
         requests = {r: {"do": "cell", "source": source, "label": label} for r in chosen}
         replies = self._begin(requests, limit)
-        if _unattended():
+        if _unattended() and not any(reply["error"] and reply["error"]["name"] == "TimeLimit" for reply in replies.values()):
             self._history.append(requests)
         return list(replies.items())
 
