@@ -1,8 +1,7 @@
 """Start MPI processes on this machine, one a rank, and run cells on them.
 
->>> ranks = cluster.start(8)        # doctest: +SKIP
-
-After that, a cell that begins with ``%%px`` runs on all ranks and blocks until all are done.
+After ``ranks = cluster.start(8)``, a cell that begins with ``%%px`` runs on all ranks and blocks
+until all are done.
 """
 
 from __future__ import annotations
