@@ -196,6 +196,17 @@ def holdings(full: np.ndarray, pieces: Sequence[np.ndarray], title: str, names: 
     return Picture(figure, f"{title}: {'; '.join(said)}")
 
 
+def _size_axis(axes, label: str) -> None:
+    """Ticks in KB and MB, few enough to be read."""
+    from matplotlib.ticker import MaxNLocator
+
+    top = axes.get_xlim()[1]
+    unit = next(step for step in (1024**3, 1024**2, 1024, 1) if top >= step)
+    axes.set_xticks([t * unit for t in MaxNLocator(5).tick_values(0, top / unit) if t * unit <= top])
+    axes.xaxis.set_major_formatter(lambda value, _: wording.size(value))
+    axes.set_xlabel(label)
+
+
 def traffic(moved: Sequence[Sequence[tuple]], title: str = "Bytes that each rank sent", labels: Sequence[str] | None = None) -> Picture:
     """Bytes on the wire by rank, operation and size of the group.
 
@@ -223,7 +234,7 @@ def traffic(moved: Sequence[Sequence[tuple]], title: str = "Bytes that each rank
         axes.text(total, i, f" {wording.size(total)}", va="center", fontsize=9, color=INK)
     axes.invert_yaxis()
     axes.set_xlim(0, max(left.max() * 1.18, 1))
-    axes.set_xlabel("bytes on the wire, ring algorithm")
+    _size_axis(axes, "bytes on the wire, ring algorithm")
     axes.spines[["top", "right"]].set_visible(False)
     if kinds:
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -249,6 +260,9 @@ def bars(values: dict[str, float], title: str, unit: str = "bytes") -> Picture:
         axes.text(value, i, f" {text}", va="center", fontsize=9, color=INK)
     axes.invert_yaxis()
     axes.set_xlim(0, max(values.values()) * 1.18)
-    axes.set_xlabel(unit)
+    if unit == "bytes":
+        _size_axis(axes, unit)
+    else:
+        axes.set_xlabel(unit)
     axes.spines[["top", "right"]].set_visible(False)
     return Picture(figure, f"{title}: " + ", ".join(f"{k} {v:g} {unit}" for k, v in values.items()))
