@@ -8,7 +8,6 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from importlib.metadata import version
 
 import psutil
 
@@ -29,7 +28,14 @@ def mpi() -> Line:
         where = launcher.find_mpiexec()
     except launcher.StartError as error:
         return False, str(error), "make lab installs it; on Windows use WSL2"
-    return True, f"MPI: mpich {version('mpich')}, mpi4py {version('mpi4py')}, {where}", ""
+    import mpi4py
+
+    mpi4py.rc.initialize = False  # only ask: ranks are started by mpiexec
+    from mpi4py import MPI
+
+    library = " ".join(MPI.Get_library_version().split("\n")[0].split())
+    advice = "the course is made for MPICH: others may abort when ranks make different calls"
+    return MPI.get_vendor()[0] == "MPICH", f"MPI: {library}, mpi4py {mpi4py.__version__}, {where}", advice
 
 
 def ranks() -> Line:

@@ -220,7 +220,7 @@ def test_make_lab_listens_on_loopback_with_a_token(tmp_path, monkeypatch):
 
 def test_the_doctor_has_a_line_for_everything():
     lines = [line for _, line in doctor.report()]
-    for word in ("Python 3", "mpich", "4 ranks start", "cores", "memory", "threads", "/dev/shm", "browser", "network"):
+    for word in ("Python 3", "MPICH", "4 ranks start", "cores", "memory", "threads", "/dev/shm", "browser", "network"):
         assert any(word in line for line in lines), f"no line about {word}"
     assert not [line for line in lines if line.startswith("PROBLEM")]
 
