@@ -91,27 +91,31 @@ def launch(n: int) -> Processes:
         There is no mpiexec.
     """
     mpiexec = find_mpiexec()
-    folder = Path(tempfile.mkdtemp(prefix="course-ranks-"))
-    (folder / "security").mkdir()
-    environment = {**os.environ, **THREADS, **LOOPBACK, **watchdog.environment(str(folder))}
-    environment.pop("JPY_PARENT_PID", None)
-    wrap, inside = (), environment
-    if os.environ.get(sandbox.SANDBOX):
-        # Processes outside cannot be seen from in there; bubblewrap ends with its parent instead.
-        wrap, inside = sandbox.command(folder), {k: v for k, v in environment.items() if k != watchdog.OWNER}
-    log = (folder / "log.txt").open("wb")
-    common = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True)
-    controller = subprocess.Popen(
-        [sys.executable, "-m", "course_lib.launcher", "controller", f"--profile-dir={folder}", *_transport(folder), *CONTROLLER],
-        env=environment,
-        **common,
-    )
-    engine = [f"--profile-dir={folder}", *ENGINE]
-    command = [sys.executable, "-m", "course_lib.launcher", "ranks", mpiexec, str(n), *engine]
-    ranks = subprocess.Popen([*wrap, *command], env=inside, **common)
-    log.close()
-    (folder / "processes.json").write_text(json.dumps([n, controller.pid, ranks.pid]))
-    return Processes(n, folder, controller, ranks)
+    folder, started = Path(tempfile.mkdtemp(prefix="course-ranks-")), []
+    try:
+        (folder / "security").mkdir()
+        environment = {**os.environ, **THREADS, **LOOPBACK, **watchdog.environment(str(folder))}
+        environment.pop("JPY_PARENT_PID", None)
+        wrap, inside = (), environment
+        if os.environ.get(sandbox.SANDBOX):
+            # Processes outside cannot be seen from in there; bubblewrap ends with its parent instead.
+            wrap, inside = sandbox.command(folder), {k: v for k, v in environment.items() if k != watchdog.OWNER}
+        this, profile = [sys.executable, "-m", "course_lib.launcher"], f"--profile-dir={folder}"
+        commands = (
+            ([*this, "controller", profile, *_transport(folder), *CONTROLLER], environment),
+            ([*wrap, *this, "ranks", mpiexec, str(n), profile, *ENGINE], inside),
+        )
+        with (folder / "log.txt").open("wb") as log:
+            for command, env in commands:
+                streams = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                started.append(subprocess.Popen(command, env=env, cwd=folder, start_new_session=True, **streams))
+        (folder / "processes.json").write_text(json.dumps([n, *(process.pid for process in started)]))
+    except BaseException:  # an interrupt, too, leaves nothing behind
+        for process in started:
+            _kill_group(process)
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Processes(n, folder, *started)
 
 
 class Adopted:

@@ -148,6 +148,21 @@ def test_a_rank_that_dies_is_named_and_new_ones_come_up(two):
         two.run("import os, signal\nfrom mpi4py import MPI\nif MPI.COMM_WORLD.rank == 0: os.kill(os.getpid(), signal.SIGKILL)")
 
 
+def test_an_interrupt_while_starting_leaves_nothing(monkeypatch):
+    before, files, real = course_processes(), folders(), subprocess.Popen
+
+    def second_is_interrupted(command, **settings):
+        if "ranks" in command:
+            raise KeyboardInterrupt
+        return real(command, **settings)
+
+    monkeypatch.setattr(launcher.subprocess, "Popen", second_is_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launcher.launch(2)
+    assert wait_until(lambda: not course_processes() - before)
+    assert folders() == files
+
+
 def test_ranks_without_a_zygote_as_on_macos(monkeypatch):
     monkeypatch.setenv(launcher.NO_ZYGOTE, "1")
     before, files = course_processes(), folders()
