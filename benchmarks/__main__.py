@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from benchmarks import autograding, collectives, starting
 
@@ -36,5 +38,7 @@ def run(names: list[str]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    # ipyparallel's own cluster takes mpiexec from the PATH.
+    os.environ["PATH"] = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
     for text in run(sys.argv[1:]):
         print(text, flush=True)

@@ -196,9 +196,10 @@ def test_a_missing_mpiexec_gets_a_sentence(monkeypatch, tmp_path):
         launcher.find_mpiexec()
 
 
-def test_attaching_to_engines_that_already_run():
+def test_attaching_to_engines_that_already_run(monkeypatch):
     import ipyparallel
 
+    monkeypatch.setenv("PATH", str(Path(launcher.find_mpiexec()).parent), prepend=os.pathsep)  # ipyparallel takes mpiexec from there
     running = ipyparallel.Cluster(engines="mpi", n=2, log_level=50)
     running.start_cluster_sync()
     try:
