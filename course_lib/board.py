@@ -75,11 +75,15 @@ class Board:
         self.mine[ROUND] = round
         self.round = round
 
-    def end(self, state: int, text: str = "") -> None:
-        """End a cell (or the process): FINISHED, RAISED or GONE, and what there is to say."""
+    def end(self, state: int, text: str = "", keep_call: bool = False) -> None:
+        """End a cell (or the process): FINISHED, RAISED or GONE, and what there is to say.
+
+        `keep_call` leaves this rank's last call in its row, for others that still describe it.
+        """
         if text:
             self.say(text)
-        self.mine[KEY] = 0
+        if not keep_call:
+            self.mine[KEY] = 0
         self.mine[STATE] = state
 
     def say(self, text: str) -> None:

@@ -179,7 +179,9 @@ class Group:
                 return
             rows = board.snapshot()
             stuck = board.stuck(rows)
-            picture = [(r.rank, r.state, r.key) for r in rows if self.mask >> r.rank & 1] if stuck else None
+            # A rank that gave up meanwhile changes nothing: it waited for the same.
+            waits = (status.WAITING, status.GAVE_UP)
+            picture = [(r.rank, r.state in waits or r.state, r.key) for r in rows if self.mask >> r.rank & 1] if stuck else None
             if not any(r.rank == board.rank for r in stuck) or picture != before:
                 before, since = picture, time.monotonic()
             elif time.monotonic() - since > SURE:

@@ -134,7 +134,8 @@ def _round(request: dict) -> Iterator:
             if described and "DeadlockError" in described["kind"]:
                 pass  # the board already says where this rank waited
             elif described:
-                board.end(status.RAISED, f"{described['name']} ({described['place']})")
+                mismatch = "MismatchError" in described["kind"]  # the others read this rank's call, too
+                board.end(status.RAISED, f"{described['name']} ({described['place']})", keep_call=mismatch)
             else:
                 board.end(status.FINISHED)
         return described
