@@ -11,6 +11,7 @@ import secrets
 
 import numpy as np
 
+from course_lib import traffic
 from course_lib.wire import Opaque
 
 SEED = "COURSE_SEED"  # set it to the seed in a message, to see the same test again
@@ -64,8 +65,19 @@ class Check:
             values = f" is {_short(got)}, expected {_short(want)}" if self.show else " has the wrong value"
             self.fail(f"{name} on rank {rank}{values}", cause)
 
-    def array(self, got: object, want: np.ndarray, *, name: str, rank: int, cause: str = "", rtol: float = 0.0, dtype: bool = True) -> None:
-        """Check an array: shape, dtype (unless `dtype` is False) and values.
+    def array(
+        self,
+        got: object,
+        want: np.ndarray,
+        *,
+        name: str,
+        rank: int,
+        cause: str = "",
+        rtol: float = 0.0,
+        dtype: bool = True,
+        contiguous: bool = False,
+    ) -> None:
+        """Check an array: shape, dtype (unless `dtype` is False), layout (if it must be `contiguous`) and values.
 
         Parameters
         ----------
@@ -87,6 +99,9 @@ class Check:
         if dtype and got.dtype != want.dtype:
             hint = "np.empty, np.zeros and np.ones make float64 unless dtype= is given"
             self.fail(f"{name} on rank {rank} has dtype {got.dtype}, expected {want.dtype}", hint)
+        if contiguous and not got.flags.c_contiguous:
+            hint = "a slice of columns, a transpose or an order other than C; np.ascontiguousarray makes a copy that MPI can send"
+            self.fail(f"{name} on rank {rank} is not C-contiguous", hint)
         tolerance = rtol * float(np.max(np.abs(want), initial=0)) if rtol else 0
         wrong = ~(np.abs(got - want) <= tolerance) if rtol else ~(got == want)
         if np.any(wrong):
@@ -94,6 +109,21 @@ class Check:
             values = f"; at {list(where)} it is {got[where]}, expected {want[where]}" if self.show else ""
             many = f"{np.count_nonzero(wrong)} of {want.size} values"
             self.fail(f"{name} on rank {rank} has the right shape, but {many} differ{values}", cause)
+
+    def sent(self, moved: list[tuple], most: float, *, name: str, rank: int, cause: str = "") -> None:
+        """Check that a rank sent no more than `most` bytes on the wire.
+
+        Parameters
+        ----------
+        moved : list of (str, list of int, int, int)
+            The rank's entry of `Ranks.traffic`.
+        most : float
+            Bytes that are needed, by the formulas of `traffic`.
+        """
+        wire = sum(traffic.wire_bytes(operation, len(ranks), payload) for operation, ranks, _, payload in moved)
+        if wire > most:
+            calls = ", ".join(sorted({operation for operation, *_ in moved}))
+            self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}), and {most:,.0f} are enough", cause)
 
     def passed(self) -> None:
         """Say that all is well."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import buffers
+from course_lib import buffers, memory
 from course_lib import group as meeting
 from course_lib.explain import OPERATIONS, REDUCTIONS
 from course_lib.group import CollectiveError, DeadlockError, MismatchError
@@ -120,6 +120,8 @@ class Communicator:
         entry = group.counts["Allreduce"]  # counted here, while the transfer is on its way
         entry[0] += 1
         entry[1] += recv.nbytes
+        if memory.held is not None:
+            memory.held.add("communication buffers", recv)
         group.finish(request, ALLREDUCE)
 
     def Allgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
@@ -150,6 +152,7 @@ class Communicator:
         group.meet(ALLGATHER, recv.dtype.num, count, 0)
         group.finish(group.mpi.Iallgather(send, recv), ALLGATHER)
         _count(group.counts["Allgather"], recv.nbytes)
+        memory.track("communication buffers", recv)
 
     def Reduce_scatter(
         self,
@@ -201,6 +204,7 @@ class Communicator:
         group.meet(REDUCE_SCATTER, recv.dtype.num, send.size, _code(op) + (hash(tuple(recvcounts)) & 0xFFFFFF) * 16)
         group.finish(group.mpi.Ireduce_scatter(send, recv, recvcounts, op), REDUCE_SCATTER)
         _count(group.counts[place], send.nbytes)
+        memory.track("communication buffers", recv)
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator | MPI.Comm:
         """Divide the group: ranks with the same color form a new group, ordered by key.

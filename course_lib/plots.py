@@ -190,10 +190,14 @@ def holdings(full: np.ndarray, pieces: Sequence[np.ndarray], title: str, names: 
             axis.set_ylabel(f"{len(table)} {names[0]}", fontsize=8)
         if r // columns == lines - 1:
             axis.set_xlabel(f"{table.shape[1]} {names[1]}", fontsize=8)
-        said.append(f"rank {r} rows {wording.spans(np.flatnonzero(held.any(1)).tolist())}")
+        said.append(f"rank {r} {_lines(names[0], held.any(1))} of {_lines(names[1], held.any(0))}")
     for axis in list(figure.axes)[n:]:
         axis.axis("off")
     return Picture(figure, f"{title}: {'; '.join(said)}")
+
+
+def _lines(name: str, held: np.ndarray) -> str:
+    return f"all {name}" if held.all() else f"{name} {wording.spans(np.flatnonzero(held).tolist())}"
 
 
 def _size_axis(axes, label: str) -> None:

@@ -47,6 +47,7 @@ class Ranks:
         self._client = client
         self._round, self._epoch, self.hosts = 0, 0, []
         self._stopped, self._history = False, []
+        self.cells: list[str] = []  # the cells that all ranks ran without an error, see `saving`
         began = time.monotonic()
         atexit.register(self.stop)
         try:
@@ -156,6 +157,8 @@ class Ranks:
         chosen = self._targets(targets)
         requests = {r: {"do": "cell", "source": source, "label": label} for r in chosen}
         replies = self._begin(requests, limit)
+        if not any(reply["error"] for reply in replies.values()):
+            self.cells.append(source)
         if _unattended() and not any(reply["error"] and reply["error"]["name"] == "TimeLimit" for reply in replies.values()):
             self._history.append(requests)
         return list(replies.items())

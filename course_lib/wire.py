@@ -65,7 +65,7 @@ def decode(data: object) -> object:
         if dtype.kind not in _KINDS:
             raise ValueError(f"dtype {dtype} does not come from a rank")
         array = np.frombuffer(base64.b64decode(data["array"]), dtype).reshape(data["shape"]).copy()
-        return array
+        return array if data.get("layout") == "C" else _scattered(array)
     if "tuple" in data:
         return tuple(decode(v) for v in data["tuple"])
     if "list" in data:
@@ -73,6 +73,13 @@ def decode(data: object) -> object:
     if "dict" in data:
         return {decode(k): decode(v) for k, v in data["dict"]}
     return Opaque(str(data.get("opaque", "<unknown>")))
+
+
+def _scattered(array: np.ndarray) -> np.ndarray:
+    """The same array, not C-contiguous, as it was on its rank."""
+    room = np.empty((*array.shape, 2), array.dtype)
+    room[..., 0] = array
+    return room[..., 0]
 
 
 def dumps(reply: dict) -> str:

@@ -1,0 +1,106 @@
+"""Bytes that a rank holds, by kind, and the true peak of its allocations beside them.
+
+Inside ``with watch() as held:`` the layers say what their arrays are for (`track`). An array
+counts until it is gone: the account follows the array's own life, so nobody has to say when
+memory is given back.
+"""
+
+from __future__ import annotations
+
+import tracemalloc
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+KINDS = ("parameters", "gradients", "optimizer state", "activations", "communication buffers")
+held: Held | None = None  # the account that is open now
+
+
+class Held:
+    """The account of one rank.
+
+    Attributes
+    ----------
+    now : dict of str to int
+        Bytes held at this moment, by kind.
+    peak : dict of str to int
+        The same at the moment when the sum was largest.
+    true_peak : int
+        The most bytes that Python and NumPy had allocated at once since the account began, as
+        tracemalloc saw it; known when the ``with`` block has ended.
+    """
+
+    def __init__(self):
+        self.now = dict.fromkeys(KINDS, 0)
+        self.peak = dict(self.now)
+        self.true_peak = 0
+        self._arrays: dict[int, tuple[weakref.ref, str, int]] = {}
+
+    def add(self, kind: str, array: np.ndarray) -> None:
+        """Count an array until it is gone; its memory counts once, whoever looks at it."""
+        if kind not in self.now:
+            raise ValueError(f"memory: {kind!r} is no kind of memory; there are {', '.join(KINDS)}.")
+        while isinstance(array.base, np.ndarray):
+            array = array.base
+        key = id(array)
+        if key in self._arrays:
+            _, before, nbytes = self._arrays[key]
+            if before == kind:
+                return
+            self.now[before] -= nbytes
+        else:
+            nbytes = array.nbytes
+        self._arrays[key] = (weakref.ref(array, lambda _, key=key: self._remove(key)), kind, nbytes)
+        self.now[kind] += nbytes
+        if sum(self.now.values()) > sum(self.peak.values()):
+            self.peak = dict(self.now)
+
+    def _remove(self, key: int) -> None:
+        _, kind, nbytes = self._arrays.pop(key)
+        self.now[kind] -= nbytes
+
+
+@contextmanager
+def watch() -> Iterator[Held]:
+    """Keep account of the arrays that are tracked inside the block.
+
+    Examples
+    --------
+    >>> with watch() as held:
+    ...     x = track("activations", np.zeros((60, 256), np.float32))
+    ...     del x
+    ...     w = track("parameters", np.zeros(10, np.float32))
+    >>> held.peak["activations"], held.now["activations"], held.now["parameters"]
+    (61440, 0, 40)
+    """
+    global held
+    before, held = held, Held()
+    traced = tracemalloc.is_tracing()
+    if not traced:
+        tracemalloc.start()
+    tracemalloc.reset_peak()
+    base = tracemalloc.get_traced_memory()[0]
+    try:
+        yield held
+    finally:
+        held.true_peak = tracemalloc.get_traced_memory()[1] - base
+        if not traced:
+            tracemalloc.stop()
+        held = before
+
+
+def track(kind: str, array: np.ndarray) -> np.ndarray:
+    """Say what an array is for; returns the array. Costs next to nothing outside of `watch`.
+
+    Parameters
+    ----------
+    kind : str
+        One of `KINDS`.
+    array : numpy.ndarray
+        Any array; of a view, the array that owns the memory counts.
+    """
+    if held is not None:
+        held.add(kind, array)
+    return array

@@ -1,0 +1,187 @@
+"""A student's functions live on: from a notebook's cells to the hand-in files that part 10 loads.
+
+The last code cells of an exercise notebook call `save`. It takes the functions as text from the
+``%%px`` cells that were run, together with the imports, helpers and constants that they use.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from course_lib.functions import NOTEBOOKS
+
+IMPORTS = (ast.Import, ast.ImportFrom)
+HEAD = '"""Written by the course\'s notebooks: your functions, as you ran them last."""\n'
+
+
+class SaveError(RuntimeError):
+    """A function cannot be saved; the message says why."""
+
+
+def save(ranks, *names: str, folder: str | Path = ".") -> None:
+    """Save functions of this notebook to their hand-in files; what else is there stays as it is.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        They have run the cells that define the functions.
+    names : str
+        Names in `functions.NOTEBOOKS`.
+    folder : str or Path
+        Where the files are; a notebook's own folder by default.
+    """
+    for file in sorted({NOTEBOOKS[name][1] for name in names}):
+        mine = [name for name in names if NOTEBOOKS[name][1] == file]
+        ready = [name for name in mine if not unfinished(name, ranks.cells)]
+        if ready:
+            write(Path(folder) / file, ready, ranks.cells)
+            print(f"Saved to {file}: {', '.join(ready)}.")
+        if len(ready) < len(mine):
+            print(f"Not saved, as it is not finished: {', '.join(n for n in mine if n not in ready)}.")
+
+
+def unfinished(name: str, cells: Iterable[str]) -> bool:
+    """Whether no cell defines the function, or it still ends as the exercise came."""
+    defined = _definitions(cells).get(name)
+    if not isinstance(defined, (ast.FunctionDef, ast.ClassDef)):
+        return True
+    last = defined.body[-1]
+    return isinstance(last, ast.Raise) and "NotImplementedError" in ast.unparse(last)
+
+
+def write(path: Path, names: list[str], cells: Iterable[str]) -> None:
+    """Put functions and what they use into a file.
+
+    Definitions of the same names are replaced, all else in the file is kept; the file as it was
+    before is kept beside it, with .bak at its end.
+
+    Parameters
+    ----------
+    path : Path
+        A file of Python source, or none yet.
+    names : list of str
+        The functions.
+    cells : iterable of str
+        The cells' texts, in the order in which they were run.
+
+    Raises
+    ------
+    SaveError
+        A function uses a name that no cell defines, or a helper that another saved function
+        uses in a different version; or the file is no Python.
+    """
+    found = _definitions(cells)
+    new = _with_needs(names, found)
+    before = path.read_text() if path.exists() else None
+    try:
+        old = _definitions([before or ""])
+    except SyntaxError as error:
+        raise SaveError(f"{path} is no valid Python (line {error.lineno}): mend it or move it away, and run this cell again.") from None
+    for name in [n for n in new if n in old and ast.dump(old[n]) != ast.dump(new[n])]:
+        users = [o for o in old if o in NOTEBOOKS and o not in new and name in _with_needs([o], old, complain=False)]
+        if name not in names and users:
+            raise SaveError(f"{path} has another {name}, which {', '.join(users)} uses. Give yours another name.")
+    text = _merged(before or HEAD, old, new)
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(text)
+    if before is not None and before != text:
+        path.with_name(path.name + ".bak").write_text(before)
+    os.replace(partial, path)  # there is always a whole file
+
+
+def _merged(text: str, old: dict[str, ast.stmt], new: dict[str, ast.stmt]) -> str:
+    """The file's text with the new definitions in the place of the old ones; what is new goes to the end."""
+    lines, imports, rest = text.splitlines(), [], []
+    present = {ast.unparse(node) for node in old.values() if isinstance(node, IMPORTS)}
+    replaced: dict[int, tuple[int, str]] = {}
+    for name, node in new.items():
+        if isinstance(node, IMPORTS):
+            imports += [ast.unparse(node)] if ast.unparse(node) not in present else []
+        elif name in old and not isinstance(old[name], IMPORTS):
+            replaced[_first_line(old[name])] = old[name].end_lineno, node.text
+        elif node.text not in rest:
+            rest.append(node.text)
+    for first, (last, body) in sorted(replaced.items(), reverse=True):  # from below, so that line numbers hold
+        lines[first - 1 : last] = body.splitlines()
+    top = 0
+    for node in ast.parse(text).body:  # imports stand behind the docstring and the imports that there are
+        if not (isinstance(node, IMPORTS) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
+            break
+        top = node.end_lineno
+    lines[top:top] = ["", *imports] if imports and top == 1 else imports
+    return "\n\n\n".join(["\n".join(lines).rstrip("\n"), *rest]) + "\n"
+
+
+def _definitions(cells: Iterable[str]) -> dict[str, ast.stmt]:
+    """What cells define at their top level, by name; of several definitions, the last."""
+    found: dict[str, ast.stmt] = {}
+    for cell in cells:
+        source = "\n".join("" if line.startswith(("%", "!", "# %%")) else line for line in cell.splitlines())
+        for node in ast.parse(source).body:
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                names = [node.name]
+            elif isinstance(node, IMPORTS):
+                for alias in node.names:
+                    one = ast.Import([alias]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [alias], node.level)
+                    found[alias.asname or alias.name.split(".")[0]] = one
+                continue
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)]
+            else:
+                continue
+            node.text = "\n".join(source.splitlines()[_first_line(node) - 1 : node.end_lineno])
+            for name in names:
+                found.pop(name, None)
+                found[name] = node
+    return found
+
+
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+
+
+def _with_needs(names: list[str], found: dict[str, ast.stmt], complain: bool = True) -> dict[str, ast.stmt]:
+    """The definitions with these names, and those that they use, in the order of `found`."""
+    needed, todo = set(), list(names)
+    while todo:
+        name = todo.pop()
+        if name in needed:
+            continue
+        if name not in found:
+            raise SaveError(f"no %%px cell that was run defines {name}.")
+        needed.add(name)
+        for used in _free_names(found[name]):
+            if used in found:
+                todo.append(used)
+            elif complain and not hasattr(builtins, used):
+                raise SaveError(
+                    f"{name} uses {used}, which no %%px cell defines. Define or import it in a %%px cell, and run this one again."
+                )
+    return {name: node for name, node in found.items() if name in needed}
+
+
+def _free_names(node: ast.stmt) -> set[str]:
+    """Names that a definition reads and does not define itself (as Python's own compiler sees it)."""
+    if isinstance(node, IMPORTS):
+        return set()
+    import symtable
+
+    free: set[str] = set()
+
+    def visit(table: symtable.SymbolTable) -> None:
+        for symbol in table.get_symbols():
+            outside = symbol.is_global() if table.get_type() != "module" else symbol.is_referenced() and not symbol.is_assigned()
+            if outside and symbol.is_referenced():
+                free.add(symbol.get_name())
+        for child in table.get_children():
+            visit(child)
+
+    top = symtable.symtable(ast.unparse(node), "cell", "exec")
+    visit(top)
+    own = {s.get_name() for s in top.get_symbols() if s.is_assigned() or s.is_namespace()}
+    return free - own

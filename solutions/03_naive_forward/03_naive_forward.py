@@ -1,0 +1,284 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 03 Naive model parallelism, forward
+#
+# **You will build** the two functions with which four ranks compute one layer together: `naive_collect_forward_input` and
+# `naive_collect_forward_output`.
+#
+# *15 points. About 40 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check import Check
+from course_lib.traffic import wire_bytes
+
+ranks = cluster.start(4)
+
+
+def my_columns(whole):
+    return np.split(whole, comm.Get_size(), axis=1)[rank]
+
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank = comm.Get_rank()
+
+
+def mp_group(size):
+    """This rank's group when each `size` ranks that follow each other form one."""
+    return comm.Split(color=rank // size, key=rank)
+
+
+# %% Draw the hidden activations tags=["given"]
+whole = np.arange(8 * 12).reshape(8, 12)
+held = ranks.call(my_columns, {"whole": whole})
+plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidden layer", ("samples", "hidden units"))
+
+# %% [markdown]
+# In part 02 you gave each rank a quarter of the columns of a weight. So each rank computes a quarter of the columns of the output of the
+# first layer, **fc1**, for all samples of the batch. In the picture, four ranks share 12 hidden units.
+#
+# The second layer, **fc2**, multiplies by a weight that is split by columns again. For that a rank needs *all* hidden units:
+#
+# $$ Y = X W, \qquad Y_{\text{columns of rank } r} = X \, W_{\text{columns of rank } r} $$
+#
+# So before fc2 the ranks collect $X$, and after it they collect $Y$. That is the naive way. It is right, and it sends a lot.
+
+# %% [markdown]
+# ## A worked example
+#
+# `Allgather` brings the parts together. But MPI knows neither rows nor columns: it puts the *memory* of rank 0 first, then that of rank 1,
+# and so on. Each rank has two samples with two hidden units. Before you run the next cells: where in `received` is the second sample?
+
+# %% Gather the parts
+# %%px
+part = np.array([[1, 2], [11, 12]]) + 2 * rank  # row 0 is the first sample, row 1 the second
+received = np.empty((4, 2, 2), part.dtype)
+comm.Allgather(part, received)
+
+# %% Draw what MPI delivers tags=["given"]
+plots.exchange(ranks.pull("part"), ranks.pull("received"), "Allgather: the parts lie one after the other")
+
+# %% [markdown]
+# The first sample is 1, 2, 3 ... 8. In `received` its numbers do not lie side by side: `received[r]` is the part of rank r. What you want is
+# an array of shape `(2, 8)`, whose row 0 is the first sample. `np.concatenate` and `np.transpose` can both help.
+
+# %% Put the parts side by side
+# %%px --targets 0
+print(received[0])
+print(received[1])
+print(np.concatenate([received[0], received[1]], axis=1))
+
+# %% [markdown]
+# ## Your turn: the input of fc2
+#
+# The result must be **C-contiguous**: row after row in memory, as MPI needs it in the next exchange. A copy always is, and
+# `np.ascontiguousarray` makes one where it must.
+
+
+# %% Exercise: naive_collect_forward_input tags=["exercise"]
+# %%px
+def naive_collect_forward_input(x, mp_comm, mp_size):
+    """Collect the input of fc2: the columns of all ranks, side by side in rank order.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+        Shape ``(batch_size, part_in_dim)``: this rank's columns. C-contiguous; leave it as it is.
+    mp_comm : Communicator
+        This rank's model parallel group.
+    mp_size : int
+        Ranks in it.
+
+    Returns
+    -------
+    collected_x : numpy.ndarray
+        Shape ``(batch_size, part_in_dim * mp_size)``, the dtype of `x`, C-contiguous. The same on all ranks of the group.
+    """
+    ### BEGIN SOLUTION
+    parts = np.empty((mp_size, *x.shape), x.dtype)
+    mp_comm.Allgather(x, parts)
+    return np.concatenate(list(parts), axis=1)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Your turn: the output of fc2
+#
+# Each rank now has its columns of the output, for all samples.
+
+
+# %% Exercise: naive_collect_forward_output tags=["exercise"]
+# %%px
+def naive_collect_forward_output(out, mp_comm, mp_size):
+    """Collect the output of fc2: the columns of all ranks, side by side in rank order.
+
+    Parameters
+    ----------
+    out : numpy.ndarray
+        Shape ``(batch_size, part_out_dim)``: this rank's columns. C-contiguous; leave it as it is.
+    mp_comm : Communicator
+        This rank's model parallel group.
+    mp_size : int
+        Ranks in it.
+
+    Returns
+    -------
+    collected_out : numpy.ndarray
+        Shape ``(batch_size, part_out_dim * mp_size)``, the dtype of `out`, C-contiguous. The same on all ranks of the group.
+    """
+    ### BEGIN SOLUTION
+    parts = np.empty((mp_size, *out.shape), out.dtype)
+    mp_comm.Allgather(out, parts)
+    return np.ascontiguousarray(parts.transpose(1, 0, 2)).reshape(len(out), -1)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+#
+# `collect_input` and `collect_output` run on each rank and call your functions. They also return what they were given, so that a check
+# sees whether you changed it.
+
+
+# %% A call on each rank tags=["given"]
+def collect_input(x, size):
+    return naive_collect_forward_input(x, mp_group(size), size), x
+
+
+def collect_output(x, size):
+    return naive_collect_forward_output(x, mp_group(size), size), x
+
+
+def compare(check, function, name, whole, size):
+    """Split `whole`, (groups, batch, columns), among the ranks of each group, call, and expect the whole."""
+    parts = [np.ascontiguousarray(np.split(whole[r // size], size, axis=1)[r % size]) for r in range(4)]
+    answers = ranks.call(function, [dict(x=part, size=size) for part in parts], show=check.show)
+    for r, answer in enumerate(answers):
+        got, given = answer
+        check.array(got, whole[r // size], name=name, rank=r, cause="parts below each other, or in another order", contiguous=True)
+        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an operation in place")
+        needed = wire_bytes("Allgather", size, whole[0].nbytes)
+        check.sent(ranks.traffic[r], needed, name=name, rank=r, cause="one all-gather of the parts sends least")
+
+
+# %% Check tags=["given"]
+for size in (4, 2):
+    whole = np.arange(4 // size * 3 * 8, dtype=np.float32).reshape(4 // size, 3, 8)
+    for function, name in ((collect_input, "naive_collect_forward_input"), (collect_output, "naive_collect_forward_output")):
+        check = Check(f"{name}, mp_size={size}")
+        compare(check, function, f"the result of {name}", whole, size)
+        check.passed()
+
+# %% [markdown]
+# ## See it
+#
+# What your function really leaves on each rank: every rank has all columns now.
+
+# %% Draw the collected input tags=["given"]
+whole = np.arange(8 * 12.0).reshape(8, 12)
+answers = ranks.call(collect_input, [dict(x=np.ascontiguousarray(whole[:, 3 * r : 3 * r + 3]), size=4) for r in range(4)])
+plots.holdings(whole, [got for got, _ in answers], "After your all-gather, each rank holds all of it", ("samples", "hidden units"))
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
+
+# %% Test: the collected input tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = Check("naive_collect_forward_input", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        whole = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
+        check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {whole.dtype}"
+        compare(check, collect_input, "the collected input", whole, size)
+### END HIDDEN TESTS
+
+# %% Test: the collected output tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = Check("naive_collect_forward_output", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        whole = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
+        check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {whole.dtype}"
+        compare(check, collect_output, "the collected output", whole, size)
+### END HIDDEN TESTS
+
+
+# %% Test: the whole layer tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+def layer(x, w, size):
+    group = mp_group(size)
+    return naive_collect_forward_output(naive_collect_forward_input(x, group, size) @ w, group, size)
+
+
+check = Check("the whole layer", show=False)
+for size in (1, 2, 4):
+    batch, width, out = (int(n) for n in check.random.integers(2, 9, 3))
+    x, w = check.random.standard_normal((batch, size * width)), check.random.standard_normal((size * width, size * out))
+    check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
+    xs, ws = ([np.ascontiguousarray(part) for part in np.split(whole, size, axis=1)] for whole in (x, w))
+    for r, got in enumerate(ranks.call(layer, [dict(x=xs[r % size], w=ws[r % size], size=size) for r in range(4)])):
+        check.array(got, x @ w, name="the output of the layer", rank=r, cause="see the tests of the two functions", rtol=1e-12)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# Another way would be to put the own columns into an array of zeros, and to all-reduce it. That is also right. Here is what a rank sends
+# for a batch of 60 samples and 256 hidden units.
+
+
+# %% Count the bytes tags=["given"]
+def padded(x, size):
+    whole = np.zeros((len(x), size * x.shape[1]), x.dtype)
+    whole[:, rank * x.shape[1] :][:, : x.shape[1]] = x
+    comm.Allreduce(whole.copy(), whole)
+    return whole.nbytes
+
+
+x, moved = np.ones((60, 64), np.float32), []
+for function in (collect_input, padded):
+    ranks.call(function, dict(x=x, size=4))
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends to collect the input of fc2", ["your function", "zeros and all-reduce"])
+
+# %% [markdown]
+# And in memory: after it, each rank holds as many hidden units as if there were no model parallelism at all.
+
+# %% Draw the memory tags=["given"]
+collected = ranks.call(collect_input, dict(x=x, size=4))[0][0]
+plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, "Hidden units on each rank, batch of 60, 4 ranks", "bytes")
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. The bytes grow with the batch, and not with the weight. For which layers is this cheaper than sending the weights?
+# 2. Every rank computes with all hidden units. What would have to be different about fc2, so that a rank needs only its own?
+#
+# The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
+
+# %% Save the functions tags=["given"]
+from course_lib import saving
+
+saving.save(ranks, "naive_collect_forward_input", "naive_collect_forward_output")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

@@ -1,0 +1,158 @@
+"""Answers to part 04: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(8)
+def megatron_collect_forward_input__gathers(x, mp_comm, mp_size):
+    """Collects all columns, as the naive way does."""
+    parts = np.empty((mp_size, *x.shape), x.dtype)
+    mp_comm.Allgather(x, parts)
+    return np.concatenate(list(parts), axis=1)
+
+
+@loses(5)
+def megatron_collect_forward_input__gathers_in_vain(x, mp_comm, mp_size):
+    """Right values, and an all-gather that nobody needs."""
+    parts = np.empty((mp_size, *x.shape), x.dtype)
+    mp_comm.Allgather(x, parts)
+    return parts[mp_comm.Get_rank()]
+
+
+@loses(8)
+def megatron_collect_forward_input__sums(x, mp_comm, mp_size):
+    """Adds up what belongs to different hidden units."""
+    total = np.empty_like(x)
+    mp_comm.Allreduce(x, total)
+    return total
+
+
+@loses(8)
+def megatron_collect_forward_input__nothing(x, mp_comm, mp_size):
+    """Forgets to return."""
+    collected_x = x
+
+
+@loses(8)
+def megatron_collect_forward_input__splits_again(x, mp_comm, mp_size):
+    """Takes a part of the part."""
+    width = x.shape[1] // mp_size
+    start = mp_comm.Get_rank() * width
+    return np.ascontiguousarray(x[:, start : start + width])
+
+
+@loses(8)
+def megatron_collect_forward_input__scales(x, mp_comm, mp_size):
+    """Divides, so that the sum becomes a mean."""
+    return x / x.dtype.type(mp_size)
+
+
+@loses(5)
+def megatron_collect_forward_input__float64(x, mp_comm, mp_size):
+    """Another dtype."""
+    return x.astype(np.float64)
+
+
+@loses(5)
+def megatron_collect_forward_input__column_order(x, mp_comm, mp_size):
+    """A copy in Fortran order."""
+    return np.asfortranarray(x)
+
+
+@right
+def megatron_collect_forward_input__copy(x, mp_comm, mp_size):
+    """A copy does no harm."""
+    return x.copy()
+
+
+@right
+def megatron_collect_forward_input__view(x, mp_comm, mp_size):
+    """A view of all of it."""
+    collected_x = x[:]
+    return collected_x
+
+
+@loses(10)
+def megatron_collect_forward_output__own_summand(out, mp_comm, mp_size):
+    """Forgets the sum."""
+    return out
+
+
+@loses(10)
+def megatron_collect_forward_output__mean(out, mp_comm, mp_size):
+    """The mean instead of the sum."""
+    total = np.empty_like(out)
+    mp_comm.Allreduce(out, total)
+    return total / out.dtype.type(mp_size)
+
+
+@loses(10)
+def megatron_collect_forward_output__side_by_side(out, mp_comm, mp_size):
+    """Puts summands side by side, as the naive way does with its parts."""
+    parts = np.empty((mp_size, *out.shape), out.dtype)
+    mp_comm.Allgather(out, parts)
+    return np.concatenate(list(parts), axis=1)
+
+
+@loses(7)
+def megatron_collect_forward_output__gathers_and_sums(out, mp_comm, mp_size):
+    """Right values, by sending every summand to every rank."""
+    parts = np.empty((mp_size, *out.shape), out.dtype)
+    mp_comm.Allgather(out, parts)
+    return parts.sum(axis=0, dtype=out.dtype)
+
+
+@loses(7)
+def megatron_collect_forward_output__in_place(out, mp_comm, mp_size):
+    """Reduces in place, so the argument changes."""
+    from mpi4py import MPI
+
+    mp_comm.Allreduce(MPI.IN_PLACE, out)
+    return out
+
+
+@loses(10)
+def megatron_collect_forward_output__largest(out, mp_comm, mp_size):
+    """The maximum instead of the sum."""
+    from mpi4py import MPI
+
+    total = np.empty_like(out)
+    mp_comm.Allreduce(out, total, op=MPI.MAX)
+    return total
+
+
+@loses(10)
+def megatron_collect_forward_output__all_ranks(out, mp_comm, mp_size):
+    """Sums over all ranks instead of the group."""
+    total = np.empty_like(out)
+    comm.Allreduce(out, total)
+    return total
+
+
+@loses(10)
+def megatron_collect_forward_output__float32(out, mp_comm, mp_size):
+    """Sums in float32, whatever came in."""
+    total = np.empty(out.shape, np.float32)
+    mp_comm.Allreduce(out.astype(np.float32), total)
+    return total.astype(out.dtype)
+
+
+@right
+def megatron_collect_forward_output__copy_in_place(out, mp_comm, mp_size):
+    """A copy, reduced in place."""
+    from mpi4py import MPI
+
+    total = out.copy()
+    mp_comm.Allreduce(MPI.IN_PLACE, total, op=MPI.SUM)
+    return total
+
+
+@right
+def megatron_collect_forward_output__two_halves(out, mp_comm, mp_size):
+    """Reduce-scatter and all-gather, which is what a ring all-reduce does; padded to fit."""
+    flat = np.zeros(-(-out.size // mp_size) * mp_size, out.dtype)
+    flat[: out.size] = out.ravel()
+    mine = np.empty(flat.size // mp_size, out.dtype)
+    mp_comm.Reduce_scatter(flat, mine)
+    mp_comm.Allgather(mine, flat)
+    return flat[: out.size].reshape(out.shape).copy()

@@ -1,0 +1,298 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 05 Naive model parallelism, backward
+#
+# **You will build** the way back through the naive layer: `naive_collect_backward_output` and `naive_collect_backward_x`.
+#
+# *20 points. About 40 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check import Check
+from course_lib.traffic import wire_bytes
+
+ranks = cluster.start(4)
+
+
+def my_columns(whole):
+    return np.split(whole, comm.Get_size(), axis=1)[rank]
+
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank = comm.Get_rank()
+
+
+def mp_group(size):
+    """This rank's group when each `size` ranks that follow each other form one."""
+    return comm.Split(color=rank // size, key=rank)
+
+
+# %% Draw the gradient of the output tags=["given"]
+whole = np.arange(8 * 12).reshape(8, 12)
+held = ranks.call(my_columns, {"whole": whole})
+plots.holdings(whole, held, "Of the gradient of the output, a rank needs its columns", ("samples", "outputs"))
+
+# %% [markdown]
+# Forward, the ranks collected the input $X$ of fc2, multiplied by their columns of $W$, and collected the output $Y$. Backward, the gradient
+# $G$ of the output arrives whole on every rank, and three things follow from it:
+#
+# $$ \nabla W = X^T G, \qquad \nabla b = \sum_{\text{samples}} G, \qquad \nabla X = G \, W^T $$
+#
+# A rank has some columns of $W$. For $\nabla W$ and $\nabla b$ it needs the same columns of $G$, as in the picture. With these it finds only
+# a *part of the sum* $\nabla X$:
+#
+# $$ G \, W^T = \sum_r G_{\text{columns of rank } r} \, (W_{\text{columns of rank } r})^T $$
+#
+# The sum has a column for each hidden unit, and fc1 needs on each rank only the columns of its own hidden units. To sum, and to leave each
+# rank with its part of the sum: that is a reduce-scatter.
+
+# %% [markdown]
+# ## A worked example
+#
+# `Reduce_scatter` cuts the *memory* of the send buffer into one block a rank, adds the blocks up, and leaves rank r with block r. Each rank
+# here has two samples with four columns. Before you run it: which numbers of the 2 by 4 arrays does rank 1 get?
+
+# %% Reduce and scatter
+# %%px
+grad = np.array([[1, 2, 3, 4], [11, 12, 13, 14]]) * 10**rank
+mine = np.empty((2, 1), grad.dtype)
+comm.Reduce_scatter(grad, mine)
+
+# %% Draw what MPI delivers tags=["given"]
+plots.exchange(ranks.pull("grad"), ranks.pull("mine"), "Reduce_scatter: rank 1 gets two numbers of the same sample")
+
+# %% [markdown]
+# Rank 1 has the third and fourth number of the first sample. It should have the second *column*: one number of each sample. So the columns
+# have to be laid out block after block before they are sent.
+
+# %% A column is not one block
+# %%px --targets 0
+print("the array     ", grad.tolist())
+print("second column ", grad[:, 1:2].tolist(), "contiguous:", grad[:, 1:2].flags.c_contiguous)
+print("as blocks     ", np.array(np.split(grad, 4, axis=1)).tolist())
+
+# %% [markdown]
+# ## Your turn: the gradient of the output
+#
+# Every rank has the whole of it, so nothing has to be sent. A slice of columns is a view that is not contiguous; return a contiguous array.
+
+
+# %% Exercise: naive_collect_backward_output tags=["exercise"]
+# %%px
+def naive_collect_backward_output(output_grad, mp_group_idx, mp_size):
+    """Take a rank's columns of the gradient of fc2's output.
+
+    Parameters
+    ----------
+    output_grad : numpy.ndarray
+        Shape ``(batch_size, out_dim)``: the whole gradient. Leave it as it is.
+    mp_group_idx : int
+        This rank's index in its model parallel group.
+    mp_size : int
+        Ranks in the group; it divides out_dim.
+
+    Returns
+    -------
+    collected_output_grad : numpy.ndarray
+        Shape ``(batch_size, out_dim // mp_size)``: the columns of this rank. The dtype of `output_grad`, C-contiguous.
+    """
+    ### BEGIN SOLUTION
+    part_out_dim = output_grad.shape[1] // mp_size
+    start = mp_group_idx * part_out_dim
+    return np.ascontiguousarray(output_grad[:, start : start + part_out_dim])
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Your turn: the gradient of the input
+
+
+# %% Exercise: naive_collect_backward_x tags=["exercise"]
+# %%px
+def naive_collect_backward_x(grad_x, mp_comm, mp_size):
+    """Add up the ranks' parts of the sum, and leave each rank with its columns.
+
+    Parameters
+    ----------
+    grad_x : numpy.ndarray
+        Shape ``(batch_size, in_dim)``: this rank's summand. C-contiguous; leave it as it is.
+    mp_comm : Communicator
+        This rank's model parallel group.
+    mp_size : int
+        Ranks in it; it divides in_dim.
+
+    Returns
+    -------
+    collected_grad_x : numpy.ndarray
+        Shape ``(batch_size, in_dim // mp_size)``: this rank's columns of the sum. The dtype of `grad_x`, C-contiguous.
+    """
+    ### BEGIN SOLUTION
+    blocks = np.array(np.split(grad_x, mp_size, axis=1))
+    mine = np.empty(blocks.shape[1:], grad_x.dtype)
+    mp_comm.Reduce_scatter(blocks, mine)
+    return mine
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+
+
+# %% A call on each rank tags=["given"]
+def collect_output(output_grad, index, size):
+    return naive_collect_backward_output(output_grad, index, size), output_grad
+
+
+def collect_x(grad_x, size):
+    return naive_collect_backward_x(grad_x, mp_group(size), size), grad_x
+
+
+def compare_output(check, whole, size):
+    """Call with the whole gradient, and expect the columns of some index."""
+    indices = [(r + 1) % size for r in range(4)]
+    answers = ranks.call(collect_output, [dict(output_grad=whole, index=i, size=size) for i in indices], show=check.show)
+    for r, (got, given) in enumerate(answers):
+        want = np.split(whole, size, axis=1)[indices[r]]
+        name = f"the gradient of the output (mp_group_idx={indices[r]})"
+        check.array(got, want, name=name, rank=r, cause="rows instead of columns, or those of another rank", contiguous=True)
+        check.array(given, whole, name="the argument, after the call,", rank=r, cause="an operation in place")
+        check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="every rank has the whole gradient already")
+
+
+def compare_x(check, summands, size):
+    """Call with each rank's summand, and expect its columns of the sum over its group."""
+    answers = ranks.call(collect_x, [dict(grad_x=summand, size=size) for summand in summands], show=check.show)
+    rtol = 1e-5 if summands[0].dtype == np.float32 else 1e-12
+    for r, (got, given) in enumerate(answers):
+        want = np.split(sum(summands[r // size * size :][:size]), size, axis=1)[r % size]
+        cause = "the blocks that MPI cuts are no columns, or the sum is not over the group"
+        check.array(got, want, name="the gradient of the input", rank=r, cause=cause, rtol=rtol, contiguous=True)
+        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an operation in place")
+        needed = wire_bytes("Reduce_scatter", size, given.nbytes)
+        check.sent(ranks.traffic[r], needed, name="the gradient of the input", rank=r, cause="one reduce-scatter sends least")
+
+
+# %% Check tags=["given"]
+for size in (4, 2):
+    whole = np.arange(3 * 8, dtype=np.float32).reshape(3, 8)
+    check = Check(f"naive_collect_backward_output, mp_size={size}")
+    compare_output(check, whole, size)
+    check.passed()
+    check = Check(f"naive_collect_backward_x, mp_size={size}")
+    compare_x(check, [whole * 100**r for r in range(4)], size)
+    check.passed()
+
+# %% [markdown]
+# ## See it
+#
+# What your functions leave on each rank: its own columns, and nothing else.
+
+# %% Draw the gradient of the input tags=["given"]
+whole = np.arange(8 * 12.0).reshape(8, 12)
+answers = ranks.call(collect_x, [dict(grad_x=whole * (r == 0), size=4) for r in range(4)])
+plots.holdings(
+    whole, [got for got, _ in answers], "The gradient of the hidden layer, as your function leaves it", ("samples", "hidden units")
+)
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
+
+# %% Test: the gradient of the output tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = Check("naive_collect_backward_output", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        check.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
+        compare_output(check, check.random.standard_normal((batch, size * width)).astype(dtype), size)
+### END HIDDEN TESTS
+
+# %% Test: the gradient of the input tags=["test"] points=10
+### BEGIN HIDDEN TESTS
+check = Check("naive_collect_backward_x", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {np.dtype(dtype)}"
+        compare_x(check, [check.random.standard_normal((batch, size * width)).astype(dtype) for _ in range(4)], size)
+### END HIDDEN TESTS
+
+
+# %% Test: the whole layer tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+def back(grad, w, size):
+    group = mp_group(size)
+    return naive_collect_backward_x(naive_collect_backward_output(grad, group.Get_rank(), size) @ w.T, group, size)
+
+
+check = Check("the whole layer", show=False)
+for size in (1, 2, 4):
+    batch, width, out = (int(n) for n in check.random.integers(2, 9, 3))
+    grad, w = check.random.standard_normal((batch, size * out)), check.random.standard_normal((size * width, size * out))
+    check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
+    parts = [np.ascontiguousarray(part) for part in np.split(w, size, axis=1)]
+    for r, got in enumerate(ranks.call(back, [dict(grad=grad, w=parts[r % size], size=size) for r in range(4)])):
+        want = np.split(grad @ w.T, size, axis=1)[r % size]
+        check.array(got, want, name="the gradient of the layer's input", rank=r, cause="see the tests of the two functions", rtol=1e-12)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# An all-reduce and a slice would give the same. Here is what a rank sends for a batch of 60 and 256 hidden units.
+
+
+# %% Count the bytes tags=["given"]
+def all_reduce_and_slice(grad_x, size):
+    total = np.empty_like(grad_x)
+    comm.Allreduce(grad_x, total)
+    return np.split(total, size, axis=1)[rank]
+
+
+grad_x, moved = np.ones((60, 256), np.float32), []
+for function in (collect_x, all_reduce_and_slice):
+    ranks.call(function, dict(grad_x=grad_x, size=4))
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends for the gradient of the hidden layer", ["your function", "all-reduce, slice"])
+
+# %% [markdown]
+# And in memory: the summand is as large as if there were no model parallelism. What stays is a quarter.
+
+# %% Draw the memory tags=["given"]
+mine = ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0]
+plots.bars(
+    {"summand": grad_x.nbytes, "what stays": mine.nbytes}, "Gradient of the hidden layer on each rank, batch of 60, 4 ranks", "bytes"
+)
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. Forward all-gathers what backward reduce-scatters. Is that chance? What is the backward of an all-reduce?
+# 2. The gradients of the weight need no exchange within the model parallel group. Why not?
+#
+# The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
+
+# %% Save the functions tags=["given"]
+from course_lib import saving
+
+saving.save(ranks, "naive_collect_backward_output", "naive_collect_backward_x")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

@@ -1,0 +1,136 @@
+"""Answers to part 05: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(10)
+def naive_collect_backward_output__rows(output_grad, mp_group_idx, mp_size):
+    """Takes samples instead of outputs."""
+    return np.array_split(output_grad, mp_size, axis=0)[mp_group_idx]
+
+
+@loses(6)
+def naive_collect_backward_output__view(output_grad, mp_group_idx, mp_size):
+    """Right values, in a view that is not contiguous."""
+    return np.split(output_grad, mp_size, axis=1)[mp_group_idx]
+
+
+@loses(10)
+def naive_collect_backward_output__whole(output_grad, mp_group_idx, mp_size):
+    """Takes all columns."""
+    return output_grad
+
+
+@loses(10)
+def naive_collect_backward_output__strided(output_grad, mp_group_idx, mp_size):
+    """Every mp_size-th column."""
+    return np.ascontiguousarray(output_grad[:, mp_group_idx::mp_size])
+
+
+@loses(6)
+def naive_collect_backward_output__by_world_rank(output_grad, mp_group_idx, mp_size):
+    """Looks at the rank instead of the index it is given."""
+    part = output_grad.shape[1] // mp_size
+    start = rank % mp_size * part
+    return output_grad[:, start : start + part].copy()
+
+
+@loses(10)
+def naive_collect_backward_output__divides(output_grad, mp_group_idx, mp_size):
+    """Divides the gradient by the size of the group."""
+    return np.split(output_grad, mp_size, axis=1)[mp_group_idx] / output_grad.dtype.type(mp_size)
+
+
+@loses(6)
+def naive_collect_backward_output__float64(output_grad, mp_group_idx, mp_size):
+    """Always float64."""
+    part = output_grad.shape[1] // mp_size
+    return np.array(output_grad[:, mp_group_idx * part : (mp_group_idx + 1) * part], np.float64)
+
+
+@right
+def naive_collect_backward_output__split_copy(output_grad, mp_group_idx, mp_size):
+    """np.split and a copy."""
+    return np.split(output_grad, mp_size, axis=1)[mp_group_idx].copy()
+
+
+@right
+def naive_collect_backward_output__reshaped(output_grad, mp_group_idx, mp_size):
+    """A third axis for the ranks."""
+    batch_size, out_dim = output_grad.shape
+    return np.ascontiguousarray(output_grad.reshape(batch_size, mp_size, out_dim // mp_size)[:, mp_group_idx])
+
+
+@loses(14)
+def naive_collect_backward_x__memory_blocks(grad_x, mp_comm, mp_size):
+    """Lets MPI cut the memory as it lies."""
+    mine = np.empty((grad_x.shape[0], grad_x.shape[1] // mp_size), grad_x.dtype)
+    mp_comm.Reduce_scatter(grad_x, mine)
+    return mine
+
+
+@loses(10)
+def naive_collect_backward_x__all_reduce(grad_x, mp_comm, mp_size):
+    """Right values, at twice the traffic."""
+    total = np.empty_like(grad_x)
+    mp_comm.Allreduce(grad_x, total)
+    return np.ascontiguousarray(np.split(total, mp_size, axis=1)[mp_comm.Get_rank()])
+
+
+@loses(14)
+def naive_collect_backward_x__no_sum(grad_x, mp_comm, mp_size):
+    """Takes the columns of its own summand."""
+    return np.ascontiguousarray(np.split(grad_x, mp_size, axis=1)[mp_comm.Get_rank()])
+
+
+@loses(14)
+def naive_collect_backward_x__mean(grad_x, mp_comm, mp_size):
+    """The mean instead of the sum."""
+    blocks = np.array(np.split(grad_x, mp_size, axis=1))
+    mine = np.empty(blocks.shape[1:], grad_x.dtype)
+    mp_comm.Reduce_scatter(blocks, mine)
+    return mine / grad_x.dtype.type(mp_size)
+
+
+@loses(14)
+def naive_collect_backward_x__whole(grad_x, mp_comm, mp_size):
+    """The whole sum on every rank."""
+    total = np.empty_like(grad_x)
+    mp_comm.Allreduce(grad_x, total)
+    return total
+
+
+@loses(14)
+def naive_collect_backward_x__fixed_shape(grad_x, mp_comm, mp_size):
+    """A batch size that is written into the function."""
+    blocks = np.array(np.split(grad_x, mp_size, axis=1))
+    mine = np.empty((3, grad_x.shape[1] // mp_size), grad_x.dtype)
+    mp_comm.Reduce_scatter(blocks, mine)
+    return mine
+
+
+@loses(10)
+def naive_collect_backward_x__float64(grad_x, mp_comm, mp_size):
+    """Sums in float64, and returns that."""
+    blocks = np.array(np.split(grad_x, mp_size, axis=1), np.float64)
+    mine = np.empty(blocks.shape[1:])
+    mp_comm.Reduce_scatter(blocks, mine)
+    return mine
+
+
+@right
+def naive_collect_backward_x__transposed(grad_x, mp_comm, mp_size):
+    """The rows of the transpose are the columns."""
+    mine = np.empty((grad_x.shape[1] // mp_size, grad_x.shape[0]), grad_x.dtype)
+    mp_comm.Reduce_scatter(np.ascontiguousarray(grad_x.T), mine)
+    return np.ascontiguousarray(mine.T)
+
+
+@right
+def naive_collect_backward_x__swapped_axes(grad_x, mp_comm, mp_size):
+    """A third axis for the ranks, moved to the front; recvcounts given."""
+    batch_size, part = grad_x.shape[0], grad_x.shape[1] // mp_size
+    blocks = np.ascontiguousarray(grad_x.reshape(batch_size, mp_size, part).swapaxes(0, 1))
+    mine = np.empty(batch_size * part, grad_x.dtype)
+    mp_comm.Reduce_scatter(blocks, mine, [batch_size * part] * mp_size)
+    return mine.reshape(batch_size, part)

@@ -1,0 +1,292 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 06 Megatron model parallelism, backward
+#
+# **You will build** the way back through Megatron's fc2: `megatron_collect_backward_output` and `megatron_collect_backward_x`. It is
+# short. Knowing why it is short is the point.
+#
+# *10 points. About 20 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check import Check
+
+ranks = cluster.start(4)
+
+
+def my_part_of_grad_x(grad, weight):
+    rows = np.split(weight, comm.Get_size(), axis=0)[rank]
+    return grad @ rows.T
+
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank = comm.Get_rank()
+
+
+def mp_group(size):
+    """This rank's group when each `size` ranks that follow each other form one."""
+    return comm.Split(color=rank // size, key=rank)
+
+
+# %% Draw what a rank computes tags=["given"]
+grad = np.eye(8)
+weight = np.arange(12.0 * 8).reshape(12, 8)
+parts = ranks.call(my_part_of_grad_x, dict(grad=grad, weight=weight))
+plots.holdings(grad @ weight.T, parts, "G times the transposed rows of W, as each rank computes it", ("samples", "hidden units"))
+
+# %% [markdown]
+# In part 04 each rank had some *rows* of the weight of fc2, and the output $Y = \sum_r X_r W_r$ was made by an all-reduce. Its gradient $G$
+# is whole on every rank. Look at one summand: $Y$ depends on $X_r W_r$ with a factor of one. So the gradient of each *summand* is $G$, too.
+#
+# $$ \nabla W_r = X_r^T \, G, \qquad \nabla X_r = G \, W_r^T $$
+#
+# The picture shows $G \, W_r^T$ for real matrices on your four ranks. Compare with what fc1 needs on each rank.
+
+# %% [markdown]
+# ## A worked example
+#
+# Is the gradient of a summand really $G$? We move one number of one rank's summand a little, and see how a loss changes that is computed from
+# the sum. Try other ranks and other places.
+
+# %% Move one number
+# %%px
+summand = np.full((2, 3), 1.0 + rank)
+
+
+def loss_when(who, place, change):
+    """The loss (half the sum of squares of the output) when one rank's summand is changed in one place."""
+    moved = summand.copy()
+    if rank == who:
+        moved[place] += change
+    output = np.empty_like(moved)
+    comm.Allreduce(moved, output)
+    return np.sum(output**2) / 2
+
+
+slope = (loss_when(2, (0, 1), 1e-3) - loss_when(2, (0, 1), -1e-3)) / 2e-3
+print("slope", round(slope, 6), "   G at that place: 1 + 2 + 3 + 4 =", 10.0)
+
+# %% [markdown]
+# ## Your turn: the gradient of the output
+
+
+# %% Exercise: megatron_collect_backward_output tags=["exercise"]
+# %%px
+def megatron_collect_backward_output(output_grad, mp_group_idx, mp_size):
+    """Give a rank the gradient of its summand of fc2's output.
+
+    Parameters
+    ----------
+    output_grad : numpy.ndarray
+        Shape ``(batch_size, out_dim)``: the gradient of the output, whole on every rank. Leave it as it is.
+    mp_group_idx : int
+        This rank's index in its model parallel group.
+    mp_size : int
+        Ranks in the group.
+
+    Returns
+    -------
+    collected_output_grad : numpy.ndarray
+        Shape ``(batch_size, out_dim)``, the dtype of `output_grad`, C-contiguous.
+    """
+    ### BEGIN SOLUTION
+    return output_grad
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Your turn: the gradient of the input
+
+
+# %% Exercise: megatron_collect_backward_x tags=["exercise"]
+# %%px
+def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
+    """Give a rank the gradient of its own hidden units.
+
+    Parameters
+    ----------
+    grad_x : numpy.ndarray
+        Shape ``(batch_size, part_in_dim)``: the gradient times the transposed rows of this rank. Leave it as it is.
+    mp_comm : Communicator
+        This rank's model parallel group.
+    mp_size : int
+        Ranks in it.
+
+    Returns
+    -------
+    collected_grad_x : numpy.ndarray
+        What fc1 needs on this rank. The dtype of `grad_x`, C-contiguous.
+    """
+    ### BEGIN SOLUTION
+    return grad_x
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+#
+# The check multiplies as the layer does, and compares with the gradient of the whole layer.
+
+
+# %% A call on each rank tags=["given"]
+def collect_output(array, index, size):
+    return megatron_collect_backward_output(array, index, size), array
+
+
+def collect_x(array, index, size):
+    return megatron_collect_backward_x(array, mp_group(size), size), array
+
+
+def layer(grad, rows, size):
+    group = mp_group(size)
+    own = megatron_collect_backward_output(grad, group.Get_rank(), size)
+    return megatron_collect_backward_x(own @ rows.T, group, size)
+
+
+def compare(check, function, arrays, size, name, cause):
+    """Call with an array on each rank, and expect what the layer needs, and no traffic."""
+    answers = ranks.call(function, [dict(array=a, index=r % size, size=size) for r, a in enumerate(arrays)], show=check.show)
+    for r, (got, given) in enumerate(answers):
+        check.array(got, arrays[r], name=name, rank=r, cause=cause, contiguous=True)
+        check.array(given, arrays[r], name="the argument, after the call,", rank=r, cause="an operation in place")
+        check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="what a rank needs may be there already")
+
+
+def compare_layer(check, batch, width, out, size, rtol):
+    """The gradient of the layer's input, against the unsharded product."""
+    grad, w = check.random.standard_normal((batch, out)), check.random.standard_normal((size * width, out))
+    rows = np.split(w, size, axis=0)
+    for r, got in enumerate(ranks.call(layer, [dict(grad=grad, rows=rows[r % size], size=size) for r in range(4)], show=check.show)):
+        want = np.split(grad @ w.T, size, axis=1)[r % size]
+        check.array(
+            got, want, name="the gradient of the hidden units", rank=r, cause="a rank needs those of its own hidden units", rtol=rtol
+        )
+
+
+OUTPUT = "the gradient of the output", "the naive way takes a slice; here every summand has the same gradient"
+INPUT = "the gradient of the input", "each rank computes the gradient of its own hidden units, whole and not as a summand"
+
+# %% Check tags=["given"]
+for size in (4, 2):
+    arrays = [np.arange(12, dtype=np.float32).reshape(3, 4) for r in range(4)]
+    for function, said in ((collect_output, OUTPUT), (collect_x, INPUT)):
+        check = Check(f"megatron_{function.__name__.replace('collect', 'collect_backward')}, mp_size={size}")
+        compare(check, function, arrays, size, *said)
+        check.passed()
+    check = Check(f"the whole layer, mp_size={size}")
+    compare_layer(check, 3, 2, 5, size, 1e-12)
+    check.passed()
+
+# %% [markdown]
+# ## See it
+#
+# Your two functions around the product, on real ranks: each one ends up with the gradient of its own hidden units.
+
+# %% Draw the gradient of the input tags=["given"]
+rows = np.split(weight, 4, axis=0)
+held = ranks.call(layer, [dict(grad=grad, rows=rows[r], size=4) for r in range(4)])
+plots.holdings(grad @ weight.T, held, "The gradient of the hidden layer, as your functions leave it", ("samples", "hidden units"))
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
+
+# %% Test: the gradient of the output tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = Check("megatron_collect_backward_output", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        check.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
+        grads = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
+        compare(check, collect_output, [grads[r // size] for r in range(4)], size, *OUTPUT)
+### END HIDDEN TESTS
+
+# %% Test: the gradient of the input tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = Check("megatron_collect_backward_x", show=False)
+for size in (1, 2, 4):
+    for dtype in (np.float32, np.float64):
+        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units on each rank, {np.dtype(dtype)}"
+        compare(check, collect_x, list(check.random.standard_normal((4, batch, size * width)).astype(dtype)), size, *INPUT)
+### END HIDDEN TESTS
+
+# %% Test: the whole layer tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = Check("the whole layer", show=False)
+for size in (1, 2, 4):
+    batch, width, out = (int(n) for n in check.random.integers(2, 9, 3))
+    check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {out} outputs"
+    compare_layer(check, batch, width, out, size, 1e-12)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# All exchanges of a model parallel step through fc2, forward and backward, for a batch of 60, 256 hidden units and 12 outputs. The naive way
+# makes those of parts 03 and 05, Megatron's way that of part 04 and yours.
+
+
+# %% Count the bytes tags=["given"]
+def megatron(size):
+    group = mp_group(size)
+    out = np.ones((60, 12), np.float32)
+    group.Allreduce(out, np.empty_like(out))
+    grad_x = megatron_collect_backward_output(out, group.Get_rank(), size) @ np.ones((12, 256 // size), np.float32)
+    megatron_collect_backward_x(grad_x, group, size)
+
+
+def naive(size):
+    group = mp_group(size)
+    for columns in (256, 12):
+        group.Allgather(np.ones((60, columns // size), np.float32), np.empty((60, columns), np.float32))
+    group.Reduce_scatter(np.ones((60, 256), np.float32), np.empty((60, 256 // size), np.float32))
+
+
+moved = []
+for function in (megatron, naive):
+    ranks.call(function, dict(size=4))
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends in a step through fc2, mp_size 4", ["Megatron", "naive"])
+
+# %% [markdown]
+# In memory: the gradient of the hidden layer that stays on a rank is a quarter in both styles. But on its way there, the naive one is whole.
+
+# %% Draw the memory tags=["given"]
+largest = ranks.call(layer, [dict(grad=np.ones((60, 12)), rows=np.ones((64, 12)), size=4)] * 4)[0]
+plots.bars(
+    {"Megatron": largest.nbytes, "naive": 4 * largest.nbytes}, "Largest gradient of the hidden layer on a rank, batch of 60", "bytes"
+)
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. fc1 is the first layer. If there were one before it, what would its backward have to exchange? (The paper calls it f.)
+# 2. A transformer block has two such pairs of layers. How many all-reduces does a step need for each block?
+#
+# The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
+
+# %% Save the functions tags=["given"]
+from course_lib import saving
+
+saving.save(ranks, "megatron_collect_backward_output", "megatron_collect_backward_x")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

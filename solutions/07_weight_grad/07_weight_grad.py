@@ -1,0 +1,212 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 07 The gradient of the weights
+#
+# **You will build** `collect_weight_grad`: the one exchange of data parallel training.
+#
+# *10 points. About 20 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check import Check
+from course_lib.mesh import Mesh, grids
+from course_lib.traffic import wire_bytes
+
+ranks = cluster.start(4)
+mesh = Mesh(mp_size=2, dp_size=2)
+plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=2, dp_size=2")
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank = comm.Get_rank()
+
+
+def dp_group(mp_size):
+    """This rank's data parallel group: a column of the grid."""
+    return comm.Split(color=rank % mp_size, key=rank)
+
+
+# %% [markdown]
+# The ranks of a **dp group** (a column of the grid) hold the same part of the model, and each looks at its own samples. Each finds the
+# gradient of the mean loss over *its* samples. For a step with the whole batch, all need the gradient of the mean loss over *all* samples.
+# As each rank has equally many samples, that is the mean of the ranks' gradients:
+#
+# $$ \nabla L = \frac{1}{n} \sum_{r=0}^{n-1} \nabla L_r $$
+
+# %% [markdown]
+# ## A worked example
+#
+# Four samples, one on each rank. The loss of a sample is half the squared distance of $w$ from it, so its gradient is $w - x$. Each rank
+# computes one, and rank 0 also that of the mean loss. Which exchange turns one into the other?
+
+# %% One sample on each rank
+# %%px
+w, samples = np.array([2.0, 0.0]), np.array([[1.0, 1.0], [2.0, 3.0], [4.0, 0.0], [5.0, 4.0]])
+own = w - samples[rank]
+of_all = np.mean(w - samples, axis=0)
+
+# %% Draw the gradients tags=["given"]
+plots.exchange(ranks.pull("own"), ranks.pull("of_all"), "Before: the gradient of each rank's sample. After: that of the mean loss")
+
+# %% [markdown]
+# ## Your turn
+#
+# The weights may have any shape, and float32 must stay float32: a float64 gradient doubles memory and traffic.
+
+
+# %% Exercise: collect_weight_grad tags=["exercise"]
+# %%px
+def collect_weight_grad(grad_w, grad_b, dp_comm):
+    """Average a layer's gradients over the data parallel group.
+
+    Parameters
+    ----------
+    grad_w, grad_b : numpy.ndarray
+        This rank's gradients of the weight and of the bias: float32 or float64, any shape, the same on all ranks of the group.
+        C-contiguous; leave them as they are.
+    dp_comm : Communicator
+        This rank's data parallel group.
+
+    Returns
+    -------
+    collected_grad_w, collected_grad_b : numpy.ndarray
+        Their means over the group, with the same shapes and dtypes, C-contiguous. The same on all ranks of the group.
+    """
+    ### BEGIN SOLUTION
+    means = []
+    for grad in (grad_w, grad_b):
+        mean = np.empty_like(grad)
+        dp_comm.Allreduce(grad, mean)
+        mean /= dp_comm.Get_size()
+        means.append(mean)
+    return tuple(means)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+
+
+# %% A call on each rank tags=["given"]
+def collect(grad_w, grad_b, mp_size):
+    answer = collect_weight_grad(grad_w, grad_b, dp_group(mp_size))
+    return answer, grad_w, grad_b
+
+
+def compare(check, grads, mesh):
+    """Call with each rank's (grad_w, grad_b), and expect the means over the columns of the grid."""
+    answers = ranks.call(collect, [dict(grad_w=w, grad_b=b, mp_size=mesh.mp_size) for w, b in grads], show=check.show)
+    for r, (answer, *given) in enumerate(answers):
+        means = check.tuple(answer, 2, name="collect_weight_grad", rank=r)
+        column = mesh.dp_groups()[mesh.coordinates(r)[1]]
+        needed = 0.0
+        for i, name in enumerate(("grad_w", "grad_b")):
+            want = np.mean([grads[member][i] for member in column], axis=0, dtype=np.float64).astype(given[i].dtype)
+            rtol = 1e-5 if want.dtype == np.float32 else 1e-12
+            cause = "the sum instead of the mean, or the wrong group"
+            check.array(means[i], want, name=f"the collected {name}", rank=r, cause=cause, rtol=rtol, contiguous=True)
+            check.array(given[i], grads[r][i], name=f"{name}, after the call,", rank=r, cause="an operation in place")
+            needed += wire_bytes("Allreduce", mesh.dp_size, want.nbytes + 2 * mesh.dp_size * want.itemsize)  # some pad the array
+        check.sent(ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="an all-reduce of each sends least")
+
+
+# %% Check tags=["given"]
+for mesh in (Mesh(1, 4), Mesh(2, 2)):
+    check = Check(f"collect_weight_grad, mp_size={mesh.mp_size}, dp_size={mesh.dp_size}")
+    compare(check, [(np.full((3, 2), r, np.float32), np.arange(2, dtype=np.float32) * r) for r in range(4)], mesh)
+    check.passed()
+
+# %% [markdown]
+# ## See it
+#
+# The bias gradients of the worked example, through your function.
+
+# %% Draw the mean tags=["given"]
+before = ranks.pull("own")
+answers = ranks.call(collect, [dict(grad_w=np.zeros(1), grad_b=b, mp_size=1) for b in before])
+plots.exchange(before, [answer[1] for answer, *_ in answers], "Your collect_weight_grad over four ranks")
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other grids, shapes and dtypes, and also count the bytes that you send.
+
+# %% Test: the mean in every grid tags=["test"] points=7
+### BEGIN HIDDEN TESTS
+check = Check("collect_weight_grad", show=False)
+for mesh in grids(4):
+    for dtype in (np.float32, np.float64):
+        rows, columns = (int(n) for n in check.random.integers(5, 12, 2))
+        check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
+        normal = check.random.standard_normal
+        compare(check, [(normal((rows, columns)).astype(dtype), normal(columns).astype(dtype)) for _ in range(4)], mesh)
+### END HIDDEN TESTS
+
+# %% Test: any shape tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = Check("collect_weight_grad", show=False)
+for shape_w, shape_b in (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3))):
+    mesh = Mesh(*[(1, 4), (2, 2)][int(check.random.integers(2))])
+    dtypes = check.random.permutation([np.float32, np.float64])
+    check.case = (
+        f"mp_size {mesh.mp_size}, grad_w of shape {shape_w}, grad_b of shape {shape_b}, dtypes {[np.dtype(d).name for d in dtypes]}"
+    )
+    grads = [[np.asarray(check.random.standard_normal(s), d) for s, d in zip((shape_w, shape_b), dtypes, strict=True)] for _ in range(4)]
+    compare(check, grads, mesh)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# The perceptron of part 10 has 784 inputs, 256 hidden units and 10 classes. Here is what a rank sends in a step to average its part of
+# the gradients. Unlike the exchanges of parts 03 to 06, it does not depend on the batch.
+
+
+# %% Count the bytes tags=["given"]
+def step(mp_size):
+    for inputs, outputs in ((784, 256 // mp_size), (256 // mp_size, 10)):
+        collect_weight_grad(np.ones((inputs, outputs), np.float32), np.ones(outputs, np.float32), dp_group(mp_size))
+
+
+moved = []
+for mesh in (Mesh(1, 4), Mesh(2, 2)):
+    ranks.call(step, dict(mp_size=mesh.mp_size))
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends in a step to average gradients", ["mp 1, dp 4", "mp 2, dp 2"])
+
+# %% [markdown]
+# In memory, the collected gradients come on top of the rank's own.
+
+# %% Draw the memory tags=["given"]
+(mean_w, _), own_w, _ = ranks.call(collect, dict(grad_w=np.ones((784, 256), np.float32), grad_b=np.ones(256, np.float32), mp_size=1))[0]
+plots.bars({"its own": own_w.nbytes, "and the mean": own_w.nbytes + mean_w.nbytes}, "Gradient of fc1's weight on each rank", "bytes")
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. When the ranks have unequally many samples, the mean of the means is wrong. What would you exchange then?
+# 2. The gradient of fc2 is ready before that of fc1. What could a rank do with the time? (Part 13 does it.)
+#
+# The last cells save your function to `func_impl.py`, where part 10 finds it, and stop the ranks.
+
+# %% Save the functions tags=["given"]
+from course_lib import saving
+
+saving.save(ranks, "collect_weight_grad")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

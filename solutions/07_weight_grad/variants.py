@@ -1,0 +1,144 @@
+"""Answers to part 07: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(10)
+def collect_weight_grad__sum(grad_w, grad_b, dp_comm):
+    """Forgets to divide."""
+    sum_w, sum_b = np.empty_like(grad_w), np.empty_like(grad_b)
+    dp_comm.Allreduce(grad_w, sum_w)
+    dp_comm.Allreduce(grad_b, sum_b)
+    return sum_w, sum_b
+
+
+@loses(10)
+def collect_weight_grad__weight_only(grad_w, grad_b, dp_comm):
+    """Averages the weight's gradient only."""
+    mean = np.empty_like(grad_w)
+    dp_comm.Allreduce(grad_w, mean)
+    return mean / grad_w.dtype.type(dp_comm.Get_size()), grad_b
+
+
+@loses(10)
+def collect_weight_grad__float64(grad_w, grad_b, dp_comm):
+    """np.zeros without a dtype."""
+    sum_w, sum_b = np.zeros(grad_w.shape), np.zeros(grad_b.shape)
+    dp_comm.Allreduce(grad_w.astype(float), sum_w)
+    dp_comm.Allreduce(grad_b.astype(float), sum_b)
+    return sum_w / dp_comm.Get_size(), sum_b / dp_comm.Get_size()
+
+
+@loses(10)
+def collect_weight_grad__float32(grad_w, grad_b, dp_comm):
+    """Averages in float32, and says float64."""
+    means = []
+    for grad in (grad_w, grad_b):
+        mean = np.empty(grad.shape, np.float32)
+        dp_comm.Allreduce(grad.astype(np.float32), mean)
+        means.append((mean / dp_comm.Get_size()).astype(grad.dtype))
+    return tuple(means)
+
+
+@loses(10)
+def collect_weight_grad__all_ranks(grad_w, grad_b, dp_comm):
+    """Averages over all ranks instead of the group."""
+    mean_w, mean_b = np.empty_like(grad_w), np.empty_like(grad_b)
+    comm.Allreduce(grad_w, mean_w)
+    comm.Allreduce(grad_b, mean_b)
+    mean_w /= comm.Get_size()
+    mean_b /= comm.Get_size()
+    return mean_w, mean_b
+
+
+@loses(10)
+def collect_weight_grad__in_place(grad_w, grad_b, dp_comm):
+    """Changes its arguments."""
+    from mpi4py import MPI
+
+    for grad in (grad_w, grad_b):
+        dp_comm.Allreduce(MPI.IN_PLACE, grad)
+        grad /= dp_comm.Get_size()
+    return grad_w, grad_b
+
+
+@loses(10)
+def collect_weight_grad__gathers(grad_w, grad_b, dp_comm):
+    """Right values, by sending every gradient to every rank."""
+    means = []
+    for grad in (grad_w, grad_b):
+        every = np.empty((dp_comm.Get_size(), *grad.shape), grad.dtype)
+        dp_comm.Allgather(grad, every)
+        means.append(np.asarray(every.mean(axis=0, dtype=grad.dtype), grad.dtype))
+    return tuple(means)
+
+
+@loses(10)
+def collect_weight_grad__first_rank(grad_w, grad_b, dp_comm):
+    """Every rank but the first of its group keeps its own."""
+    mean_w, mean_b = np.empty_like(grad_w), np.empty_like(grad_b)
+    dp_comm.Allreduce(grad_w, mean_w)
+    dp_comm.Allreduce(grad_b, mean_b)
+    mean_w /= dp_comm.Get_size()
+    mean_b /= dp_comm.Get_size()
+    return (mean_w, mean_b) if dp_comm.Get_rank() == 0 else (grad_w, grad_b)
+
+
+@loses(3)
+def collect_weight_grad__matrices_only(grad_w, grad_b, dp_comm):
+    """Takes the weight for a matrix and the bias for a vector."""
+    rows, columns = grad_w.shape
+    mean_w, mean_b = np.empty((rows, columns), grad_w.dtype), np.empty(columns, grad_b.dtype)
+    dp_comm.Allreduce(grad_w, mean_w)
+    dp_comm.Allreduce(grad_b, mean_b)
+    mean_w /= dp_comm.Get_size()
+    mean_b /= dp_comm.Get_size()
+    return mean_w, mean_b
+
+
+@loses(3)
+def collect_weight_grad__flat_bias(grad_w, grad_b, dp_comm):
+    """Flattens the bias."""
+    mean_w, mean_b = np.empty_like(grad_w), np.empty_like(grad_b).ravel()
+    dp_comm.Allreduce(grad_w, mean_w)
+    dp_comm.Allreduce(grad_b, mean_b)
+    mean_w /= dp_comm.Get_size()
+    mean_b /= dp_comm.Get_size()
+    return mean_w, mean_b
+
+
+@loses(10)
+def collect_weight_grad__deadlock(grad_w, grad_b, dp_comm):
+    """Only the first rank of a group averages the bias."""
+    mean_w, mean_b = np.empty_like(grad_w), np.empty_like(grad_b)
+    dp_comm.Allreduce(grad_w, mean_w)
+    if dp_comm.Get_rank() == 0:
+        dp_comm.Allreduce(grad_b, mean_b)
+    return mean_w / dp_comm.Get_size(), mean_b / dp_comm.Get_size()
+
+
+@right
+def collect_weight_grad__divided_first(grad_w, grad_b, dp_comm):
+    """Divides before it sums, in place."""
+    from mpi4py import MPI
+
+    mean_w = np.asarray(grad_w / grad_w.dtype.type(dp_comm.Get_size()))
+    mean_b = np.asarray(grad_b / grad_b.dtype.type(dp_comm.Get_size()))
+    dp_comm.Allreduce(MPI.IN_PLACE, mean_b)
+    dp_comm.Allreduce(MPI.IN_PLACE, mean_w)
+    return [mean_w, mean_b]
+
+
+@right
+def collect_weight_grad__fused(grad_w, grad_b, dp_comm):
+    """Both gradients in one exchange where they have one dtype."""
+    if grad_w.dtype != grad_b.dtype:
+        means = np.empty_like(grad_w), np.empty_like(grad_b)
+        for grad, mean in zip((grad_w, grad_b), means, strict=True):
+            dp_comm.Allreduce(grad, mean)
+        return tuple(mean / mean.dtype.type(dp_comm.Get_size()) for mean in means)
+    both = np.concatenate([grad_w.ravel(), grad_b.ravel()])
+    mean = np.empty_like(both)
+    dp_comm.Allreduce(both, mean)
+    mean /= dp_comm.Get_size()
+    return mean[: grad_w.size].reshape(grad_w.shape), mean[grad_w.size :].reshape(grad_b.shape)
