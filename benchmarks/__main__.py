@@ -8,9 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import autograding, collectives, starting
+from benchmarks import autograding, collectives, starting, training
 
-BENCHES = {"start": starting.figures, "collectives": collectives.figures, "autograde": autograding.figures}
+BENCHES = {
+    "start": starting.figures,
+    "collectives": collectives.figures,
+    "training": training.figures,
+    "autograde": autograding.figures,
+}
 
 # A figure: name, values of several turns, and the most that their median may be.
 Figure = tuple[str, list[float], float]

@@ -121,7 +121,7 @@ class Communicator:
         entry[0] += 1
         entry[1] += recv.nbytes
         if memory.held is not None:
-            memory.held.add("communication buffers", recv)
+            memory.held.exchanged(send, recv)
         group.finish(request, ALLREDUCE)
 
     def Allgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
@@ -152,7 +152,8 @@ class Communicator:
         group.meet(ALLGATHER, recv.dtype.num, count, 0)
         group.finish(group.mpi.Iallgather(send, recv), ALLGATHER)
         _count(group.counts["Allgather"], recv.nbytes)
-        memory.track("communication buffers", recv)
+        if memory.held is not None:
+            memory.held.exchanged(send, recv)
 
     def Reduce_scatter(
         self,
@@ -204,7 +205,8 @@ class Communicator:
         group.meet(REDUCE_SCATTER, recv.dtype.num, send.size, _code(op) + (hash(tuple(recvcounts)) & 0xFFFFFF) * 16)
         group.finish(group.mpi.Ireduce_scatter(send, recv, recvcounts, op), REDUCE_SCATTER)
         _count(group.counts[place], send.nbytes)
-        memory.track("communication buffers", recv)
+        if memory.held is not None:
+            memory.held.exchanged(send, recv)
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator | MPI.Comm:
         """Divide the group: ranks with the same color form a new group, ordered by key.

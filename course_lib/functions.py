@@ -93,3 +93,12 @@ def load(folder: str | Path) -> SimpleNamespace:
             raise ImportError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
         found.update({n: v for n, v in vars(module).items() if not n.startswith("__")})
     return SimpleNamespace(**found)
+
+
+def missing(functions: object) -> dict[str, list[str]]:
+    """The functions that are not there yet, by the notebook that they are written in."""
+    todo: dict[str, list[str]] = {}
+    for name, (notebook, _) in NOTEBOOKS.items():
+        if not callable(getattr(functions, name, None)):
+            todo.setdefault(notebook, []).append(name)
+    return todo

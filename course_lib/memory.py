@@ -39,7 +39,7 @@ class Held:
         self._arrays: dict[int, tuple[weakref.ref, str, int]] = {}
 
     def add(self, kind: str, array: np.ndarray) -> None:
-        """Count an array until it is gone; its memory counts once, whoever looks at it."""
+        """Count an array until it is gone; its memory counts once, by what was said of it last."""
         if kind not in self.now:
             raise ValueError(f"memory: {kind!r} is no kind of memory; there are {', '.join(KINDS)}.")
         while isinstance(array.base, np.ndarray):
@@ -56,6 +56,14 @@ class Held:
         self.now[kind] += nbytes
         if sum(self.now.values()) > sum(self.peak.values()):
             self.peak = dict(self.now)
+
+    def exchanged(self, *buffers: object) -> None:
+        """Count the arrays of a collective as communication buffers, unless they are known as something else."""
+        for array in buffers:
+            while isinstance(getattr(array, "base", None), np.ndarray):
+                array = array.base
+            if isinstance(array, np.ndarray) and id(array) not in self._arrays:
+                self.add("communication buffers", array)
 
     def _remove(self, key: int) -> None:
         _, kind, nbytes = self._arrays.pop(key)
@@ -77,6 +85,8 @@ def watch() -> Iterator[Held]:
     """
     global held
     before, held = held, Held()
+    # NumPy's scratch space, 32 KB for an operation that broadcasts, is no tensor: keep it small meanwhile.
+    scratch = np.setbufsize(512)
     traced = tracemalloc.is_tracing()
     if not traced:
         tracemalloc.start()
@@ -88,6 +98,7 @@ def watch() -> Iterator[Held]:
         held.true_peak = tracemalloc.get_traced_memory()[1] - base
         if not traced:
             tracemalloc.stop()
+        np.setbufsize(scratch)
         held = before
 
 

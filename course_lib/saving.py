@@ -9,8 +9,12 @@ from __future__ import annotations
 import ast
 import builtins
 import os
+import re
+import symtable
 from collections.abc import Iterable
 from pathlib import Path
+
+from IPython.core.inputtransformer2 import TransformerManager
 
 from course_lib.functions import NOTEBOOKS
 
@@ -120,8 +124,13 @@ def _definitions(cells: Iterable[str]) -> dict[str, ast.stmt]:
     """What cells define at their top level, by name; of several definitions, the last."""
     found: dict[str, ast.stmt] = {}
     for cell in cells:
-        source = "\n".join("" if line.startswith(("%", "!", "# %%")) else line for line in cell.splitlines())
-        for node in ast.parse(source).body:
+        source = re.sub(r"\A\s*%%.*", "", cell)
+        try:
+            body = ast.parse(source).body
+        except SyntaxError:
+            source = TransformerManager().transform_cell(source)  # a line magic, or a shell command
+            body = ast.parse(source).body
+        for node in body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 names = [node.name]
             elif isinstance(node, IMPORTS):
@@ -169,8 +178,6 @@ def _free_names(node: ast.stmt) -> set[str]:
     """Names that a definition reads and does not define itself (as Python's own compiler sees it)."""
     if isinstance(node, IMPORTS):
         return set()
-    import symtable
-
     free: set[str] = set()
 
     def visit(table: symtable.SymbolTable) -> None:

@@ -30,18 +30,14 @@ def write(folder: str | Path) -> list[Path]:
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    written: dict[Path, None] = {}
+    cells: list[str] = []
     for part in parts():
-        names = [name for name, (notebook, _) in NOTEBOOKS.items() if notebook == part]
-        if not names:
-            continue
-        cells = [c.source for c in build.build(part).cells if c.cell_type == "code" and c.source.startswith("%%px")]
-        cells = [re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", cell, flags=re.MULTILINE) for cell in cells]
-        for file in {NOTEBOOKS[name][1] for name in names}:
-            path = folder / file
-            saving.write(path, [name for name in names if NOTEBOOKS[name][1] == file], cells)
-            written[path] = None
-    return list(written)
+        sources = [c.source for c in build.build(part).cells if c.cell_type == "code" and c.source.startswith("%%px")]
+        cells += [re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", source, flags=re.MULTILINE) for source in sources]
+    files = sorted({file for _, file in NOTEBOOKS.values()})
+    for file in files:
+        saving.write(folder / file, [name for name, (_, home) in NOTEBOOKS.items() if home == file], cells)
+    return [folder / file for file in files]
 
 
 def main() -> None:

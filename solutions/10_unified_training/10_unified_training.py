@@ -1,0 +1,183 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 8
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 10 Unified training
+#
+# **You will see** your own functions train a model on real images: data parallel, tensor parallel, and both at once.
+#
+# *Nothing to grade. About 30 minutes.*
+
+# %% Start the ranks tags=["given"]
+import sys
+from dataclasses import asdict
+
+import numpy as np
+from tqdm import tqdm
+
+from course_lib import cluster, functions, plots
+from course_lib.mesh import Mesh
+from course_lib.training import Config
+
+ranks = cluster.start(8)
+
+# %% Set up the ranks tags=["given"]
+# %%px
+from course_lib import functions, training
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank = comm.Get_rank()
+run = None
+
+
+def prepare(config):
+    """Make this rank's part of a run; ranks beyond the grid take no part."""
+    global run
+    config = training.Config(**config)
+    part = comm.Split(color=int(rank >= config.ranks), key=rank)
+    run = training.Run(config, functions.load("."), part) if rank < config.ranks else None
+    return run.total if run else 0
+
+
+def steps(count):
+    """Train for some steps; the losses."""
+    return run.steps(count) if run else []
+
+
+def finish():
+    """Test accuracy, bytes that this rank sent in a step, and its peak memory."""
+    return (run.accuracy(), run.moved(), run.memory()) if run else None
+
+
+# %% [markdown]
+# ## Your functions
+#
+# The notebooks 01 to 07 saved them next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell says which are still
+# missing. (Lecturers: `python -m grading.reference my_work` writes the solutions there.)
+
+# %% Look for the functions tags=["given"]
+todo = functions.missing(functions.load("."))
+for notebook, names in todo.items():
+    print(f"Not there yet: {', '.join(names)}. Finish {notebook} and run its last cells.")
+if not todo:
+    print("All eleven functions are there.")
+
+# %% [markdown]
+# ## A run
+#
+# Here is the grid of the run below. A row holds one copy of the model, split among its ranks. A column holds the same part of each copy,
+# and averages its gradients.
+
+# %% Draw the grid tags=["given"]
+mesh = Mesh(mp_size=2, dp_size=4)
+plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=2, dp_size=4")
+
+# %% [markdown]
+# The model is a perceptron: 64 pixels, 256 hidden units with ReLU, 10 classes. One epoch on the handwritten digits takes 60 steps of 24
+# images, over all ranks. With `fashion-mnist` or `mnist` instead of `digits`, it has 784 pixels, and an epoch 2,500 steps.
+
+# %% How a run goes tags=["given"]
+DATA = "digits"  # or "fashion-mnist", "mnist"
+results = {}
+
+
+def train(**sizes):
+    """Train on a grid; the results are kept under its name."""
+    config = Config(data=DATA, **sizes)  # says so if the sizes do not fit
+    total, losses = ranks.call("prepare", {"config": asdict(config)})[0], []
+    with tqdm(total=total, desc=config.name, unit="step", file=sys.stdout) as bar:
+        while len(losses) < total:
+            losses += ranks.call("steps", {"count": -(-total // 40)})[0]
+            bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+            bar.update(len(losses) - bar.n)
+    accuracy, moved, held = ranks.call("finish")[0]
+    print(f"{config.name}: test accuracy {accuracy:.3f} after {config.epochs} epoch{'s' if config.epochs > 1 else ''}")
+    results[config.name] = dict(config=config, losses=losses, accuracy=accuracy, moved=moved, held=held)
+
+
+# %% Train
+train(mp_size=2, dp_size=4, megatron=True)
+
+# %% Draw the loss tags=["given"]
+last = results[list(results)[-1]]
+plots.losses({"": last["losses"]}, f"{last['config'].name} on {DATA}: test accuracy {last['accuracy']:.3f}")
+
+# %% [markdown]
+# Try other sizes in the cell above: `mp_size` 1, 2, 4, 8 in Megatron style, 1 or 2 in naive style, `dp_size` 1, 2, 4, 8, at most 8 ranks;
+# also `lr=0.05`, `epochs=3`, `batch_size=96`. What do you expect of the loss when the grid changes and nothing else does?
+
+# %% [markdown]
+# ## Every configuration
+#
+# The same training on one rank, on two, four and eight, in both styles.
+
+# %% Train on every grid tags=["given"]
+results.clear()
+train(mp_size=1, dp_size=1)
+train(mp_size=1, dp_size=2)
+for mp_size, dp_size in ((2, 1), (2, 2)):
+    train(mp_size=mp_size, dp_size=dp_size)
+    train(mp_size=mp_size, dp_size=dp_size, megatron=True)
+train(mp_size=4, dp_size=2, megatron=True)
+
+# %% Draw the losses tags=["given"]
+plots.losses({name: r["losses"] for name, r in results.items()}, "The loss on every grid: one line, drawn seven times")
+
+# %% [markdown]
+# All grids begin with the same weights and see the same batches, so they compute the same, up to rounding. How far apart are they?
+
+# %% Compare with one rank tags=["given"]
+one = np.array(results["mp 1, dp 1"]["losses"])
+for name, r in results.items():
+    print(
+        f"{name:<24} accuracy {r['accuracy']:.4f}   largest relative difference of the loss {np.max(np.abs(r['losses'] - one) / one):.1e}"
+    )
+
+# %% [markdown]
+# ## What it costs
+#
+# What rank 0 sent in a step, by operation and group. Compare the two styles, then the two groups. Which part grows with the batch, and which
+# with the model?
+
+# %% Draw the traffic tags=["given"]
+meshes = [Mesh(r["config"].mp_size, r["config"].dp_size) for r in results.values()]
+
+
+def group(bar, members):
+    return "mp group" if tuple(members) in meshes[bar].mp_groups() else "dp group"
+
+
+plots.traffic([r["moved"] for r in results.values()], f"Bytes that rank 0 sent in a step, {DATA}", list(results), group)
+
+# %% [markdown]
+# And what a rank held at its peak. Beside the account of the arrays stands what Python's own `tracemalloc` saw.
+
+# %% Draw the memory tags=["given"]
+plots.memory({name: r["held"] for name, r in results.items()}, f"Peak memory of rank 0, {DATA}")
+
+# %% [markdown]
+# Data parallelism leaves the parameters whole on each rank, and adds a buffer for the gradients that arrive. Tensor parallelism cuts both.
+# Part 08 cuts them along the data parallel group, too.
+#
+# The same from a shell, in the course folder:
+#
+# ```
+# mpiexec -n 4 python -m course_lib.training --mp-size 2 --dp-size 2 --megatron-mp --data fashion-mnist
+# ```
+#
+# ## Questions worth arguing about
+#
+# 1. You may use 8 ranks on 2 machines with a slow cable between them. Which grid, and which ranks on which machine?
+# 2. The batch is twice as large. Which bars of the two pictures change, and by how much? Guess, then try.
+# 3. Megatron with `mp_size=8` and `dp_size=1` moves few bytes here. Why is it still not how one would train this model?
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()
