@@ -1,0 +1,54 @@
+"""Notebooks that are not graded run from top to bottom, as a lecturer would run them."""
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from grading import build, reference
+
+
+def run(part, folder):
+    """The executed notebook's code cells, by id."""
+    notebook = build.build(part)
+    NotebookClient(notebook, timeout=120, allow_errors=True, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    nbformat.validate(notebook)
+    return {c.id: c for c in notebook.cells if c.cell_type == "code"}
+
+
+def errors(cells):
+    return {name: o.evalue for name, c in cells.items() for o in c.outputs if o.output_type == "error"}
+
+
+def printed(cell):
+    return "".join(o.text for o in cell.outputs if o.output_type == "stream")
+
+
+@pytest.fixture
+def solved(tmp_path):
+    """A student's folder with all functions."""
+    reference.write(tmp_path)
+    return tmp_path
+
+
+def test_unified_training_runs_every_configuration(solved):
+    cells = run("10_unified_training", solved)
+    assert errors(cells) == {}
+    assert "All eleven functions are there" in printed(cells["look-for-the-functions"])
+    lines = printed(cells["compare-with-one-rank"]).splitlines()
+    names = ["mp 1, dp 1", "mp 1, dp 2", "naive mp 2, dp 1", "Megatron mp 2, dp 1", "naive mp 2, dp 2", "Megatron mp 2, dp 2"]
+    assert [line.split(" accuracy")[0].strip() for line in lines] == [*names, "Megatron mp 4, dp 2"]
+    for line in lines:
+        assert float(line.split("accuracy ")[1].split()[0]) >= 0.90
+        assert float(line.split()[-1]) <= 1e-5
+    figures = [n for n, c in cells.items() if any("image/png" in o.get("data", {}) for o in c.outputs)]
+    assert figures == ["draw-the-grid", "draw-the-loss", "draw-the-losses", "draw-the-traffic", "draw-the-memory"]
+
+
+def test_unified_training_says_which_notebook_is_not_finished(solved):
+    path = solved / "func_impl.py"
+    path.write_text(path.read_text().replace("def collect_weight_grad", "def collect_weight_gard"))
+    cells = run("10_unified_training", solved)
+    assert "Not there yet: collect_weight_grad. Finish 07_weight_grad" in printed(cells["look-for-the-functions"])
+    said = errors(cells)["train"]
+    assert "collect_weight_grad is missing. Finish the notebook 07_weight_grad" in said
+    assert "collect_weight_gard: a misspelling?" in said
