@@ -7,6 +7,7 @@ memory is given back.
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 import weakref
 from collections.abc import Iterator
@@ -115,3 +116,29 @@ def track(kind: str, array: np.ndarray) -> np.ndarray:
     if held is not None:
         held.add(kind, array)
     return array
+
+
+def alive() -> int:
+    """Bytes of all NumPy arrays that this process can still reach, wherever they are kept.
+
+    In a variable, an attribute, a closure, a list, a module: every object that Python's garbage
+    collector knows is followed. Of views, the array that owns the memory counts, once.
+    """
+    owners: dict[int, int] = {}
+    seen: set[int] = set()
+    todo = gc.get_objects()
+    while todo:
+        thing = todo.pop()
+        found = list(thing.flat) if isinstance(thing, np.ndarray) else gc.get_referents(thing)
+        for other in found:
+            if isinstance(other, np.ndarray):
+                while isinstance(other.base, np.ndarray):
+                    other = other.base
+                owners[id(other)] = other.nbytes
+                follow = other.dtype.hasobject
+            else:  # tuples and dicts that hold only arrays are not among the collector's objects
+                follow = isinstance(other, (tuple, dict, list)) and not gc.is_tracked(other)
+            if follow and id(other) not in seen:
+                seen.add(id(other))
+                todo.append(other)
+    return sum(owners.values())

@@ -10,7 +10,7 @@ from grading.paths import ROOT
 
 NAME = "distributed-training-course"
 # Tests that need solutions/ or grading/ stay here, too: they tell what the answers are.
-LEFT_OUT = ("solutions/", "grading/", "tests/grading/", "benchmarks/", ".ci/", ".git")
+LEFT_OUT = ("solutions/", "grading/", "tests/grading/", "tests/solved/", "benchmarks/", ".ci/", ".git")
 
 
 def files() -> list[Path]:

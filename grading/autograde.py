@@ -73,7 +73,9 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
         return []
     print(f"{part}: {len(todo)} to grade, {done} graded before. {sandbox.notice()}")
     count = json.loads(source.read_text())["metadata"]["course"]["ranks"]
-    os.environ.update(sandbox.settings())
+    settings = sandbox.settings()
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
     failed, ready = [], launcher.launch(count)
     try:
         with tqdm(total=len(todo), unit="hand-in") as bar:
@@ -94,6 +96,8 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
                 bar.update()
     finally:
         os.environ.pop(ranks.PRESTARTED, None)
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
         if ready:
             ready.stop()
     return failed

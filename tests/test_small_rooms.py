@@ -186,7 +186,7 @@ def test_no_file_and_no_network_gets_a_sentence(tmp_path, monkeypatch):
 def test_figures_are_drawn_from_what_ranks_hold():
     x = np.arange(40).reshape(10, 4)
     picture = plots.holdings(x, [x[:5], x[5:]], "Rows")
-    assert "rank 0 rows 0–4; rank 1 rows 5–9" in picture.text
+    assert "rank 0 rows 0–4 of all columns; rank 1 rows 5–9" in picture.text
     data, size = picture._repr_mimebundle_()
     assert data["image/png"].startswith(b"\x89PNG") and size["image/png"]["width"] > 100
     guess = plots.exchange([np.arange(2)] * 3, [np.arange(2)] * 3, "Same.", (1, [0, 5]))
