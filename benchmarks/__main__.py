@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import autograding, collectives, starting, training
+from benchmarks import autograding, collectives, starting, training, zero
 
 BENCHES = {
     "start": starting.figures,
     "collectives": collectives.figures,
     "training": training.figures,
+    "zero": zero.figures,
     "autograde": autograding.figures,
 }
 

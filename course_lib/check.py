@@ -74,6 +74,7 @@ class Check:
         rank: int,
         cause: str = "",
         rtol: float = 0.0,
+        scale: float | None = None,
         dtype: bool = True,
         contiguous: bool = False,
     ) -> None:
@@ -90,7 +91,10 @@ class Check:
         cause : str
             The usual cause of wrong values.
         rtol : float
-            Tolerance, relative to the largest magnitude in `want`; 0 for equal to the last bit.
+            Tolerance, relative to `scale`; 0 for equal to the last bit.
+        scale : float, optional
+            The largest magnitude in `want` by default. Where `want` is a small part of a sum, or may
+            cancel to nearly nothing, the magnitude of what was summed.
         """
         if not isinstance(got, np.ndarray):
             self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short(got)}", "a missing return, or values in another order")
@@ -102,7 +106,8 @@ class Check:
         if contiguous and not got.flags.c_contiguous:
             hint = "a slice of columns, a transpose or an order other than C; np.ascontiguousarray makes a copy that MPI can send"
             self.fail(f"{name} on rank {rank} is not C-contiguous", hint)
-        tolerance = rtol * float(np.max(np.abs(want), initial=0)) if rtol else 0
+        scale = float(np.max(np.abs(want), initial=0)) if scale is None else scale
+        tolerance = rtol * scale
         wrong = ~(np.abs(got - want) <= tolerance) if rtol else ~(got == want)
         if np.any(wrong):
             where = tuple(int(i) for i in np.argwhere(wrong)[0])

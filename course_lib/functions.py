@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 FUNC_IMPL = "func_impl.py"
 DATA_SPLIT = "data_parallel_preprocess.py"
+ZERO = "zero_dp_stage3.py"
 
 # Where a function is written, and the file that it is saved to (the original hand-in files).
 NOTEBOOKS = {
@@ -27,6 +28,8 @@ NOTEBOOKS = {
     "megatron_collect_backward_output": ("06_megatron_backward", FUNC_IMPL),
     "megatron_collect_backward_x": ("06_megatron_backward", FUNC_IMPL),
     "collect_weight_grad": ("07_weight_grad", FUNC_IMPL),
+    "ZeroDPStage3FCLayer": ("08_zero3_layer", ZERO),
+    "ZeroDPAdam": ("09_zero3_adam", ZERO),
 }
 
 
@@ -81,7 +84,7 @@ def load(folder: str | Path) -> SimpleNamespace:
         A file is there and cannot be imported; the message says why.
     """
     found: dict[str, object] = {}
-    for file in (DATA_SPLIT, FUNC_IMPL):
+    for file in (DATA_SPLIT, FUNC_IMPL, ZERO):
         path = Path(folder) / file
         if not path.exists():
             continue
@@ -95,10 +98,10 @@ def load(folder: str | Path) -> SimpleNamespace:
     return SimpleNamespace(**found)
 
 
-def missing(functions: object) -> dict[str, list[str]]:
-    """The functions that are not there yet, by the notebook that they are written in."""
+def missing(functions: object, files: tuple[str, ...] = (DATA_SPLIT, FUNC_IMPL)) -> dict[str, list[str]]:
+    """The functions of these files that are not there yet, by the notebook that they are written in."""
     todo: dict[str, list[str]] = {}
-    for name, (notebook, _) in NOTEBOOKS.items():
-        if not callable(getattr(functions, name, None)):
+    for name, (notebook, file) in NOTEBOOKS.items():
+        if file in files and not callable(getattr(functions, name, None)):
             todo.setdefault(notebook, []).append(name)
     return todo

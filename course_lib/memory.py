@@ -28,6 +28,8 @@ class Held:
         Bytes held at this moment, by kind.
     peak : dict of str to int
         The same at the moment when the sum was largest.
+    most : dict of str to int
+        For each kind, the most that was held of it at once.
     true_peak : int
         The most bytes that Python and NumPy had allocated at once since the account began, as
         tracemalloc saw it; known when the ``with`` block has ended.
@@ -35,7 +37,7 @@ class Held:
 
     def __init__(self):
         self.now = dict.fromkeys(KINDS, 0)
-        self.peak = dict(self.now)
+        self.peak, self.most = dict(self.now), dict(self.now)
         self.true_peak = 0
         self._arrays: dict[int, tuple[weakref.ref, str, int]] = {}
 
@@ -55,6 +57,7 @@ class Held:
             nbytes = array.nbytes
         self._arrays[key] = (weakref.ref(array, lambda _, key=key: self._remove(key)), kind, nbytes)
         self.now[kind] += nbytes
+        self.most[kind] = max(self.most[kind], self.now[kind])
         if sum(self.now.values()) > sum(self.peak.values()):
             self.peak = dict(self.now)
 

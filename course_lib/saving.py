@@ -49,12 +49,12 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
 
 
 def unfinished(name: str, cells: Iterable[str]) -> bool:
-    """Whether no cell defines the function, or it still ends as the exercise came."""
+    """Whether no cell defines the function or class, or a gap of it is still as the exercise came."""
     defined = _definitions(cells).get(name)
     if not isinstance(defined, (ast.FunctionDef, ast.ClassDef)):
         return True
-    last = defined.body[-1]
-    return isinstance(last, ast.Raise) and "NotImplementedError" in ast.unparse(last)
+    bodies = [n.body for n in ast.walk(defined) if isinstance(n, ast.FunctionDef)]
+    return any(isinstance(body[-1], ast.Raise) and "NotImplementedError" in ast.unparse(body[-1]) for body in bodies)
 
 
 def write(path: Path, names: list[str], cells: Iterable[str]) -> None:

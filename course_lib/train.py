@@ -26,15 +26,15 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     default = Config()
     parser = argparse.ArgumentParser(prog="python -m course_lib.training", description="Train the perceptron on a grid of ranks.")
     parser.add_argument("--mp-size", type=int, default=1, help="ranks in a model parallel group")
-    parser.add_argument("--dp-size", type=int, default=1, help="ranks in a data parallel group")
+    parser.add_argument("--dp-size", type=int, help="ranks in a data parallel group (1)")
     parser.add_argument("--megatron-mp", action="store_true", help="Megatron's style of model parallelism instead of the naive one")
     parser.add_argument("--data", choices=datasets.NAMES, default=default.data)
     parser.add_argument("--epochs", type=int, default=default.epochs)
     parser.add_argument("--batch-size", type=int, default=default.batch_size, help="samples in a step, over all ranks")
-    parser.add_argument("--lr", type=float, default=default.lr, help=f"learning rate ({default.lr:g})")
-    parser.add_argument(
-        "--functions", type=Path, default=Path("my_work"), help="folder with your func_impl.py and data_parallel_preprocess.py"
-    )
+    parser.add_argument("--lr", type=float, help="learning rate (0.15, or 0.003 for Adam)")
+    parser.add_argument("--optimizer", choices=("sgd", "adam"), default=default.optimizer)
+    parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="stage of ZeRO, with Adam; --dp-size is then all ranks by default")
+    parser.add_argument("--functions", type=Path, default=Path("my_work"), help="folder with your func_impl.py and its companions")
     return parser.parse_args(words)
 
 
@@ -79,13 +79,14 @@ def _prepare(comm: Communicator, first: bool, words: list[str] | None) -> tuple:
     with contextlib.nullcontext() if first else contextlib.redirect_stderr(io.StringIO()):
         a = parse(words)
     try:
-        config = Config(a.mp_size, a.dp_size, a.megatron_mp, a.data, a.epochs, a.batch_size, a.lr)
+        dp_size = a.dp_size if a.dp_size is not None else 1 if a.zero is None else comm.Get_size()
+        config = Config(a.mp_size, dp_size, a.megatron_mp, a.data, a.epochs, a.batch_size, a.lr, optimizer=a.optimizer, zero=a.zero or 0)
         functions = students.load(a.functions)
     except (ValueError, ImportError) as error:
         raise Refused(error) from None
     if comm.Get_size() != config.ranks:
         raise Refused(
-            f"--mp-size {a.mp_size} and --dp-size {a.dp_size} need {config.ranks} ranks, and mpiexec started {comm.Get_size()}: "
+            f"--mp-size {a.mp_size} and --dp-size {dp_size} need {config.ranks} ranks, and mpiexec started {comm.Get_size()}: "
             f"use mpiexec -n {config.ranks}."
         )
     return config, functions

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib import datasets, memory, traffic
+from course_lib import datasets, memory, traffic, zero
 from course_lib import functions as students
 from course_lib.layers import MLP, check_dims
 
@@ -33,12 +33,16 @@ class Config:
     epochs : int
     batch_size : int
         Samples in a step, over all ranks.
-    lr : float
-        Learning rate.
+    lr : float, optional
+        Learning rate; by default 0.15 for plain gradient descent, and 0.003 for Adam.
     hidden : int
         Hidden units.
     seed : int
         Of the weights and of the order of the samples.
+    optimizer : str
+        "sgd", plain gradient descent; or "adam", the student's, for mp_size 1.
+    zero : int
+        The stage of ZeRO, 0 to 3; from 1 on it needs Adam.
     dtype : str
         "float32", or "float64" to look at rounding.
 
@@ -54,12 +58,25 @@ class Config:
     data: str = "digits"
     epochs: int = 1
     batch_size: int = 24
-    lr: float = 0.15
+    lr: float | None = None
     hidden: int = 256
     seed: int = 0
+    optimizer: str = "sgd"
+    zero: int = 0
     dtype: str = "float32"
 
     def __post_init__(self):
+        if self.lr is None:
+            object.__setattr__(self, "lr", {"sgd": 0.15, "adam": 0.003}.get(self.optimizer, 0.0))
+        if self.optimizer not in ("sgd", "adam"):
+            raise ValueError(f"optimizer must be sgd or adam; got {self.optimizer!r}.")
+        if self.zero not in zero.STAGES:
+            raise ValueError(f"zero, the stage, must be 0 to 3; got {self.zero}.")
+        if self.zero and self.optimizer != "adam":
+            raise ValueError(f"ZeRO stage {self.zero} shards Adam's state, and plain gradient descent has none: choose the optimizer adam.")
+        if self.optimizer == "adam" and self.mp_size > 1:
+            what = f"ZeRO stage {self.zero} is" if self.zero else "Adam and the stages of ZeRO are"
+            raise ValueError(f"{what} for data parallel training, with mp_size 1; got mp_size={self.mp_size}.")
         for name in ("mp_size", "dp_size", "epochs", "batch_size", "hidden"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
@@ -82,7 +99,8 @@ class Config:
     def name(self) -> str:
         """How figures name it, such as "Megatron 2 x 4"."""
         style = "" if self.mp_size == 1 else "Megatron " if self.megatron else "naive "
-        return f"{style}mp {self.mp_size}, dp {self.dp_size}"
+        stage = f", ZeRO stage {self.zero}" if self.optimizer == "adam" else ""
+        return f"{style}mp {self.mp_size}, dp {self.dp_size}{stage}"
 
 
 def batch_order(n: int, batch_size: int, dp_size: int, random: np.random.Generator) -> np.ndarray:
@@ -130,7 +148,7 @@ class Run:
     ----------
     total : int
         Steps in all epochs together.
-    model : MLP
+    model : MLP or zero.Model
     """
 
     def __init__(self, config: Config, functions: object, comm):
@@ -155,8 +173,10 @@ class Run:
         self._batches = np.concatenate([np.arange(batches), *(random.permutation(batches) for _ in range(config.epochs - 1))])
         self.total, self._done, self._moved = len(self._batches), 0, {}
 
-    def _new_model(self) -> MLP:
+    def _new_model(self) -> MLP | zero.Model:
         c = self.config
+        if c.optimizer == "adam":
+            return zero.Model(self.dims, self.comm, c.zero, self.functions, c.lr, c.seed, c.dtype)
         return MLP(self.dims, self.comm, self.functions, c.mp_size, c.dp_size, c.megatron, c.seed, c.dtype)
 
     def steps(self, count: int) -> list[float]:

@@ -5,22 +5,25 @@ Data parallel ranks that all hold everything waste memory. ZeRO (Rajbhandari et 
 n ranks keep 1/n of more and more:
 
     stage 0   nothing sharded: gradients are all-reduced, every rank updates everything
-    stage 1   the optimizer's state: a rank updates its shard, and all gather the parameters
-    stage 2   gradients, too: they are reduce-scattered instead of all-reduced
+    stage 1   the optimizer's state: gradients are reduce-scattered, a rank updates its shard, and
+              all gather the parameters
+    stage 2   gradients, too: a rank keeps its shard of them only
     stage 3   parameters, too: a layer's are gathered when it needs them, and dropped at once
 
-Stages 0 to 2 are here. The layer and the optimizer of stage 3 are the student's, of parts 08
-and 09.
+Stages 0 to 2 are here. The layer of stage 3 is the student's, of part 08, and so is the optimizer
+of all stages, of part 09: it updates the shards that a layer gives it.
 """
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import numpy as np
 from mpi4py import MPI
 
 from course_lib import functions as students
+from course_lib import memory, traffic
 from course_lib.layers import softmax_cross_entropy
 from course_lib.memory import track
 
@@ -41,6 +44,13 @@ class Layer:
         ``(in_dim, out_dim)`` and ``(out_dim,)``, the same on all ranks; they are copied.
     stage : int
         0, 1 or 2.
+
+    Attributes
+    ----------
+    w_shard, grad_w_shard : numpy.ndarray
+        What this rank updates: a view of its shard (of everything at stage 0), and its gradient.
+    b_shard, grad_b_shard : numpy.ndarray
+        Empty, as the bias is in `w_shard`.
     """
 
     def __init__(self, comm, w: np.ndarray, b: np.ndarray, stage: int):
@@ -52,6 +62,10 @@ class Layer:
         self.w, self.b = self._views(self.flat)
         self.w[:], self.b[:] = w, b
         self.grad = track("gradients", np.zeros(shard if stage == 2 else n * shard, w.dtype))
+        if stage == 0:
+            self.mine = slice(None)
+        self.w_shard, self.grad_w_shard = self.flat[self.mine], self.grad if stage == 2 else self.grad[self.mine]
+        self.b_shard, self.grad_b_shard = np.empty(0, w.dtype), np.empty(0, w.dtype)
 
     def _views(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The weight and the bias in a flat array."""
@@ -72,60 +86,21 @@ class Layer:
         np.matmul(self.x.T, grad, out=grad_w)
         np.sum(grad, axis=0, out=grad_b)
         self.x = None
-        if self.stage < 2:
+        if self.stage == 0:
             self.comm.Allreduce(MPI.IN_PLACE, full)
         else:
-            self.comm.Reduce_scatter(full, self.grad)
+            shard = self.grad if self.stage == 2 else np.empty_like(full[self.mine])
+            self.comm.Reduce_scatter(full, shard)
+            if self.stage == 1:  # the whole array stays, of which only this rank's shard is summed
+                full[self.mine] = shard
         return [grad @ self.w.T]
 
-
-class Adam:
-    """Adam (Kingma and Ba, 2015, algorithm 1) for `Layer`: whole at stage 0, on this rank's shard at stages 1 and 2.
-
-    It works block by block, in place, so that it needs no temporary arrays of the model's size.
-
-    Parameters
-    ----------
-    layers : list of Layer
-    lr, beta1, beta2, eps : float
-    """
-
-    BLOCK = 16384  # elements: a block of each array fits into a core's cache
-
-    def __init__(self, layers: list[Layer], lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8):
-        self.layers, self.t = layers, 0
-        self.lr, self.beta1, self.beta2, self.eps = lr, beta1, beta2, eps
-        self.state = []
-        for layer in layers:
-            size = layer.flat.size if layer.stage == 0 else layer.flat[layer.mine].size
-            self.state.append([track("optimizer state", np.zeros(size, layer.flat.dtype)) for _ in range(2)])
-
-    def step(self) -> None:
-        """Update the parameters from the gradients; from stage 1 on, gather what the other ranks have updated."""
-        self.t += 1
-        for layer, (m, v) in zip(self.layers, self.state, strict=True):
-            values = layer.flat if layer.stage == 0 else layer.flat[layer.mine]
-            grads = layer.grad[layer.mine] if layer.stage == 1 else layer.grad
-            for start in range(0, len(values), self.BLOCK):
-                block = slice(start, start + self.BLOCK)
-                self._update(values[block], grads[block], m[block], v[block])
-            if layer.stage:
-                layer.comm.Allgather(MPI.IN_PLACE, layer.flat)
-
-    def _update(self, w: np.ndarray, g: np.ndarray, m: np.ndarray, v: np.ndarray) -> None:
-        m *= self.beta1
-        v *= self.beta2
-        scratch = g * (1 - self.beta1)
-        m += scratch
-        np.multiply(g, g, out=scratch)
-        scratch *= 1 - self.beta2
-        v += scratch
-        np.divide(v, 1 - self.beta2**self.t, out=scratch)
-        np.sqrt(scratch, out=scratch)
-        scratch += self.eps
-        np.divide(m, scratch, out=scratch)
-        scratch *= self.lr / (1 - self.beta1**self.t)
-        w -= scratch
+    def updated(self) -> None:
+        """After the optimizer's step: take its shard, and from stage 1 on gather what the other ranks have updated."""
+        if self.w_shard.base is not self.flat:  # the optimizer has put a new array there
+            self.flat[self.mine], self.w_shard = self.w_shard, self.flat[self.mine]
+        if self.stage:
+            self.comm.Allgather(MPI.IN_PLACE, self.flat)
 
 
 class Model:
@@ -140,7 +115,7 @@ class Model:
     stage : int
         0 to 3.
     functions : object
-        The student's; asked for the classes of parts 08 and 09 at stage 3.
+        The student's; asked for the class of part 09, and at stage 3 for that of part 08.
     lr : float
         Adam's learning rate.
     seed : int
@@ -152,21 +127,23 @@ class Model:
     ValueError
         There is no such stage.
     MissingFunction
-        A class of stage 3 is missing.
+        A class is missing.
     """
 
     def __init__(self, dims, comm, stage: int, functions: object = None, lr: float = 1e-3, seed: int = 0, dtype=np.float32):
         if stage not in STAGES:
             raise ValueError(f"ZeRO has the stages 0 to 3; got {stage}.")
         self.stage, self.dp_comm, self.dp_size = stage, comm, comm.Get_size()
-        stage3 = [students.get(functions, name) for name in ("ZeroDPStage3FCLayer", "ZeroDPAdam")] if stage == 3 else None
+        optimizer = students.get(functions, "ZeroDPAdam")
+        sharded = students.get(functions, "ZeroDPStage3FCLayer") if stage == 3 else None
         random, self.layers = np.random.default_rng(seed), []
         for fan_in, fan_out in pairwise(dims):
             w = (random.standard_normal((fan_in, fan_out)) * np.sqrt(2 / fan_in)).astype(dtype)
             b = np.zeros(fan_out, dtype)
-            self.layers.append(stage3[0](comm, fan_in, fan_out, self.dp_size, full_w=w, full_b=b) if stage3 else Layer(comm, w, b, stage))
+            self.layers.append(sharded(comm, fan_in, fan_out, self.dp_size, full_w=w, full_b=b) if sharded else Layer(comm, w, b, stage))
             del w
-        self.optimizer = stage3[1](self.layers, lr, 0.9, 0.999, 1e-8) if stage3 else Adam(self.layers, lr)
+            self._account(self.layers[-1])
+        self.optimizer = optimizer(self.layers, lr, 0.9, 0.999, 1e-8)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         """Logits, ``(batch, classes)``, of this rank's samples; collective at stage 3."""
@@ -194,21 +171,57 @@ class Model:
                 output = self._outputs.pop()
                 grad *= np.sign(output, out=output)  # ReLU lets through what was positive
         self.optimizer.step()
-        self._account_state()
+        if self.stage < 3:
+            for layer in self.layers:
+                layer.updated()
+        for moments in self.optimizer.state.values():
+            for array in moments.values():
+                track("optimizer state", array)
         return loss
 
     def _account(self, layer) -> None:
-        """Say what the student's arrays of stage 3 are for."""
-        if self.stage == 3:
-            for kind, names in (("parameters", ("w_shard", "b_shard")), ("gradients", ("grad_w_shard", "grad_b_shard"))):
-                for name in names:
-                    track(kind, getattr(layer, name))
+        """Say what the arrays of the student's layer are for; those of stages 0 to 2 do so themselves."""
+        if self.stage < 3:
+            return
+        for kind, names in (("parameters", ("w_shard", "b_shard")), ("gradients", ("grad_w_shard", "grad_b_shard"))):
+            for name in names:
+                track(kind, getattr(layer, name))
 
-    def _account_state(self) -> None:
-        if self.stage == 3:
-            for moments in self.optimizer.state.values():
-                for array in moments.values():
-                    track("optimizer state", array)
+
+def survey(stage: int, comm, functions: object, dims: tuple[int, ...], x: np.ndarray, y: np.ndarray, steps: int) -> dict:
+    """Train for some steps, and look at memory, traffic and time; collective.
+
+    Parameters
+    ----------
+    stage, comm, functions, dims
+        As for `Model`.
+    x, y : numpy.ndarray
+        This rank's samples and labels; a step takes ``len(x) // steps`` of them.
+    steps : int
+
+    Returns
+    -------
+    dict
+        "losses" of each step, the mean over the ranks; "most" bytes by kind; "peak", the bytes by kind when
+        their sum was largest, with tracemalloc's "true peak"; "moved" in a step, as `Ranks.traffic`;
+        "seconds" of a step, the median.
+    """
+    batch = len(x) // steps
+    with memory.watch() as held:
+        model = Model(dims, comm, stage, functions)
+        for _ in range(2):
+            model.step(x[:batch], y[:batch])
+        del model
+    model, losses, seconds = Model(dims, comm, stage, functions), np.empty(steps), []
+    traffic.reset()
+    for i in range(steps):
+        began, rows = time.perf_counter(), slice(i * batch, (i + 1) * batch)
+        losses[i] = model.step(x[rows], y[rows])
+        seconds.append(time.perf_counter() - began)
+    moved = [(e.operation, list(e.ranks), e.calls / steps, e.payload / steps) for e in traffic.entries()]
+    comm.Allreduce(MPI.IN_PLACE, losses)
+    peak = held.peak | {"true peak": held.true_peak}
+    return dict(losses=losses / comm.Get_size(), most=held.most, peak=peak, moved=moved, seconds=float(np.median(seconds)))
 
 
 def formula(stage: int, parameters: int, n: int, itemsize: int = 4) -> dict[str, float]:

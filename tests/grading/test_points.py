@@ -20,6 +20,8 @@ SAMPLE = {
     "05_naive_backward": ["view", "memory_blocks", "transposed"],
     "06_megatron_backward": ["slices", "all_reduce", "asarray"],
     "07_weight_grad": ["sum", "flat_bias", "fused"],
+    "08_zero3_layer": ["keeps_it_in_a_closure", "mean", "one_buffer"],
+    "09_zero3_adam": ["no_correction", "nothing", "folded_rate"],
 }
 
 
@@ -31,8 +33,11 @@ def test_solved_earns_all_untouched_none_and_variants_what_they_deserve(course, 
     expected = {"solved": total, "untouched": 0}
     for answer in answers.read(part):
         if answer.name in SAMPLE.get(part, []):
-            cell = f"exercise-{answer.function.replace('_', '-')}"
-            course.hand_in(part, answer.name, course.solved(part, f"%%px\nimport numpy as np\n{answer.source}", cell))
+            cell = f"exercise-{answer.function.lower().replace('_', '-')}"
+            source = f"%%px\nimport numpy as np\n{answer.source}"
+            if answer.source.startswith("class"):  # it changes a part of the solution
+                source = cell_of(build.build(part), cell).source + "\n\n\n" + answer.source
+            course.hand_in(part, answer.name, course.solved(part, source, cell))
             expected[answer.name] = total - answer.loses
     assert len(expected) == 2 + len(SAMPLE.get(part, []))
     assert course.grade(part) == expected and course.failed == []

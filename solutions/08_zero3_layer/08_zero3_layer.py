@@ -1,0 +1,297 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 8
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 08 A fully sharded layer
+#
+# **You will build** `ZeroDPStage3FCLayer`: a layer of which each data parallel rank keeps one part, and nobody the whole.
+#
+# *20 points. About 60 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check import Check
+from course_lib.zero_checks import ShardCheck, keep, partition, shards_of
+
+ranks = cluster.start(8)
+
+
+def slice_of(flat, size):
+    return np.array_split(flat, size)[rank] if rank < size else flat[:0]
+
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank = comm.Get_rank()
+
+# %% Draw the shards tags=["given"]
+weight = np.arange(1, 12 * 16 + 1).reshape(12, 16)
+pieces = ranks.call(slice_of, dict(flat=weight.ravel(), size=8))
+plots.holdings(weight, pieces, "A weight, sharded over eight data parallel ranks", ("inputs", "outputs"))
+
+# %% [markdown]
+# In data parallel training every rank holds the whole model, its gradients and the optimizer's state, all of them the same. **ZeRO**
+# (Rajbhandari et al., SC'20, "ZeRO: memory optimizations toward training trillion parameter models", section 5) lets each of $n$ ranks keep
+# one $n$-th. In stage 3 that holds for everything, parameters too. The picture shows what is left of a weight on each rank.
+#
+# To compute, a rank needs the whole weight after all. So it gathers it for the moment:
+#
+# | | exchange | kept afterwards |
+# |---|---|---|
+# | forward | all-gather the weight and the bias | the input |
+# | backward | all-gather the weight again | |
+# | | reduce-scatter the gradients: sum over the ranks | this rank's shard of the sum |
+#
+# A shard is a slice of the *flat* array, not of rows or columns: that works for every shape. What does not divide is padded with zeros.
+
+# %% [markdown]
+# ## A worked example
+#
+# A view keeps the whole array alive. Here a rank takes its eighth of an array of 8 MB, once as a view and once as a copy, and forgets the
+# rest. `alive` counts the bytes of all arrays that the process can still reach. What do you expect for each?
+
+# %% A view and a copy
+# %%px --targets 0
+from course_lib.memory import alive
+
+before = alive()
+whole = np.ones(1_000_000)
+part = whole[:125_000]
+del whole
+print(f"a view of an eighth keeps {(alive() - before) / 1e6:.1f} MB")
+part = part.copy()
+print(f"a copy of an eighth keeps {(alive() - before) / 1e6:.1f} MB")
+del part
+
+# %% [markdown]
+# ## Your turn
+#
+# The class has three gaps. Fill one after the other: below it there is a check for each. You may add methods of your own.
+#
+# - `_partition_flat_tensor`: flatten, pad with zeros at the end to a multiple of the ranks, and give one shard: a copy.
+# - `forward`: gather, multiply, drop what was gathered.
+# - `backward`: gather again; reduce-scatter the full gradients, padded as the shards are.
+
+
+# %% Exercise: ZeroDPStage3FCLayer tags=["exercise"]
+# %%px
+class ZeroDPStage3FCLayer:
+    """A fully connected layer, ``x @ w + b``, sharded over the data parallel ranks (ZeRO stage 3).
+
+    Parameters
+    ----------
+    comm : Communicator
+        The `dp_size` data parallel ranks.
+    in_dim, out_dim : int
+        Shape of the whole weight; the bias has shape ``(out_dim,)``.
+    full_w, full_b : numpy.ndarray, optional
+        The whole weight and bias, the same on all ranks; by default drawn from `seed`, and zeros.
+
+    Attributes
+    ----------
+    w_shard, b_shard, grad_w_shard, grad_b_shard : numpy.ndarray
+        This rank's shards, flat, and their gradients: ``(w_shard_size,)`` and ``(b_shard_size,)``.
+    x : numpy.ndarray
+        The input of the last `forward`.
+    """
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        self.comm, self.rank, self.dp_size = comm, comm.Get_rank(), dp_size
+        self.in_dim, self.out_dim, self.x = in_dim, out_dim, None
+        if full_w is None:
+            full_w = (np.random.default_rng(seed).standard_normal((in_dim, out_dim)) * np.sqrt(2 / in_dim)).astype(np.float32)
+        if full_b is None:
+            full_b = np.zeros(out_dim, full_w.dtype)
+        self.w_shard, self.w_shard_size = self._partition_flat_tensor(full_w, self.rank, dp_size)
+        self.b_shard, self.b_shard_size = self._partition_flat_tensor(full_b, self.rank, dp_size)
+        self.grad_w_shard, self.grad_b_shard = np.zeros_like(self.w_shard), np.zeros_like(self.b_shard)
+
+    def _partition_flat_tensor(self, tensor, shard_idx, num_shards):
+        """Shard number `shard_idx` of `num_shards` equal ones of an array of any shape.
+
+        Returns
+        -------
+        tensor_shard : numpy.ndarray
+            Shape ``(shard_size,)``, the dtype of `tensor`; its own memory, not a view.
+        shard_size : int
+            Elements in each shard, padding included.
+        """
+        ### BEGIN SOLUTION
+        shard_size = -(-tensor.size // num_shards)
+        mine = tensor.ravel()[shard_idx * shard_size : (shard_idx + 1) * shard_size]
+        tensor_shard = np.zeros(shard_size, tensor.dtype)
+        tensor_shard[: mine.size] = mine
+        return tensor_shard, shard_size
+        ### END SOLUTION
+
+    def forward(self, x):
+        """From this rank's samples, ``(batch_size, in_dim)``, to the output, ``(batch_size, out_dim)``; keeps x for `backward`."""
+        ### BEGIN SOLUTION
+        self.x = x
+        out = x @ self._gather(self.w_shard, (self.in_dim, self.out_dim))
+        out += self._gather(self.b_shard, (self.out_dim,))
+        return out
+
+    def _gather(self, shard, shape):
+        """The whole array of which each rank has a shard."""
+        full = np.empty(shard.size * self.dp_size, shard.dtype)
+        self.comm.Allgather(shard, full)
+        return full[: int(np.prod(shape))].reshape(shape)
+
+    def _reduce_scatter(self, grad, shard_size):
+        """This rank's shard of the sum of the ranks' gradients."""
+        padded, shard = grad.ravel(), np.empty(shard_size, grad.dtype)
+        if grad.size < shard_size * self.dp_size:
+            padded = np.pad(padded, (0, shard_size * self.dp_size - grad.size))
+        self.comm.Reduce_scatter(padded, shard, [shard_size] * self.dp_size)
+        return shard
+        ### END SOLUTION
+
+    def backward(self, output_grad):
+        """From the output's gradient, ``(batch_size, out_dim)``, to ``[grad_x]``, with grad_x of shape ``(batch_size, in_dim)``.
+
+        `grad_w_shard` and `grad_b_shard` become this rank's shards of the sum of all ranks' gradients.
+        """
+        ### BEGIN SOLUTION
+        grad_x = output_grad @ self._gather(self.w_shard, (self.in_dim, self.out_dim)).T
+        self.grad_w_shard = self._reduce_scatter(self.x.T @ output_grad, self.w_shard_size)
+        self.grad_b_shard = self._reduce_scatter(output_grad.sum(axis=0), self.b_shard_size)
+        self.x = None
+        return [grad_x]
+        ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+#
+# Fill a gap, run the cell with the class again, and then the check. The checks make a layer on each rank, take a few steps, and compare with
+# the same steps on the whole layer. They also look at the process's memory: how many bytes does the layer keep alive between its calls?
+
+
+# %% Check the partition tags=["given"]
+check = Check("_partition_flat_tensor")
+shards = ranks.call(partition, dict(tensor=np.arange(1, 11, dtype=np.float32).reshape(2, 5), shards=4), show=True)[0]
+for i, (shard, answer) in enumerate(zip(([1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 0, 0]), shards, strict=True)):
+    got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=0)
+    check.array(got, np.array(shard, np.float32), name=f"shard {i} of 4", rank=0, cause="padding at the end, equal shards")
+    check.value(size, 3, name="shard_size", rank=0, cause="round up, not down")
+check.passed()
+
+# %% Check forward tags=["given"]
+check = ShardCheck("forward on 4 ranks", ranks)
+check.steps(4, (5, 3), 2, np.float32, only_forward=True)
+check.passed()
+
+# %% Check backward and memory tags=["given"]
+check = ShardCheck("backward on 4 ranks, two steps, and what is kept", ranks)
+check.steps(4, (5, 3), 2, np.float32, steps=2)
+check.kept(4, (300, 200))
+check.passed()
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups of 1 to 8 ranks, and look at memory and traffic.
+
+# %% Test: the shards tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = Check("_partition_flat_tensor", show=False)
+for count in range(1, 9):
+    shape = tuple(int(n) for n in check.random.integers(1, 6, int(check.random.integers(1, 4))))
+    tensor = check.random.standard_normal(shape).astype(check.random.choice([np.float32, np.float64]))
+    check.case = f"an array of shape {shape} and {tensor.dtype}, {count} shards"
+    for r, answers in enumerate(ranks.call(partition, dict(tensor=tensor, shards=count))):
+        for i, (answer, want) in enumerate(zip(answers, shards_of(tensor, count), strict=True)):
+            got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=r)
+            check.array(got, want, name=f"shard {i}", rank=r, cause="padding at the end, equal shards", contiguous=True)
+            check.value(size, want.size, name="shard_size", rank=r, cause="round up, not down")
+### END HIDDEN TESTS
+
+# %% Test: forward tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = ShardCheck("forward", ranks, show=False)
+for size in (1, 2, 3, 4, 5, 8):
+    for dtype in (np.float32, np.float64):
+        in_dim, out_dim, batch = (int(n) for n in check.random.integers(4, 12, 3))
+        check.steps(size, (in_dim, out_dim), batch, dtype, only_forward=True)
+### END HIDDEN TESTS
+
+# %% Test: backward, several steps tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = ShardCheck("backward", ranks, show=False)
+for size in (1, 2, 3, 4, 5, 8):
+    for dtype in (np.float32, np.float64):
+        in_dim, out_dim, batch = (int(n) for n in check.random.integers(4, 12, 3))
+        check.steps(size, (in_dim, out_dim), batch, dtype, steps=3)
+### END HIDDEN TESTS
+
+# %% Test: nothing whole is kept tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = ShardCheck("what a rank keeps", ranks, show=False)
+for size in (4, 8):
+    in_dim, out_dim = (int(n) for n in check.random.integers(200, 300, 2))
+    check.steps(size, (in_dim // 20, out_dim // 20), 3, np.float64, steps=2)
+    check.kept(size, (in_dim, out_dim))
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# A step through one layer of 784 inputs and 256 outputs on 8 ranks. Plain data parallelism all-reduces the gradients. Your layer gathers the
+# weight twice, and reduce-scatters the gradients, which is half of an all-reduce.
+
+
+# %% Count the bytes tags=["given"]
+def sharded():
+    layer = ZeroDPStage3FCLayer(Communicator(), 784, 256, 8)
+    layer.forward(np.ones((4, 784), np.float32))
+    layer.backward(np.ones((4, 256), np.float32))
+
+
+def plain():
+    Communicator().Allreduce(np.ones(785 * 256, np.float32), np.empty(785 * 256, np.float32))
+
+
+moved = []
+for function in (sharded, plain):
+    ranks.call(function)
+    moved.append(ranks.traffic[0])
+plots.traffic(moved, "What rank 0 sends in a step through one layer", ["stage 3", "data parallel"])
+
+# %% [markdown]
+# For half as much traffic again, each rank holds an eighth.
+
+# %% Draw the memory tags=["given"]
+arguments = dict(
+    size=8, seed=0, shape=(784, 256), dtype="float32", xs=np.ones((1, 4, 784), np.float32), grads=np.ones((1, 4, 256), np.float32)
+)
+kept = ranks.call(keep, arguments)[0][-1]
+plots.bars({"stage 3, as measured": kept, "data parallel": 2 * 4 * 785 * 256}, "Parameters and gradients of the layer on rank 0", "bytes")
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. Why gather the weight a second time in backward, instead of keeping it? What would a model of 12 such layers hold at most, either way?
+# 2. While a layer computes, the next one's weight could already be on its way. What would that cost in memory?
+#
+# The last cells save your class to `zero_dp_stage3.py`, and stop the ranks.
+
+# %% Save the class tags=["given"]
+from course_lib import saving
+
+saving.save(ranks, "ZeroDPStage3FCLayer")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

@@ -1,0 +1,305 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 09 Adam on shards
+#
+# **You will build** `ZeroDPAdam.step`: the optimizer of which each rank keeps one part. Then you will see what each stage of ZeRO saves.
+#
+# *10 points. About 40 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check import Check
+from course_lib.zero import formula
+
+ranks = cluster.start(4)
+plots.memory({f"stage {s}": formula(s, 1_000_000, 4) for s in range(4)}, "ZeRO's formula: a model of a million parameters, 4 ranks")
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib import functions, zero
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank = comm.Get_rank()
+
+
+class Shards:
+    """Stands for a sharded layer: all that an optimizer sees of one."""
+
+    def __init__(self, w_shard, b_shard):
+        self.w_shard, self.b_shard = w_shard, b_shard
+        self.grad_w_shard, self.grad_b_shard = np.zeros_like(w_shard), np.zeros_like(b_shard)
+
+
+# %% [markdown]
+# The picture is the paper's formula (Rajbhandari et al., SC'20, section 3) for float32 and Adam: 4 bytes for a parameter, 4 for its
+# gradient, 8 for Adam's two moments. Adam's state is the largest part, and the first that ZeRO shards.
+#
+# Adam (Kingma and Ba, 2015, algorithm 1) keeps for each parameter a running mean $m$ of its gradient $g$, and $v$ of its square. In step $t$,
+# counted from 1:
+#
+# $$ m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2 $$
+#
+# $$ w \leftarrow w - \mathrm{lr} \; \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon} $$
+#
+# Every element is updated by itself. So a rank that has the shards of a parameter and of its gradient needs nobody else: no exchange.
+#
+# ## A worked example
+#
+# One parameter and three gradients of very different size. By how much does Adam move it in the first step? Try other gradients.
+
+# %% The first step
+# %%px --targets 0
+for g in (1e-3, 1.0, 1e3):
+    m, v = 0.1 * g, 0.001 * g**2
+    print(f"gradient {g:g}: a step of {0.01 * (m / (1 - 0.9)) / (np.sqrt(v / (1 - 0.999)) + 1e-8):.6f} at lr 0.01")
+
+# %% [markdown]
+# ## Your turn
+#
+# `step` updates the shards of all layers. The state is there already: zeros at the start, one entry for each layer's weight and bias.
+
+
+# %% Exercise: ZeroDPAdam tags=["exercise"]
+# %%px
+class ZeroDPAdam:
+    """Adam on this rank's shards (ZeRO stage 3).
+
+    Parameters
+    ----------
+    layers : list
+        Objects with flat arrays ``w_shard``, ``b_shard``, ``grad_w_shard``, ``grad_b_shard``, such as part 08's layers.
+
+    Attributes
+    ----------
+    state : dict
+        From ``(layer_index, "w")`` and ``(layer_index, "b")`` to a dict with the arrays "m" and "v", of the shard's shape and dtype.
+    t : int
+        Steps taken.
+    """
+
+    def __init__(self, layers, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
+        self.layers, self.lr, self.beta1, self.beta2, self.eps, self.t = layers, lr, beta1, beta2, eps, 0
+        self.state = {}
+        for i, layer in enumerate(layers):
+            self.state[i, "w"] = {"m": np.zeros_like(layer.w_shard), "v": np.zeros_like(layer.w_shard)}
+            self.state[i, "b"] = {"m": np.zeros_like(layer.b_shard), "v": np.zeros_like(layer.b_shard)}
+
+    def step(self):
+        """Update ``w_shard`` and ``b_shard`` of every layer, keeping their dtype; the gradients stay as they are."""
+        ### BEGIN SOLUTION
+        self.t += 1
+        rate, correction = self.lr / (1 - self.beta1**self.t), 1 / (1 - self.beta2**self.t)
+        for (i, name), state in self.state.items():
+            shard, grad = getattr(self.layers[i], f"{name}_shard"), getattr(self.layers[i], f"grad_{name}_shard")
+            m, v, change = state["m"], state["v"], (1 - self.beta1) * grad
+            m *= self.beta1
+            m += change
+            np.multiply(grad, grad, out=change)  # in place: a shard may be large
+            change *= 1 - self.beta2
+            v *= self.beta2
+            v += change
+            np.multiply(v, correction, out=change)
+            np.sqrt(change, out=change)
+            change += self.eps
+            np.divide(m, change, out=change)
+            change *= rate
+            shard -= change
+        ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+#
+# `train` runs on each rank: it takes steps on some shards, with a fresh gradient for each. The check uses $\beta_1 = \beta_2 = \frac12$ and
+# gradients of $g$ and $-g$, so that you can follow it on paper: the first step moves by lr, the second back by a third of it.
+
+
+# %% Steps on each rank tags=["given"]
+def train(shards, grads, settings):
+    layers = [Shards(w.copy(), b.copy()) for w, b in shards]
+    optimizer = ZeroDPAdam(layers, **settings)
+    for step in grads:
+        for layer, (w, b) in zip(layers, step, strict=True):
+            layer.grad_w_shard, layer.grad_b_shard = w.copy(), b.copy()
+        optimizer.step()
+    state = {f"{i} {name}": [entry["m"], entry["v"]] for (i, name), entry in optimizer.state.items()}
+    return [(y.w_shard, y.b_shard) for y in layers], [(y.grad_w_shard, y.grad_b_shard) for y in layers], state
+
+
+# %% Check tags=["given"]
+check = Check("ZeroDPAdam.step")
+settings = dict(lr=0.3, beta1=0.5, beta2=0.5, eps=0.0)
+w, b, plus, minus = np.array([1.0, 2.0]), np.array([5.0]), (np.ones(2), np.full(1, 100.0)), (-np.ones(2), np.full(1, -100.0))
+for case, grads, moved in (("one step", [plus], -0.3), ("two steps, the second one back", [plus, minus], -0.3 + 0.1)):
+    check.case = case
+    for r, (shards, *_) in enumerate(ranks.call(train, dict(shards=[(w, b)], grads=[[g] for g in grads], settings=settings), show=True)):
+        cause = "t must count steps from 1, both moments be corrected for it, and the state be kept for the next step"
+        check.array(shards[0][0], w + moved, name="w_shard", rank=r, cause=cause, rtol=1e-12)
+        check.array(shards[0][1], b + moved, name="b_shard", rank=r, cause=cause, rtol=1e-12)
+check.passed()
+
+# %% [markdown]
+# Hidden tests take more steps, and train a model. They bring their own layers: part 08 does not count here.
+
+
+# %% Test: 50 steps tags=["test"] points=7
+### BEGIN HIDDEN TESTS
+def adam(values, grads, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
+    """Adam on whole arrays, in float64: the values, m and v after all gradients."""
+    w, m, v = values.astype(float), 0.0, 0.0
+    for t, g in enumerate(np.asarray(grads, float), 1):
+        m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+        w = w - lr * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + eps)
+    return w, m, v
+
+
+def compare(check, sizes, steps, dtype, rtol, **settings):
+    """Cut whole arrays into shards, take steps on each rank, and compare with Adam on the whole."""
+    check.case = f"{steps} steps, layers with {sizes} parameters, {np.dtype(dtype).name}, {settings or 'default settings'}"
+    whole = [[check.random.standard_normal(4 * n).astype(dtype) for n in pair] for pair in sizes]
+    grads = [[[check.random.standard_normal(4 * n).astype(dtype) for n in pair] for pair in sizes] for _ in range(steps)]
+    cut = [[[np.split(a, 4)[r] for a in pair] for pair in whole] for r in range(4)]
+    cut_grads = [[[[np.split(a, 4)[r] for a in pair] for pair in step] for step in grads] for r in range(4)]
+    answers = ranks.call(train, [dict(shards=cut[r], grads=cut_grads[r], settings=settings) for r in range(4)])
+    for i, j in np.ndindex(len(sizes), 2):
+        wanted, name = adam(whole[i][j], [step[i][j] for step in grads], **settings), f"{'wb'[j]}_shard of layer {i}"
+        for r, (shards, after, state) in enumerate(answers):
+            if sorted(state) != sorted(f"{k} {n}" for k in range(len(sizes)) for n in "wb"):
+                check.fail(f"the state's keys on rank {r} are not (layer_index, 'w') and (layer_index, 'b') for each layer")
+            found = (shards[i][j], *state[f"{i} {'wb'[j]}"])
+            for what, got, want in zip((name, f"m for {name}", f"v for {name}"), found, wanted, strict=True):
+                cause, scale = "t must count steps from 1, and the state be kept", np.abs(want).max()
+                check.array(got, np.split(want, 4)[r].astype(dtype), name=what, rank=r, cause=cause, rtol=rtol, scale=scale)
+            check.array(after[i][j], cut_grads[r][-1][i][j], name=f"grad_{name}", rank=r, cause="changed in place")
+
+
+check = Check("ZeroDPAdam.step", show=False)
+for dtype, rtol in ((np.float64, 1e-6), (np.float32, 1e-3)):
+    sizes = [tuple(int(n) for n in check.random.integers(1, 9, 2)) for _ in range(3)]
+    compare(check, sizes, 50, dtype, rtol)
+    lr, beta1, beta2 = check.random.uniform((0.001, 0.5, 0.9), (0.1, 0.95, 0.9999))
+    compare(check, sizes[:2], 50, dtype, rtol, lr=float(lr), beta1=float(beta1), beta2=float(beta2), eps=1e-4)
+### END HIDDEN TESTS
+
+
+# %% Test: an epoch on the digits tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+def epoch(x, y, seed, lr):
+    from course_lib.layers import softmax_cross_entropy
+
+    random, shapes = np.random.default_rng(seed), [((64, 128), (128,)), ((128, 10), (10,))]
+    draw = [(random.standard_normal(w) * np.sqrt(2 / w[0]), np.zeros(b)) for w, b in shapes]
+    layers = [Shards(*(np.split(np.pad(a.ravel(), (0, -a.size % 4)), 4)[rank].astype(np.float32) for a in pair)) for pair in draw]
+    optimizer = ZeroDPAdam(layers, lr=lr)
+
+    def whole(shard, shape):
+        full = np.empty(4 * shard.size, shard.dtype)
+        comm.Allgather(shard, full)
+        return full[: int(np.prod(shape))].reshape(shape)
+
+    def shard_of(grad):
+        mine = np.empty(-(-grad.size // 4), grad.dtype)
+        comm.Reduce_scatter(np.pad(grad.ravel(), (0, -grad.size % 4)), mine)
+        return mine
+
+    for start in range(0, len(x), 6):
+        (w1, b1), (w2, b2) = ((whole(y.w_shard, w), whole(y.b_shard, b)) for y, (w, b) in zip(layers, shapes, strict=True))
+        xb, h = x[start : start + 6], np.maximum(x[start : start + 6] @ w1 + b1, 0)
+        g = softmax_cross_entropy(h @ w2 + b2, y[start : start + 6])[1] / 4
+        gh = g @ w2.T * (h > 0)
+        for layer, gw, gb in ((layers[0], xb.T @ gh, gh.sum(0)), (layers[1], h.T @ g, g.sum(0))):
+            layer.grad_w_shard, layer.grad_b_shard = shard_of(gw), shard_of(gb)
+        optimizer.step()
+    return [(whole(y.w_shard, w), whole(y.b_shard, b)) for y, (w, b) in zip(layers, shapes, strict=True)]
+
+
+from course_lib import datasets
+
+check = Check("an epoch on the digits", show=False)
+data = datasets.load("digits")
+seed = int(check.random.integers(2**31))
+answers = ranks.call(epoch, [dict(x=data.x_train[r::4], y=data.y_train[r::4], seed=seed, lr=0.008) for r in range(4)])
+for r, ((w1, b1), (w2, b2)) in enumerate(answers):
+    accuracy = np.mean((np.maximum(data.x_test @ w1 + b1, 0) @ w2 + b2).argmax(1) == data.y_test)
+    if not accuracy >= 0.90:
+        check.fail(f"rank {r} classifies {accuracy:.3f} of the test images rightly after an epoch; at least 0.90 is expected")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs, stage by stage
+#
+# The same model at all four stages: 64 pixels, four hidden layers of 512 units, 10 classes, 40 steps on the digits. The layers of stages 0
+# to 2 are the course's (`course_lib/zero.py`, readable in one sitting), that of stage 3 is yours, of part 08, loaded from
+# `zero_dp_stage3.py`. The optimizer is yours at all stages: it updates the shards that the layers give it.
+
+
+# %% A run at one stage tags=["given"]
+# %%px
+def run_stage(stage, x, y):
+    """What `zero.survey` tells of one stage; None when part 08 is missing."""
+    student = functions.load(".")
+    student.ZeroDPAdam = globals().get("ZeroDPAdam")
+    if stage == 3 and not hasattr(student, "ZeroDPStage3FCLayer"):
+        return None
+    return zero.survey(stage, comm, student, (64, 512, 512, 512, 512, 10), x, y, steps=40)
+
+
+# %% Run the stages tags=["given"]
+from course_lib import datasets
+
+data, results = datasets.load("digits"), {}
+for stage in range(4):
+    answers = ranks.call("run_stage", [dict(stage=stage, x=data.x_train[r::4], y=data.y_train[r::4]) for r in range(4)])
+    if answers[0] is None:
+        print("Stage 3 is left out: zero_dp_stage3.py has no ZeroDPStage3FCLayer. Finish part 08 and run its last cells.")
+    else:
+        results[f"stage {stage}"] = answers[0]
+for name, r in results.items():
+    apart = np.max(np.abs(r["losses"] - results["stage 0"]["losses"]))
+    print(f"{name}: loss {r['losses'][0]:.4f} to {r['losses'][-1]:.4f}, {apart:.0e} from stage 0; {1000 * r['seconds']:.1f} ms a step")
+
+# %% Draw the memory tags=["given"]
+plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of rank 0 at each stage of ZeRO, 4 ranks")
+
+# %% [markdown]
+# What `tracemalloc` saw beyond the account are temporary arrays, most of them of your optimizer's formula. Beside it, the paper's formula:
+# what a rank held at most of each kind, as a share of what the formula says.
+
+# %% Compare with the formula tags=["given"]
+parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))
+for stage, (name, r) in enumerate(results.items()):
+    said = formula(stage, parameters, 4).items()
+    print(f"{name}: " + ", ".join(f"{k} {r['most'][k] / 1e6:.2f} MB ({r['most'][k] / n:.2f} of the formula)" for k, n in said))
+
+# %% Draw the traffic tags=["given"]
+plots.traffic([r["moved"] for r in results.values()], "Bytes that rank 0 sent in a step", list(results))
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. Stages 1 and 2 send as much as stage 0. Why does anyone use stage 0?
+# 2. With 64 ranks instead of 4, which bars shrink, which stay, and which exchange becomes the slowest?
+#
+# The last cells save your class to `zero_dp_stage3.py`, and stop the ranks.
+
+# %% Save the class tags=["given"]
+from course_lib import saving
+
+saving.save(ranks, "ZeroDPAdam")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()
