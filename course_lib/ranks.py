@@ -20,7 +20,11 @@ PRESTARTED = "COURSE_RANKS"  # a folder with ranks that are already coming up, s
 # Set when grading: seconds that a cell may take, as nobody is there to stop it. When ranks die,
 # new ones then come up and run again the cells that did not kill them.
 UNATTENDED = "COURSE_UNATTENDED"
-START_LIMIT = 120.0
+FIRST_TRY, START_LIMIT = 30.0, 60.0  # seconds to come up
+
+
+class TooSlow(launcher.StartError):
+    """The ranks did not come up in time, and have not ended either."""
 
 
 class RanksGone(RuntimeError):
@@ -66,19 +70,38 @@ class Ranks:
     # Coming up and going away.
 
     def _come_up(self) -> None:
+        """Bring up the ranks; once in some hundred starts the controller does not answer, so new ones get a second try."""
+        if self._client is None:
+            try:
+                self._try_to_come_up(FIRST_TRY)
+                return
+            except TooSlow:
+                self._end()
+                atexit.register(self.stop)
+        self._try_to_come_up(START_LIMIT)
+
+    def _try_to_come_up(self, limit: float) -> None:
+        deadline = time.monotonic() + limit
         if self._client is None:
             self._processes = _take_prestarted(self.n) or launcher.launch(self.n)
             while not self._processes.client_file.exists():
-                self._pause("the controller did not come up")
-            self._client = connect(str(self._processes.client_file), START_LIMIT)
-        began = time.monotonic()
+                self._pause("the controller did not come up", deadline)
+            try:
+                self._client = connect(str(self._processes.client_file), limit)
+            except TimeoutError:
+                raise TooSlow(f"the controller did not answer within {limit:g} s.\n{self._log()}") from None
         while len(self._client.ids) < self.n:
-            self._pause(f"only {len(self._client.ids)} of {self.n} ranks came up", began)
+            self._pause(f"only {len(self._client.ids)} of {self.n} ranks came up", deadline)
         engines = sorted(self._client.ids)[: self.n]
         hello = {"do": "hello", "folder": os.getcwd(), "path": [p for p in sys.path if p]}
-        replies = self._ask({engine: hello for engine in engines}, START_LIMIT)
+        try:
+            replies = self._ask({engine: hello for engine in engines}, limit)
+        except RanksGone as gone:
+            raise TooSlow(f"{gone}\n{self._log()}") from None
         facts = {}
         for engine, reply in replies.items():
+            if reply and reply["error"] and reply["error"]["name"] == "TimeLimit":
+                raise TooSlow(f"rank {engine} did not answer within {limit:g} s.\n{self._log()}")
             if reply is None or reply["error"]:
                 raise launcher.StartError(f"rank {engine} does not answer: {reply}\n{self._log()}")
             facts[engine] = wire.decode(reply["value"])
@@ -90,12 +113,12 @@ class Ranks:
             )
         self.hosts = [f["host"] for f in facts.values()]
 
-    def _pause(self, problem: str, began: float | None = None) -> None:
+    def _pause(self, problem: str, deadline: float) -> None:
         ended = self._processes.ended() if self._processes else None
         if ended:
             raise launcher.StartError(f"{problem}: {ended}\nRun `make doctor` in the course folder for what to do.")
-        if began and time.monotonic() - began > START_LIMIT:
-            raise launcher.StartError(f"{problem} within {START_LIMIT:g} s.\n{self._log()}")
+        if time.monotonic() > deadline:
+            raise TooSlow(f"{problem} in time.\n{self._log()}")
         time.sleep(0.02)
 
     def _log(self) -> str:

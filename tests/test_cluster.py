@@ -237,3 +237,31 @@ publish_data({{"evil": evil}})
         view.apply_sync(eval, "evil", {"evil": 1})
     time.sleep(0.5)
     assert not trace.exists()
+
+
+def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
+    from course_lib import ranks
+
+    real, tried = ranks.connect, []
+
+    def connect(file, limit):
+        tried.append(file)
+        if len(tried) == 1:
+            raise TimeoutError
+        return real(file, limit)
+
+    monkeypatch.setattr(ranks, "connect", connect)
+    before = course_processes()
+    second = ranks.Ranks(2)
+    try:
+        assert len(set(tried)) == 2 and second.run("1 + 1")[1][1]["outputs"][0]["data"]["text/plain"] == "2"
+    finally:
+        second.stop()
+
+    def never(file, limit):
+        raise TimeoutError
+
+    monkeypatch.setattr(ranks, "connect", never)
+    with pytest.raises(ranks.TooSlow, match="the controller did not answer within 60 s"):
+        ranks.Ranks(2)
+    assert wait_until(lambda: not course_processes() - before)

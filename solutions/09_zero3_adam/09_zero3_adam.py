@@ -18,7 +18,7 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots
+from course_lib import cluster, datasets, plots
 from course_lib.check import Check
 from course_lib.zero import formula
 
@@ -86,9 +86,7 @@ class ZeroDPAdam:
     Attributes
     ----------
     state : dict
-        From ``(layer_index, "w")`` and ``(layer_index, "b")`` to a dict with the arrays "m" and "v", of the shard's shape and dtype.
-    t : int
-        Steps taken.
+        From ``(layer_index, "w")`` or ``"b"`` to a dict with the arrays "m" and "v", like the shard. Steps are counted in `t`.
     """
 
     def __init__(self, layers, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
@@ -227,8 +225,6 @@ def epoch(x, y, seed, lr):
     return [(whole(y.w_shard, w), whole(y.b_shard, b)) for y, (w, b) in zip(layers, shapes, strict=True)]
 
 
-from course_lib import datasets
-
 check = Check("an epoch on the digits", show=False)
 data = datasets.load("digits")
 seed = int(check.random.integers(2**31))
@@ -259,8 +255,6 @@ def run_stage(stage, x, y):
 
 
 # %% Run the stages tags=["given"]
-from course_lib import datasets
-
 data, results = datasets.load("digits"), {}
 for stage in range(4):
     answers = ranks.call("run_stage", [dict(stage=stage, x=data.x_train[r::4], y=data.y_train[r::4]) for r in range(4)])
@@ -276,8 +270,7 @@ for name, r in results.items():
 plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of rank 0 at each stage of ZeRO, 4 ranks")
 
 # %% [markdown]
-# What `tracemalloc` saw beyond the account are temporary arrays, most of them of your optimizer's formula. Beside it, the paper's formula:
-# what a rank held at most of each kind, as a share of what the formula says.
+# What `tracemalloc` saw beyond the account are temporary arrays. And here is the paper's formula beside what a rank held at most.
 
 # %% Compare with the formula tags=["given"]
 parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))
