@@ -167,7 +167,7 @@ plots.memory({name: r["held"] for name, r in results.items()}, f"Peak memory of 
 # Data parallelism leaves the parameters whole on each rank, and adds a buffer for the gradients that arrive. Tensor parallelism cuts both.
 # Part 08 cuts them along the data parallel group, too.
 #
-# The same from a shell, in the course folder:
+# The same from a shell, in the course folder (after `source .venv/bin/activate`):
 #
 # ```
 # mpiexec -n 4 python -m course_lib.training --mp-size 2 --dp-size 2 --megatron-mp --data fashion-mnist
