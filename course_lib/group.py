@@ -18,6 +18,7 @@ from mpi4py import MPI
 from course_lib import board as status
 from course_lib import explain, traffic
 from course_lib.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
+from course_lib.shm import forget_files
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
@@ -57,6 +58,7 @@ def abandoned() -> bool:
 @cache
 def base() -> MPI.Comm:
     """A duplicate of the world that nobody else uses; the first call is collective."""
+    forget_files()
     return MPI.COMM_WORLD.Dup()
 
 

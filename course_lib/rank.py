@@ -36,8 +36,10 @@ def main() -> None:
     watch_from_environment()
     sys.modules.setdefault("debugpy", None)  # ipykernel would import it, for a second of each start
     from ipyparallel.engine.app import IPEngine
-    from mpi4py import MPI  # noqa: F401  every rank joins MPI before it registers
 
+    from course_lib.shm import forget_files
+
+    forget_files()  # every rank has joined MPI before it registers
     IPEngine.launch_instance()
 
 

@@ -70,12 +70,12 @@ class Ranks:
     # Coming up and going away.
 
     def _come_up(self) -> None:
-        """Bring up the ranks; once in some hundred starts the controller does not answer, so new ones get a second try."""
+        """Bring up the ranks; a start that failed may have met what another program left behind, so there is a second try."""
         if self._client is None:
             try:
                 self._try_to_come_up(FIRST_TRY)
                 return
-            except TooSlow:
+            except launcher.StartError:
                 self._end()
                 atexit.register(self.stop)
         self._try_to_come_up(START_LIMIT)

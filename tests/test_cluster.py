@@ -265,3 +265,13 @@ def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
     with pytest.raises(ranks.TooSlow, match="the controller did not answer within 60 s"):
         ranks.Ranks(2)
     assert wait_until(lambda: not course_processes() - before)
+
+
+if sys.platform == "linux":  # elsewhere shared memory has no files
+
+    def test_killed_ranks_leave_no_shared_memory_behind():
+        before = set(Path("/dev/shm").glob("mpich*"))
+        killed = Ranks(3)
+        assert set(Path("/dev/shm").glob("mpich*")) <= before, "its name should be gone as soon as all ranks have it"
+        killed.stop()
+        assert set(Path("/dev/shm").glob("mpich*")) <= before

@@ -167,3 +167,13 @@ def test_zero_trains_from_a_shell(functions, stage):
 def test_zero_with_what_does_not_fit_gets_a_sentence(functions, n, words, said):
     done = shell(n, *words, folder=functions)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+
+if list(FASHION.glob("train-images*")):  # where it is not, conftest.py says so
+
+    def test_stage_3_learns_fashion_mnist_in_one_epoch(functions):
+        done = shell(4, "--zero", "3", "--optimizer", "adam", "--data", "fashion-mnist", folder=functions)
+        assert done.returncode == 0, done.stderr
+        assert float(done.stdout.split("test accuracy ")[1].split()[0]) >= 0.83
