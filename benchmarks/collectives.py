@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 
-from course_lib.launcher import LAUNCHERS, THREADS, find_mpiexec
+from benchmarks import mpi
 
 # Bytes, calls a turn, and the limit.
 SIZES = ((16, 4000, 3.0), (65536, 1500, 1.1), (1 << 20, 200, 1.1), (4 << 20, 60, 1.1))
@@ -26,11 +22,7 @@ def measure() -> None:
     bare, checked = MPI.COMM_WORLD, Communicator()
 
     def seconds(call, n: int) -> float:
-        bare.Barrier()
-        began = time.perf_counter()
-        for _ in range(n):
-            call()
-        return time.perf_counter() - began
+        return mpi.seconds(lambda: [call() for _ in range(n)])
 
     results = {}
     for nbytes, n, _ in SIZES:
@@ -45,11 +37,7 @@ def measure() -> None:
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
-    mpiexec = find_mpiexec()
-    options = LAUNCHERS[os.path.basename(mpiexec)]
-    command = [mpiexec, *options, "-n", "2", sys.executable, "-m", "benchmarks.collectives"]
-    done = subprocess.run(command, env={**os.environ, **THREADS}, stdout=subprocess.PIPE, text=True, check=True, timeout=300)
-    results = json.loads(done.stdout)
+    results = mpi.run(2, __name__)
     for nbytes, _, limit in SIZES:
         yield f"allreduce-{nbytes}-bytes/bare", results[str(nbytes)], limit
 

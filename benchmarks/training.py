@@ -14,10 +14,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
-from course_lib.launcher import LAUNCHERS, THREADS, find_mpiexec
+from benchmarks import mpi
+from course_lib.launcher import THREADS
 
 IMAGES, PIXELS, HIDDEN, CLASSES, BATCH, LR = 60_000, 784, 256, 10, 60, 0.1
 TURNS = 5
@@ -83,14 +85,7 @@ def measure(folder: str) -> None:
         run._done = 0
         run.steps(run.total)
 
-    def seconds(epoch) -> float:
-        world.Barrier()
-        began = time.perf_counter()
-        epoch()
-        world.Barrier()
-        return time.perf_counter() - began
-
-    taken = [(seconds(ours), seconds(lambda: plain(*mine, world))) for _ in range(TURNS + 1)][1:]
+    taken = [(mpi.seconds(ours), mpi.seconds(lambda: plain(*mine, world))) for _ in range(TURNS + 1)][1:]
     if world.Get_rank() == 0:
         print(json.dumps(taken))
 
@@ -120,17 +115,9 @@ def measure_torch(rank: int, n: int, meet: str) -> None:
     distributed.destroy_process_group()
 
 
-def by_mpi(n: int, folder: str) -> list[tuple[float, float]]:
-    """Seconds of an epoch on n ranks: ours, and plain."""
-    mpiexec = find_mpiexec()
-    command = [mpiexec, *LAUNCHERS[os.path.basename(mpiexec)], "-n", str(n), sys.executable, "-m", "benchmarks.training", folder]
-    done = subprocess.run(command, env={**os.environ, **THREADS}, stdout=subprocess.PIPE, text=True, check=True, timeout=600)
-    return json.loads(done.stdout)
-
-
 def by_torch(n: int, folder: str) -> list[float]:
     """Seconds of an epoch of PyTorch's DDP on n ranks."""
-    meet = tempfile.mktemp(dir=folder)
+    meet = str(Path(folder) / f"gloo-{n}")
     environment = {**os.environ, **THREADS, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
     words = [sys.executable, "-m", "benchmarks.training", str(n), meet]
     ranks = [subprocess.Popen([*words, str(r)], env=environment, stdout=subprocess.PIPE, text=True) for r in range(n)]
@@ -145,14 +132,14 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
 
     with tempfile.TemporaryDirectory(prefix="course-bench-") as folder:
         reference.write(folder)
-        yield "epoch-1-rank/plain-numpy", [ours / plain for ours, plain in by_mpi(1, folder)], 1.1
-        two = by_mpi(2, folder)
+        yield "epoch-1-rank/plain-numpy", [ours / plain for ours, plain in mpi.run(1, __name__, folder)], 1.1
+        two = mpi.run(2, __name__, folder)
         yield "epoch-2-ranks-dp/plain-fused", [ours / plain for ours, plain in two], 1.0
         if importlib.util.find_spec("torch") is None:
             print("bench: PyTorch's DDP was left out: torch is not installed (pip install -e '.[torch]').", file=sys.stderr)
             return
         for n, limit in ((2, 1.0), (4, 0.3)):
-            ours = two if n == 2 else by_mpi(n, folder)
+            ours = two if n == 2 else mpi.run(n, __name__, folder)
             theirs = statistics.median(by_torch(n, folder))
             yield f"epoch-{n}-ranks-dp/torch-ddp", [seconds / theirs for seconds, _ in ours], limit
 

@@ -6,17 +6,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 
 import numpy as np
 
+from benchmarks import mpi
 from benchmarks.training import BATCH, IMAGES, images
-from course_lib.launcher import LAUNCHERS, THREADS, find_mpiexec
 
 DIMS = (784, 256, 10)
 RANKS, TURNS, STEPS = 4, 5, 20
@@ -95,18 +92,11 @@ def measure(folder: str) -> None:
     mine = slice(rank * IMAGES // n, (rank + 1) * IMAGES // n)
     own = x[mine].astype(np.float64), y[mine]
 
-    def seconds(call) -> float:
-        world.Barrier()
-        began = time.perf_counter()
-        call()
-        world.Barrier()
-        return time.perf_counter() - began
-
     def ours() -> None:
         run.model, run._done = run._new_model(), 0
         run.steps(run.total)
 
-    epochs = [(seconds(ours), seconds(lambda: plain_epoch(*own, world))) for _ in range(TURNS)]
+    epochs = [(mpi.seconds(ours), mpi.seconds(lambda: plain_epoch(*own, world))) for _ in range(TURNS)]
     models = {stage: zero.Model((1024,) * 5, comm, stage, found) for stage in (0, 3)}
     batch = np.random.default_rng(rank).random((15, 1024), np.float32), np.arange(15)
 
@@ -114,7 +104,7 @@ def measure(folder: str) -> None:
         for _ in range(STEPS):
             models[stage].step(*batch)
 
-    taken = [(seconds(lambda: steps(3)), seconds(lambda: steps(0))) for _ in range(2 * TURNS + 1)][1:]
+    taken = [(mpi.seconds(lambda: steps(3)), mpi.seconds(lambda: steps(0))) for _ in range(2 * TURNS + 1)][1:]
     if rank == 0:
         print(json.dumps([[a / b for a, b in epochs], [a / b for a, b in taken]]))
 
@@ -122,12 +112,9 @@ def measure(folder: str) -> None:
 def figures() -> Iterator[tuple[str, list[float], float]]:
     from grading import reference
 
-    mpiexec = find_mpiexec()
     with tempfile.TemporaryDirectory(prefix="course-bench-") as folder:
         reference.write(folder)
-        command = [mpiexec, *LAUNCHERS[os.path.basename(mpiexec)], "-n", str(RANKS), sys.executable, "-m", "benchmarks.zero", folder]
-        done = subprocess.run(command, env={**os.environ, **THREADS}, stdout=subprocess.PIPE, text=True, check=True, timeout=900)
-    epochs, steps = json.loads(done.stdout)
+        epochs, steps = mpi.run(RANKS, __name__, folder)
     yield "zero3-adam-epoch-4-ranks/plain-float64", epochs, 0.5
     yield "zero3-step-4-ranks/stage-0", steps, 1.6
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -65,6 +66,17 @@ class Processes:
             text = (self.folder / "log.txt").read_text(errors="replace")
             return "\n".join(text.strip().splitlines()[-lines:])
         return ""
+
+    def obituary(self) -> str:
+        """Which rank's process ended first, and how, in a sentence or two."""
+        log = self.log(60)
+        found = re.search(r"rank (\d+) ended with code (-?\d+)", log)  # what the zygote writes
+        found = found or re.search(r"\[0\](\d+):Return code = ([1-9]\d*)", log)  # what mpiexec.gforker writes
+        if not found:
+            return f"a rank's process ended. The last lines that the ranks wrote:\n{log}\n"
+        code = int(found[2])
+        how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        return f"the process of rank {found[1]} ended, {how}. Usual causes: os._exit or sys.exit in a function, or memory that ran out."
 
     def stop(self) -> None:
         """End all processes and remove the folder; safe to call again."""

@@ -79,12 +79,12 @@ class NaiveLinear(Linear):
         whole = track("activations", self.collect_input(x, *self.group))
         return track("activations", self.collect_output(super().forward(whole), *self.group))
 
-    def backward(self, grad: np.ndarray, need_grad_x: bool = True) -> np.ndarray | None:
+    def backward(self, grad: np.ndarray) -> np.ndarray:
         """From the whole gradient of the output to this rank's part of the input's, ``(batch, in_dim / mp_size)``."""
         comm, mp_size = self.group
         part = track("activations", self.collect_grad_output(grad, comm.Get_rank(), mp_size))
         grad_x = super().backward(part)
-        return track("activations", self.collect_grad_x(grad_x, comm, mp_size)) if need_grad_x else None
+        return track("activations", self.collect_grad_x(grad_x, comm, mp_size))
 
 
 class RowParallelLinear(Linear):
@@ -115,11 +115,11 @@ class RowParallelLinear(Linear):
         out += self.b
         return out
 
-    def backward(self, grad: np.ndarray, need_grad_x: bool = True) -> np.ndarray | None:
+    def backward(self, grad: np.ndarray) -> np.ndarray:
         """From the whole gradient of the output to this rank's part of the input's, ``(batch, in_dim / mp_size)``."""
         comm, mp_size = self.group
-        grad_x = super().backward(self.collect_grad_output(grad, comm.Get_rank(), mp_size), need_grad_x)
-        return self.collect_grad_x(grad_x, comm, mp_size) if need_grad_x else None
+        grad_x = super().backward(self.collect_grad_output(grad, comm.Get_rank(), mp_size))
+        return self.collect_grad_x(grad_x, comm, mp_size)
 
 
 def softmax_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
@@ -180,7 +180,7 @@ class MLP:
 
     def __init__(self, dims, comm, functions, mp_size=1, dp_size=1, megatron=False, seed=0, dtype=np.float32):
         check_dims(dims, mp_size, megatron)
-        self.dims, self.dtype, self.megatron = dims, dtype, megatron
+        self.dims = dims
         self.mp_size, self.dp_size = mp_size, dp_size
         self.mp_idx, self.mp_comm, self.dp_comm = 0, None, None
         shapes = [(dims[0], dims[1]), (dims[1], dims[2])]
@@ -201,11 +201,11 @@ class MLP:
         for kind, arrays in (("parameters", (self.weights, self.biases)), ("gradients", (self.grad_weights, self.grad_biases))):
             for array in arrays:
                 track(kind, array)
+        places = (slice(sizes[0]), slice(widths[0])), (slice(sizes[0], None), slice(widths[0], None))
         parts = []
-        for shape, start, at in zip(shapes, (0, sizes[0]), (0, widths[0]), strict=True):
-            matrix = slice(start, start + shape[0] * shape[1]), slice(at, at + shape[1])
-            w, grad_w = (a[matrix[0]].reshape(shape) for a in (self.weights, self.grad_weights))
-            parts.append((w, self.biases[matrix[1]], grad_w, self.grad_biases[matrix[1]]))
+        for shape, (matrix, row) in zip(shapes, places, strict=True):
+            w, grad_w = self.weights[matrix].reshape(shape), self.grad_weights[matrix].reshape(shape)
+            parts.append((w, self.biases[row], grad_w, self.grad_biases[row]))
         self._draw([p[0] for p in parts], seed)
         if mp_size == 1:
             self.fc1, self.fc2 = Linear(*parts[0]), Linear(*parts[1])

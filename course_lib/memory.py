@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import tracemalloc
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -104,6 +104,24 @@ def watch() -> Iterator[Held]:
             tracemalloc.stop()
         np.setbufsize(scratch)
         held = before
+
+
+def of_steps(new_model: Callable, *arguments: object) -> Held:
+    """The account of a model that is made, takes two steps (so that its optimizer has its state) and goes; collective, as they are.
+
+    Parameters
+    ----------
+    new_model : callable
+        Makes the model.
+    arguments : object
+        Of its `step`.
+    """
+    with watch() as account:
+        model = new_model()
+        for _ in range(2):
+            model.step(*arguments)
+        del model
+    return account
 
 
 def track(kind: str, array: np.ndarray) -> np.ndarray:

@@ -37,9 +37,9 @@ def main() -> None:
     sys.modules.setdefault("debugpy", None)  # ipykernel would import it, for a second of each start
     from ipyparallel.engine.app import IPEngine
 
-    from course_lib.shm import forget_files
+    from course_lib import group
 
-    forget_files()  # every rank has joined MPI before it registers
+    group.base()  # every rank has joined MPI before it registers
     IPEngine.launch_instance()
 
 

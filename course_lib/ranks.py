@@ -5,26 +5,18 @@ from __future__ import annotations
 import atexit
 import inspect
 import os
-import re
-import signal
 import sys
 import textwrap
 import time
 from concurrent.futures import wait
-from pathlib import Path
 
-from course_lib import launcher, px, wire, wording
-from course_lib.client import Client, answer, connect
+from course_lib import launcher, px, startup, wire, wording
+from course_lib.client import Client, answer
 
-PRESTARTED = "COURSE_RANKS"  # a folder with ranks that are already coming up, see grading
 # Set when grading: seconds that a cell may take, as nobody is there to stop it. When ranks die,
 # new ones then come up and run again the cells that did not kill them.
 UNATTENDED = "COURSE_UNATTENDED"
 FIRST_TRY, START_LIMIT = 30.0, 60.0  # seconds to come up
-
-
-class TooSlow(launcher.StartError):
-    """The ranks did not come up in time, and have not ended either."""
 
 
 class RanksGone(RuntimeError):
@@ -71,55 +63,35 @@ class Ranks:
 
     def _come_up(self) -> None:
         """Bring up the ranks; a start that failed may have met what another program left behind, so there is a second try."""
-        if self._client is None:
+        own = self._client is None
+        for limit in (FIRST_TRY, START_LIMIT) if own else (START_LIMIT,):
             try:
-                self._try_to_come_up(FIRST_TRY)
+                if own:
+                    self._processes, self._client = startup.bring_up(self.n, limit)
+                else:
+                    startup.wait_for_engines(self._client, self.n, time.monotonic() + limit)
+                self.hosts = startup.hosts(self._greet(limit))
                 return
             except launcher.StartError:
+                if limit == START_LIMIT:
+                    raise
                 self._end()
                 atexit.register(self.stop)
-        self._try_to_come_up(START_LIMIT)
 
-    def _try_to_come_up(self, limit: float) -> None:
-        deadline = time.monotonic() + limit
-        if self._client is None:
-            self._processes = _take_prestarted(self.n) or launcher.launch(self.n)
-            while not self._processes.client_file.exists():
-                self._pause("the controller did not come up", deadline)
-            try:
-                self._client = connect(str(self._processes.client_file), limit)
-            except TimeoutError:
-                raise TooSlow(f"the controller did not answer within {limit:g} s.\n{self._log()}") from None
-        while len(self._client.ids) < self.n:
-            self._pause(f"only {len(self._client.ids)} of {self.n} ranks came up", deadline)
+    def _greet(self, limit: float) -> dict[int, dict]:
+        """Ask the engines who they are."""
         engines = sorted(self._client.ids)[: self.n]
         hello = {"do": "hello", "folder": os.getcwd(), "path": [p for p in sys.path if p]}
         try:
             replies = self._ask({engine: hello for engine in engines}, limit)
         except RanksGone as gone:
-            raise TooSlow(f"{gone}\n{self._log()}") from None
-        facts = {}
+            raise launcher.StartError(f"{gone}\n{self._log()}") from None
         for engine, reply in replies.items():
             if reply and reply["error"] and reply["error"]["name"] == "TimeLimit":
-                raise TooSlow(f"rank {engine} did not answer within {limit:g} s.\n{self._log()}")
+                raise launcher.StartError(f"rank {engine} did not answer within {limit:g} s.\n{self._log()}")
             if reply is None or reply["error"]:
                 raise launcher.StartError(f"rank {engine} does not answer: {reply}\n{self._log()}")
-            facts[engine] = wire.decode(reply["value"])
-        sizes = {f["size"] for f in facts.values()}
-        if sizes != {self.n} or any(engine != f["rank"] for engine, f in facts.items()):
-            raise launcher.StartError(
-                f"expected {self.n} engines of one MPI job, in the order of their ranks; got sizes {sorted(sizes)} and ranks "
-                f"{[f['rank'] for f in facts.values()]}. Were the engines started by this MPI's own mpiexec?"
-            )
-        self.hosts = [f["host"] for f in facts.values()]
-
-    def _pause(self, problem: str, deadline: float) -> None:
-        ended = self._processes.ended() if self._processes else None
-        if ended:
-            raise launcher.StartError(f"{problem}: {ended}\nRun `make doctor` in the course folder for what to do.")
-        if time.monotonic() > deadline:
-            raise TooSlow(f"{problem} in time.\n{self._log()}")
-        time.sleep(0.02)
+        return {engine: wire.decode(reply["value"]) for engine, reply in replies.items()}
 
     def _log(self) -> str:
         return self._processes.log() if self._processes else ""
@@ -316,19 +288,12 @@ class Ranks:
         raise RanksGone(f"the ranks did not answer after an interrupt and were ended. Run cluster.start({self.n}) again.")
 
     def _obituary(self) -> str:
-        again = f"All ranks end with it. Run cluster.start({self.n}) again, and the cells that define what you need."
+        again = f"Run cluster.start({self.n}) again"
         if self._processes is None:
-            return f"the ranks were stopped. Run cluster.start({self.n}) again."
-        log = self._processes.log(60)
+            return f"the ranks were stopped. {again}."
+        what = self._processes.obituary()
         self._end()
-        found = re.search(r"rank (\d+) ended with code (-?\d+)", log)  # what the zygote writes
-        found = found or re.search(r"\[0\](\d+):Return code = ([1-9]\d*)", log)  # what mpiexec.gforker writes
-        if found:
-            code = int(found[2])
-            how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-            why = "Usual causes: os._exit or sys.exit in a function, or memory that ran out."
-            return f"the process of rank {found[1]} ended, {how}. {why} {again}"
-        return f"a rank's process ended. {again}\n{log}"
+        return f"{what} All ranks end with it. {again}, and the cells that define what you need."
 
 
 def _look_up(name: str) -> object:
@@ -344,8 +309,3 @@ def _unattended() -> float | None:
 
 def _error(name: str, message: str, lines: list[str] | None = None) -> dict:
     return {"name": name, "message": message, "place": "", "lines": lines or [], "kind": [name]}
-
-
-def _take_prestarted(n: int) -> launcher.Processes | None:
-    folder = os.environ.pop(PRESTARTED, None)
-    return launcher.adopt(n, Path(folder)) if folder else None

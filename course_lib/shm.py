@@ -21,6 +21,7 @@ def forget_files() -> None:
     with contextlib.suppress(OSError):  # only Linux has this list
         for line in Path("/proc/self/maps").read_text().splitlines():
             path = line.split(maxsplit=5)[-1]
-            if path.startswith(PREFIX):
+            # A name that is gone already, "... (deleted)", may by now be another job's.
+            if path.startswith(PREFIX) and not line.endswith(" (deleted)"):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path.removesuffix(" (deleted)"))
+                    os.unlink(path)

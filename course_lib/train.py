@@ -14,15 +14,14 @@ from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from course_lib import board as status
-from course_lib import datasets, traffic, wording
+from course_lib import datasets, traffic, wording, zero
 from course_lib import functions as students
 from course_lib.collectives import Communicator, DeadlockError
+from course_lib.training import Config, ConfigError, Run
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
-    from course_lib.training import Config
-
     default = Config()
     parser = argparse.ArgumentParser(prog="python -m course_lib.training", description="Train the perceptron on a grid of ranks.")
     parser.add_argument("--mp-size", type=int, default=1, help="ranks in a model parallel group")
@@ -33,7 +32,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=default.batch_size, help="samples in a step, over all ranks")
     parser.add_argument("--lr", type=float, help="learning rate (0.15, or 0.003 for Adam)")
     parser.add_argument("--optimizer", choices=("sgd", "adam"), default=default.optimizer)
-    parser.add_argument("--zero", type=int, choices=(0, 1, 2, 3), help="stage of ZeRO, with Adam; --dp-size is then all ranks by default")
+    parser.add_argument("--zero", type=int, choices=zero.STAGES, help="stage of ZeRO, with Adam; --dp-size is then all ranks by default")
     parser.add_argument("--functions", type=Path, default=Path("my_work"), help="folder with your func_impl.py and its companions")
     return parser.parse_args(words)
 
@@ -54,7 +53,7 @@ def main(words: list[str] | None = None) -> int:
             _train(config, functions, comm, first)
     except SystemExit as ended:
         return ended.code
-    except (Refused, datasets.DataError, students.MissingFunction) as error:
+    except (ConfigError, datasets.DataError, students.MissingFunction) as error:
         if first:
             print(f"course_lib.training: {error}", file=sys.stderr)
         return 2
@@ -68,24 +67,18 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-class Refused(ValueError):
-    """The command cannot be carried out; the message says why."""
-
-
 def _prepare(comm: Communicator, first: bool, words: list[str] | None) -> tuple:
     """The configuration and the student's functions."""
-    from course_lib.training import Config
-
     with contextlib.nullcontext() if first else contextlib.redirect_stderr(io.StringIO()):
         a = parse(words)
     try:
         dp_size = a.dp_size if a.dp_size is not None else 1 if a.zero is None else comm.Get_size()
         config = Config(a.mp_size, dp_size, a.megatron_mp, a.data, a.epochs, a.batch_size, a.lr, optimizer=a.optimizer, zero=a.zero or 0)
         functions = students.load(a.functions)
-    except (ValueError, ImportError) as error:
-        raise Refused(error) from None
+    except ImportError as error:
+        raise ConfigError(error) from None
     if comm.Get_size() != config.ranks:
-        raise Refused(
+        raise ConfigError(
             f"--mp-size {a.mp_size} and --dp-size {dp_size} need {config.ranks} ranks, and mpiexec started {comm.Get_size()}: "
             f"use mpiexec -n {config.ranks}."
         )
@@ -97,9 +90,7 @@ def _report(comm: Communicator, text: str) -> int:
     return 1
 
 
-def _train(config, functions: object, comm: Communicator, first: bool) -> None:
-    from course_lib.training import Run
-
+def _train(config: Config, functions: object, comm: Communicator, first: bool) -> None:
     run = Run(config, functions, comm)
     losses, began = [], time.perf_counter()
     with tqdm(total=run.total, unit="step", disable=not first, mininterval=0.5, ascii=True) as bar:

@@ -18,6 +18,10 @@ from course_lib.layers import MLP, check_dims
 MAX_RANKS = 8
 
 
+class ConfigError(ValueError):
+    """These settings do not fit together, or not to the data; the message says which."""
+
+
 @dataclass(frozen=True)
 class Config:
     """What to train, and on which grid.
@@ -48,7 +52,7 @@ class Config:
 
     Raises
     ------
-    ValueError
+    ConfigError
         The sizes do not fit together; the message says which.
     """
 
@@ -69,26 +73,31 @@ class Config:
         if self.lr is None:
             object.__setattr__(self, "lr", {"sgd": 0.15, "adam": 0.003}.get(self.optimizer, 0.0))
         if self.optimizer not in ("sgd", "adam"):
-            raise ValueError(f"optimizer must be sgd or adam; got {self.optimizer!r}.")
+            raise ConfigError(f"optimizer must be sgd or adam; got {self.optimizer!r}.")
         if self.zero not in zero.STAGES:
-            raise ValueError(f"zero, the stage, must be 0 to 3; got {self.zero}.")
+            raise ConfigError(f"zero, the stage, must be 0 to 3; got {self.zero}.")
         if self.zero and self.optimizer != "adam":
-            raise ValueError(f"ZeRO stage {self.zero} shards Adam's state, and plain gradient descent has none: choose the optimizer adam.")
+            raise ConfigError(
+                f"ZeRO stage {self.zero} shards Adam's state, and plain gradient descent has none: choose the optimizer adam."
+            )
         if self.optimizer == "adam" and self.mp_size > 1:
             what = f"ZeRO stage {self.zero} is" if self.zero else "Adam and the stages of ZeRO are"
-            raise ValueError(f"{what} for data parallel training, with mp_size 1; got mp_size={self.mp_size}.")
+            raise ConfigError(f"{what} for data parallel training, with mp_size 1; got mp_size={self.mp_size}.")
         for name in ("mp_size", "dp_size", "epochs", "batch_size", "hidden"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+                raise ConfigError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not self.lr > 0:
-            raise ValueError(f"lr must be positive; got {self.lr}.")
+            raise ConfigError(f"lr must be positive; got {self.lr}.")
         if self.mp_size * self.dp_size > MAX_RANKS:
-            raise ValueError(
+            raise ConfigError(
                 f"mp_size={self.mp_size} and dp_size={self.dp_size} need {self.ranks} ranks; this part uses {MAX_RANKS} at most."
             )
         if self.batch_size % self.dp_size:
-            raise ValueError(f"dp_size={self.dp_size} does not divide the batch of {self.batch_size} samples: all ranks take as many.")
-        check_dims((1, self.hidden, 10), self.mp_size, self.megatron)
+            raise ConfigError(f"dp_size={self.dp_size} does not divide the batch of {self.batch_size} samples: all ranks take as many.")
+        try:
+            check_dims((1, self.hidden, 10), self.mp_size, self.megatron)
+        except ValueError as error:
+            raise ConfigError(error) from None
 
     @property
     def ranks(self) -> int:
@@ -97,7 +106,7 @@ class Config:
 
     @property
     def name(self) -> str:
-        """How figures name it, such as "Megatron 2 x 4"."""
+        """How figures name it, such as "Megatron mp 2, dp 4"."""
         style = "" if self.mp_size == 1 else "Megatron " if self.megatron else "naive "
         stage = f", ZeRO stage {self.zero}" if self.optimizer == "adam" else ""
         return f"{style}mp {self.mp_size}, dp {self.dp_size}{stage}"
@@ -117,7 +126,7 @@ def batch_order(n: int, batch_size: int, dp_size: int, random: np.random.Generat
 
     Raises
     ------
-    ValueError
+    ConfigError
         There are fewer samples than one batch.
 
     Examples
@@ -128,7 +137,7 @@ def batch_order(n: int, batch_size: int, dp_size: int, random: np.random.Generat
     """
     steps = n // batch_size
     if not steps:
-        raise ValueError(f"a batch of {batch_size} is more than the {n} samples that there are.")
+        raise ConfigError(f"a batch of {batch_size} is more than the {n} samples that there are.")
     order = random.permutation(n)[: steps * batch_size]
     return np.ascontiguousarray(order.reshape(steps, dp_size, -1).swapaxes(0, 1)).ravel()
 
@@ -223,15 +232,9 @@ class Run:
         dict of str to int
             The kinds of `course_lib.memory`, and under "true peak" what tracemalloc saw.
         """
-        seen = []
-        for _ in range(3):  # tracemalloc also sees what caches and other threads take now and then: the least counts
-            with memory.watch() as held:
-                model = self._new_model()
-                for _ in range(2):
-                    model.step(self.x[: self._each], self.y[: self._each], self.config.lr)
-                del model
-            seen.append(held.true_peak)
-        return held.peak | {"true peak": min(seen)}
+        accounts = [memory.of_steps(self._new_model, self.x[: self._each], self.y[: self._each], self.config.lr) for _ in range(3)]
+        # tracemalloc also sees what caches and other threads take now and then: the least counts
+        return accounts[-1].peak | {"true peak": min(held.true_peak for held in accounts)}
 
 
 def _total(comm, values: list[float]) -> np.ndarray:

@@ -57,13 +57,11 @@ class Layer:
         n = comm.Get_size()
         shard = -(-(w.size + b.size) // n)
         self.comm, self.stage, self.shape = comm, stage, w.shape
-        self.mine = slice(comm.Get_rank() * shard, (comm.Get_rank() + 1) * shard)
-        self.flat = track("parameters", np.zeros(n * shard, w.dtype))
+        self.mine = slice(comm.Get_rank() * shard, (comm.Get_rank() + 1) * shard) if stage else slice(None)
+        self.flat = np.zeros(n * shard, w.dtype)
         self.w, self.b = self._views(self.flat)
         self.w[:], self.b[:] = w, b
-        self.grad = track("gradients", np.zeros(shard if stage == 2 else n * shard, w.dtype))
-        if stage == 0:
-            self.mine = slice(None)
+        self.grad = np.zeros(shard if stage == 2 else n * shard, w.dtype)
         self.w_shard, self.grad_w_shard = self.flat[self.mine], self.grad if stage == 2 else self.grad[self.mine]
         self.b_shard, self.grad_b_shard = np.empty(0, w.dtype), np.empty(0, w.dtype)
 
@@ -180,9 +178,7 @@ class Model:
         return loss
 
     def _account(self, layer) -> None:
-        """Say what the arrays of the student's layer are for; those of stages 0 to 2 do so themselves."""
-        if self.stage < 3:
-            return
+        """Say what the layer's arrays are for, the student's too; a view stands for the array that it is of."""
         for kind, names in (("parameters", ("w_shard", "b_shard")), ("gradients", ("grad_w_shard", "grad_b_shard"))):
             for name in names:
                 track(kind, getattr(layer, name))
@@ -207,11 +203,7 @@ def survey(stage: int, comm, functions: object, dims: tuple[int, ...], x: np.nda
         "seconds" of a step, the median.
     """
     batch = len(x) // steps
-    with memory.watch() as held:
-        model = Model(dims, comm, stage, functions)
-        for _ in range(2):
-            model.step(x[:batch], y[:batch])
-        del model
+    held = memory.of_steps(lambda: Model(dims, comm, stage, functions), x[:batch], y[:batch])
     model, losses, seconds = Model(dims, comm, stage, functions), np.empty(steps), []
     traffic.reset()
     for i in range(steps):

@@ -19,8 +19,8 @@ def partition(tensor, shards):
     return [empty._partition_flat_tensor(tensor, i, shards) for i in range(shards)]
 
 
-def use(size, seed, shape, dtype, xs, grads, lr=0.1, only_forward=False):
-    """On a rank: take steps with a layer; what came out of each, and the bytes on the wire of each call."""
+def use(size, seed, shape, dtype, xs, grads, lr, only_forward=False):
+    """On a rank: take steps with a layer; what came out of each, and what was sent in forward and in backward."""
     from course_lib import traffic
     from course_lib.collectives import Communicator
 
@@ -34,13 +34,14 @@ def use(size, seed, shape, dtype, xs, grads, lr=0.1, only_forward=False):
     for x, grad in zip(xs, grads, strict=True):
         traffic.reset()
         step = [layer.forward(x)]
-        sent = [sum(e.wire for e in traffic.entries())]
+        moved = [[(e.operation, e.ranks, e.calls, e.payload) for e in traffic.entries()]]
         if not only_forward:
+            traffic.reset()
             step += [layer.backward(grad), layer.grad_w_shard.copy(), layer.grad_b_shard.copy()]
-            sent.append(sum(e.wire for e in traffic.entries()) - sent[0])
+            moved.append([(e.operation, e.ranks, e.calls, e.payload) for e in traffic.entries()])
             layer.w_shard -= layer.w_shard.dtype.type(lr) * layer.grad_w_shard
             layer.b_shard -= layer.b_shard.dtype.type(lr) * layer.grad_b_shard
-        steps.append((*step, sent))
+        steps.append((*step, moved))
     return steps
 
 
@@ -105,10 +106,10 @@ class ShardCheck(Check):
         for i in range(steps):
             grad_w, grad_b = sum(xs[r, i].T @ grads[r, i] for r in range(size)), grads[:size, i].sum(axis=(0, 1))
             for r, taken in enumerate(answers):
-                out, *back, sent = taken[i]
+                out, *back, moved = taken[i]
                 cause = "the shards in another order, or the padding not cut off"
                 self.array(out, xs[r, i] @ w + b, name="the output", rank=r, cause=cause, rtol=rtol)
-                self._sent(sent[0], gather, "forward", r, "one all-gather of each shard is enough")
+                self.sent(moved[0], gather, name="forward", rank=r, cause="one all-gather of each shard is enough")
                 if only_forward:
                     continue
                 (grad_x,) = self.tuple(back[0], 1, name="backward", rank=r)
@@ -118,12 +119,9 @@ class ShardCheck(Check):
                 for name, got, want in zip(("grad_w_shard", "grad_b_shard"), back[1:], (grad_w, grad_b), strict=True):
                     shard, scale = shards_of(want.astype(dtype), size)[r], float(np.abs(grads).max()) * batch
                     self.array(got, shard, name=name, rank=r, cause=cause, rtol=rtol, scale=scale)
-                self._sent(sent[1], 2 * gather, "backward", r, "gather the weight once, and reduce-scatter each gradient once")
+                cause = "gather the weight once, and reduce-scatter each gradient once"
+                self.sent(moved[1], 2 * gather, name="backward", rank=r, cause=cause)
             w, b = w - np.asarray(LR, dtype) * grad_w, b - np.asarray(LR, dtype) * grad_b
-
-    def _sent(self, wire: float, most: float, name: str, rank: int, cause: str) -> None:
-        if wire > most:
-            self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes, and {most:,.0f} are enough", cause)
 
     def kept(self, size: int, shape: tuple[int, int]) -> None:
         """What a layer keeps between its calls, against its shards and their gradients."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 from traitlets.config import Config
 
-from course_lib import launcher, ranks
+from course_lib import launcher, startup
 from grading import build, sandbox
 from grading.config import configure, reason
 from grading.execute import fingerprint
@@ -83,7 +83,7 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
                 began = time.monotonic()
                 # Every hand-in has ranks of its own; the next ones come up meanwhile.
                 current, ready = ready, launcher.launch(count) if i + 1 < len(todo) else None
-                os.environ[ranks.PRESTARTED] = str(current.folder)
+                os.environ[startup.PRESTARTED] = str(current.folder)
                 try:
                     grade(part, student, home, notebooks)
                     said = "graded"
@@ -95,7 +95,7 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
                 bar.write(f"{student}: {said}, {time.monotonic() - began:.1f} s, {len(todo) - i - 1} left")
                 bar.update()
     finally:
-        os.environ.pop(ranks.PRESTARTED, None)
+        os.environ.pop(startup.PRESTARTED, None)
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
         if ready:

@@ -4,9 +4,9 @@ import atexit
 import os
 import shutil
 import tempfile
-from pathlib import Path
 
 import pytest
+from machine import fashion_files
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
@@ -22,7 +22,7 @@ def pytest_terminal_summary(terminalreporter):
     """One line for each thing that this machine lacks, and that some tests are about."""
     if not shutil.which("chromium"):
         terminalreporter.write_line("The browser test was left out: chromium is not installed (apt install chromium).")
-    if not list(Path("/usr/share/datasets/fashion-mnist").glob("train-images*")) and not os.environ.get("COURSE_DATA_DIR"):
+    if not fashion_files():
         terminalreporter.write_line("Training on Fashion-MNIST was left out: its files are not here (apt install dataset-fashion-mnist).")
     if sandbox.problem():
         terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")

@@ -13,7 +13,7 @@ import psutil
 import pytest
 from processes import course_processes, wait_until
 
-from course_lib import cluster, launcher
+from course_lib import cluster, launcher, startup
 from course_lib.ranks import Ranks, RanksGone
 
 
@@ -240,9 +240,7 @@ publish_data({{"evil": evil}})
 
 
 def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
-    from course_lib import ranks
-
-    real, tried = ranks.connect, []
+    real, tried = startup.connect, []
 
     def connect(file, limit):
         tried.append(file)
@@ -250,9 +248,9 @@ def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
             raise TimeoutError
         return real(file, limit)
 
-    monkeypatch.setattr(ranks, "connect", connect)
+    monkeypatch.setattr(startup, "connect", connect)
     before = course_processes()
-    second = ranks.Ranks(2)
+    second = Ranks(2)
     try:
         assert len(set(tried)) == 2 and second.run("1 + 1")[1][1]["outputs"][0]["data"]["text/plain"] == "2"
     finally:
@@ -261,9 +259,9 @@ def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
     def never(file, limit):
         raise TimeoutError
 
-    monkeypatch.setattr(ranks, "connect", never)
-    with pytest.raises(ranks.TooSlow, match="the controller did not answer within 60 s"):
-        ranks.Ranks(2)
+    monkeypatch.setattr(startup, "connect", never)
+    with pytest.raises(launcher.StartError, match="the controller did not answer within 60 s"):
+        Ranks(2)
     assert wait_until(lambda: not course_processes() - before)
 
 

@@ -1,30 +1,17 @@
 """The perceptron trains alike on every grid of ranks, and what it says of memory and traffic is so."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from machine import fashion_files, training
 
-from course_lib import datasets
 from course_lib.functions import MissingFunction
 from course_lib.layers import MLP, softmax_cross_entropy
 from course_lib.training import Config, batch_order
-from grading import reference
 
 NAIVE = [(mp, dp, False) for mp in (1, 2) for dp in (1, 2, 4, 8) if mp * dp <= 8]
 MEGATRON = [(mp, dp, True) for mp in (1, 2, 4, 8) for dp in (1, 2, 4, 8) if mp * dp <= 8]
-
-
-@pytest.fixture(scope="module")
-def functions(tmp_path_factory):
-    """A folder with the solved exercises."""
-    folder = tmp_path_factory.mktemp("reference")
-    reference.write(folder)
-    return folder
 
 
 def train(mp_size, dp_size, megatron, dtype, folder, batch_size=24, data="digits"):
@@ -78,16 +65,10 @@ def test_digits_are_learned_in_one_epoch(eight, functions):
     assert answers[0][1] >= 0.90
 
 
-def fashion_files():
-    """Where Debian's package dataset-fashion-mnist (or COURSE_DATA_DIR) has the real images; None where they are not."""
-    places = [Path(p) for p in (os.environ.get(datasets.FOLDER), "/usr/share/datasets/fashion-mnist") if p]
-    return next((p for p in places if list(p.glob("**/train-images-idx3-ubyte*"))), None)
-
-
 if fashion_files():  # where they are not, conftest.py says so
 
     def test_fashion_mnist_is_learned_in_one_epoch(functions):
-        done = shell(2, "--dp-size", "2", "--data", "fashion-mnist", folder=functions)
+        done = training(2, "--dp-size", "2", "--data", "fashion-mnist", folder=functions)
         assert done.returncode == 0, done.stderr
         assert float(done.stdout.split("test accuracy ")[1].split()[0]) >= 0.83
 
@@ -193,24 +174,8 @@ def test_every_grid_sees_the_same_batches(dp_size):
     assert [sorted(b) for b in order.swapaxes(0, 1).reshape(25, 40).tolist()] == [sorted(b) for b in one.tolist()]
 
 
-def shell(n, *words, folder):
-    """`python -m course_lib.training` on n ranks."""
-    command = [
-        str(Path(sys.executable).with_name("mpiexec")),
-        "-n",
-        str(n),
-        sys.executable,
-        "-m",
-        "course_lib.training",
-        *words,
-        "--functions",
-        str(folder),
-    ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def test_it_trains_from_a_shell(functions):
-    done = shell(4, "--mp-size", "2", "--dp-size", "2", "--megatron-mp", folder=functions)
+def test_it_trains_from_a_training(functions):
+    done = training(4, "--mp-size", "2", "--dp-size", "2", "--megatron-mp", folder=functions)
     assert done.returncode == 0, done.stderr
     assert "Megatron mp 2, dp 2, digits: 60 steps" in done.stdout
     accuracy = float(done.stdout.split("test accuracy ")[1].split()[0])
@@ -224,18 +189,19 @@ def test_it_trains_from_a_shell(functions):
         (2, ["--mp-size", "2", "--dp-size", "2"], "need 4 ranks, and mpiexec started 2: use mpiexec -n 4"),
         (4, ["--mp-size", "4"], "mp_size=4 does not divide the 10 classes"),
         (1, ["--data", "cifar"], "invalid choice: 'cifar'"),
+        (1, ["--batch-size", "5000"], "a batch of 5000 is more than the 1440 samples that there are"),
         (1, ["--epochs", "many"], "invalid int value: 'many'"),
         (1, ["--depth", "3"], "unrecognized arguments: --depth 3"),
     ],
 )
 def test_a_bad_command_gets_a_sentence_and_2(functions, n, words, said):
-    done = shell(n, *words, folder=functions)
+    done = training(n, *words, folder=functions)
     assert done.returncode == 2
     assert said in done.stderr and "Traceback" not in done.stderr
 
 
 def test_without_functions_the_notebook_is_named(tmp_path):
-    done = shell(2, "--dp-size", "2", folder=tmp_path)
+    done = training(2, "--dp-size", "2", folder=tmp_path)
     assert done.returncode == 2
     assert "Finish the notebook 01_data_split" in done.stderr and "Traceback" not in done.stderr
 
@@ -246,6 +212,6 @@ def test_a_function_that_fails_on_one_rank_ends_the_run_with_its_line(functions,
     with (tmp_path / "func_impl.py").open("a") as file:
         file.write("\n\ndef collect_weight_grad(w, b, comm):\n    if comm.Get_rank() == 1:\n        w = w / b\n")
         file.write("    comm.Barrier()\n    return w, b\n")
-    done = shell(2, "--dp-size", "2", folder=tmp_path)
+    done = training(2, "--dp-size", "2", folder=tmp_path)
     assert done.returncode == 1
     assert "rank 1:     w = w / b" in done.stderr and "rank 0: " in done.stderr and "waits in Barrier" in done.stderr

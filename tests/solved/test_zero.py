@@ -1,25 +1,14 @@
 """The stages of ZeRO train alike, hold what the paper's formula says, and gather no more than they must."""
 
-import os
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
+from machine import fashion_files, mpiexec, training
 
 from course_lib.zero import Model, formula
-from grading import reference
 
 LARGE = (256, 512, 512, 10)  # shards dominate: 401,000 parameters
-
-
-@pytest.fixture(scope="module")
-def functions(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("reference")
-    reference.write(folder)
-    return folder
 
 
 def train(stage, size, dims, dtype, folder, steps=12):
@@ -132,24 +121,13 @@ def test_the_classes_work_on_a_bare_communicator(functions, tmp_path):
         "assert not [m for m in sys.modules if m.startswith('course_lib')]\n"
         "print('fine')\n"
     )
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("mpiexec")), "-n", "3", sys.executable, str(script)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tmp_path,
-    )
+    done = mpiexec(3, str(script), cwd=tmp_path)
     assert done.stdout.count("fine") == 3, done.stderr
 
 
-def shell(n, *words, folder):
-    command = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(n), sys.executable, "-m", "course_lib.training", *words]
-    return subprocess.run([*command, "--functions", str(folder)], capture_output=True, text=True, timeout=120, env=dict(os.environ))
-
-
 @pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
-def test_zero_trains_from_a_shell(functions, stage):
-    done = shell(4, "--zero", stage, "--optimizer", "adam", folder=functions)
+def test_zero_trains_from_a_training(functions, stage):
+    done = training(4, "--zero", stage, "--optimizer", "adam", folder=functions)
     assert done.returncode == 0, done.stderr
     assert f"mp 1, dp 4, ZeRO stage {stage}, digits: 60 steps" in done.stdout
     assert float(done.stdout.split("test accuracy ")[1].split()[0]) >= 0.90
@@ -165,15 +143,13 @@ def test_zero_trains_from_a_shell(functions, stage):
     ],
 )
 def test_zero_with_what_does_not_fit_gets_a_sentence(functions, n, words, said):
-    done = shell(n, *words, folder=functions)
+    done = training(n, *words, folder=functions)
     assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
 
 
-FASHION = Path("/usr/share/datasets/fashion-mnist")
-
-if list(FASHION.glob("train-images*")):  # where it is not, conftest.py says so
+if fashion_files():  # where it is not, conftest.py says so
 
     def test_stage_3_learns_fashion_mnist_in_one_epoch(functions):
-        done = shell(4, "--zero", "3", "--optimizer", "adam", "--data", "fashion-mnist", folder=functions)
+        done = training(4, "--zero", "3", "--optimizer", "adam", "--data", "fashion-mnist", folder=functions)
         assert done.returncode == 0, done.stderr
         assert float(done.stdout.split("test accuracy ")[1].split()[0]) >= 0.83

@@ -1,0 +1,25 @@
+"""What this machine has, and commands run in a shell of it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from course_lib import datasets
+
+
+def fashion_files():
+    """Where Debian's package dataset-fashion-mnist (or COURSE_DATA_DIR) has the real images; None where they are not."""
+    places = [Path(p) for p in (os.environ.get(datasets.FOLDER), "/usr/share/datasets/fashion-mnist") if p]
+    return next((p for p in places if list(p.glob("**/train-images-idx3-ubyte*"))), None)
+
+
+def mpiexec(n, *command, **options):
+    """A Python command on n ranks, to its end."""
+    full = [str(Path(sys.executable).with_name("mpiexec")), "-n", str(n), sys.executable, *command]
+    return subprocess.run(full, capture_output=True, text=True, timeout=120, **options)
+
+
+def training(n, *words, folder):
+    """`python -m course_lib.training` on n ranks, with the functions of this folder."""
+    return mpiexec(n, "-m", "course_lib.training", *words, "--functions", str(folder))

@@ -1,0 +1,13 @@
+"""What the tests with solved exercises share."""
+
+import pytest
+
+from grading import reference
+
+
+@pytest.fixture(scope="session")
+def functions(tmp_path_factory):
+    """A folder with the solved exercises; not to be written to."""
+    folder = tmp_path_factory.mktemp("reference")
+    reference.write(folder)
+    return folder
