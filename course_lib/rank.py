@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import io
@@ -17,7 +16,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-from course_lib import wire
+from course_lib import loops, wire
 from course_lib.watchdog import watch_from_environment
 
 OUTPUT_LIMIT = 200_000  # characters that a cell may print on one rank
@@ -76,7 +75,7 @@ def _hello(request: dict) -> dict:
         os.chdir(request["folder"])
     sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
     shell = get_ipython()
-    shell.loop_runner = _run_in_new_loop
+    shell.loop_runner = loops.run
     open_board()
     me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": socket.gethostname()}
     return {"outputs": [], "error": None, "value": wire.encode(me)}
@@ -230,18 +229,6 @@ def describe_error(error: BaseException) -> dict:
     place = f"{own[-1].filename}, line {own[-1].lineno}" if own else "outside the cell"
     kind = [c.__name__ for c in type(error).__mro__]
     return {"name": name, "message": message, "place": place, "lines": lines, "kind": kind}
-
-
-def _run_in_new_loop(coroutine):
-    """Run a cell with top-level await, although the engine's own event loop is running."""
-    outer = asyncio._get_running_loop()
-    asyncio._set_running_loop(None)
-    loop = asyncio.new_event_loop()
-    try:
-        return loop.run_until_complete(coroutine)
-    finally:
-        loop.close()
-        asyncio._set_running_loop(outer)
 
 
 def get_ipython():

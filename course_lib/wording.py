@@ -40,3 +40,15 @@ def size(nbytes: float) -> str:
         if nbytes >= step:
             return f"{nbytes / step:.3g} {unit}"
     return f"{nbytes:.3g} B"
+
+
+def seconds(time: float) -> str:
+    """A time with a unit.
+
+    >>> seconds(0.0123), seconds(3.5e-6), seconds(2.0), seconds(0.0)
+    ('12.3 ms', '3.5 µs', '2 s', '0 s')
+    """
+    for unit, step in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if time >= step:
+            return f"{time / step:.4g} {unit}"
+    return f"{time * 1e6:.4g} µs" if time else "0 s"

@@ -1,0 +1,114 @@
+"""What ranks send each other: a call starts it, ``await`` waits for its result."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+
+from course_lib.sim import rules
+from course_lib.sim.dist import check_place
+from course_lib.sim.errors import SimulationError
+from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad
+
+
+class Pending:
+    """A communication that has been started; ``await`` it for its result."""
+
+    __slots__ = ("exchange", "id", "model", "result", "row", "value")
+
+    def __init__(self, model: Communication, exchange, value):
+        self.model, self.exchange, self.value = model, exchange, value
+        self.id = len(model.sizes)
+        model.sizes.append(0.0)
+        self.row, self.result = None, None
+
+    def __await__(self) -> Generator:
+        if self.exchange.end is None:
+            yield from self.model.dist.wait(self)
+        return self.result if self.row else self.model.arrive(self)
+
+
+class Communication:
+    """The part of `Model` that talks to other ranks."""
+
+    def all_reduce(self, value: WeightGrad, layer: int, ranks: Iterable[int] | None = None) -> Pending:
+        """Unite the samples of all ranks' gradients; every rank gets the sum.
+
+        Parameters
+        ----------
+        value : WeightGrad
+        layer : int
+        ranks : iterable of int, optional
+            Who takes part; all ranks by default.
+
+        Returns
+        -------
+        awaitable
+            It has been started, and runs beside what the rank computes until it is awaited.
+        """
+        return self._collective("all_reduce", value, layer, ranks)
+
+    def all_gather(self, value: Weight | OptState | WeightGrad, layer: int, ranks: Iterable[int] | None = None) -> Pending:
+        """Unite the shards of all ranks; parameters as for `all_reduce`."""
+        return self._collective("all_gather", value, layer, ranks)
+
+    def reduce_scatter(self, value: WeightGrad, layer: int, ranks: Iterable[int] | None = None) -> Pending:
+        """Unite the samples of all ranks' gradients; the i-th rank gets shard i of the sum. Parameters as for `all_reduce`."""
+        return self._collective("reduce_scatter", value, layer, ranks)
+
+    def send(self, dest: int, value: Value) -> Pending:
+        """Send a value to another rank. It is buffered: it is over when it has left, received or not."""
+        check_place(self, dest, "send: dest")
+        rules.check_own(self, value, "send: the value", Value)
+        return self._start(self.dist.send(self, dest, value), value, (dest,))
+
+    def receive(self, source: int) -> Pending:
+        """The next value that another rank sends to this one."""
+        check_place(self, source, "receive: source")
+        return self._start(self.dist.receive(self, source), None, (source,))
+
+    def _collective(self, kind: str, value, layer: int, ranks: Iterable[int] | None) -> Pending:
+        if value.__class__ is not WeightGrad or value.layer != layer or value.model is not self or kind == "reduce_scatter":
+            rules.check_collective(self, kind, value, layer)
+        try:
+            group = self.dist.group(self.rank, ranks)
+        except (ValueError, TypeError) as error:
+            raise SimulationError(str(error), rank=self.rank, layer=layer, time=self.time) from None
+        return self._start(self.dist.collective(self, kind, value, group), value, None if ranks is None else group.ranks)
+
+    def _start(self, exchange, value: Value | None, extra: tuple | None) -> Pending:
+        pending = Pending(self, exchange, value)
+        used = () if value is None else (value.id,)
+        self.rows.append(("call", exchange.layer, self.time, self.time, used, (pending.id,), (exchange.kind, extra)))
+        self.pending[pending.id] = pending
+        return pending
+
+    def arrive(self, pending: Pending) -> Value | None:
+        """A communication that has ended: its result is this rank's now."""
+        exchange, value, before = pending.exchange, pending.value, self.time
+        self.time = max(before, exchange.end)
+        del self.pending[pending.id]
+        pending.result = made = self._result(exchange, value)
+        used = () if value is None else (value.id,)
+        if made is not None:  # it takes the number that its communication got
+            self.sizes.pop()
+            self.sizes[pending.id], made.id = made.nbytes, pending.id
+        pending.row = (exchange.kind, exchange.layer, before, self.time, used, (pending.id,), exchange)
+        self.rows.append(pending.row)
+        return made
+
+    def _result(self, exchange, value: Value | None) -> Value | None:
+        kind, layer = exchange.kind, exchange.layer
+        if kind == "all_reduce":
+            return WeightGrad(self, layer, exchange.mask, value.shards, value.num_shards)
+        if kind == "all_gather":
+            return value.alike(exchange.shards, value.num_shards)
+        if kind == "reduce_scatter":
+            return WeightGrad(self, layer, exchange.mask, 1 << exchange.group.place[self.rank], exchange.group.size)
+        if kind == "send":
+            return None
+        theirs = exchange.first[1]
+        if isinstance(theirs, (Activation, ActivationGrad)):
+            return theirs.__class__(self, layer, theirs.mask, theirs.count)
+        if isinstance(theirs, WeightGrad):
+            return WeightGrad(self, layer, theirs.mask, theirs.shards, theirs.num_shards)
+        return theirs.__class__(self, layer, theirs.shards, theirs.num_shards, theirs.updated)

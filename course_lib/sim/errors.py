@@ -1,0 +1,47 @@
+"""What goes wrong in a training loop, said with rank, layer and virtual time."""
+
+from __future__ import annotations
+
+from course_lib import wording
+
+
+class SimulationError(Exception):
+    """The loop did what no device could do, or what no training step may; the message says where and why.
+
+    Attributes
+    ----------
+    rank : int or None
+        None when it is about several ranks.
+    layer : int or None
+    time : float
+        Virtual seconds.
+    """
+
+    def __init__(self, text: str, *, rank: int | None = None, layer: int | None = None, time: float | None = None):
+        place = [f"rank {rank}"] * (rank is not None) + [f"layer {layer}"] * (layer is not None)
+        place += [f"at {wording.seconds(time)}"] * (time is not None)
+        self.rank, self.layer, self.time = rank, layer, time
+        self.text = f"{', '.join(place)}: {text}" if place else text
+        super().__init__(self.text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
+
+
+class MissingValue(SimulationError, KeyError):
+    """The storage has nothing under this key."""
+
+
+class OutOfMemory(SimulationError):
+    """A rank holds more than its device has."""
+
+
+class Deadlock(SimulationError):
+    """No rank can go on."""
+
+
+class Mismatch(SimulationError):
+    """The ranks of a group did not make the same call."""

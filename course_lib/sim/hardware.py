@@ -1,0 +1,179 @@
+"""What the simulator charges: descriptions of a device, of its links and of a layer, with their units.
+
+Rates are in powers of ten, as data sheets give them (450 GB/s is 450e9 bytes a second); memory is in
+powers of two, as a device reports it (80 GB is 80 * 1024**3 bytes).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+GB = 1024**3
+
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between ranks.
+
+    Parameters
+    ----------
+    bandwidth : float
+        Bytes a second, each way.
+    efficiency : float
+        The part of the bandwidth that a transfer gets.
+    latency : float
+        Seconds until the first byte of a message arrives.
+    """
+
+    bandwidth: float
+    efficiency: float = 1.0
+    latency: float = 0.0
+
+    def send(self, nbytes: float) -> float:
+        """Seconds to send bytes to one other rank."""
+        return self.latency + nbytes / (self.bandwidth * self.efficiency)
+
+    def all_gather(self, nbytes: float, n: int) -> float:
+        """Seconds of a ring all-gather or reduce-scatter among n ranks, of an array that has `nbytes` when it is whole.
+
+        Each of the n - 1 steps passes a piece of ``nbytes / n`` on to the next rank (Thakur et al., 2005,
+        "Optimization of collective communication operations in MPICH", section 4).
+        """
+        return (n - 1) * self.send(nbytes / n)
+
+    def all_reduce(self, nbytes: float, n: int) -> float:
+        """Seconds of a ring all-reduce: a reduce-scatter, and then an all-gather."""
+        return 2 * self.all_gather(nbytes, n)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A device, and how it reaches the others.
+
+    Parameters
+    ----------
+    name : str
+    flops : float
+        Peak FLOP a second in half precision.
+    efficiency : tuple of (float, float)
+        (FLOP, part of the peak): operations of at least this size reach this part; the largest first.
+    memory_bandwidth : float
+        Bytes a second between the device's memory and its cores.
+    memory : float
+        Bytes.
+    nvlink, network : Link
+        Within a domain, and beyond it.
+    domain : int
+        How many ranks share an NVLink domain: ranks 0 to domain - 1, and so on.
+    host : Link
+        From the host, over which the inputs come.
+    """
+
+    name: str
+    flops: float
+    efficiency: tuple[tuple[float, float], ...]
+    memory_bandwidth: float
+    memory: float
+    nvlink: Link
+    network: Link
+    host: Link
+    domain: int = 8
+
+    def compute(self, flop: float, nbytes: float) -> float:
+        """Seconds of an operation: the larger of what its FLOP and its bytes take (Williams et al., 2009, "Roofline")."""
+        part = next((part for least, part in self.efficiency if flop >= least), 1.0)
+        return max(flop / (self.flops * part), nbytes / self.memory_bandwidth)
+
+    def link(self, ranks: tuple[int, ...]) -> Link:
+        """What these ranks talk over: NVLink if all are in one domain."""
+        return self.nvlink if min(ranks) // self.domain == max(ranks) // self.domain else self.network
+
+
+H100 = Hardware(
+    name="H100 80 GB",
+    flops=1000e12,
+    efficiency=((128e9, 0.95), (16e9, 0.9), (1e9, 0.6), (0, 0.1)),
+    memory_bandwidth=3072e9,
+    memory=80 * GB,
+    nvlink=Link(450e9, 0.65, 10e-6),
+    network=Link(50e9, 0.9, 20e-6),
+    host=Link(450e9),
+)
+A100 = Hardware(
+    name="A100 80 GB",
+    flops=312e12,
+    efficiency=((128e9, 0.85), (16e9, 0.8), (1e9, 0.5), (0, 0.1)),
+    memory_bandwidth=2039e9,
+    memory=80 * GB,
+    nvlink=Link(300e9, 0.65, 10e-6),
+    network=Link(25e9, 0.9, 20e-6),
+    host=Link(32e9),
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of the model: one square matrix that is applied to every token.
+
+    Replace it to simulate another layer: the simulator asks for nothing but the methods' results.
+
+    Parameters
+    ----------
+    width : int
+        The matrix is ``width x width``.
+    tokens : int
+        In a sample.
+    itemsize : int
+        Bytes of a number in weights, gradients and activations.
+    optimizer_itemsize : int
+        Bytes that the optimizer keeps for a weight: a float32 copy and Adam's two moments, 12
+        (Rajbhandari et al., 2020, "ZeRO", section 3.1).
+    """
+
+    width: int = 4096
+    tokens: int = 1024
+    itemsize: int = 2
+    optimizer_itemsize: int = 12
+    parameters: int = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "parameters", self.width**2)
+
+    def forward_flop(self, samples: int) -> float:
+        """FLOP to apply the layer to so many samples."""
+        return 2.0 * self.parameters * self.tokens * samples
+
+    def backward_flop(self, samples: int) -> float:
+        """FLOP for the gradients of the input and of the weight."""
+        return 2 * self.forward_flop(samples)
+
+    def forward_bytes(self, samples: int) -> float:
+        """Bytes that forward reads and writes: weight, input, output."""
+        return self.weight_bytes() + 2 * self.activation_bytes(samples)
+
+    def backward_bytes(self, samples: int) -> float:
+        """Bytes that backward reads and writes: weight, input and the output's gradient, and the gradients of the first two."""
+        return 2 * self.weight_bytes() + 3 * self.activation_bytes(samples)
+
+    def update_bytes(self, part: float) -> float:
+        """Bytes that the optimizer reads and writes for this part of the weight."""
+        return part * (3 * self.weight_bytes() + 2 * self.optimizer_bytes())
+
+    def update_flop(self, part: float) -> float:
+        """FLOP of Adam for this part of the weight: about a dozen for each number."""
+        return 12.0 * self.parameters * part
+
+    def weight_bytes(self) -> int:
+        """Bytes of the whole weight, and of its gradient."""
+        return self.parameters * self.itemsize
+
+    def optimizer_bytes(self) -> int:
+        """Bytes of the whole optimizer state."""
+        return self.parameters * self.optimizer_itemsize
+
+    def activation_bytes(self, samples: int) -> int:
+        """Bytes of the input of a layer for so many samples, and of its gradient."""
+        return samples * self.tokens * self.width * self.itemsize
+
+
+LAYER = Layer()

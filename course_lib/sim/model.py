@@ -1,0 +1,246 @@
+"""`Model`: what a rank can do in a training step, what it costs, and what is not allowed.
+
+Every operation leaves a row, so that the whole run can be drawn, checked and played again (see `record`):
+
+    (kind, layer, start, end, values used, values made, extra)
+
+Values are numbers in the order in which a rank made them; times are virtual seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from course_lib import wording
+from course_lib.sim import rules
+from course_lib.sim.communication import Communication
+from course_lib.sim.dist import Dist
+from course_lib.sim.errors import OutOfMemory, SimulationError
+from course_lib.sim.storage import Storage
+from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad
+
+STORES = ("weights", "opt_states", "activations", "grad_activations", "grad_weights")
+
+
+class Model(Communication):
+    """One rank, and its part in a training step.
+
+    Parameters
+    ----------
+    rank : int
+    dist : Dist
+    num_layers : int
+    global_batch_size : int
+        Samples in the step, over all ranks.
+
+    Attributes
+    ----------
+    rank, world_size, num_layers, global_batch_size : int
+    time : float
+        This rank's virtual time, in seconds.
+    final_weights : dict of int to Weight
+        What `set_final_weight` was given, by layer.
+    log : list of Event
+        What the rank did, see `stats.events`.
+    """
+
+    def __init__(self, rank: int, dist: Dist, num_layers: int, global_batch_size: int):
+        for name, value, least in (("rank", rank, 0), ("num_layers", num_layers, 1), ("global_batch_size", global_batch_size, 1)):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"Model: {name} must be a whole number, {least} or more; got {value!r}.")
+        if rank >= dist.world_size or rank in dist.models:
+            raise ValueError(f"Model: each of the ranks 0 to {dist.world_size - 1} is there once; got another rank {rank}.")
+        self.rank, self.dist, self.world_size = rank, dist, dist.world_size
+        self.num_layers, self.global_batch_size = num_layers, global_batch_size
+        self.time, self.final_weights, self.rows = 0.0, {}, []
+        self.sizes: list[float] = []  # bytes of all values that the rank made, by number
+        self.held, self.task, self.last_exchange = 0.0, None, None
+        self.pending = {}  # communications that were not awaited yet, by the number of their result
+        layer = dist.layer
+        self.weight_bytes, self.optimizer_bytes = layer.weight_bytes(), layer.optimizer_bytes()
+        self.activation_bytes = layer.activation_bytes(1)
+        self.all_samples = (1 << global_batch_size) - 1
+        self._capacity, self._durations, self._host_free = dist.hardware.memory, {}, 0.0
+        self._stores = tuple(Storage(name, self) for name in STORES)
+        dist.models[rank] = self
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} of {self.world_size}, at {wording.seconds(self.time)}, holding {wording.size(self.held)}"
+
+    # Memory.
+
+    def storage(self) -> tuple[Storage, Storage, Storage, Storage, Storage]:
+        """The rank's memory: weights, opt_states, activations, grad_activations, grad_weights."""
+        self._meet()
+        return self._stores
+
+    def memory(self) -> float:
+        """Bytes of what is in the storage now."""
+        return self.held
+
+    def hold(self, value: Value) -> None:
+        """The storage takes a value; once, however often it is in there."""
+        value.holds += 1
+        if value.holds == 1:
+            self.rows.append(("hold", value.id))
+            self.held += value.nbytes
+            if self.held > self._capacity:
+                raise OutOfMemory(rules.full(self, self._stores), rank=self.rank, time=self.time)
+
+    def drop(self, value: Value) -> None:
+        """The storage gives a value back."""
+        value.holds -= 1
+        if value.holds == 0:
+            self.rows.append(("drop", value.id))
+            self.held -= value.nbytes
+
+    @property
+    def log(self) -> list:
+        """What the rank did, in the order of its loop."""
+        from course_lib.sim.stats import events
+
+        return events(self)
+
+    # What a rank computes.
+
+    def load_weights(self, layer: int, shard: int = 0, num_shards: int = 1) -> tuple[Weight, OptState]:
+        """The weight and the optimizer state of a layer, or one of `num_shards` equal shards of them.
+
+        They are there since the step before, so it takes no time.
+        """
+        self._meet()
+        rules.check_layer(self, layer)
+        rules.check_shard(self, shard, num_shards, layer)
+        weight = Weight(self, layer, 1 << shard, num_shards)
+        state = OptState(self, layer, 1 << shard, num_shards)
+        self.rows.append(("load", layer, self.time, self.time, (), (weight.id, state.id), (shard, num_shards)))
+        return weight, state
+
+    def get_input_activation(self, samples: Iterable[int]) -> Activation:
+        """The input of layer 0 for some samples, ``0`` to ``global_batch_size - 1``.
+
+        Inputs come over the host link, one after the other from time 0 on; a rank that is faster waits.
+        """
+        self._meet()
+        mask = rules.sample_set(self, samples)
+        made = Activation(self, 0, mask, mask.bit_count())
+        start = self.time
+        self._host_free += self.dist.hardware.host.send(made.nbytes)
+        self.time = max(start, self._host_free)
+        self.rows.append(("input", 0, start, self.time, (), (made.id,), mask))
+        return made
+
+    def forward(self, layer: int, activation: Activation, weight: Weight) -> Activation:
+        """Apply a layer: from its input to that of layer + 1."""
+        if not (
+            weight.__class__ is Weight
+            and activation.__class__ is Activation
+            and activation.layer == layer == weight.layer
+            and weight.whole
+            and not weight.updated
+            and weight.model is self is activation.model
+        ):
+            rules.refuse_forward(self, layer, activation, weight)
+        count, start = activation.count, self.time
+        made = Activation(self, layer + 1, activation.mask, count)
+        self.time = start + (self._durations.get(count) or self._duration(count))
+        self.rows.append(("forward", layer, start, self.time, (activation.id, weight.id), (made.id,), activation.mask))
+        return made
+
+    def loss(self, activation: Activation) -> ActivationGrad:
+        """The gradient of the loss with respect to the last layer's output. Beside a layer it costs next to nothing: no time."""
+        if not (activation.__class__ is Activation and activation.layer == self.num_layers and activation.model is self):
+            rules.refuse_loss(self, activation)
+        made = ActivationGrad(self, self.num_layers, activation.mask, activation.count)
+        self.rows.append(("loss", self.num_layers, self.time, self.time, (activation.id,), (made.id,), activation.mask))
+        return made
+
+    def backward(
+        self, layer: int, activation: Activation, grad_activation: ActivationGrad, weight: Weight
+    ) -> tuple[WeightGrad, ActivationGrad]:
+        """From the gradient of a layer's output to those of its weight and of its input.
+
+        Parameters
+        ----------
+        activation : Activation
+            The layer's input, of `layer`.
+        grad_activation : ActivationGrad
+            The gradient of its output, of ``layer + 1``, for the same samples.
+        """
+        if not (
+            weight.__class__ is Weight
+            and activation.__class__ is Activation
+            and grad_activation.__class__ is ActivationGrad
+            and activation.layer == layer == weight.layer == grad_activation.layer - 1
+            and activation.mask == grad_activation.mask
+            and weight.whole
+            and not weight.updated
+            and weight.model is self is activation.model is grad_activation.model
+        ):
+            rules.refuse_backward(self, layer, activation, grad_activation, weight)
+        mask, count, start = activation.mask, activation.count, self.time
+        grad = WeightGrad(self, layer, mask)
+        made = ActivationGrad(self, layer, mask, count)
+        self.time = start + (self._durations.get(-count) or self._duration(-count))
+        used = (activation.id, grad_activation.id, weight.id)
+        self.rows.append(("backward", layer, start, self.time, used, (grad.id, made.id), mask))
+        return grad, made
+
+    def update(self, layer: int, weight_grad: WeightGrad, weight: Weight, opt_state: OptState) -> tuple[Weight, OptState]:
+        """The optimizer's step, in place, for a whole layer or for a shard of it."""
+        rules.check_update(self, layer, weight_grad, weight, opt_state)
+        shards, n, start = weight.shards, weight.num_shards, self.time
+        new = Weight(self, layer, shards, n, True), OptState(self, layer, shards, n, True)
+        part, spec = shards.bit_count() / n, self.dist.layer
+        self.time = start + self.dist.hardware.compute(spec.update_flop(part), spec.update_bytes(part))
+        used = (weight_grad.id, weight.id, opt_state.id)
+        self.rows.append(("update", layer, start, self.time, used, (new[0].id, new[1].id), None))
+        return new
+
+    def set_final_weight(self, layer: int, weight: Weight) -> None:
+        """Say what the layer's weight, or this rank's shard of it, is after the step."""
+        rules.check_final(self, layer, weight)
+        self.rows.append(("final", layer, self.time, self.time, (weight.id,), (), None))
+        self.final_weights[layer] = weight
+
+    # Sums and shards; see the operators of `values`.
+
+    def add(self, one: WeightGrad, other: WeightGrad) -> WeightGrad:
+        """The sum of two gradients, in the memory of the first."""
+        if one.layer != other.layer or one.shards != other.shards or one.num_shards != other.num_shards or one.model is not other.model:
+            text = f"{one!r} and {other!r} cannot be added: they must be of the same layer, shards and rank."
+            raise SimulationError(text, rank=self.rank, layer=one.layer, time=self.time)
+        made = WeightGrad(self, one.layer, one.mask | other.mask, one.shards, one.num_shards)
+        self.rows.append(("add", one.layer, self.time, self.time, (one.id, other.id), (made.id,), None))
+        return made
+
+    def shard(self, value, shard: int, num_shards: int):
+        """One of `num_shards` equal shards of a whole value."""
+        rules.check_whole(self, value, num_shards)
+        rules.check_shard(self, shard, num_shards, value.layer)
+        made = value.alike(1 << shard, num_shards)
+        self.rows.append(("shard", value.layer, self.time, self.time, (value.id,), (made.id,), (shard, num_shards)))
+        return made
+
+    def combine(self, one, other):
+        """The shards of both."""
+        rules.check_combine(self, one, other)
+        made = one.alike(one.shards | other.shards, one.num_shards)
+        self.rows.append(("combine", one.layer, self.time, self.time, (one.id, other.id), (made.id,), None))
+        return made
+
+    def _duration(self, count: int) -> float:
+        """Seconds of forward for so many samples, or of backward for the negative of it."""
+        layer, hardware, n = self.dist.layer, self.dist.hardware, abs(count)
+        flop, nbytes = (layer.forward_flop(n), layer.forward_bytes(n)) if count > 0 else (layer.backward_flop(n), layer.backward_bytes(n))
+        self._durations[count] = hardware.compute(flop, nbytes)
+        return self._durations[count]
+
+    def _meet(self) -> None:
+        """Remember which task runs this rank, so that a deadlock can tell who has finished."""
+        if self.task is None:
+            try:
+                self.task = asyncio.current_task()
+            except RuntimeError:  # no event loop: a loop of operations without communication
+                self.task = None

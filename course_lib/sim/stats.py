@@ -1,0 +1,226 @@
+"""What came of a run: time, memory, the share of the peak that was used, order, bubbles; and whether it was a training step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from course_lib import wording
+from course_lib.sim.errors import OutOfMemory, SimulationError
+from course_lib.sim.values import bits
+
+COMPUTE = frozenset(("forward", "recompute", "backward", "update"))
+COMMUNICATION = frozenset(("all_reduce", "all_gather", "reduce_scatter", "send", "receive"))
+_NO_OPERATION = frozenset(("hold", "drop", "add", "final", "call"))
+_IN_PLACE = frozenset(("add", "update", "all_reduce"))  # the result takes the memory of an operand
+
+
+class Event(NamedTuple):
+    """Something that a rank did.
+
+    Attributes
+    ----------
+    rank : int
+    kind : str
+        "forward", "recompute" (the same forward again), "backward", "update", "input", "loss", or a communication.
+    layer : int
+    start, end : float
+        Virtual seconds.
+    mask : int
+        Its samples, as the bits of an integer; 0 where there are none.
+    waited : (float, float) or None
+        For a communication, from when to when the rank stood still for it.
+    """
+
+    rank: int
+    kind: str
+    layer: int
+    start: float
+    end: float
+    mask: int
+    waited: tuple[float, float] | None = None
+
+    @property
+    def samples(self) -> list[int]:
+        """Its samples."""
+        return list(bits(self.mask))
+
+
+def events(model) -> list[Event]:
+    """What a rank did, in the order of its loop."""
+    found, seen, rank = [], set(), model.rank
+    for row in model.rows:
+        kind = row[0]
+        if kind in ("forward", "backward", "update", "input", "loss"):
+            mask = row[6] or 0
+            if kind == "forward":
+                if (row[1], mask) in seen:
+                    kind = "recompute"
+                seen.add((row[1], mask))
+            found.append(Event(rank, kind, row[1], row[2], row[3], mask))
+        elif kind in COMMUNICATION:
+            exchange = row[6]
+            found.append(Event(rank, kind, row[1], exchange.start, exchange.end, exchange.mask, (row[2], row[3])))
+    return found
+
+
+def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
+    """Bytes that a rank holds: what is in its storage, and what a variable holds for an operation to come.
+
+    Returns
+    -------
+    times : numpy.ndarray
+        When each operation ends, in seconds, ``(n,)``.
+    nbytes : numpy.ndarray
+        Held until then, since the operation before, ``(n,)``.
+    """
+    rows, n = model.rows, len(model.sizes)
+    born, last, stored = [0] * n, [-1] * n, set()
+    for i, row in enumerate(rows):
+        kind = row[0]
+        if kind == "hold":
+            stored.add(row[1])
+        elif kind == "drop":
+            stored.discard(row[1])
+            last[row[1]] = i
+        else:
+            for used in row[4]:
+                last[used] = i
+            for made in row[5]:
+                if kind in COMMUNICATION and kind != "all_reduce":
+                    last[made] = max(last[made], i)  # its buffer was there since the call
+                else:
+                    born[made] = i + 1 if kind in _IN_PLACE else i
+                    last[made] = max(last[made], i)
+    for used in stored:
+        last[used] = len(rows) - 1
+    change = np.zeros(len(rows) + 2)
+    np.add.at(change, born, model.sizes)
+    np.subtract.at(change, np.maximum(np.array(last, int) + 1, born), model.sizes)
+    held = np.cumsum(change)[: len(rows)]
+    operations = [i for i, row in enumerate(rows) if row[0] not in _NO_OPERATION]
+    return np.array([rows[i][3] for i in operations]), held[operations]
+
+
+def peak_memory(model) -> float:
+    """The most bytes that a rank held."""
+    return float(np.max(memory_profile(model)[1], initial=0.0))
+
+
+def get_model_theoretical_best_time(model) -> float:
+    """Seconds of the step if all devices did nothing but its forward and backward FLOP, at their peak."""
+    layer, hardware, samples = model.dist.layer, model.dist.hardware, model.global_batch_size
+    flop = model.num_layers * (layer.forward_flop(samples) + layer.backward_flop(samples))
+    return flop / (hardware.flops * model.world_size)
+
+
+def get_training_stats(models: Sequence) -> tuple[float, float, int]:
+    """Time, memory and where it was largest.
+
+    Returns
+    -------
+    time : float
+        Seconds until the last rank was done.
+    memory : float
+        The most bytes that a rank held.
+    rank : int
+        The rank that held them.
+
+    Raises
+    ------
+    SimulationError
+        It was not a whole training step, see `verify`.
+    OutOfMemory
+        A rank held more than its device has.
+    """
+    models = _ordered(models)
+    verify(models)
+    peaks = [peak_memory(m) for m in models]
+    worst = int(np.argmax(peaks))
+    hardware = models[0].dist.hardware
+    if peaks[worst] > hardware.memory:
+        raise OutOfMemory(
+            f"out of memory: {wording.size(peaks[worst])}, and {hardware.name} has {wording.size(hardware.memory)}. Some of it was in "
+            "variables that a later operation used.",
+            rank=worst,
+        )
+    return max(m.time for m in models), peaks[worst], worst
+
+
+def verify(models: Sequence) -> None:
+    """SimulationError unless every communication was awaited and every layer's weight was updated."""
+    for model in models:
+        for pending in model.pending.values():
+            what = f"{pending.exchange.kind} was started and never awaited."
+            raise SimulationError(what, rank=model.rank, layer=pending.exchange.layer, time=model.time)
+    for layer in range(models[0].num_layers):
+        final = [m.final_weights[layer] for m in models if layer in m.final_weights]
+        whole = {}
+        for weight in final:
+            whole[weight.num_shards] = whole.get(weight.num_shards, 0) | weight.shards
+        if any(shards == (1 << n) - 1 for n, shards in whole.items()):
+            continue
+        if not whole:
+            raise SimulationError("no rank has set the final weight (set_final_weight).", layer=layer)
+        n, shards = max(whole.items(), key=lambda item: item[1].bit_count())
+        missing = wording.spans(bits((1 << n) - 1 & ~shards))
+        raise SimulationError(f"the final weight is not complete: nobody has set shard {missing} of {n}.", layer=layer)
+
+
+def utilisation(models: Sequence) -> float:
+    """Model FLOPs utilisation: the theoretical best time over the time that it took (Chowdhery et al., 2022, "PaLM", section 4.1)."""
+    return get_model_theoretical_best_time(models[0]) / max(m.time for m in models)
+
+
+def busy(model) -> float:
+    """Seconds in which a rank computed."""
+    return sum(row[3] - row[2] for row in model.rows if row[0] in COMPUTE)
+
+
+def bubble(models: Sequence) -> float:
+    """The part of the ranks' time in which they did not compute."""
+    total = max(m.time for m in models) * len(models)
+    return 1 - sum(busy(m) for m in models) / total if total else 0.0
+
+
+def schedule(model) -> list[tuple[str, int]]:
+    """The order of a rank's work: (forward or backward, samples as bits), neighbouring layers drawn together."""
+    order = [(e.kind, e.mask) for e in events(model) if e.kind in ("forward", "backward")]
+    return order[:1] + [b for a, b in pairwise(order) if a != b]
+
+
+def in_flight(model) -> int:
+    """The most micro-batches whose forward a rank had begun and whose backward it had not finished."""
+    begun: dict[int, int] = {}
+    most = 0
+    for event in events(model):
+        if event.kind == "forward":
+            begun[event.mask] = begun.get(event.mask, 0) + 1
+            most = max(most, len(begun))
+        elif event.kind == "backward" and event.mask in begun:
+            begun[event.mask] -= 1
+            if not begun[event.mask]:
+                del begun[event.mask]
+    return most
+
+
+def batch_numbers(models: Iterable, batches: Sequence[Sequence[int]] | None = None) -> dict[int, int]:
+    """A number for each set of samples: its place among the micro-batches, or in the list that is given."""
+    masks = {row[6] for m in models for row in m.rows if row[0] == "forward"}
+    ordered = sorted(masks, key=lambda mask: mask & -mask)
+    if batches is None:
+        return {mask: i for i, mask in enumerate(ordered)}
+    place = {sample: i for i, batch in enumerate(batches) for sample in batch}
+    return {mask: place.get((mask & -mask).bit_length() - 1, 0) for mask in ordered}
+
+
+def _ordered(models: Sequence) -> list:
+    models = sorted(models, key=lambda m: m.rank)
+    if [m.rank for m in models] != list(range(models[0].world_size if models else 0)) or not models:
+        raise ValueError(
+            "the models of all ranks are needed: what asyncio.gather gives when each loop returns its model, or the list itself."
+        )
+    return models
