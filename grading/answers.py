@@ -42,7 +42,7 @@ def read(part: str) -> list[Answer]:
     text = path.read_text()
     answers = []
     for node in ast.parse(text).body:
-        if not isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
         function, _, name = node.name.partition("__")
         (mark,) = node.decorator_list

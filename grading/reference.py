@@ -5,8 +5,11 @@ For demos, benchmarks and the project's own tests. The files need nothing but Nu
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from course_lib import saving
@@ -38,6 +41,19 @@ def write(folder: str | Path) -> list[Path]:
     for file in files:
         saving.write(folder / file, [name for name, (_, home) in NOTEBOOKS.items() if home == file], cells)
     return [folder / file for file in files]
+
+
+def loops() -> dict[str, Callable]:
+    """The solved training loops of the simulator's parts, by name."""
+    namespace: dict = {"__name__": "reference"}
+    for part in parts():
+        cells = [c.source for c in build.build(part).cells if c.cell_type == "code" and c.source.startswith("%%px")]
+        for source in cells:
+            tree = ast.parse(re.sub(r"^%%px.*", "", source))
+            keep = [n for n in tree.body if isinstance(n, (ast.Import, ast.ImportFrom, ast.AsyncFunctionDef))]
+            if any(isinstance(n, ast.AsyncFunctionDef) for n in tree.body) or "course_lib.sim" in source:
+                exec(compile(ast.Module(keep, []), part, "exec"), namespace)
+    return {name: value for name, value in namespace.items() if inspect.iscoroutinefunction(value)}
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ class Part:
     def exercise(self, function: str) -> NotebookNode:
         """The cell in which an exercise's function or class is defined."""
         for cell in self.cells["exercise"]:
-            if re.search(rf"^(def|class) {function}\b", cell.source, re.MULTILINE):
+            if re.search(rf"^(def|async def|class) {function}\b", cell.source, re.MULTILINE):
                 return cell
         raise KeyError(f"variants.py has answers to {function}, and no exercise defines it")
 

@@ -3,15 +3,16 @@
 from course_lib.sim.batches import get_global_batch_list, get_next_microbatch
 from course_lib.sim.dist import Dist
 from course_lib.sim.errors import Deadlock, MissingValue, OutOfMemory, SimulationError
-from course_lib.sim.hardware import A100, H100, LAYER, Hardware, Layer, Link
+from course_lib.sim.hardware import A100, FREE_COMMUNICATION, H100, LAYER, Hardware, Layer, Link
 from course_lib.sim.model import Model
-from course_lib.sim.run import Result, run
+from course_lib.sim.simulation import Result, run
 from course_lib.sim.stats import get_model_theoretical_best_time, get_training_stats
 from course_lib.sim.trace import write_chrome_trace
 from course_lib.sim.values import Activation, ActivationGrad, OptState, Weight, WeightGrad
 
 __all__ = [
     "A100",
+    "FREE_COMMUNICATION",
     "H100",
     "LAYER",
     "Activation",

@@ -224,7 +224,10 @@ class Dist:
             loop.call_later(0.01, self._look, loop)
             return
         self._watched = False
-        error = Deadlock(self._obituary())
+        try:
+            error: Exception = Deadlock(self._obituary())
+        except Exception as broken:  # whatever happens here, nobody may wait for ever
+            error = broken
         for pending in list(self._waiting.values()):
             if not pending.exchange.future.done():
                 pending.exchange.future.set_exception(error)

@@ -18,8 +18,9 @@ class SimulationError(Exception):
     """
 
     def __init__(self, text: str, *, rank: int | None = None, layer: int | None = None, time: float | None = None):
-        place = [f"rank {rank}"] * (rank is not None) + [f"layer {layer}"] * (layer is not None)
-        place += [f"at {wording.seconds(time)}"] * (time is not None)
+        place = [] if rank is None else [f"rank {rank}"]
+        place += [] if layer is None else [f"layer {layer}"]
+        place += [] if time is None else [f"at {wording.seconds(time)}"]
         self.rank, self.layer, self.time = rank, layer, time
         self.text = f"{', '.join(place)}: {text}" if place else text
         super().__init__(self.text)

@@ -6,7 +6,7 @@ powers of two, as a device reports it (80 GB is 80 * 1024**3 bytes).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 GB = 1024**3
 
@@ -109,6 +109,10 @@ A100 = Hardware(
     network=Link(25e9, 0.9, 20e-6),
     host=Link(32e9),
 )
+
+_FREE = Link(float("inf"))
+FREE_COMMUNICATION = replace(H100, name="H100 80 GB, communication for free", nvlink=_FREE, network=_FREE, host=_FREE)
+PRESETS = {hardware.name: hardware for hardware in (H100, A100, FREE_COMMUNICATION)}
 
 
 @dataclass(frozen=True)

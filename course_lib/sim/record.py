@@ -83,7 +83,7 @@ async def together(coroutines: list) -> list:
 
 
 async def _play(model: Model, rows: list) -> None:
-    values = {}
+    values = model.values = {}
     model.storage()
     for kind, layer, *rest in rows:
         if kind == "hold":

@@ -13,6 +13,10 @@ def _refuse(model, layer: object, text: str) -> None:
     raise SimulationError(text, rank=model.rank, layer=layer if isinstance(layer, int) else None, time=model.time)
 
 
+def _a(name: str) -> str:
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"
+
+
 def check_own(model, value: object, what: str, kinds: type | tuple[type, ...], layer: object = None) -> None:
     """The value must be of this kind, and in this rank's memory."""
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)
@@ -20,8 +24,8 @@ def check_own(model, value: object, what: str, kinds: type | tuple[type, ...], l
         if hasattr(value, "exchange"):
             _refuse(model, layer, f"{what} is a communication that was not awaited: write `await` before it.")
         wanted = " or ".join(k.name for k in kinds)
-        got = f"a {value.name}" if isinstance(value, Value) else type(value).__name__
-        _refuse(model, layer, f"{what} must be a {wanted}; got {got}.")
+        got = _a(value.name) if isinstance(value, Value) else type(value).__name__
+        _refuse(model, layer, f"{what} must be {_a(wanted)}; got {got}.")
     if value.model is not model:
         _refuse(model, layer, f"{what} is in the memory of rank {value.model.rank}: it has to be sent here first.")
 
@@ -152,7 +156,7 @@ def check_collective(model, kind: str, value: object, layer: object) -> None:
     kinds = (Weight, OptState, WeightGrad) if kind == "all_gather" else WeightGrad
     check_own(model, value, f"{kind}: the value", kinds, layer)
     if value.layer != layer:
-        _refuse(model, layer, f"{kind} got a {value.name} of layer {value.layer}.")
+        _refuse(model, layer, f"{kind} got {_a(value.name)} of layer {value.layer}.")
     if kind == "reduce_scatter" and value.num_shards != 1:
         _refuse(model, layer, f"reduce_scatter needs a whole gradient, which it cuts into shards; got {value!r}.")
 

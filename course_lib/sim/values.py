@@ -90,7 +90,9 @@ class _Sharded(Value):
 
     def _init(self, model, layer: int, shards: int, num_shards: int, nbytes: float) -> None:
         self.model, self.layer, self.shards, self.num_shards, self.holds = model, layer, shards, num_shards, 0
-        self.whole = num_shards == 1 or shards == (1 << num_shards) - 1
+        self.whole = shards == (1 << num_shards) - 1
+        if self.whole:  # however it was cut
+            self.shards = self.num_shards = 1
         self.nbytes = nbytes if self.whole else nbytes * shards.bit_count() / num_shards
         self.id = len(model.sizes)
         model.sizes.append(self.nbytes)

@@ -11,3 +11,9 @@ def functions(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reference")
     reference.write(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def loops():
+    """The solved training loops, by name."""
+    return reference.loops()

@@ -1,0 +1,53 @@
+"""Whether the step after this one could begin: each rank ends with the updated form of what it began with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from course_lib.sim.errors import SimulationError
+from course_lib.sim.values import OptState, Weight
+
+_OWN = frozenset(("load", "shard", "combine"))  # what a rank has by itself; what is gathered comes and goes
+
+
+def check(models: Sequence) -> None:
+    """SimulationError unless each rank keeps weights and optimizer states for the next step.
+
+    Parameters
+    ----------
+    models : sequence of Model
+        As `record.replay` gives them.
+    """
+    for model in models:
+        own = {number for row in model.rows if row[0] in _OWN for number in row[5]}
+        stored = own & {row[1] for row in model.rows if row[0] == "hold"}
+        began = [model.values[number] for number in stored]
+        final = list(model.final_weights.values())
+        kept = [v for v in model.values.values() if v is not None and v.holds] + final
+        for kind, way in ((Weight, "set_final_weight, or keep it in weights"), (OptState, "keep what update gives back in opt_states")):
+            first = _parts([v for v in began if isinstance(v, kind) and not v.updated])
+            last = _parts([v for v in kept if isinstance(v, kind) and v.updated])
+            for layer, part in first.items():
+                if last.get(layer, 0.0) < part:
+                    raise SimulationError(
+                        f"the rank began with {_of(part)} of the {kind.name} and ends with {_of(last.get(layer, 0.0))} of the updated one, "
+                        f"so the next step could not begin: {way}.",
+                        rank=model.rank,
+                        layer=layer,
+                        time=model.time,
+                    )
+
+
+def _parts(values: list) -> dict[int, float]:
+    """How much of each layer there is, 0 to 1."""
+    shards: dict[tuple[int, int], int] = {}
+    for v in values:
+        shards[v.layer, v.num_shards] = shards.get((v.layer, v.num_shards), 0) | v.shards
+    parts: dict[int, float] = {}
+    for (layer, n), mask in shards.items():
+        parts[layer] = max(parts.get(layer, 0.0), mask.bit_count() / n)
+    return parts
+
+
+def _of(part: float) -> str:
+    return "all" if part == 1 else "nothing" if part == 0 else f"{part:.3g}"

@@ -1,0 +1,91 @@
+"""The score of part 20: thresholds that an instructor edits here, and what the leaderboard gets to know."""
+
+from __future__ import annotations
+
+import json
+
+from course_lib.sim.errors import SimulationError
+from course_lib.sim.hardware import GB
+from course_lib.sim.simulation import Result
+
+# At least this model FLOPs utilisation: these points.
+UTILISATION_POINTS = ((0.80, 5), (0.70, 4), (0.60, 3), (0.50, 2), (0.40, 1))
+# At most these bytes on every rank: these points.
+MEMORY_POINTS = ((60 * GB, 5), (69 * GB, 4), (80 * GB, 3))
+UTILISATION_SHARE, MEMORY_SHARE = 0.75, 0.25
+# What the loop is graded on.
+SETTINGS = (
+    dict(world_size=32, num_layers=64, global_batch_size=2048, batch_size=64),
+    dict(world_size=64, num_layers=32, global_batch_size=2048, batch_size=64),
+)
+BEST = 5.0
+BINS = 60  # of a sparkline
+
+
+def utilisation_points(utilisation: float) -> int:
+    """Points for a model FLOPs utilisation.
+
+    >>> [utilisation_points(u) for u in (0.8, 0.7999, 0.4, 0.1)]
+    [5, 4, 1, 0]
+    """
+    return next((points for least, points in UTILISATION_POINTS if utilisation >= least), 0)
+
+
+def memory_points(nbytes: float) -> int:
+    """Points for the most bytes that a rank held.
+
+    >>> [memory_points(gb * GB) for gb in (60, 60.1, 75, 81)]
+    [5, 4, 3, 0]
+    """
+    return next((points for most, points in MEMORY_POINTS if nbytes <= most), 0)
+
+
+def score(result: Result) -> float:
+    """0 to 5."""
+    return UTILISATION_SHARE * utilisation_points(result.utilisation) + MEMORY_SHARE * memory_points(result.memory)
+
+
+def sparkline(result: Result) -> dict[str, list[float]]:
+    """For each of `BINS` equal spans of time, the part of the ranks that went forward and backward."""
+    import numpy as np
+
+    from course_lib.sim.stats import events
+
+    edges = np.linspace(0, result.time, BINS + 1)
+    share = {"forward": np.zeros(BINS), "backward": np.zeros(BINS)}
+    for model in result.models:
+        for event in events(model):
+            kind = "forward" if event.kind == "recompute" else event.kind
+            if kind in share:
+                share[kind] += np.clip(np.minimum(edges[1:], event.end) - np.maximum(edges[:-1], event.start), 0, None)
+    span = result.time / BINS * len(result.models)
+    return {kind: [round(float(v), 3) for v in values / span] for kind, values in share.items()}
+
+
+def entry(check, handle: object) -> str:
+    """What the leaderboard gets to know of a loop, as JSON; "{}" if it is not a training step.
+
+    Parameters
+    ----------
+    check : checks.ScheduleCheck
+    handle : object
+        What the student wants to be called.
+    """
+    runs = []
+    for settings in SETTINGS:
+        try:
+            result = check.run(**settings)
+        except (AssertionError, SimulationError, RuntimeError):
+            return "{}"
+        runs.append(
+            {
+                "settings": settings,
+                "utilisation": result.utilisation,
+                "memory": result.memory,
+                "time": result.time,
+                "score": score(result),
+                "sparkline": sparkline(result),
+            }
+        )
+    name = "".join(c for c in str(handle) if c.isprintable()).strip()[:24] if isinstance(handle, str) else ""
+    return json.dumps({"handle": name or "anonymous", "score": sum(r["score"] for r in runs) / len(runs), "runs": runs})

@@ -1,0 +1,223 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 1
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 16 A training step, simulated
+#
+# **You will see** one training step of a large model on 4, 16 and 64 devices: who computes when, who waits, and what fills the memory.
+# From here on you write the loop that each rank runs, and a simulator tells what it costs.
+#
+# *Nothing to grade. About 25 minutes.*
+
+# %% Start the rank tags=["given"]
+from course_lib import cluster, plots
+
+ranks = cluster.start(1)
+
+# %% Set up the rank tags=["given"]
+# %%px
+from pathlib import Path
+
+from course_lib import sim, wording
+from course_lib.sim import get_next_microbatch
+
+# %% [markdown]
+# ## What is simulated
+#
+# The model is a stack of equal layers, each one $4096 \times 4096$ matrix, on sequences of 1024 tokens, in half precision. The device is an
+# H100 with 80 GB. No matrix exists: the simulator counts FLOP and bytes, and moves a **virtual clock**. A layer's forward takes
+# $2 \cdot 4096^2$ FLOP a token, its backward twice as many. An exchange takes what the ring algorithm takes, on NVLink within 8 ranks and
+# on the network beyond.
+#
+# How well a loop does is told by two numbers. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak,
+# over the time that the step really takes. **Memory** is the most that a rank held at once.
+#
+# ## What a loop can do
+#
+# | | |
+# |---|---|
+# | `model.storage()` | five dicts: weights, optimizer states, activations, their gradients, gradients of the weights |
+# | `model.load_weights(layer)` | a layer's weight and optimizer state, there since the step before |
+# | `model.get_input_activation(samples)` | the input of layer 0 |
+# | `model.forward(layer, activation, weight)` | the input of layer + 1 |
+# | `model.loss(activation)` | the gradient of the last output |
+# | `model.backward(layer, activation, grad_activation, weight)` | the gradients of weight and input |
+# | `model.update(layer, weight_grad, weight, opt_state)` | the optimizer's step |
+# | `model.set_final_weight(layer, weight)` | says what came out |
+# | `await model.all_reduce(value, layer)`, `all_gather`, `reduce_scatter` | all ranks exchange |
+# | `await model.send(dest, value)`, `await model.receive(source)` | two ranks exchange |
+#
+# What is in the five dicts is in the rank's memory, and what you delete is not.
+
+# %% [markdown]
+# ## A worked example: data parallel training
+#
+# Each rank has all weights and a share of the samples, which it takes in micro-batches. It adds up their gradients (**gradient
+# accumulation**), and in the end all ranks reduce them. `async` and `await` only mean that a rank may have to wait for others there.
+
+
+# %% Data parallel training
+# %%px
+async def train_ddp(model, batch_size):
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    layers = range(model.num_layers)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    for samples in get_next_microbatch(model.global_batch_size, model.world_size, batch_size, model.rank):
+        activations[0] = model.get_input_activation(samples)
+        for layer in layers:
+            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+        # pop takes a value out of the storage: after this operation nobody needs it.
+        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
+        for layer in reversed(layers):
+            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
+            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+        del grad_activations[0]
+
+    for layer in layers:
+        grad_weights[layer] = await model.all_reduce(grad_weights[layer], layer)
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+# %% Run it on four ranks
+# %%px
+result = sim.run(train_ddp, world_size=4, num_layers=8, global_batch_size=64, batch_size=4)
+print(result)
+result
+
+# %% [markdown]
+# A row is a rank, and a box is a micro-batch, with its number. Under the boxes is what is communicated; pale is time in which a rank does
+# not compute, a **bubble**. Backward takes twice as long as forward. Below is the memory: where does it rise, and where does it fall?
+#
+# ## Freeing
+#
+# This loop is the same, but for what it leaves in the storage. Predict the memory before you run it: a sample's activation has
+# $1024 \cdot 4096$ numbers of 2 bytes, 8 MB.
+
+
+# %% The same, without freeing
+# %%px
+async def train_without_freeing(model, batch_size):
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    layers = range(model.num_layers)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+    for samples in get_next_microbatch(model.global_batch_size, model.world_size, batch_size, model.rank):
+        activations[0] = model.get_input_activation(samples)
+        for layer in layers:
+            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+        grad_activations[model.num_layers] = model.loss(activations[model.num_layers])
+        for layer in reversed(layers):
+            grad, grad_activations[layer] = model.backward(layer, activations[layer], grad_activations[layer + 1], weights[layer])
+            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+    for layer in layers:
+        grad_weights[layer] = await model.all_reduce(grad_weights[layer], layer)
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights[layer], weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+kept = sim.run(train_without_freeing, world_size=4, num_layers=8, global_batch_size=64, batch_size=4)
+memory = {"freed as soon as possible": result.memory, "nothing freed": kept.memory}
+
+# %% Draw the memory tags=["given"]
+plots.bars(ranks.pull("memory")[0], "Most memory of a rank, 4 ranks, 8 layers, micro-batches of 4", "bytes")
+
+# %% [markdown]
+# ## The size of a micro-batch
+#
+# Larger micro-batches need more memory. They also use the device better, as small matrix products do not fill it. Where would you stop?
+
+# %% Several sizes
+# %%px
+sizes = (1, 2, 4, 8, 16)
+runs = [sim.run(train_ddp, world_size=4, num_layers=8, global_batch_size=64, batch_size=b) for b in sizes]
+by_size = [
+    {f"micro-batches of {b}": get(r) for b, r in zip(sizes, runs, strict=True)}
+    for get in (lambda r: 100 * r.utilisation, lambda r: r.memory)
+]
+
+# %% Draw utilisation by size tags=["given"]
+plots.bars(ranks.pull("by_size")[0][0], "MFU of data parallel training, 4 ranks, 8 layers, 64 samples", "%")
+
+# %% Draw memory by size tags=["given"]
+plots.bars(ranks.pull("by_size")[0][1], "Most memory of a rank", "bytes")
+
+# %% [markdown]
+# ## When a loop is wrong
+#
+# The simulator knows what each value is of: which layer, which samples, which shards. A loop that no real training step could be ends with
+# a sentence. Here one rank of four leaves early. Change the loop, and see what else it says: for instance, let rank 2 only leave out the
+# all-reduce.
+
+
+# %% A rank that does not come
+# %%px
+async def one_rank_leaves(model):
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    weights[0], opt_states[0] = model.load_weights(0)
+    activations[0] = model.get_input_activation([model.rank])
+    activations[1] = model.forward(0, activations[0], weights[0])
+    grad_weights[0], _ = model.backward(0, activations[0], model.loss(activations[1]), weights[0])
+    if model.rank == 2:
+        return
+    grad_weights[0] = await model.all_reduce(grad_weights[0], 0)
+    weights[0], opt_states[0] = model.update(0, grad_weights[0], weights[0], opt_states[0])
+
+
+try:
+    sim.run(one_rank_leaves, world_size=4, num_layers=1, global_batch_size=4)
+except sim.SimulationError as error:
+    print(error)
+
+# %% [markdown]
+# ## More ranks
+#
+# The same loop on 16 ranks: twice the domain that NVLink joins. Every rank has 16 samples, as before. Where does the time go?
+
+# %% Sixteen ranks
+# %%px
+sim.run(train_ddp, world_size=16, num_layers=8, global_batch_size=256, batch_size=4)
+
+# %% [markdown]
+# And 64 of them. One row is a rank still, but the numbers no longer fit. While a layer's gradients are on the way, all ranks stand still.
+
+# %% Sixty-four ranks
+# %%px
+sim.run(train_ddp, world_size=64, num_layers=32, global_batch_size=2048, batch_size=32)
+
+# %% [markdown]
+# ## Look closer
+#
+# A Chrome trace can be zoomed into: open the file at [ui.perfetto.dev](https://ui.perfetto.dev) (it stays on your machine) or at
+# `chrome://tracing`. Every rank has a row for what it computes, one for what it communicates, one for what it waits for, and its memory.
+
+# %% Write a trace
+# %%px
+result.trace("train_ddp.json")
+print("Written beside this notebook: train_ddp.json,", wording.size(Path("train_ddp.json").stat().st_size))
+
+# %% [markdown]
+# In a script of your own, the same is `models = [Model(rank, dist, ...) for rank in ...]`, then
+# `await asyncio.gather(*(train_ddp(model, 4) for model in models))`, and `get_training_stats(models)`.
+#
+# ## Questions worth arguing about
+#
+# 1. With 64 ranks, the last gradient is ready when backward ends, but that of the last *layer* is ready long before. What could the ranks do
+#    with that time? (In part 20 you may try it.)
+# 2. Each rank holds all optimizer states, 12 bytes a weight, and all ranks compute the same update. What would you do about it? (Part 17.)
+#
+# The last cell stops the rank.
+
+# %% Stop the rank tags=["given"]
+ranks.stop()

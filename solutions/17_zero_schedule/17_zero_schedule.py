@@ -1,0 +1,231 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 1
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 17 ZeRO as a schedule
+#
+# **You will build** `part1_training_loop`: data parallel training in which weights, gradients and optimizer states are sharded, so that n
+# ranks together hold one of each.
+#
+# *10 points. About 40 minutes.*
+
+# %% Start the rank tags=["given"]
+from course_lib import cluster, plots
+from course_lib.sim import H100, LAYER
+from course_lib.sim.checks import ScheduleCheck, compute_seconds, update_seconds
+
+ranks = cluster.start(1)
+
+# %% Set up the rank tags=["given"]
+# %%px
+import asyncio
+
+from course_lib.sim import Dist, Model, get_next_microbatch
+
+# %% [markdown]
+# In part 16 every rank held the whole model. A layer has $4096^2$ weights: 32 MB in half precision, 32 MB more for their gradients, and
+# 192 MB for the optimizer, which keeps 12 bytes a weight. The optimizer's part is the largest, and every rank computes the same with it.
+#
+# | a rank of n holds, for a layer | weights | gradients | optimizer states |
+# |---|---|---|---|
+# | data parallel | 32 MB | 32 MB | 192 MB |
+# | ZeRO stage 3 | 32 MB / n | 32 MB / n | 192 MB / n |
+#
+# A layer can only be computed with its whole weight. So a rank gathers it right before, and lets go of it right after; in forward, and
+# again in backward.
+
+# %% [markdown]
+# ## A worked example: shards
+#
+# `load_weights(layer, shard, num_shards)` loads one shard. Two ranks with two layers: each loads half of both, gathers layer 0, and looks
+# at its memory. The values say what they are of.
+
+
+# %% Shards of two layers
+# %%px
+async def gather_one(model):
+    weights, opt_states, *_ = model.storage()
+    for layer in range(2):
+        weights[layer], opt_states[layer] = model.load_weights(layer, model.rank, model.world_size)
+    before = model.memory()
+    weights["whole"] = await model.all_gather(weights[0], 0)
+    after = model.memory()
+    print(f"rank {model.rank}: {weights[0]} and {weights['whole']}, {(after - before) / 2**20:g} MB more")
+
+
+dist = Dist(world_size=2)
+models = [Model(rank, dist, num_layers=2, global_batch_size=2) for rank in range(2)]
+await asyncio.gather(*(gather_one(model) for model in models))
+
+# %% [markdown]
+# Gradients are sharded by `reduce_scatter(value, layer)`: rank i gets shard i of the sum over all ranks' samples. Gradients of the same shard
+# can be added, and `update` takes shards if all three are the same.
+#
+# **What counts as memory.** What is in the storage; and what a variable holds, as long as an operation still needs it. A gathered weight in
+# a variable is gone after its last use, also without `del`.
+#
+# ## Your turn
+#
+# In each micro-batch, a rank gathers every layer twice and scatters its gradient once. More exchanges cost time, and fewer need memory.
+
+
+# %% Exercise: part1_training_loop tags=["exercise"]
+# %%px
+async def part1_training_loop(model, batch_size):
+    """One training step of a rank, with ZeRO stage 3: weights, gradients and optimizer states sharded over all ranks.
+
+    Parameters
+    ----------
+    model : sim.Model
+        This rank. It takes its samples from `get_next_microbatch`, as in part 16.
+    batch_size : int
+        Samples of a micro-batch.
+
+    Returns
+    -------
+    sim.Model
+        The model. Every rank has set its shard of each final weight, and its storage has its shards of the updated weights and
+        optimizer states, as the next step begins with them.
+    """
+    ### BEGIN SOLUTION
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    layers = range(model.num_layers)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer, model.rank, model.world_size)
+
+    for samples in get_next_microbatch(model.global_batch_size, model.world_size, batch_size, model.rank):
+        activations[0] = model.get_input_activation(samples)
+        for layer in layers:
+            whole = await model.all_gather(weights[layer], layer)
+            activations[layer + 1] = model.forward(layer, activations[layer], whole)
+        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
+        for layer in reversed(layers):
+            whole = await model.all_gather(weights[layer], layer)
+            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), whole)
+            mine = await model.reduce_scatter(grad, layer)
+            grad_weights[layer] = grad_weights[layer] + mine if layer in grad_weights else mine
+        del grad_activations[0]
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+#
+# The loop runs on the rank. What it did is then played again here, and judged by that.
+
+
+# %% What a step needs tags=["given"]
+def seconds(world_size, num_layers, global_batch_size, batch_size):
+    """Compute and exchanges one after the other: per layer and micro-batch two all-gathers and a reduce-scatter."""
+    link, whole = H100.link(range(world_size)), LAYER.weight_bytes()
+    share, total = global_batch_size // world_size, 0.0
+    for start in range(0, share, batch_size):
+        samples = min(batch_size, share - start)
+        total += num_layers * (sum(compute_seconds(samples)) + 3 * link.all_gather(whole, world_size))
+        total += H100.host.send(LAYER.activation_bytes(samples))
+    return total + num_layers * update_seconds(1 / world_size)
+
+
+def nbytes(world_size, num_layers, global_batch_size, batch_size):
+    """The shards; the activations of a micro-batch and their gradients; and a few layers that are whole for a moment."""
+    sharded = num_layers * (2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()) / world_size
+    samples = min(batch_size, global_batch_size // world_size)
+    return sharded + (num_layers + 4) * LAYER.activation_bytes(samples) + 5 * LAYER.weight_bytes()
+
+
+def examine(check, **settings):
+    result = check.run(**settings)
+    cause = "something that is not sharded, gathered weights of more than a layer or two at a time, or activations that nobody needs"
+    check.memory(result, nbytes(**settings), cause)
+    check.time(
+        result, seconds(**settings), "a layer is gathered more often than twice in a micro-batch, or its gradient not scattered but reduced"
+    )
+    return result
+
+
+# %% Check tags=["given"]
+check = ScheduleCheck("part1_training_loop", ranks)
+for settings in (
+    dict(world_size=1, num_layers=2, global_batch_size=4, batch_size=4),
+    dict(world_size=2, num_layers=3, global_batch_size=4, batch_size=2),
+    dict(world_size=4, num_layers=8, global_batch_size=64, batch_size=4),
+):
+    result = examine(check, **settings)
+    check.passed()
+
+# %% [markdown]
+# ## See it
+
+# %% Draw the schedule tags=["given"]
+result.draw("ZeRO stage 3")
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and look at time and memory.
+
+# %% Test: it is a training step tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part1_training_loop", ranks, show=False)
+for world_size, num_layers, batch_size in ((1, 1, 1), (2, 5, 3), (3, 2, 2), (8, 4, 2), (16, 3, 1)):
+    for batches in (1, int(check.random.integers(2, 4))):
+        sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=world_size * batch_size * batches)
+        check.run(**sizes, batch_size=batch_size)
+### END HIDDEN TESTS
+
+# %% Test: time and memory tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part1_training_loop", ranks, show=False)
+for world_size, batch_size in ((4, 4), (8, 1), (16, 2), (8, 5)):
+    num_layers, batches = int(check.random.integers(14, 20)), int(check.random.integers(2, 4))
+    sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=world_size * batch_size * batches)
+    result = examine(check, **sizes, batch_size=batch_size)
+result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch_size=4)  # the last micro-batch is smaller
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# The state of a model with 48 layers, as n ranks share it. Data parallel training would hold the first bar on every rank, however many there
+# are.
+
+# %% Draw the memory tags=["given"]
+runs = {n: check.run(world_size=n, num_layers=48, global_batch_size=64, batch_size=1) for n in (1, 4, 16, 64)}
+plots.bars({f"{n} ranks": r.memory for n, r in runs.items()}, "Most memory of a rank, 48 layers, micro-batches of 1", "bytes")
+
+# %% [markdown]
+# It is paid for in time: every micro-batch moves every weight three times, and a small micro-batch computes little for it.
+
+# %% Draw the utilisation tags=["given"]
+sizes = {b: check.run(world_size=16, num_layers=8, global_batch_size=1024, batch_size=b) for b in (1, 4, 16, 64)}
+plots.bars(
+    {f"micro-batches of {b}": 100 * r.utilisation for b, r in sizes.items()}, "MFU of ZeRO stage 3 on 16 ranks, 64 samples a rank", "%"
+)
+
+# %% [markdown]
+# On sixteen ranks, most of the time goes by on the network.
+
+# %% Draw sixteen ranks tags=["given"]
+sizes[16].draw("ZeRO stage 3, micro-batches of 16")
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. The next layer's weight could be gathered while this one computes. What does it cost, and when does it hide all of the exchange? (A
+#    call without `await` starts an exchange; `await` its result later.)
+# 2. Stages 1 and 2 keep the weights whole. From which size of micro-batch on would you prefer them?
+#
+# The last cell stops the rank.
+
+# %% Stop the rank tags=["given"]
+ranks.stop()
