@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
-from course_lib.sim.errors import SimulationError
-from course_lib.sim.hardware import GB
+from course_lib import wording
+from course_lib.check import CheckFailed
+from course_lib.px import RanksError
+from course_lib.sim.checks import ScheduleCheck
+from course_lib.sim.hardware import GB, LAYER
 from course_lib.sim.simulation import Result
 
 # At least this model FLOPs utilisation: these points.
@@ -19,7 +20,9 @@ SETTINGS = (
     dict(world_size=64, num_layers=32, global_batch_size=2048, batch_size=64),
 )
 BEST = 5.0
+STATE_BYTES = 2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()  # of a layer
 BINS = 60  # of a sparkline
+MIME = "application/vnd.distributed-training-course.leaderboard+json"
 
 
 def utilisation_points(utilisation: float) -> int:
@@ -62,30 +65,45 @@ def sparkline(result: Result) -> dict[str, list[float]]:
     return {kind: [round(float(v), 3) for v in values / span] for kind, values in share.items()}
 
 
-def entry(check, handle: object) -> str:
-    """What the leaderboard gets to know of a loop, as JSON; "{}" if it is not a training step.
+class Entry:
+    """What the leaderboard gets to know of a loop; it shows itself in words, and carries its numbers along.
 
     Parameters
     ----------
-    check : checks.ScheduleCheck
-    handle : object
-        What the student wants to be called.
+    ranks : Ranks
+        One rank, with the student's ``part4_training_loop`` and ``handle``: what to be called, of which 24 characters count.
+
+    Attributes
+    ----------
+    data : dict or None
+        None if the loop is not a training step on all settings.
     """
-    runs = []
-    for settings in SETTINGS:
+
+    def __init__(self, ranks):
+        self.data, runs, check = None, [], ScheduleCheck("part4_training_loop", ranks)
+        for settings in SETTINGS:
+            try:
+                result = check.run(**settings)
+            except (CheckFailed, RanksError) as error:
+                self.text = f"no entry: {str(error).splitlines()[0]}"
+                return
+            facts = dict(utilisation=result.utilisation, memory=result.memory, time=result.time, score=score(result))
+            runs.append(dict(settings=settings, sparkline=sparkline(result), **facts))
         try:
-            result = check.run(**settings)
-        except (AssertionError, SimulationError, RuntimeError):
-            return "{}"
-        runs.append(
-            {
-                "settings": settings,
-                "utilisation": result.utilisation,
-                "memory": result.memory,
-                "time": result.time,
-                "score": score(result),
-                "sparkline": sparkline(result),
-            }
-        )
-    name = "".join(c for c in str(handle) if c.isprintable()).strip()[:24] if isinstance(handle, str) else ""
-    return json.dumps({"handle": name or "anonymous", "score": sum(r["score"] for r in runs) / len(runs), "runs": runs})
+            handle = ranks.pull("handle")[0]
+        except RanksError:
+            handle = None
+        name = "".join(c for c in handle if c.isprintable()).strip()[:24] if isinstance(handle, str) else ""
+        self.data = dict(handle=name or "anonymous", score=sum(r["score"] for r in runs) / len(runs), runs=runs)
+        lines = [f"{self.data['handle']}: score {self.data['score']:.2f} of {BEST:g}"]
+        for run in runs:
+            place = f"{run['settings']['world_size']} ranks, {run['settings']['num_layers']} layers"
+            cost = f"{wording.size(run['memory'])}, {wording.seconds(run['time'])}"
+            lines.append(f"  {place}: MFU {run['utilisation']:.1%}, {cost}, score {run['score']:.2f}")
+        self.text = "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_mimebundle_(self, **_) -> dict:
+        return {"text/plain": self.text} | ({MIME: self.data} if self.data else {})

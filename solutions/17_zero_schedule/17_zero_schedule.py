@@ -62,7 +62,7 @@ async def gather_one(model):
 
 dist = Dist(world_size=2)
 models = [Model(rank, dist, num_layers=2, global_batch_size=2) for rank in range(2)]
-await asyncio.gather(*(gather_one(model) for model in models))
+done = await asyncio.gather(*(gather_one(model) for model in models))
 
 # %% [markdown]
 # Gradients are sharded by `reduce_scatter(value, layer)`: rank i gets shard i of the sum over all ranks' samples. Gradients of the same shard
@@ -201,7 +201,7 @@ result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch
 
 # %% Draw the memory tags=["given"]
 runs = {n: check.run(world_size=n, num_layers=48, global_batch_size=64, batch_size=1) for n in (1, 4, 16, 64)}
-plots.bars({f"{n} ranks": r.memory for n, r in runs.items()}, "Most memory of a rank, 48 layers, micro-batches of 1", "bytes")
+plots.bars({f"world_size {n}": r.memory for n, r in runs.items()}, "Most memory of a rank, 48 layers, micro-batches of 1", "bytes")
 
 # %% [markdown]
 # It is paid for in time: every micro-batch moves every weight three times, and a small micro-batch computes little for it.

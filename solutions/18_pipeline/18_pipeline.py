@@ -1,0 +1,237 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 1
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 18 A pipeline
+#
+# **You will build** `part2_training_loop`: the layers split over the ranks, and the whole batch passed on from rank to rank.
+#
+# *15 points. About 40 minutes.*
+
+# %% Start the rank tags=["given"]
+from course_lib import cluster, plots
+from course_lib.sim import H100, LAYER
+from course_lib.sim.checks import ScheduleCheck, compute_seconds, update_seconds
+
+ranks = cluster.start(1)
+
+# %% Set up the rank tags=["given"]
+# %%px
+import asyncio
+
+from course_lib import wording
+from course_lib.sim import Dist, Model
+
+# %% [markdown]
+# In **pipeline parallel** training a rank holds some layers only: with 4 ranks and 8 layers, rank 0 has layers 0 and 1, rank 1 has layers 2
+# and 3, and so on. Nothing is gathered or reduced. What goes over the links is one activation on the way forward, and one gradient on the
+# way back:
+#
+# $$ \text{rank } 0 \xrightarrow{\;x_2\;} \text{rank } 1 \xrightarrow{\;x_4\;} \text{rank } 2 \xrightarrow{\;x_6\;} \text{rank } 3
+# \qquad \text{rank } 0 \xleftarrow{\;g_2\;} \text{rank } 1 \xleftarrow{\;g_4\;} \text{rank } 2 \xleftarrow{\;g_6\;} \text{rank } 3 $$
+#
+# Activation $x_i$ is the input of layer $i$, and $g_i$ its gradient. Compare: for a micro-batch of one sample, $x_i$ has 8 MB. A layer's
+# weight has 32 MB.
+
+# %% [markdown]
+# ## A worked example: a message
+#
+# A `send` is **buffered**: the sender goes on when the message has left, whether or not anyone waits for it. A `receive` ends no earlier than
+# the send did. Rank 0 has little to do, and rank 1 much; and then the other way round. Predict the times.
+
+
+# %% A message
+# %%px
+async def message(model, work):
+    weight, _ = model.load_weights(0)
+    own = model.get_input_activation(range(64))
+    for _ in range(work[model.rank]):
+        model.forward(0, own, weight)
+    if model.rank == 0:
+        print(f"rank 0 sends at {wording.seconds(model.time)}", end=", ")
+        await model.send(1, own)
+        print(f"goes on at {wording.seconds(model.time)}", end=". ")
+    else:
+        print(f"rank 1 asks at {wording.seconds(model.time)}", end=", ")
+        got = await model.receive(0)
+        print(f"has {got.name} of layer {got.layer} at {wording.seconds(model.time)}.")
+
+
+for work in ((1, 4), (4, 1)):
+    dist = Dist(world_size=2)
+    models = [Model(rank, dist, num_layers=1, global_batch_size=64) for rank in range(2)]
+    done = await asyncio.gather(*(message(model, work) for model in models))
+
+# %% [markdown]
+# What is sent stays in the sender's storage, too, until you take it out.
+#
+# ## Your turn
+#
+# Every rank goes forward and backward once, with all samples. The first rank has the input, and the last one the loss.
+
+
+# %% Exercise: part2_training_loop tags=["exercise"]
+# %%px
+async def part2_training_loop(model):
+    """One training step of a rank in a pipeline: it has ``num_layers / world_size`` layers, and all samples.
+
+    Parameters
+    ----------
+    model : sim.Model
+        This rank. Its world_size divides its num_layers; rank 0 has the first layers.
+
+    Returns
+    -------
+    sim.Model
+        The model. Every rank has set the final weights of its layers, and its storage has their updated weights and optimizer
+        states, as the next step begins with them.
+    """
+    ### BEGIN SOLUTION
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+
+
+# %% What a step needs tags=["given"]
+def seconds(world_size, num_layers, global_batch_size):
+    """All layers one after the other, forward and backward; a message between neighbours each way; the update of one rank's layers."""
+    link, message = H100.link(range(world_size)), LAYER.activation_bytes(global_batch_size)
+    passed_on = 2 * (world_size - 1) * link.send(message) + H100.host.send(message)
+    return num_layers * sum(compute_seconds(global_batch_size)) + passed_on + num_layers / world_size * update_seconds()
+
+
+def nbytes(world_size, num_layers, global_batch_size):
+    """A rank's layers, with their gradients and activations, and what is just computed."""
+    depth = num_layers / world_size
+    return depth * (2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()) + (depth + 4) * LAYER.activation_bytes(global_batch_size)
+
+
+def examine(check, world_size, num_layers, global_batch_size):
+    """Run the loop, and see how the layers are split."""
+    result = check.run(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size)
+    for model in result.models:
+        depth = num_layers // world_size
+        own = set(range(model.rank * depth, (model.rank + 1) * depth))
+        for kind in ("load", "forward", "backward", "update"):
+            used = {row[1] for row in model.rows if row[0] == kind}
+            if used != own:
+                check.fail(f"rank {model.rank} must {kind} the layers {sorted(own)}; it does {sorted(used)}", "the split, or its order")
+        for event in model.log:
+            if event.kind in ("forward", "backward") and len(event.samples) != global_batch_size:
+                check.fail(f"rank {model.rank} goes {event.kind} with {len(event.samples)} of {global_batch_size} samples at once")
+    return result
+
+
+# %% Check tags=["given"]
+check = ScheduleCheck("part2_training_loop", ranks)
+for sizes in ((1, 3, 4), (2, 2, 4), (4, 8, 64)):
+    result = examine(check, *sizes)
+    check.memory(result, nbytes(*sizes), "activations or gradients that nobody needs any more")
+    check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or updates before it has passed the gradient on")
+    check.passed()
+
+# %% [markdown]
+# ## See it
+
+# %% Draw the pipeline tags=["given"]
+result.draw("A pipeline with the whole batch")
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and look at time and memory.
+
+# %% Test: the layers are split tags=["test"] points=8
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part2_training_loop", ranks, show=False)
+for world_size, depth in ((1, 1), (2, 1), (3, 2), (5, 3), (16, 1), (8, 2)):
+    result = examine(check, world_size, world_size * depth, int(check.random.integers(1, 20)))
+### END HIDDEN TESTS
+
+# %% Test: time and memory tags=["test"] points=7
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part2_training_loop", ranks, show=False)
+for world_size, depth in ((1, 6), (4, 5), (8, 6), (16, 3)):
+    sizes = world_size, world_size * depth, int(check.random.integers(8, 40))
+    result = examine(check, *sizes)
+    check.memory(result, nbytes(*sizes), "activations or gradients that nobody needs any more")
+    check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or updates before it has passed the gradient on")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# Most of the picture is pale: a rank computes while the others wait. Eight layers on more and more ranks:
+
+# %% Draw the utilisation by ranks tags=["given"]
+by_ranks = {n: check.run(world_size=n, num_layers=8, global_batch_size=64) for n in (1, 2, 4, 8)}
+plots.bars({f"world_size {n}": 100 * r.utilisation for n, r in by_ranks.items()}, "MFU of the pipeline, 8 layers, 64 samples", "%")
+
+# %% [markdown]
+# And more and more layers on four ranks:
+
+# %% Draw the utilisation by layers tags=["given"]
+by_layers = {n: check.run(world_size=4, num_layers=n, global_batch_size=64) for n in (4, 8, 16, 32)}
+plots.bars({f"{n} layers": 100 * r.utilisation for n, r in by_layers.items()}, "MFU of the pipeline, 4 ranks, 64 samples", "%")
+
+# %% [markdown]
+# But it does share the memory: no rank has a layer that another one has, and activations are shared as well.
+
+# %% Draw the memory tags=["given"]
+plots.bars({f"world_size {n}": r.memory for n, r in by_ranks.items()}, "Most memory of a rank, 8 layers, 64 samples", "bytes")
+
+# %% [markdown]
+# Sixteen ranks, with two layers each. The staircase is the pipeline.
+
+# %% Draw sixteen ranks tags=["given"]
+check.run(world_size=16, num_layers=32, global_batch_size=64).draw("A pipeline of sixteen")
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. With p ranks, MFU is close to 1/p of what one rank reaches, whatever the number of layers. Why, and what is missing to exactly 1/p?
+# 2. Twice as many samples do not help either. What if rank 0 did not wait for its last sample before it passed the first one on? (Part 19.)
+# 3. Which ranks have the most memory, when, and does it matter that the last one has the loss?
+#
+# The last cell stops the rank.
+
+# %% Stop the rank tags=["given"]
+ranks.stop()

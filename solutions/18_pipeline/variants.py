@@ -1,0 +1,584 @@
+"""Answers to part 18: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(15)
+async def part2_training_loop__every_layer(model):
+    """Every rank loads all layers."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in range(model.num_layers):
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(15)
+async def part2_training_loop__reversed(model):
+    """Rank 0 has the last layers."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.world_size - 1 - model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(model.rank + 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(model.rank - 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(model.rank - 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(model.rank + 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(15)
+async def part2_training_loop__round_robin(model):
+    """Layers dealt out like cards, sent from rank to rank for each."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, n = model.rank, model.world_size
+    layers = range(rank, model.num_layers, n)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+    for layer in layers:
+        if layer == 0:
+            activations[0] = model.get_input_activation(range(model.global_batch_size))
+        elif n > 1:
+            activations[layer] = await model.receive((rank - 1) % n)
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+        if layer + 1 < model.num_layers and n > 1:
+            await model.send((rank + 1) % n, activations.pop(layer + 1))
+    for layer in reversed(layers):
+        if layer + 1 == model.num_layers:
+            grad_activations[layer + 1] = model.loss(activations.pop(layer + 1))
+        elif n > 1:
+            grad_activations[layer + 1] = await model.receive((rank + 1) % n)
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+        if layer > 0 and n > 1:
+            await model.send((rank - 1) % n, grad_activations.pop(layer))
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(7)
+async def part2_training_loop__keeps_activations(model):
+    """Frees nothing."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations[layers.stop])
+    else:
+        await model.send(rank + 1, activations[layers.stop])
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations[layer], grad_activations[layer + 1], weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(7)
+async def part2_training_loop__update_first(model):
+    """Updates before it passes the gradient on."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+    return model
+
+
+@loses(7)
+async def part2_training_loop__twice(model):
+    """Sends every message twice."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        await model.receive(rank - 1)
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations[layers.stop])
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(15)
+async def part2_training_loop__micro_batches(model):
+    """Sample by sample instead of the whole batch at once."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+    for k in range(model.global_batch_size):
+        activations[layers.start, k] = model.get_input_activation([k]) if rank == 0 else await model.receive(rank - 1)
+        for layer in layers:
+            activations[layer + 1, k] = model.forward(layer, activations[layer, k], weights[layer])
+        if rank < last:
+            await model.send(rank + 1, activations.pop((layers.stop, k)))
+    for k in range(model.global_batch_size):
+        grad_activations[layers.stop] = model.loss(activations.pop((layers.stop, k))) if rank == last else await model.receive(rank + 1)
+        for layer in reversed(layers):
+            grad, grad_activations[layer] = model.backward(
+                layer, activations.pop((layer, k)), grad_activations.pop(layer + 1), weights[layer]
+            )
+            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+        grad = grad_activations.pop(layers.start)
+        if rank > 0:
+            await model.send(rank - 1, grad)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(15)
+async def part2_training_loop__no_loss_at_the_end(model):
+    """Every rank asks for the loss."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if True:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(15)
+async def part2_training_loop__deadlock(model):
+    """Waits for the gradient before it sends the activation."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+        await model.send(rank + 1, activations.pop(layers.stop))
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(15)
+async def part2_training_loop__forward_only(model):
+    """Goes forward, and no further."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    return model
+
+
+@loses(15)
+async def part2_training_loop__keeps_the_gradient(model):
+    """Does not pass the gradient on."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(15)
+async def part2_training_loop__no_await(model):
+    """Forgets to wait for what it receives."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@loses(15)
+async def part2_training_loop__first_weights(model):
+    """Reports the weights from before the update."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        before = weights[layer]
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, before)
+    return model
+
+
+@loses(15)
+async def part2_training_loop__drops_the_state(model):
+    """Throws the new optimizer state away."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], _ = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+
+
+@right
+async def part2_training_loop__variables(model):
+    """In variables instead of the storage."""
+    weights, opt_states, *_ = model.storage()
+    rank, last, depth = model.rank, model.world_size - 1, model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+    x = await model.receive(rank - 1) if rank else model.get_input_activation(range(model.global_batch_size))
+    inputs = []
+    for layer in layers:
+        inputs.append(x)
+        x = model.forward(layer, x, weights[layer])
+    if rank < last:
+        await model.send(rank + 1, x)
+        grad = await model.receive(rank + 1)
+    else:
+        grad = model.loss(x)
+    grads = {}
+    for layer in reversed(layers):
+        grads[layer], grad = model.backward(layer, inputs.pop(), grad, weights[layer])
+    if rank:
+        await model.send(rank - 1, grad)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grads[layer], weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+
+
+@right
+async def part2_training_loop__sends_while_updating(model):
+    """The gradient leaves while the rank updates."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await model.receive(rank - 1)
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        leaving = model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    if rank > 0:
+        await leaving
+    return model
+
+
+@right
+async def part2_training_loop__asks_early(model):
+    """Asks for what it will receive at the start."""
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+
+    coming = model.receive(rank - 1) if rank > 0 else None
+    back = model.receive(rank + 1) if rank < last else None
+    if rank == 0:
+        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    else:
+        activations[layers.start] = await coming
+    for layer in layers:
+        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
+    else:
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await back
+    for layer in reversed(layers):
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model

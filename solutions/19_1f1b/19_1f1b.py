@@ -1,0 +1,291 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 1
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 19 One forward, one backward
+#
+# **You will build** `part3_training_loop`: a pipeline that works on many micro-batches at once, in the order 1F1B.
+#
+# *25 points. About 60 minutes.*
+
+# %% Start the rank tags=["given"]
+from course_lib import cluster, plots
+from course_lib.sim import FREE_COMMUNICATION, LAYER, orders, stats
+from course_lib.sim.checks import ScheduleCheck, compute_seconds, update_seconds
+
+ranks = cluster.start(1)
+orders.draw({"GPipe": orders.gpipe(4, 8), "1F1B": orders.one_forward_one_backward(4, 8)})
+
+# %% Set up the rank tags=["given"]
+# %%px
+import asyncio
+
+from course_lib import wording
+from course_lib.sim import Dist, Model, get_global_batch_list
+
+# %% [markdown]
+# In part 18 one rank worked and the others waited. Now the batch is cut into m micro-batches, and rank 0 begins with the second one while
+# rank 1 has the first. Two orders are above. In **GPipe** all go forward first. In **1F1B** (Narayanan et al., 2021) a rank goes backward
+# as soon as it can, and then forward and backward in turn.
+#
+# Both take the same time. With p ranks, and a forward and a backward of $t_f$ and $t_b$ on each,
+#
+# $$ T = (m + p - 1)\,(t_f + t_b), \qquad \text{bubbles} = \frac{p - 1}{m + p - 1}. $$
+#
+# But look at what a rank has to keep: between its forward and its backward, a micro-batch is **in flight**, and its activations stay in
+# memory. In GPipe that is m micro-batches. In 1F1B it is at most $p - \text{rank}$.
+
+# %% [markdown]
+# ## A worked example: micro-batches in the storage
+#
+# A key of the storage may be a tuple: layer and micro-batch. Two ranks with a layer each go forward, three micro-batches one after the other.
+
+
+# %% Three micro-batches go forward
+# %%px
+async def forward_only(model):
+    weights, _, activations, *_ = model.storage()
+    weights[model.rank], _ = model.load_weights(model.rank)
+    for k, samples in enumerate(get_global_batch_list(model.global_batch_size, batch_size=8)):
+        if model.rank == 0:
+            activations[0, k] = model.get_input_activation(samples)
+            activations[1, k] = model.forward(0, activations[0, k], weights[0])
+            await model.send(1, activations.pop((1, k)))
+        else:
+            activations[1, k] = await model.receive(0)
+            activations[2, k] = model.forward(1, activations[1, k], weights[1])
+        print(f"rank {model.rank}, micro-batch {k}: {wording.seconds(model.time)}, {len(activations)} activations")
+
+
+dist = Dist(world_size=2)
+models = [Model(rank, dist, num_layers=2, global_batch_size=24) for rank in range(2)]
+done = await asyncio.gather(*(forward_only(model) for model in models))
+
+# %% [markdown]
+# Messages between two ranks arrive in the order in which they are sent, so no micro-batch needs a label.
+#
+# ## Your turn
+#
+# How many micro-batches does rank r send forward before it turns to the first backward? Look at the picture. Then it is one and one, and in
+# the end the rest of backward. It may help to write a forward and a backward of one micro-batch as functions of their own, inside.
+
+
+# %% Exercise: part3_training_loop tags=["exercise"]
+# %%px
+async def part3_training_loop(model, batch_size):
+    """One training step of a rank in a pipeline with the order 1F1B.
+
+    Parameters
+    ----------
+    model : sim.Model
+        This rank. Its world_size divides its num_layers; rank 0 has the first layers.
+    batch_size : int
+        Samples of a micro-batch, see `get_global_batch_list`; the last one may have fewer.
+
+    Returns
+    -------
+    sim.Model
+        The model. Every rank has set the final weights of its layers, and its storage has their updated weights and optimizer
+        states, as the next step begins with them.
+    """
+    ### BEGIN SOLUTION
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    rank, last = model.rank, model.world_size - 1
+    depth = model.num_layers // model.world_size
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.load_weights(layer)
+    batches = get_global_batch_list(model.global_batch_size, batch_size)
+
+    async def forward(k):
+        if rank == 0:
+            activations[0, k] = model.get_input_activation(batches[k])
+        else:
+            activations[layers.start, k] = await model.receive(rank - 1)
+        for layer in layers:
+            activations[layer + 1, k] = model.forward(layer, activations[layer, k], weights[layer])
+        if rank < last:
+            await model.send(rank + 1, activations.pop((layers.stop, k)))
+
+    async def backward(k):
+        if rank == last:
+            grad_activations[layers.stop] = model.loss(activations.pop((layers.stop, k)))
+        else:
+            grad_activations[layers.stop] = await model.receive(rank + 1)
+        for layer in reversed(layers):
+            grad, grad_activations[layer] = model.backward(
+                layer, activations.pop((layer, k)), grad_activations.pop(layer + 1), weights[layer]
+            )
+            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+        grad = grad_activations.pop(layers.start)
+        if rank > 0:
+            await model.send(rank - 1, grad)
+
+    ahead = min(last - rank, len(batches))
+    for k in range(ahead):
+        await forward(k)
+    for k in range(len(batches)):
+        if k + ahead < len(batches):
+            await forward(k + ahead)
+        await backward(k)
+
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+
+
+# %% What a step looks like tags=["given"]
+def examine_order(check, result, batches):
+    """Every rank must do its work in the order of the picture; which samples come first is its own affair."""
+    for model, wanted in zip(result.models, orders.one_forward_one_backward(len(result.models), batches), strict=True):
+        done = stats.schedule(model)
+        numbers = {mask: k for k, mask in enumerate(dict.fromkeys(mask for kind, mask in done if kind == "forward"))}
+        got = [(kind, numbers.get(mask)) for kind, mask in done]
+        if got != wanted:
+            at = next((i for i, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), min(len(got), len(wanted)))
+            said = " ".join(f"{kind[0].upper()}{k}" for kind, k in got[max(0, at - 3) : at + 4])
+            expected = " ".join(f"{kind[0].upper()}{k}" for kind, k in wanted[max(0, at - 3) : at + 4])
+            compare = f": {said} where {expected} is expected" if check.show else ""
+            check.fail(
+                f"rank {model.rank} leaves the order of 1F1B at its step {at + 1}{compare}", "too many or too few forward at the start"
+            )
+
+
+def examine_memory(check, result, world_size, num_layers, global_batch_size, batch_size):
+    """A rank keeps the activations of the micro-batches in flight, and of what it just computes."""
+    depth, batches = num_layers // world_size, -(-global_batch_size // batch_size)
+    state = depth * (2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()) + LAYER.weight_bytes()
+    for model in result.models:
+        flying, most = stats.in_flight(model), min(world_size - model.rank, batches)
+        if flying > most:
+            check.fail(f"rank {model.rank} has {flying} micro-batches in flight, and {most} are enough", "forward runs ahead of backward")
+        enough = state + (most * depth + 4) * LAYER.activation_bytes(batch_size)
+        if stats.peak_memory(model) > enough:
+            check.fail(f"rank {model.rank} holds more than it needs at its peak", "activations that are not freed after their backward")
+
+
+def examine_time(check, world_size, num_layers, global_batch_size, batch_size):
+    """Where communication is free, the step takes what the formula says, and the update."""
+    sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size, batch_size=batch_size)
+    result = check.run(**sizes, hardware=FREE_COMMUNICATION)
+    depth, batches = num_layers // world_size, global_batch_size // batch_size
+    seconds = (batches + world_size - 1) * depth * sum(compute_seconds(batch_size)) + depth * update_seconds()
+    check.time(result, seconds, "a message that is sent later than it could be, or another order")
+    return result
+
+
+# %% Check tags=["given"]
+check = ScheduleCheck("part3_training_loop", ranks)
+for sizes in (
+    dict(world_size=1, num_layers=2, global_batch_size=4, batch_size=2),
+    dict(world_size=4, num_layers=8, global_batch_size=64, batch_size=8),
+):
+    result = check.run(**sizes)
+    examine_order(check, result, sizes["global_batch_size"] // sizes["batch_size"])
+    examine_memory(check, result, **sizes)
+    check.passed()
+    free = examine_time(check, **sizes)
+    check.passed()
+
+# %% [markdown]
+# ## See it
+#
+# First where communication is free: this is the picture above, from your loop.
+
+# %% Draw the ideal tags=["given"]
+free.draw("1F1B")
+
+# %% [markdown]
+# And on a device as it is: every message takes its time, and both sides wait for it.
+
+# %% Draw the schedule tags=["given"]
+result.draw("1F1B")
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and micro-batches.
+
+# %% Test: the order on every rank tags=["test"] points=11
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part3_training_loop", ranks, show=False)
+for world_size, depth, batches, batch_size in (
+    (1, 2, 3, 2),
+    (2, 1, 1, 3),
+    (3, 2, 2, 2),
+    (4, 1, 9, 1),
+    (5, 2, 3, 2),
+    (8, 1, 8, 3),
+    (16, 1, 20, 1),
+):
+    batches = batches + int(check.random.integers(0, 2))
+    total = batches * batch_size - int(check.random.integers(0, batch_size))  # the last one may be smaller
+    result = check.run(world_size=world_size, num_layers=world_size * depth, global_batch_size=total, batch_size=batch_size)
+    examine_order(check, result, batches)
+### END HIDDEN TESTS
+
+# %% Test: micro-batches in flight tags=["test"] points=7
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part3_training_loop", ranks, show=False)
+for world_size, depth, batches, batch_size in ((1, 3, 12, 2), (4, 4, 12, 2), (8, 2, 4, 4), (6, 3, 14, 4)):
+    batches = batches + int(check.random.integers(0, 3))
+    sizes = dict(world_size=world_size, num_layers=world_size * depth, global_batch_size=batches * batch_size, batch_size=batch_size)
+    result = check.run(**sizes)
+    examine_memory(check, result, **sizes)
+### END HIDDEN TESTS
+
+# %% Test: the bubbles tags=["test"] points=7
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part3_training_loop", ranks, show=False)
+for world_size, depth, batches, batch_size in ((1, 1, 4, 1), (2, 3, 5, 2), (4, 2, 16, 4), (8, 1, 3, 1), (16, 2, 32, 2)):
+    batches = batches + int(check.random.integers(0, 3))
+    result = examine_time(check, world_size, world_size * depth, batches * batch_size, batch_size)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# More micro-batches make the bubbles small. But small micro-batches use the device badly, and each has its messages. What would you choose
+# for eight ranks, sixteen layers and 256 samples?
+
+# %% Draw the utilisation tags=["given"]
+runs = {b: check.run(world_size=8, num_layers=16, global_batch_size=256, batch_size=b) for b in (1, 2, 4, 8, 16, 32)}
+plots.bars(
+    {f"{256 // b} micro-batches of {b}": 100 * r.utilisation for b, r in runs.items()}, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%"
+)
+
+# %% [markdown]
+# The memory depends on the size of a micro-batch, and not on how many there are.
+
+# %% Draw the memory tags=["given"]
+plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Most memory of a rank", "bytes")
+
+# %% [markdown]
+# Sixteen ranks, 48 micro-batches. NVLink joins ranks 0 to 7 and ranks 8 to 15; find the place where messages go over the network.
+
+# %% Draw sixteen ranks tags=["given"]
+check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).draw("1F1B on sixteen ranks")
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. The formula gives GPipe and 1F1B the same time. Why does everybody use 1F1B?
+# 2. In the second picture, a rank waits for a message in every round. Which calls could it start earlier, and await later?
+# 3. If each rank had two pieces of the model, layers 0 and 4 of 8 for rank 0 of 4, say, the bubbles would be half as large (interleaved
+#    1F1B, section 2.2 of the paper). What would it cost?
+#
+# The last cell stops the rank.
+
+# %% Stop the rank tags=["given"]
+ranks.stop()

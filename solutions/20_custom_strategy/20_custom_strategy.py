@@ -1,0 +1,253 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 1
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 20 Your own strategy
+#
+# **You will build** `part4_training_loop`: the fastest training step that you can think of, in the memory that there is.
+#
+# *25 points, by a score. As long as you like; two hours are usual.*
+
+# %% Start the rank tags=["given"]
+from course_lib import cluster, plots, wording
+from course_lib.sim import score
+from course_lib.sim.checks import ScheduleCheck
+
+ranks = cluster.start(1)
+
+# %% Set up the rank tags=["given"]
+# %%px
+import asyncio
+
+from course_lib import wording
+from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbatch
+
+# %% [markdown]
+# Everything is allowed that a real training step could do. Your loop is graded on two clusters, each with 2048 samples and `batch_size=64`:
+# **32 ranks and 64 layers**, and **64 ranks and 32 layers**. So it has to work with fewer ranks than layers, and with more. You may use
+# other micro-batches than `batch_size` says.
+#
+# | MFU at least | 80 % | 70 % | 60 % | 50 % | 40 % |
+# |---|---|---|---|---|---|
+# | points | 5 | 4 | 3 | 2 | 1 |
+#
+# | memory of every rank at most | 60 GB | 69 GB | 80 GB |
+# |---|---|---|---|
+# | points | 5 | 4 | 3 |
+#
+# A cluster's score is 0.75 times the MFU points and 0.25 times the memory points. Your points are the mean of both scores, times 5.
+#
+# Here is what the loops of the earlier parts reach. None of them is enough.
+#
+# | | 32 ranks, 64 layers | | 64 ranks, 32 layers | |
+# |---|---|---|---|---|
+# | 16 data parallel | 67 % | 47 GB | 43 % | 16 GB |
+# | 17 ZeRO stage 3 | 60 % | 34 GB | 35 % | 9 GB |
+# | 19 1F1B, micro-batches of 64 | 29 % | 34 GB | does not run | |
+
+# %% [markdown]
+# ## Three tools
+#
+# **Overlap.** A call without `await` starts an exchange, which then runs beside what the rank computes. `await` its result when you need it.
+# A rank's exchanges follow one another, as on one stream.
+
+
+# %% Overlap
+# %%px
+async def overlap(model, early):
+    weight, _ = model.load_weights(0, model.rank, model.world_size)
+    other, _ = model.load_weights(1)
+    activation = model.forward(0, model.get_input_activation(range(8)), model.load_weights(0)[0])
+    begun = model.time
+    coming = model.all_gather(weight, 0)
+    if not early:
+        await coming
+    for _ in range(4):
+        model.forward(1, activation, other)
+    if early:
+        await coming
+    if model.rank == 0:
+        print(f"awaited {'late' if early else 'at once'}: {wording.seconds(model.time - begun)}")
+
+
+for early in (False, True):
+    dist = Dist(world_size=16)
+    done = await asyncio.gather(*(overlap(Model(rank, dist, 2, 64), early) for rank in range(16)))
+
+# %% [markdown]
+# **Groups.** A collective takes `ranks=`, those that take part. NVLink joins ranks 0 to 7, 8 to 15, and so on: six times as fast as the
+# network, and half the latency, which a ring pays at each of its steps.
+
+
+# %% Groups
+# %%px
+async def gather_in(model, groups):
+    ranks = next(group for group in groups if model.rank in group)
+    weight, _ = model.load_weights(0, list(ranks).index(model.rank), len(ranks))
+    await model.all_gather(weight, 0, ranks=ranks)
+    return model.time
+
+
+everyone, nodes = [range(32)], [range(n, n + 8) for n in range(0, 32, 8)]
+across = [range(first, 32, 8) for first in range(8)]
+for name, groups in (("all 32 ranks", everyone), ("8 ranks of a node", nodes), ("4 ranks of different nodes", across)):
+    dist = Dist(world_size=32)
+    times = await asyncio.gather(*(gather_in(Model(rank, dist, 1, 64), groups) for rank in range(32)))
+    print(f"a weight gathered by {name}: {wording.seconds(max(times))}")
+
+# %% [markdown]
+# **Recomputation.** An activation that you have dropped can be had again: go forward once more from one that you kept. It costs time, which
+# does not count as useful, and saves memory.
+#
+# ## Your turn
+#
+# First write down, for both clusters: how long does a rank compute, how long do its exchanges take, and which of them can hide?
+
+
+# %% Exercise: part4_training_loop tags=["exercise"]
+# %%px
+async def part4_training_loop(model, batch_size):
+    """One training step of a rank, in any way.
+
+    Parameters
+    ----------
+    model : sim.Model
+        This rank.
+    batch_size : int
+        A size for micro-batches; another one is allowed.
+
+    Returns
+    -------
+    sim.Model
+        The model. The final weights of all layers are set, and each rank's storage has the updated form of the weights and
+        optimizer states that it began with.
+    """
+    ### BEGIN SOLUTION
+    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
+    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
+    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
+    layers, n = range(model.num_layers), model.world_size
+    size = 8 if n % 8 == 0 else 1
+    node, place = model.rank // size, model.rank % size
+    in_node, across = range(node * size, node * size + size), range(place, n, size)
+    for layer in layers:
+        weights[layer], _ = model.load_weights(layer)
+        _, opt_states[layer] = model.load_weights(layer, place, size)
+
+    under_way = {}  # by layer: which exchange, and its result to come
+
+    async def go_on(layer):
+        """Take the result of a layer's exchange, and start the next one."""
+        what, coming = under_way.pop(layer)
+        value = await coming
+        if what == "scatter":
+            under_way[layer] = "reduce", model.all_reduce(value, layer, ranks=across)
+        elif what == "reduce":
+            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
+            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
+        else:
+            weights[layer] = value
+            model.set_final_weight(layer, value)
+
+    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))
+    for samples in micro_batches:
+        activations[0] = model.get_input_activation(samples)
+        for layer in layers:
+            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
+        for layer in reversed(layers):
+            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
+            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+            if samples is micro_batches[-1]:
+                for above in sorted(under_way):  # those of the layers above had a whole backward's time
+                    await go_on(above)
+                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
+        del grad_activations[0]
+    while under_way:
+        for layer in sorted(under_way):
+            await go_on(layer)
+    return model
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## How does it do?
+
+# %% Check tags=["given"]
+check, results = ScheduleCheck("part4_training_loop", ranks), []
+for settings in score.SETTINGS:
+    results.append(check.run(**settings))
+    print(f"{results[-1]}: score {score.score(results[-1]):.2f} of {score.BEST:g}")
+
+# %% [markdown]
+# ## See it
+#
+# Where is it pale? Those are the places to work on.
+
+# %% Draw 32 ranks tags=["given"]
+results[0].draw("32 ranks, 64 layers")
+
+# %% Draw 64 ranks tags=["given"]
+results[1].draw("64 ranks, 32 layers")
+
+# %% [markdown]
+# With four ranks and eight layers, one sees the details.
+
+# %% Draw four ranks tags=["given"]
+check.run(world_size=4, num_layers=8, global_batch_size=64, batch_size=16).draw("4 ranks, 8 layers")
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded: the same two clusters, the same score.
+
+# %% Test: 32 ranks and 64 layers tags=["test"] points=12.5
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part4_training_loop", ranks, show=False)
+float(12.5 * score.score(check.run(**score.SETTINGS[0])) / score.BEST)
+### END HIDDEN TESTS
+
+# %% Test: 64 ranks and 32 layers tags=["test"] points=12.5
+### BEGIN HIDDEN TESTS
+check = ScheduleCheck("part4_training_loop", ranks, show=False)
+float(12.5 * score.score(check.run(**score.SETTINGS[1])) / score.BEST)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# The memory of your loop beside that of the whole state, on a rank that has everything: weights, gradients and optimizer states.
+
+# %% Draw the memory tags=["given"]
+state = {f"{s['num_layers']} layers, the state alone": s["num_layers"] * score.STATE_BYTES for s in score.SETTINGS}
+yours = {f"{r.models[0].world_size} ranks, {r.models[0].num_layers} layers": r.memory for r in results}
+plots.bars(yours | state, "Most memory of a rank", "bytes")
+
+# %% [markdown]
+# ## The leaderboard
+#
+# Your class may have a leaderboard, made when the notebooks are graded. It shows the handle that you choose here, and no name.
+
+# %% Your handle
+# %%px
+handle = "anonymous"
+
+# %% Leaderboard entry tags=["given"]
+score.Entry(ranks)
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. Which of your choices would you take back if the network were as fast as NVLink? And which if a device had 16 GB?
+# 2. MFU counts a recomputed forward as waste. When is it worth it all the same?
+# 3. What does the simulator leave out that would hurt your strategy most on a real cluster?
+#
+# The last cell stops the rank.
+
+# %% Stop the rank tags=["given"]
+ranks.stop()
