@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 
-.PHONY: help lab test doctor release autograde collect feedback variants student-archive bench lint constraints
+.PHONY: help lab test doctor release autograde collect feedback leaderboard variants student-archive bench lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,6 +40,9 @@ autograde: $(BIN)/.installed ## Grade what lies in grading/submitted/ (PART=...)
 
 feedback: $(BIN)/.installed ## Write the HTML feedback (PART=...)
 	@$(RUN) grading.feedback $(PART)
+
+leaderboard: $(BIN)/.installed ## Write grading/leaderboard.html from the graded part 20
+	@$(RUN) grading.leaderboard
 
 variants: $(BIN)/.installed ## Run wrong and right answers against the hidden tests (PART=... for one)
 	@$(RUN) grading.variants $(PART)

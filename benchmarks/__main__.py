@@ -8,13 +8,14 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import autograding, collectives, starting, training, zero
+from benchmarks import autograding, collectives, simulator, starting, training, zero
 
 BENCHES = {
     "start": starting.figures,
     "collectives": collectives.figures,
     "training": training.figures,
     "zero": zero.figures,
+    "simulator": simulator.figures,
     "autograde": autograding.figures,
 }
 

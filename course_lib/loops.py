@@ -14,5 +14,10 @@ def run(coroutine: Coroutine) -> object:
     try:
         return loop.run_until_complete(coroutine)
     finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         loop.close()
         asyncio._set_running_loop(outer)

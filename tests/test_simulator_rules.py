@@ -211,5 +211,22 @@ def test_bad_sizes_and_loops_that_are_none():
             return model
 
         run(not_async, **SMALL)
-    with pytest.raises(ValueError, match="the models of all ranks are needed"):
-        get_training_stats(simulate(data_parallel, **SMALL)[:1])
+    for part in (simulate(data_parallel, **SMALL)[:1], [None, None], []):
+        with pytest.raises(ValueError, match="expected the models of all ranks"):
+            get_training_stats(part)
+
+
+def test_an_interrupt_ends_an_endless_loop_and_leaves_nothing(capfd):
+    import os
+    import signal
+    import threading
+
+    async def endless(model):
+        model.load_weights(0)
+        while True:
+            await asyncio.sleep(0)
+
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        run(endless, **SMALL)
+    assert capfd.readouterr().err == ""

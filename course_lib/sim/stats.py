@@ -218,9 +218,10 @@ def batch_numbers(models: Iterable, batches: Sequence[Sequence[int]] | None = No
 
 
 def _ordered(models: Sequence) -> list:
-    models = sorted(models, key=lambda m: m.rank)
-    if [m.rank for m in models] != list(range(models[0].world_size if models else 0)) or not models:
+    models = list(models)
+    if not models or not all(hasattr(m, "rows") for m in models) or {m.rank for m in models} != set(range(models[0].world_size)):
         raise ValueError(
-            "the models of all ranks are needed: what asyncio.gather gives when each loop returns its model, or the list itself."
+            "expected the models of all ranks: what asyncio.gather gives when each loop ends with `return model`, or the list that they "
+            "were made in."
         )
-    return models
+    return sorted(models, key=lambda m: m.rank)
