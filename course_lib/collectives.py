@@ -12,15 +12,17 @@ from course_lib import buffers, memory
 from course_lib import group as meeting
 from course_lib.explain import OPERATIONS, REDUCTIONS
 from course_lib.group import CollectiveError, DeadlockError, MismatchError
+from course_lib.rooted import Rooted
 
 __all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError"]
 
 ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER = range(1, 6)
+IALLREDUCE = 9
 ndarray, SUM, IN_PLACE = np.ndarray, MPI.SUM, MPI.IN_PLACE  # names found fast
 _REDUCTION = [(getattr(MPI, name), code) for code, name in enumerate(REDUCTIONS[:-1]) if name]
 
 
-class Communicator:
+class Communicator(Rooted):
     """A group of ranks that can call collectives together.
 
     Parameters
@@ -89,7 +91,7 @@ class Communicator:
         """Wait until every rank of the group has come here."""
         self._group.meet(BARRIER, -1, 0, 0)
         self._group.finish(self._group.mpi.Ibarrier(), BARRIER)
-        _count(self._group.counts["Barrier"], 0)
+        self._group.count("Barrier", 0)
 
     def Allreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks' arrays element by element; every rank gets the result.
@@ -151,7 +153,7 @@ class Communicator:
         group = self._group
         group.meet(ALLGATHER, recv.dtype.num, count, 0)
         group.finish(group.mpi.Iallgather(send, recv), ALLGATHER)
-        _count(group.counts["Allgather"], recv.nbytes)
+        group.count("Allgather", recv.nbytes)
         if memory.held is not None:
             memory.held.exchanged(send, recv)
 
@@ -204,9 +206,29 @@ class Communicator:
         group = self._group
         group.meet(REDUCE_SCATTER, recv.dtype.num, send.size, _code(op) + (hash(tuple(recvcounts)) & 0xFFFFFF) * 16)
         group.finish(group.mpi.Ireduce_scatter(send, recv, recvcounts, op), REDUCE_SCATTER)
-        _count(group.counts[place], send.nbytes)
+        group.count(place, send.nbytes)
         if memory.held is not None:
             memory.held.exchanged(send, recv)
+
+    def Iallreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> Request:
+        """Start an all-reduce, and go on; parameters as for `Allreduce`.
+
+        All ranks must have come before it starts. Neither array may be touched before ``Wait()``.
+
+        Returns
+        -------
+        Request
+        """
+        send, recv = (sendbuf, recvbuf) if _ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, "Iallreduce")
+        if send is not IN_PLACE and recv.size != send.size:
+            buffers.size(recv, send.size, send, "an all-reduce keeps the size", "Iallreduce")
+        group = self._group
+        group.meet(IALLREDUCE, recv.dtype.num, recv.size, _code(op))
+        request = Request(group, group.mpi.Iallreduce(send, recv, op), IALLREDUCE)
+        group.count("Allreduce", recv.nbytes)
+        if memory.held is not None:
+            memory.held.exchanged(send, recv)
+        return request
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator | MPI.Comm:
         """Divide the group: ranks with the same color form a new group, ordered by key.
@@ -258,6 +280,25 @@ class Communicator:
         return send, recv
 
 
+class Request:
+    """A transfer that has been started."""
+
+    def __init__(self, group: meeting.Group, request: MPI.Request, operation: int):
+        self._group, self._request, self._operation = group, request, operation
+
+    def Test(self) -> bool:
+        """Whether it has ended; also lets it go on."""
+        if self._request is not None and self._request.Test():
+            self._request = None
+        return self._request is None
+
+    def Wait(self) -> None:
+        """Wait until it has ended."""
+        if self._request is not None:
+            self._group.finish(self._request, self._operation)
+            self._request = None
+
+
 def _ready(send: object, recv: object) -> bool:
     """Whether two buffers are fine as they are, found fast; if not, `_check` says why or unpacks."""
     return (
@@ -268,11 +309,6 @@ def _ready(send: object, recv: object) -> bool:
         and recv.flags.carray
         and send is not recv
     )
-
-
-def _count(entry: list[int], payload: int) -> None:
-    entry[0] += 1
-    entry[1] += payload
 
 
 def _code(op: MPI.Op) -> int:

@@ -14,7 +14,8 @@ from course_lib.board import Board
 
 # A call's key on the board ends in this many bits of its number within the cell.
 NUMBER_BITS = 26
-OPERATIONS = ["", "Allreduce", "Allgather", "Reduce_scatter", "Split", "Barrier"]
+OPERATIONS = ["", "Allreduce", "Allgather", "Reduce_scatter", "Split", "Barrier", "Bcast", "Scatter", "Gather", "Iallreduce"]
+ROOTED = ("Bcast", "Scatter", "Gather")
 REDUCTIONS = ["", "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "your own"]
 DTYPES = {np.dtype(c).num: np.dtype(c).name for c in "?bBhHiIlLqQefdgFDG"}
 
@@ -39,7 +40,9 @@ def describe(operation: int, dtype: int, count: int, detail: int) -> str:
     name = OPERATIONS[operation]
     if dtype < 0:
         return name
-    reduction = f" (op {REDUCTIONS[detail % 16]})" if detail else ""
+    reduction = f" (op {REDUCTIONS[detail % 16]})" if detail % 16 else ""
+    if name in ROOTED:
+        reduction = f" (root {detail // 16 - 1})"
     return f"{name} of {count} {DTYPES.get(dtype, 'numbers')}{reduction}"
 
 
@@ -55,7 +58,7 @@ def mismatch(calls: dict[str, list[int]], group: str) -> str:
     elif len({what.split(" ")[3] for what in calls if " of " in what}) > 1:
         hint = "The dtype must be the same on all ranks: np.empty and np.zeros make float64 unless dtype= is given."
     else:
-        hint = "All ranks must pass the same op."
+        hint = f"All ranks must pass the same {'root' if names & set(ROOTED) else 'op'}."
     return f"the ranks of {group} make different calls. {said}. {hint}"
 
 

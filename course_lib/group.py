@@ -160,6 +160,12 @@ class Group:
         if self._epoch != _epoch:
             self._fresh()
 
+    def count(self, operation: str, payload: int) -> None:
+        """Add a call to this rank's traffic."""
+        entry = self.counts[operation]
+        entry[0] += 1
+        entry[1] += payload
+
     def _same(self) -> bool:
         for row in self._others:
             if row[SIGNATURE] != self._signature:

@@ -3,7 +3,9 @@
 Payload is the size of the full array, in bytes. Wire is what one rank sends when the
 collective runs as a ring (Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce
 algorithms", section 3): with n ranks and a full array of B bytes, 2 (n-1)/n B for an
-all-reduce and (n-1)/n B for an all-gather or a reduce-scatter.
+all-reduce and (n-1)/n B for an all-gather or a reduce-scatter. Operations with a root count, as
+payload and on the wire, what the rank itself sends: in a scatter only the root does, in a gather
+all others, and in a broadcast each rank but the last of the ring passes the array on.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 _TURNS = {"Allreduce": 2, "Allgather": 1, "Reduce_scatter": 1}
+_ROOTED = ("Bcast", "Scatter", "Gather")
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ def wire_bytes(operation: str, n: int, payload: float) -> float:
     >>> wire_bytes("Allreduce", 4, 1000)
     1500.0
     """
+    if operation in _ROOTED:
+        return float(payload)
     return _TURNS.get(operation, 0) * (n - 1) / n * payload
 
 

@@ -92,6 +92,54 @@ def test_split_with_undefined_color_gives_no_group(eight):
     assert answers[0][0].tolist() == [0, 1, 2, 4, 5, 6, 7]
 
 
+def rooted(x, root, parts):
+    """Runs on the ranks: broadcast, scatter and gather; and what a rank sent in each."""
+    from course_lib import traffic
+
+    traffic.reset()
+    buf = x.copy() if rank == root else np.empty_like(x)
+    comm.Bcast(buf, root=root)
+    mine = np.empty_like(parts[0])
+    comm.Scatter(parts if rank == root else None, mine, root)
+    whole = np.empty_like(parts) if rank == root else None
+    comm.Gather(mine * 2, whole, root)
+    return buf, mine, whole, [(e.operation, e.calls, e.wire) for e in traffic.entries()]
+
+
+@SETTINGS
+@given(shape=shapes, root=st.integers(0, 7), seed=st.integers(0, 999))
+def test_broadcast_scatter_and_gather(eight, shape, root, seed):
+    random = np.random.default_rng(seed)
+    x, parts = random.random(shape), random.random((8, *shape))
+    for r, (buf, mine, whole, sent) in enumerate(eight.call(rooted, dict(x=x, root=root, parts=parts))):
+        np.testing.assert_array_equal(buf, x)
+        np.testing.assert_array_equal(mine, parts[r])
+        assert (whole is None) == (r != root)
+        if r == root:
+            np.testing.assert_array_equal(whole, 2 * parts)
+        scattered, gathered = (7 * x.nbytes, 0) if r == root else (0, x.nbytes)
+        passed_on = 0 if r == (root - 1) % 8 else x.nbytes
+        assert sent == [("Bcast", 1, passed_on), ("Scatter", 1, scattered), ("Gather", 1, gathered)]
+
+
+def several_at_once(n):
+    """Runs on the ranks: all-reduces that are all on their way before the first is awaited."""
+    inputs = [np.full(1000 * (i + 1), rank + i, float) for i in range(n)]
+    outputs = [np.empty_like(x) for x in inputs]
+    requests = [comm.Iallreduce(x, y) for x, y in zip(inputs, outputs, strict=True)]
+    requests[-1].Wait()
+    while not requests[0].Test():
+        pass
+    for request in requests:
+        request.Wait()
+    return [float(y[-1]) for y in outputs], [len(set(y.tolist())) for y in outputs]
+
+
+def test_all_reduces_that_are_awaited_later(eight):
+    for values, different in eight.call(several_at_once, dict(n=5)):
+        assert values == [28.0 + 8 * i for i in range(5)] and different == [1] * 5
+
+
 def failing(ranks, source):
     """Run a cell; the error of each rank (None for one that has none), and the seconds it took."""
     began = time.monotonic()
@@ -146,6 +194,27 @@ FAULTS = {
         "comm.Reduce_scatter(np.ones(9), np.empty(1))",
         ["ValueError", "8 ranks cannot share equally", "Pad it"],
     ),
+    "roots differ": (
+        "comm.Bcast(np.ones(3), root=int(rank == 5))",
+        ["MismatchError", "rank 5: Bcast of 3 float64 (root 1)", "(root 0)", "the same root"],
+    ),
+    "a root that is none": ("comm.Bcast(np.ones(3), root=8)", ["ValueError", "root must be a rank of the group, 0 to 7; got 8"]),
+    "no array on the root": (
+        "comm.Scatter(None, np.ones(2), root=rank)",
+        ["TypeError", "Scatter: sendbuf must be a NumPy array; got None"],
+    ),
+    "parts that are too large": (
+        "comm.Scatter(np.ones(16), np.ones(3), root=rank)",
+        ["ValueError", "recvbuf has 3 elements", "expected 2", "8 ranks get as much each"],
+    ),
+    "a whole that is too small": (
+        "comm.Gather(np.ones(2), np.ones(15), root=rank)",
+        ["ValueError", "recvbuf has 15 elements", "expected 16", "8 ranks send as much each"],
+    ),
+    "one rank does not start": (
+        "out = np.empty(4)\nif rank != 3:\n    comm.Iallreduce(np.ones(4), out).Wait()",
+        ["DeadlockError", "ranks 0–2, 4–7 wait in Iallreduce #1", "rank 3 has finished the cell without it"],
+    ),
     "a list": ("comm.Allreduce([1.0, 2.0], np.empty(2))", ["TypeError", "sendbuf must be a NumPy array; got a list", "np.array"]),
     "None": ("comm.Allreduce(np.ones(2), None)", ["TypeError", "recvbuf must be a NumPy array; got None"]),
     "two dtypes": (
@@ -167,7 +236,7 @@ FAULTS = {
 def test_a_fault_gets_a_sentence_and_the_next_cell_works(eight, fault):
     source, words = FAULTS[fault]
     errors, seconds = failing(eight, source)
-    skipped = 3 if fault == "one rank skips the call" else None
+    skipped = 3 if fault in ("one rank skips the call", "one rank does not start") else None
     assert [r for r in range(8) if errors[r] is None] == [r for r in range(8) if r == skipped]
     said = {f"{e['name']}: {e['message']}" for e in errors if e}
     if words[0] in ("DeadlockError", "MismatchError"):

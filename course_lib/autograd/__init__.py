@@ -1,0 +1,41 @@
+"""A small framework for training, to be read: tensors that know their gradients, modules, optimizers, batches."""
+
+from course_lib.autograd.data import ArrayDataset, DataLoader
+from course_lib.autograd.modules import (
+    BatchNorm2d,
+    Conv2d,
+    Flatten,
+    Linear,
+    MaxPool2d,
+    Module,
+    Parameter,
+    ReLU,
+    Residual,
+    Sequential,
+    Tanh,
+)
+from course_lib.autograd.operations import cross_entropy
+from course_lib.autograd.optimizers import SGD, Adam
+from course_lib.autograd.tensor import Tensor, after_backward, no_grad
+
+__all__ = [
+    "SGD",
+    "Adam",
+    "ArrayDataset",
+    "BatchNorm2d",
+    "Conv2d",
+    "DataLoader",
+    "Flatten",
+    "Linear",
+    "MaxPool2d",
+    "Module",
+    "Parameter",
+    "ReLU",
+    "Residual",
+    "Sequential",
+    "Tanh",
+    "Tensor",
+    "after_backward",
+    "cross_entropy",
+    "no_grad",
+]

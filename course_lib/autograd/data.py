@@ -1,0 +1,68 @@
+"""Data sets and batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+
+class ArrayDataset:
+    """Samples and labels.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+        ``(n, ...)``.
+    y : numpy.ndarray
+        ``(n,)``.
+    """
+
+    def __init__(self, x: np.ndarray, y: np.ndarray):
+        if len(x) != len(y):
+            raise ValueError(f"as many labels as samples are needed; got {len(x)} samples and {len(y)} labels.")
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index) -> tuple[np.ndarray, np.ndarray]:
+        return self.x[index], self.y[index]
+
+
+class DataLoader:
+    """Batches of a data set, epoch after epoch.
+
+    Parameters
+    ----------
+    dataset : ArrayDataset
+        Or anything that has a length and takes an array of indices.
+    batch_size : int
+    shuffle : bool
+        In each epoch another order, the same in each run with the same seed.
+    seed : int
+    drop_last : bool
+        Whether a last batch that is smaller is left out.
+
+    Examples
+    --------
+    >>> loader = DataLoader(ArrayDataset(np.arange(5), np.arange(5)), batch_size=2)
+    >>> [x.tolist() for x, y in loader], len(loader)
+    ([[0, 1], [2, 3], [4]], 3)
+    """
+
+    def __init__(self, dataset: ArrayDataset, batch_size: int, shuffle: bool = False, seed: int = 0, drop_last: bool = False):
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
+        self.dataset, self.batch_size, self.shuffle, self.drop_last = dataset, batch_size, shuffle, drop_last
+        self._random = np.random.default_rng(seed)
+
+    def __len__(self) -> int:
+        n = len(self.dataset)
+        return n // self.batch_size if self.drop_last else -(-n // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        n = len(self.dataset)
+        order = self._random.permutation(n) if self.shuffle else np.arange(n)
+        for i in range(len(self)):
+            yield self.dataset[order[i * self.batch_size : (i + 1) * self.batch_size]]

@@ -1,0 +1,241 @@
+"""Operations on tensors, each with the function that its gradient takes back.
+
+Images are ``(batch, height, width, channels)``: then a pixel's channels lie together in memory, and a convolution
+is one matrix product.
+"""
+
+from __future__ import annotations
+
+from course_lib.autograd.tensor import Tensor, namespace
+
+
+def tensor(value: object) -> Tensor:
+    """A tensor as it is, anything else as a constant."""
+    return value if isinstance(value, Tensor) else Tensor(value)
+
+
+def _constant(value: object, other: Tensor) -> Tensor:
+    """A number takes the dtype of the tensor that it meets: float32 stays float32."""
+    if isinstance(value, Tensor):
+        return value
+    return Tensor(namespace(other.data).asarray(value, dtype=other.dtype))
+
+
+def _pair(a: object, b: object) -> tuple[Tensor, Tensor]:
+    if isinstance(a, Tensor):
+        return a, _constant(b, a)
+    return _constant(a, b), b
+
+
+def _shrink(grad, shape: tuple[int, ...]):
+    """The gradient of an operand that was broadcast: the sum over what it was repeated along."""
+    if grad.shape == shape:
+        return grad
+    grad = grad.sum(axis=tuple(range(grad.ndim - len(shape))))
+    axes = tuple(i for i, n in enumerate(shape) if n == 1 and grad.shape[i] != 1)
+    return grad.sum(axis=axes, keepdims=True) if axes else grad
+
+
+def add(a: object, b: object) -> Tensor:
+    """``a + b``, with broadcasting."""
+    a, b = _pair(a, b)
+    return Tensor.made(a.data + b.data, (a, b), lambda g: (_shrink(g, a.shape), _shrink(g, b.shape)))
+
+
+def multiply(a: object, b: object) -> Tensor:
+    """``a * b``, with broadcasting."""
+    if not isinstance(a, Tensor) and not isinstance(b, Tensor):
+        return Tensor(a * b)
+    a, b = _pair(a, b)
+    return Tensor.made(
+        a.data * b.data,
+        (a, b),
+        lambda g: (
+            _shrink(g * b.data, a.shape) if a.requires_grad else None,
+            _shrink(g * a.data, b.shape) if b.requires_grad else None,
+        ),
+    )
+
+
+def divide(a: object, b: object) -> Tensor:
+    """``a / b``, with broadcasting."""
+    a, b = _pair(a, b)
+    return Tensor.made(a.data / b.data, (a, b), lambda g: (_shrink(g / b.data, a.shape), _shrink(-g * a.data / (b.data * b.data), b.shape)))
+
+
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """``a @ b`` of two matrices."""
+    return Tensor.made(
+        a.data @ b.data, (a, b), lambda g: (g @ b.data.T if a.requires_grad else None, a.data.T @ g if b.requires_grad else None)
+    )
+
+
+def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    """``x @ w + b`` in one step."""
+    if b is None:
+        return matmul(x, w)
+    out = x.data @ w.data
+    out += b.data
+    return Tensor.made(out, (x, w, b), lambda g: (g @ w.data.T if x.requires_grad else None, x.data.T @ g, g.sum(axis=0)))
+
+
+def total(a: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """The sum over all axes, or over some."""
+    xp = namespace(a.data)
+
+    def backward(g):
+        return (xp.broadcast_to(g if axis is None else xp.expand_dims(g, axis), a.shape),)
+
+    return Tensor.made(xp.asarray(a.data.sum(axis=axis)), (a,), backward)
+
+
+def reshape(a: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The same values in another shape."""
+    return Tensor.made(a.data.reshape(shape), (a,), lambda g: (g.reshape(a.shape),))
+
+
+def relu(a: Tensor) -> Tensor:
+    """The positive part."""
+    xp = namespace(a.data)
+    out = xp.maximum(a.data, 0)
+    return Tensor.made(out, (a,), lambda g: (g * (out > 0),))
+
+
+def tanh(a: Tensor) -> Tensor:
+    """The hyperbolic tangent."""
+    out = namespace(a.data).tanh(a.data)
+
+    def backward(g):
+        slope = out * out
+        slope *= -1
+        slope += 1
+        slope *= g
+        return (slope,)
+
+    return Tensor.made(out, (a,), backward)
+
+
+def cross_entropy(logits: Tensor, labels) -> Tensor:
+    """The mean over the batch of minus the log of the right class's softmax.
+
+    Parameters
+    ----------
+    logits : Tensor
+        ``(batch, classes)``.
+    labels : numpy.ndarray
+        int, ``(batch,)``.
+    """
+    xp, z = namespace(logits.data), logits.data
+    labels = labels.data if isinstance(labels, Tensor) else labels
+    if z.ndim != 2 or labels.shape != z.shape[:1]:
+        raise ValueError(f"cross_entropy: logits must be (batch, classes) and labels (batch,); got {z.shape} and {labels.shape}.")
+    rows = xp.arange(len(labels))
+    shifted = z - z.max(axis=1, keepdims=True)  # so that exp cannot overflow
+    soft = xp.exp(shifted)
+    sums = soft.sum(axis=1, keepdims=True)
+    loss = (xp.log(sums[:, 0]) - shifted[rows, labels]).mean(dtype=z.dtype)
+    soft /= sums
+
+    def backward(g):
+        grad = soft.copy()
+        grad[rows, labels] -= 1
+        grad *= g / len(labels)
+        return (grad,)
+
+    return Tensor.made(xp.asarray(loss), (logits,), backward)
+
+
+def conv2d(x: Tensor, w: Tensor, padding: int = 0) -> Tensor:
+    """A convolution with stride 1.
+
+    Every patch of the image becomes a row of a matrix, and all of them meet the weight in one matrix product (Chellapilla
+    et al., 2006, "High performance convolutional neural networks for document processing").
+
+    Parameters
+    ----------
+    x : Tensor
+        ``(batch, height, width, channels)``.
+    w : Tensor
+        ``(kernel, kernel, channels, out_channels)``.
+    padding : int
+        Zeros around the image.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, height + 2 padding - kernel + 1, ..., out_channels)``.
+    """
+    xp, (k, _, channels, out_channels) = namespace(x.data), w.shape
+    n, height, width, _ = x.shape
+    h, v = height + 2 * padding - k + 1, width + 2 * padding - k + 1
+    padded = xp.pad(x.data, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x.data
+    rows = _patches(xp, padded, k, h, v)
+    matrix = w.data.reshape(-1, out_channels)
+    out = (rows @ matrix).reshape(n, h, v, out_channels)
+
+    def backward(g):
+        flat = g.reshape(-1, out_channels)
+        grad_w = (rows.T @ flat).reshape(w.shape)
+        if not x.requires_grad:
+            return None, grad_w
+        back = (flat @ matrix.T).reshape(n, h, v, k, k, channels)
+        wide = xp.zeros_like(padded)
+        for i in range(k):
+            for j in range(k):
+                wide[:, i : i + h, j : j + v] += back[:, :, :, i, j]
+        return (wide[:, padding : padding + height, padding : padding + width] if padding else wide), grad_w
+
+    return Tensor.made(out, (x, w), backward)
+
+
+def _patches(xp, padded, k: int, h: int, v: int):
+    """All k x k patches, a row each: ``(batch * h * v, k * k * channels)``."""
+    n, channels = padded.shape[0], padded.shape[3]
+    if k == 1:
+        return padded.reshape(-1, channels)
+    rows = xp.empty((n, h, v, k, k, channels), padded.dtype)
+    for i in range(k):
+        for j in range(k):
+            rows[:, :, :, i, j] = padded[:, i : i + h, j : j + v]
+    return rows.reshape(n * h * v, -1)
+
+
+def max_pool2d(x: Tensor, size: int = 2) -> Tensor:
+    """The largest value of each ``size x size`` square; height and width must be multiples of it."""
+    xp, (n, height, width, channels) = namespace(x.data), x.shape
+    squares = x.data.reshape(n, height // size, size, width // size, size, channels)
+    out = squares.max(axis=(2, 4))
+
+    def backward(g):
+        first = squares == out[:, :, None, :, None]
+        # Where several share the largest value, each gets its part.
+        share = g / first.sum(axis=(2, 4), dtype=g.dtype)
+        return ((first * share[:, :, None, :, None]).reshape(x.shape),)
+
+    return Tensor.made(xp.ascontiguousarray(out), (x,), backward)
+
+
+def batch_norm(x: Tensor, scale: Tensor, shift: Tensor, mean, variance, eps: float = 1e-5) -> Tensor:
+    """``scale * (x - mean) / sqrt(variance + eps) + shift`` for each channel, the last axis; mean and variance are those of x.
+
+    The gradient takes into account that mean and variance depend on x (Ioffe and Szegedy, 2015, "Batch normalization", section 3).
+    """
+    xp, channels = namespace(x.data), x.shape[-1]
+    rate = 1 / xp.sqrt(variance + eps)
+    flat = x.data.reshape(-1, channels)
+    normal = flat - mean
+    normal *= rate
+    out = normal * scale.data
+    out += shift.data
+
+    def backward(g):
+        g = g.reshape(-1, channels)
+        grad_shift = g.sum(axis=0)
+        grad_scale = xp.einsum("ij,ij->j", g, normal)
+        grad = normal * (-grad_scale / len(flat))
+        grad += g
+        grad -= grad_shift / len(flat)
+        grad *= scale.data * rate
+        return grad.reshape(x.shape), grad_scale, grad_shift
+
+    return Tensor.made(out.reshape(x.shape), (x, scale, shift), backward)

@@ -1,0 +1,92 @@
+"""Optimizers: from gradients to new parameters, in place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from course_lib.autograd.modules import Parameter
+from course_lib.autograd.tensor import namespace
+
+
+class Optimizer:
+    """What all optimizers share; a parameter without a gradient is left as it is.
+
+    Attributes
+    ----------
+    params : list of Parameter
+    lr : float
+        The learning rate; may be changed between steps.
+    """
+
+    def __init__(self, params: Iterable[Parameter], lr: float, weight_decay: float = 0.0):
+        self.params, self.lr, self.weight_decay = list(params), lr, weight_decay
+        if not self.params:
+            raise ValueError("an optimizer needs parameters; got none.")
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for p in self.params:
+            p.grad = None
+
+    def step(self) -> None:
+        """Change the parameters by their gradients."""
+        for i, p in enumerate(self.params):
+            if p.grad is not None:
+                grad = p.grad + self.weight_decay * p.data if self.weight_decay else p.grad
+                self._update(i, p, grad)
+
+    def _update(self, i: int, p: Parameter, grad) -> None:
+        raise NotImplementedError
+
+
+class SGD(Optimizer):
+    """Gradient descent, with momentum if wanted: ``velocity = momentum * velocity + grad; p -= lr * velocity``.
+
+    Parameters
+    ----------
+    params : iterable of Parameter
+    lr : float
+    momentum : float
+    weight_decay : float
+        Adds so much of the parameter to its gradient.
+    """
+
+    def __init__(self, params: Iterable[Parameter], lr: float, momentum: float = 0.0, weight_decay: float = 0.0):
+        super().__init__(params, lr, weight_decay)
+        self.momentum, self._velocity = momentum, {}
+
+    def _update(self, i: int, p: Parameter, grad) -> None:
+        if self.momentum:
+            if i in self._velocity:
+                self._velocity[i] *= self.momentum
+                self._velocity[i] += grad
+            else:
+                self._velocity[i] = grad.copy()
+            grad = self._velocity[i]
+        p.data -= p.data.dtype.type(self.lr) * grad
+
+
+class Adam(Optimizer):
+    """Kingma and Ba, 2015, "Adam", algorithm 1; the weight decay is added to the gradient."""
+
+    def __init__(
+        self,
+        params: Iterable[Parameter],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ):
+        super().__init__(params, lr, weight_decay)
+        self.betas, self.eps, self._state = betas, eps, {}
+
+    def _update(self, i: int, p: Parameter, grad) -> None:
+        xp, (one, two) = namespace(p.data), self.betas
+        t, m, v = self._state.get(i) or (0, xp.zeros_like(p.data), xp.zeros_like(p.data))
+        t += 1
+        m *= one
+        m += (1 - one) * grad
+        v *= two
+        v += (1 - two) * grad * grad
+        self._state[i] = t, m, v
+        p.data -= (self.lr / (1 - one**t)) * m / (xp.sqrt(v / (1 - two**t)) + self.eps)

@@ -1,0 +1,256 @@
+"""`Tensor`: an array that remembers how it was made, so that gradients can flow back (reverse-mode differentiation).
+
+An operation makes a new tensor, and leaves a function in it: from the gradient of the result to those of the
+inputs. `backward` calls these functions, the last operation first, and sums what arrives at each tensor
+(Baydin et al., 2018, "Automatic differentiation in machine learning: a survey", section 3.2).
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+
+_numbers = itertools.count()
+_recording = True
+_after: list[Callable[[], None]] = []
+
+
+def namespace(array: object):
+    """The module that an array's functions come from: NumPy, or CuPy for an array on a GPU."""
+    cupy = sys.modules.get("cupy")
+    return cupy.get_array_module(array) if cupy is not None else np
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Inside, operations leave nothing for `backward`: for evaluation, which needs less memory then."""
+    global _recording
+    before, _recording = _recording, False
+    try:
+        yield
+    finally:
+        _recording = before
+
+
+def after_backward(function: Callable[[], None]) -> None:
+    """Have a function called once, when the `backward` that runs now has found all gradients."""
+    _after.append(function)
+
+
+class Tensor:
+    """An array in a computation.
+
+    Parameters
+    ----------
+    data : array_like
+        NumPy or CuPy; kept as it is.
+    requires_grad : bool
+        Whether `backward` shall leave a gradient in `grad`.
+
+    Attributes
+    ----------
+    data : numpy.ndarray
+    grad : numpy.ndarray or None
+        The sum of all gradients since it was last set to None; same shape and dtype as `data`.
+
+    Examples
+    --------
+    >>> w = Tensor([3.0, 4.0], requires_grad=True)
+    >>> loss = (w * w).sum()
+    >>> loss.backward()
+    >>> w.grad.tolist()
+    [6.0, 8.0]
+    """
+
+    __slots__ = ("__weakref__", "_backward", "_hooks", "_inputs", "_number", "data", "grad", "requires_grad")
+    __array_priority__ = 1000  # so that array + tensor comes here
+
+    def __init__(self, data: object, requires_grad: bool = False):
+        self.data = data if hasattr(data, "dtype") and hasattr(data, "shape") else np.asarray(data)
+        if requires_grad and self.data.dtype.kind != "f":
+            raise TypeError(f"only floating point tensors have gradients; this one has dtype {self.data.dtype}.")
+        self.grad, self.requires_grad = None, requires_grad
+        self._inputs, self._backward, self._hooks, self._number = (), None, None, next(_numbers)
+
+    @classmethod
+    def made(cls, data: object, inputs: Sequence[Tensor], backward: Callable) -> Tensor:
+        """The result of an operation.
+
+        Parameters
+        ----------
+        data : numpy.ndarray
+        inputs : sequence of Tensor
+        backward : callable
+            From the gradient of the result to those of the inputs, one each; None where one has none.
+        """
+        result = Tensor(data)
+        if _recording and any(t.requires_grad for t in inputs):
+            result.requires_grad, result._inputs, result._backward = True, tuple(inputs), backward
+        return result
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The array's shape."""
+        return self.data.shape
+
+    @property
+    def dtype(self):
+        """The array's dtype."""
+        return self.data.dtype
+
+    def item(self) -> float:
+        """The number in a tensor that has one."""
+        return self.data.item()
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.data!r}{', requires_grad=True' if self.requires_grad else ''})"
+
+    def register_hook(self, hook: Callable) -> Callable[[], None]:
+        """Have a function called in `backward`, as soon as this tensor's gradient is final.
+
+        Parameters
+        ----------
+        hook : callable
+            Is given the gradient, an array of the tensor's shape; what it returns, if not None, takes its place. A hook
+            that changes the array in place changes the gradient, too.
+
+        Returns
+        -------
+        callable
+            Removes the hook.
+        """
+        if not self.requires_grad:
+            raise ValueError("register_hook: this tensor has no gradient (requires_grad is False).")
+        self._hooks = self._hooks or {}
+        key = next(_numbers)
+        self._hooks[key] = hook
+        return lambda: self._hooks.pop(key, None)
+
+    def backward(self, grad: object = None) -> None:
+        """Find the gradients of this tensor with respect to all that it was made from, and add them to their `grad`.
+
+        Parameters
+        ----------
+        grad : array_like, optional
+            The gradient of this tensor itself; 1 for a single number.
+
+        Raises
+        ------
+        ValueError
+            There is no gradient to find, it was found before, or `grad` is missing or has another shape.
+        """
+        if not self.requires_grad:
+            raise ValueError(
+                "backward: nothing that this tensor was made from requires a gradient, or its backward has been called before."
+            )
+        if grad is None:
+            if self.data.size != 1:
+                raise ValueError(f"backward: this tensor has shape {self.shape}; only a single number, a loss, needs no `grad`.")
+            grad = namespace(self.data).ones_like(self.data)
+        if grad.shape != self.shape:
+            raise ValueError(f"backward: grad has shape {grad.shape}, and the tensor {self.shape}.")
+        try:
+            _flow(self, grad)
+            while _after:
+                _after.pop(0)()
+        finally:
+            _after.clear()
+
+    # Arithmetic; the operations themselves are in `operations`.
+
+    def __add__(self, other):
+        return operations.add(self, other)
+
+    def __sub__(self, other):
+        return operations.add(self, operations.multiply(other, -1.0))
+
+    def __rsub__(self, other):
+        return operations.add(operations.multiply(self, -1.0), other)
+
+    def __mul__(self, other):
+        return operations.multiply(self, other)
+
+    def __truediv__(self, other):
+        return operations.divide(self, other)
+
+    def __rtruediv__(self, other):
+        return operations.divide(other, self)
+
+    def __neg__(self):
+        return operations.multiply(self, -1.0)
+
+    def __matmul__(self, other):
+        return operations.matmul(self, other)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+    def sum(self, axis: int | tuple[int, ...] | None = None) -> Tensor:
+        """The sum over all axes, or over some."""
+        return operations.total(self, axis)
+
+    def mean(self) -> Tensor:
+        """The mean of all values."""
+        return operations.total(self) * (1.0 / self.data.size)
+
+    def reshape(self, *shape: int) -> Tensor:
+        """The same values in another shape."""
+        return operations.reshape(self, shape)
+
+
+def _flow(root: Tensor, grad: object) -> None:
+    """Call the backward functions, the last operation first; a gradient is final when all uses of its tensor have added to it."""
+    uses: dict[int, int] = {id(root): 0}
+    todo = [root]
+    while todo:
+        for tensor in todo.pop()._inputs:
+            if tensor.requires_grad:
+                if id(tensor) not in uses:
+                    uses[id(tensor)] = 0
+                    todo.append(tensor)
+                uses[id(tensor)] += 1
+    grads, ready = {id(root): grad}, []
+    _final(root, grads, ready)
+    while ready:
+        _, tensor = heapq.heappop(ready)
+        inputs, backward, grad = tensor._inputs, tensor._backward, grads.pop(id(tensor))
+        tensor._inputs, tensor._backward, tensor.requires_grad = (), None, False  # what it held can go now
+        for source, part in zip(inputs, backward(grad), strict=True):
+            if not source.requires_grad:
+                continue
+            key = id(source)
+            if part is not None:
+                if key in grads:
+                    part = grads[key] + part
+                elif source._backward is None and (part is grad or part.base is not None):
+                    part = part.copy()  # a leaf's gradient shares no memory with another one's
+                grads[key] = part
+            uses[key] -= 1
+            if not uses[key]:
+                _final(source, grads, ready)
+
+
+def _final(tensor: Tensor, grads: dict[int, object], ready: list) -> None:
+    """A tensor's gradient is complete: hooks, then keep it, or pass it on."""
+    grad = grads.get(id(tensor))
+    if grad is None:
+        return
+    for hook in list((tensor._hooks or {}).values()):
+        changed = hook(grad)
+        grad = grad if changed is None else changed
+    if tensor._backward is None:
+        tensor.grad = grad if tensor.grad is None else tensor.grad + grad
+        grads.pop(id(tensor))
+    else:
+        grads[id(tensor)] = grad
+        heapq.heappush(ready, (-tensor._number, tensor))
+
+
+from course_lib.autograd import operations  # noqa: E402  they need Tensor, and its operators need them
