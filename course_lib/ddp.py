@@ -1,0 +1,125 @@
+"""The ready-made data parallel wrapper: gradients are averaged over the ranks while backward still runs.
+
+Parameters are put into buckets, in the order in which their gradients come; a bucket that is complete is
+all-reduced in one exchange, which runs beside the rest of backward (Li et al., 2020, "PyTorch distributed:
+experiences on accelerating data parallel training", section 3.2).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from course_lib.autograd import Module, Parameter, Tensor, after_backward
+from course_lib.autograd.tensor import namespace
+
+
+class Bucket:
+    """Some parameters' gradients, one after the other in one array; and for each a mark whether there was one."""
+
+    def __init__(self, params: list[Parameter]):
+        self.params = params
+        cuts = np.cumsum([0, *(p.data.size for p in params)])
+        xp = namespace(params[0].data)
+        self.flat = xp.zeros(int(cuts[-1]) + len(params), params[0].dtype)
+        self.views = [self.flat[a:b].reshape(p.shape) for a, b, p in zip(cuts[:-1], cuts[1:], params, strict=True)]
+        self.marks = self.flat[int(cuts[-1]) :]
+        self.reset()
+
+    def reset(self) -> None:
+        """Before the next backward."""
+        self.missing, self.request = len(self.params), None
+        self.marks[...] = 0
+
+
+class DistributedDataParallel(Module):
+    """A module that trains on several ranks as one does on all their samples.
+
+    All ranks begin with rank 0's parameters. After `backward`, each parameter's gradient is the mean of the ranks'.
+
+    Parameters
+    ----------
+    module : Module
+        The same on all ranks, up to its values.
+    comm : Communicator, optional
+        The ranks; all by default.
+    bucket_bytes : int
+        A bucket is closed when it has so many bytes; 0 for one bucket a parameter.
+    overlap : bool
+        Whether exchanges run beside backward, or after it.
+
+    Notes
+    -----
+    Running statistics of normalisation layers are each rank's own, as in PyTorch's forward.
+    """
+
+    def __init__(self, module: Module, comm=None, bucket_bytes: int = 16 << 20, overlap: bool = True):
+        if comm is None:
+            from course_lib.collectives import Communicator
+
+            comm = Communicator()
+        self.module, self.comm, self.overlap = module, comm, overlap
+        params = module.parameters()
+        for p in params:
+            comm.Bcast(p.data, root=0)
+        self._buckets = _buckets(params[::-1], bucket_bytes)
+        self._next, self._before, self._waiting = 0, {}, False
+        self._part = params[0].dtype.type(1 / comm.Get_size())
+        for bucket in self._buckets:
+            for i, p in enumerate(bucket.params):
+                p.register_hook(lambda grad, bucket=bucket, i=i: self._found(bucket, i, grad))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.module(x)
+
+    def _found(self, bucket: Bucket, i: int, grad):
+        """A gradient is final: into its bucket with it."""
+        if not self._waiting:
+            self._waiting = True
+            after_backward(self._finish)
+        p = bucket.params[i]
+        if p.grad is not None:  # of an earlier backward, perhaps in this very bucket
+            self._before[id(p)], p.grad = p.grad, None
+        np.multiply(grad, self._part, out=bucket.views[i])  # the sum over the ranks will be the mean
+        bucket.marks[i] = 1
+        bucket.missing -= 1
+        if self.overlap:
+            self._start()
+        return bucket.views[i]  # the bucket's memory is the gradient
+
+    def _start(self, all_of_them: bool = False) -> None:
+        """Start what is complete; all ranks start their buckets in the same order."""
+        while self._next < len(self._buckets) and (all_of_them or not self._buckets[self._next].missing):
+            bucket = self._buckets[self._next]
+            if bucket.missing:  # a parameter without a gradient on this rank; another rank may have one
+                for view, mark in zip(bucket.views, bucket.marks, strict=True):
+                    if not mark:
+                        view[...] = 0
+            bucket.request = self.comm.Iallreduce(MPI.IN_PLACE, bucket.flat)
+            self._next += 1
+
+    def _finish(self) -> None:
+        """All gradients are there: wait for the exchanges, and make sums to means."""
+        self._start(all_of_them=True)
+        for bucket in self._buckets:
+            bucket.request.Wait()
+            used = (bucket.marks > 0).tolist()
+            for p, view, there in zip(bucket.params, bucket.views, used, strict=True):
+                p.grad = view if there else None
+                if id(p) in self._before:
+                    p.grad = self._before[id(p)] + view
+            bucket.reset()
+        self._next, self._before, self._waiting = 0, {}, False
+
+
+def _buckets(params: list[Parameter], nbytes: int) -> list[Bucket]:
+    """Parameters in order, of one dtype each, cut where `nbytes` are reached."""
+    groups: list[list[Parameter]] = []
+    held = 0
+    for p in params:
+        if not groups or held >= nbytes or groups[-1][-1].dtype != p.dtype:
+            groups.append([])
+            held = 0
+        groups[-1].append(p)
+        held += p.data.nbytes
+    return [Bucket(group) for group in groups]
