@@ -27,7 +27,9 @@ class Bucket:
         self.reset()
 
     def reset(self) -> None:
-        """Before the next backward."""
+        """Before the next backward, which may write the gradients here."""
+        for p, view in zip(self.params, self.views, strict=True):
+            p.place = view
         self.missing, self.request = len(self.params), None
         self.marks[...] = 0
 
@@ -80,7 +82,8 @@ class DistributedDataParallel(Module):
         p = bucket.params[i]
         if p.grad is not None:  # of an earlier backward, perhaps in this very bucket
             self._before[id(p)], p.grad = p.grad, None
-        np.multiply(grad, self._part, out=bucket.views[i])  # the sum over the ranks will be the mean
+        if grad is not bucket.views[i]:  # not written there at once
+            bucket.views[i][...] = grad
         bucket.marks[i] = 1
         bucket.missing -= 1
         if self.overlap:
@@ -104,6 +107,7 @@ class DistributedDataParallel(Module):
         for bucket in self._buckets:
             bucket.request.Wait()
             used = (bucket.marks > 0).tolist()
+            bucket.flat *= self._part
             for p, view, there in zip(bucket.params, bucket.views, used, strict=True):
                 p.grad = view if there else None
                 if id(p) in self._before:

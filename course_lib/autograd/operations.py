@@ -65,18 +65,27 @@ def divide(a: object, b: object) -> Tensor:
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` of two matrices."""
-    return Tensor.made(
-        a.data @ b.data, (a, b), lambda g: (g @ b.data.T if a.requires_grad else None, a.data.T @ g if b.requires_grad else None)
-    )
+    xp = namespace(a.data)
+
+    def backward(g):
+        grad_b = xp.matmul(a.data.T, g, out=b.take_place()) if b.requires_grad else None
+        return (g @ b.data.T if a.requires_grad else None), grad_b
+
+    return Tensor.made(a.data @ b.data, (a, b), backward)
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """``x @ w + b`` in one step."""
     if b is None:
         return matmul(x, w)
-    out = x.data @ w.data
+    out, xp = x.data @ w.data, namespace(x.data)
     out += b.data
-    return Tensor.made(out, (x, w, b), lambda g: (g @ w.data.T if x.requires_grad else None, x.data.T @ g, g.sum(axis=0)))
+
+    def backward(g):
+        grad_w, grad_b = xp.matmul(x.data.T, g, out=w.take_place()), xp.sum(g, axis=0, out=b.take_place())
+        return (g @ w.data.T if x.requires_grad else None), grad_w, grad_b
+
+    return Tensor.made(out, (x, w, b), backward)
 
 
 def total(a: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
@@ -175,7 +184,9 @@ def conv2d(x: Tensor, w: Tensor, padding: int = 0) -> Tensor:
 
     def backward(g):
         flat = g.reshape(-1, out_channels)
-        grad_w = (rows.T @ flat).reshape(w.shape)
+        place = w.take_place()
+        grad_w = xp.matmul(rows.T, flat, out=None if place is None else place.reshape(matrix.shape))
+        grad_w = grad_w.reshape(w.shape) if place is None else place
         if not x.requires_grad:
             return None, grad_w
         back = (flat @ matrix.T).reshape(n, h, v, k, k, channels)

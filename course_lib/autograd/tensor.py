@@ -57,6 +57,8 @@ class Tensor:
     data : numpy.ndarray
     grad : numpy.ndarray or None
         The sum of all gradients since it was last set to None; same shape and dtype as `data`.
+    place : numpy.ndarray or None
+        Where an operation may write the next gradient, to save memory and a copy.
 
     Examples
     --------
@@ -67,7 +69,7 @@ class Tensor:
     [6.0, 8.0]
     """
 
-    __slots__ = ("__weakref__", "_backward", "_hooks", "_inputs", "_number", "data", "grad", "requires_grad")
+    __slots__ = ("__weakref__", "_backward", "_hooks", "_inputs", "_number", "_offered", "data", "grad", "place", "requires_grad")
     __array_priority__ = 1000  # so that array + tensor comes here
 
     def __init__(self, data: object, requires_grad: bool = False):
@@ -75,6 +77,7 @@ class Tensor:
         if requires_grad and self.data.dtype.kind != "f":
             raise TypeError(f"only floating point tensors have gradients; this one has dtype {self.data.dtype}.")
         self.grad, self.requires_grad = None, requires_grad
+        self.place = self._offered = None
         self._inputs, self._backward, self._hooks, self._number = (), None, None, next(_numbers)
 
     @classmethod
@@ -133,6 +136,13 @@ class Tensor:
         key = next(_numbers)
         self._hooks[key] = hook
         return lambda: self._hooks.pop(key, None)
+
+    def take_place(self) -> object:
+        """The array that the gradient may be written to, once; None if there is none or an earlier gradient is kept."""
+        if self.place is None or self.grad is not None:
+            return None
+        self._offered, self.place = self.place, None
+        return self._offered
 
     def backward(self, grad: object = None) -> None:
         """Find the gradients of this tensor with respect to all that it was made from, and add them to their `grad`.
@@ -229,7 +239,7 @@ def _flow(root: Tensor, grad: object) -> None:
             if part is not None:
                 if key in grads:
                     part = grads[key] + part
-                elif source._backward is None and (part is grad or part.base is not None):
+                elif source._backward is None and (part is grad or part.base is not None) and part is not source._offered:
                     part = part.copy()  # a leaf's gradient shares no memory with another one's
                 grads[key] = part
             uses[key] -= 1
