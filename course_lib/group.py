@@ -140,7 +140,7 @@ class Group:
                 matched = True
                 for row in self._others:
                     if row[SIGNATURE] != self._signature:
-                        matched = self._same()
+                        matched = self._same(key)
                 break
             turns += 1
             if turns < 0:
@@ -166,12 +166,15 @@ class Group:
         entry[0] += 1
         entry[1] += payload
 
-    def _same(self) -> bool:
-        for row in self._others:
-            if row[SIGNATURE] != self._signature:
+    def _same(self, key: int) -> bool:
+        """Whether all ranks made this call; one that has gone on to its next call left word of how it saw this one."""
+        for row, me in self._seen_me:
+            if row[SIGNATURE] != self._signature and abs(row[me]) != key:
                 time.sleep(0.001)  # on some processors, another rank's words may arrive late
-                if row[SIGNATURE] != self._signature:
-                    return False
+            if abs(row[me]) == key:
+                return row[me] == key
+            if row[SIGNATURE] != self._signature:
+                return False
         return True
 
     def _wait_long(self, key: int) -> None:

@@ -117,9 +117,8 @@ def main(words: list[str] | None = None) -> int:
                     bar.update()
         found = accuracy(model, data.x_test, data.y_test)
     if rank == 0:
-        print(
-            f"ResNet-9, width {a.width}, {data.name}, {size} ranks: {steps} steps in {time.perf_counter() - began:.1f} s, loss {loss.item():.3f}"
-        )
+        seconds = time.perf_counter() - began
+        print(f"ResNet-9, width {a.width}, {data.name}, {size} ranks: {steps} steps in {seconds:.1f} s, loss {loss.item():.3f}")
         print(f"test accuracy {found:.4f}")
     return 0
 

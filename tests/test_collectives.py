@@ -122,6 +122,19 @@ def test_broadcast_scatter_and_gather(eight, shape, root, seed):
         assert sent == [("Bcast", 1, passed_on), ("Scatter", 1, scattered), ("Gather", 1, gathered)]
 
 
+def many_broadcasts(n):
+    """Runs on the ranks: the root does not wait for the others, and may be a call ahead of them."""
+    array = np.arange(3) if rank == 0 else np.empty(3, int)
+    for i in range(n):
+        comm.Bcast(array[: 1 + i % 3], root=0)
+    return array
+
+
+def test_a_root_that_is_a_call_ahead_is_no_mismatch(eight):
+    for array in eight.call(many_broadcasts, dict(n=30000)):
+        assert array.tolist() == [0, 1, 2]
+
+
 def several_at_once(n):
     """Runs on the ranks: all-reduces that are all on their way before the first is awaited."""
     inputs = [np.full(1000 * (i + 1), rank + i, float) for i in range(n)]

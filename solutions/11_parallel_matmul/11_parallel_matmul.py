@@ -1,0 +1,264 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 11 A matrix product on four ranks
+#
+# **You will build** `par_matmul_by_row` and `par_matmul_by_reduction`: two ways to share the work of one product $C = A B$.
+#
+# *10 points. About 35 minutes.*
+
+# %% Start the ranks tags=["given"]
+import time
+
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check import Check
+
+ranks = cluster.start(4)
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib.collectives import Communicator
+
+comm = Communicator()
+rank, size = comm.Get_rank(), comm.Get_size()
+
+
+def sizes(A, B):
+    """Tell all ranks m, k and n, of A with shape (m, k) and B with shape (k, n); those are on rank 0 alone."""
+    numbers = np.array([*A.shape, B.shape[1]]) if rank == 0 else np.empty(3, int)
+    comm.Bcast(numbers, root=0)
+    return numbers.tolist()
+
+
+# %% [markdown]
+# A and B are on rank 0. The other ranks have cores that could help. Row i of C needs row i of A, and all of B:
+#
+# $$ C = \begin{pmatrix} A_0 \\ A_1 \\ A_2 \\ A_3 \end{pmatrix} B = \begin{pmatrix} A_0 B \\ A_1 B \\ A_2 B \\ A_3 B \end{pmatrix} $$
+#
+# Or cut the other way. A rank that has some *columns* of A and the same *rows* of B can find a summand of all of C:
+#
+# $$ C = \begin{pmatrix} A_0 & A_1 & A_2 & A_3 \end{pmatrix} \begin{pmatrix} B_0 \\ B_1 \\ B_2 \\ B_3 \end{pmatrix}
+# = A_0 B_0 + A_1 B_1 + A_2 B_2 + A_3 B_3 $$
+
+# %% The pieces
+# %%px
+A = np.arange(64.0).reshape(8, 8)
+row_piece, column_piece = np.split(A, size, axis=0)[rank], np.split(A, size, axis=1)[rank]
+
+# %% Draw the pieces by row tags=["given"]
+plots.holdings(np.arange(64.0).reshape(8, 8), ranks.pull("row_piece"), "By row: the piece of A (and of C) that each rank has")
+
+# %% Draw the pieces by reduction tags=["given"]
+plots.holdings(np.arange(64.0).reshape(8, 8), ranks.pull("column_piece"), "By reduction: the piece of A; of B it has the same rows")
+
+# %% [markdown]
+# ## A worked example: collectives with a root
+#
+# `Bcast(buf, root)` gives every rank what the root has. `Scatter(sendbuf, recvbuf, root)` deals out equal parts, and `Gather(sendbuf, recvbuf,
+# root)` collects them. Only the root needs the whole: elsewhere it may be None. Predict what each rank has in the end.
+
+# %% Deal out and collect
+# %%px
+cards = np.arange(8) if rank == 0 else None
+hand = np.empty(2, int)
+comm.Scatter(cards, hand, root=0)
+hand = hand * (rank + 1)
+table = np.empty(8, int) if rank == 0 else None
+comm.Gather(hand, table, root=0)
+in_the_end = table if rank == 0 else hand
+
+# %% Draw the cards tags=["given"]
+start = [np.arange(8) if r == 0 else np.empty(0) for r in range(4)]
+plots.exchange(start, ranks.pull("in_the_end"), "Scattered, multiplied by rank + 1, gathered on rank 0")
+
+# %% [markdown]
+# ## Your turn: by row
+#
+# What is sent must lie in one piece of memory. The rows of a matrix do.
+
+
+# %% Exercise: par_matmul_by_row tags=["exercise"]
+# %%px
+def par_matmul_by_row(A, B):
+    """Multiply two matrices: broadcast B, scatter the rows of A, gather those of the product.
+
+    Parameters
+    ----------
+    A, B : numpy.ndarray or None
+        On rank 0: float64, shapes ``(m, k)`` and ``(k, n)``; the number of ranks divides m. On the others None; `sizes` tells m, k, n.
+
+    Returns
+    -------
+    C : numpy.ndarray or None
+        On rank 0 the product, ``(m, n)``; None on the others.
+    """
+    ### BEGIN SOLUTION
+    m, k, n = sizes(A, B)
+    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
+    comm.Bcast(B, root=0)
+    rows = np.empty((m // size, k))
+    comm.Scatter(A, rows, root=0)
+    C = np.empty((m, n)) if rank == 0 else None
+    comm.Gather(rows @ B, C, root=0)
+    return C
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Your turn: by reduction
+#
+# Columns do not lie in one piece. How can they?
+
+
+# %% Exercise: par_matmul_by_reduction tags=["exercise"]
+# %%px
+def par_matmul_by_reduction(A, B):
+    """Multiply two matrices: scatter the columns of A and the rows of B, and sum the products of the parts over all ranks.
+
+    Parameters
+    ----------
+    A, B : numpy.ndarray or None
+        As for `par_matmul_by_row`; here the number of ranks divides k.
+
+    Returns
+    -------
+    C : numpy.ndarray
+        The product, ``(m, n)``, on every rank.
+    """
+    ### BEGIN SOLUTION
+    m, k, n = sizes(A, B)
+    columns, rows = np.empty((k // size, m)), np.empty((k // size, n))
+    comm.Scatter(np.ascontiguousarray(A.T) if rank == 0 else None, columns, root=0)
+    comm.Scatter(B, rows, root=0)
+    C = np.empty((m, n))
+    comm.Allreduce(columns.T @ rows, C)
+    return C
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+
+
+# %% Compare with one process tags=["given"]
+def numbers(check, m, k, n):
+    check.case = f"A {m} x {k}, B {k} x {n}"
+    return check.random.standard_normal((m, k)), check.random.standard_normal((k, n))
+
+
+def examine(check, function, A, B):
+    """Call it with A and B on rank 0; look at the product, and at what each rank sent."""
+    (m, k), n = A.shape, B.shape[1]
+    answers = ranks.call(function, [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, show=check.show)
+    by_row, want, scale = function == "par_matmul_by_row", A @ B, float(np.abs(A).max() * np.abs(B).max() * k)
+    cause = "parts in another order" if by_row else "the columns of A, which have to be copied into one piece before they are sent"
+    for r, (answer, moved) in enumerate(zip(answers, ranks.traffic, strict=True)):
+        if by_row and r:
+            if answer is not None:
+                check.fail(f"the result on rank {r} must be None", "a Gather whose root is another rank, or an Allgather")
+        else:
+            check.array(answer, want, name="the product", rank=r, rtol=1e-13, scale=scale, cause=cause)
+        if by_row:
+            least = 0 if r == 0 else 8 * m * n / 4
+            most = 8 * (k * n + m * k * 3 / 4) if r == 0 else 8 * (k * n * (r < 3) + m * n / 4)
+        else:
+            least = 8 * m * n
+            most = 8 * (1.5 * m * n + (m * k + k * n) * 3 / 4 * (r == 0))
+        check.sent(moved, most + 1000, name=function, rank=r, cause="whole matrices are sent where parts are enough")
+        if sum(payload for *_, payload in moved) < least:
+            check.fail(f"rank {r} sent less than its part of the product", "rank 0 does all the work")
+
+
+# %% Check: by row tags=["given"]
+check = Check("par_matmul_by_row")
+examine(check, "par_matmul_by_row", *numbers(check, 8, 8, 8))
+examine(check, "par_matmul_by_row", *numbers(check, 40, 30, 50))
+check.passed()
+
+# %% Check: by reduction tags=["given"]
+check = Check("par_matmul_by_reduction")
+examine(check, "par_matmul_by_reduction", *numbers(check, 8, 8, 8))
+examine(check, "par_matmul_by_reduction", *numbers(check, 30, 40, 50))
+check.passed()
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other sizes, also 1024³, and look at what is sent.
+
+# %% Test: par_matmul_by_row tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = Check("par_matmul_by_row", show=False)
+for _ in range(4):
+    m, k, n = (int(v) for v in check.random.integers(20, 90, 3))
+    examine(check, "par_matmul_by_row", *numbers(check, 4 * m, k, n))
+examine(check, "par_matmul_by_row", *numbers(check, 4, 60, 60))
+examine(check, "par_matmul_by_row", *numbers(check, 1024, 1024, 1024))
+### END HIDDEN TESTS
+
+# %% Test: par_matmul_by_reduction tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = Check("par_matmul_by_reduction", show=False)
+for _ in range(4):
+    m, k, n = (int(v) for v in check.random.integers(20, 90, 3))
+    examine(check, "par_matmul_by_reduction", *numbers(check, m, 4 * k, n))
+examine(check, "par_matmul_by_reduction", *numbers(check, 60, 4, 60))
+examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## What it costs
+#
+# Two products of 1024 x 1024 matrices: what does each rank send? Which of the two would you take for a tall A and a small B, and which for
+# a flat one?
+
+# %% Count the bytes tags=["given"]
+A, B = np.random.default_rng(0).standard_normal((2, 1024, 1024))
+inputs, moved = [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, {}
+for function in ("par_matmul_by_row", "par_matmul_by_reduction"):
+    ranks.call(function, inputs)
+    moved[function] = ranks.traffic
+labels = [f"{name.removeprefix('par_matmul_')}, rank {r}" for name in moved for r in range(4)]
+plots.traffic([entries for each in moved.values() for entries in each], "Bytes that each rank sends, 1024 x 1024 x 1024", labels)
+
+
+# %% Time both tags=["given"]
+def seconds(function, A, B):
+    """On each rank: how long the call takes, at best of three."""
+    import time
+
+    taken = []
+    for _ in range(3):
+        comm.Barrier()
+        began = time.perf_counter()
+        globals()[function](A, B) if function else (A @ B if rank == 0 else None)
+        taken.append(time.perf_counter() - began)
+    return min(taken)
+
+
+timed = {name: max(ranks.call(seconds, [i | dict(function=name) for i in inputs])) for name in (*moved, "")}
+labels = {"par_matmul_by_row": "by row, 4 ranks", "par_matmul_by_reduction": "by reduction, 4 ranks", "": "rank 0 alone"}
+plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, "A product of 1024 x 1024 matrices on this machine", "ms")
+
+# %% [markdown]
+# Four ranks help only where there are cores for them, and the messages cost time in any case.
+#
+# ## Questions worth arguing about
+#
+# 1. On a machine with four cores, how large must the matrices be for the four ranks to win? Which grows faster, work or traffic?
+# 2. In parts 03 to 06 a layer was split by columns of the weight, or by rows. Which of the two products here is which?
+#
+# The last cell stops the ranks.
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()
