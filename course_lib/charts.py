@@ -132,12 +132,17 @@ def losses(curves: dict[str, Sequence[float]], title: str = "Training loss") -> 
     curves : dict of str to sequence of float
         The mean loss before each step.
     """
+    return lines(curves, title, "step", "mean loss over the batch")
+
+
+def lines(curves: dict[str, Sequence[float]], title: str, across: str, up: str) -> Picture:
+    """Curves, each one value a step from left to right; `across` and `up` say what the axes are."""
     figure, (axes,) = new_figure(7.2, 3.2, title)
     styles = ["-", "--", ":", "-."]
     for i, (name, values) in enumerate(curves.items()):
         shade = INK if len(curves) == 1 else ["#222222", "#666666", "#AAAAAA"][i % 3]
         axes.plot(np.arange(len(values)), values, styles[i % 4], color=shade, linewidth=1.6, label=name)
-    axes.set(xlabel="step", ylabel="mean loss over the batch", ylim=(0, None))
+    axes.set(xlabel=across, ylabel=up, ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     if len(curves) > 1:
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -161,3 +161,21 @@ def _find(name: str) -> list[Path]:
             f"{_SOURCES[name]} ({type(error).__name__}). With a network, try again. Without one, put the four files into a "
             f"folder and set {FOLDER} to it, or use the digits, which come along.{debian}"
         ) from None
+
+
+def classification() -> Dataset:
+    """Artificial data for a classifier: scikit-learn's `make_classification`, always the same.
+
+    Returns
+    -------
+    Dataset
+        10,000 samples with 1024 features in 32 classes, float32: 8,000 to train on, 2,000 to test with.
+    """
+    from sklearn.datasets import make_classification
+
+    x, y = make_classification(
+        10_000, 1024, n_informative=64, n_redundant=64, n_classes=32, n_clusters_per_class=1, class_sep=3.0, random_state=0
+    )
+    x, y = x.astype(np.float32), y.astype(np.int64)
+    x /= x.std()
+    return Dataset("classification", x[:8000], y[:8000], x[8000:], y[8000:])

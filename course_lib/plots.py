@@ -11,10 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib import wording
-from course_lib.charts import bars, losses, memory, traffic
+from course_lib.charts import bars, lines, losses, memory, traffic
 from course_lib.figures import INK, Picture, color, ink_on, new_figure
 
-__all__ = ["Picture", "bars", "color", "exchange", "groups", "holdings", "losses", "memory", "traffic"]
+__all__ = ["Picture", "bars", "color", "exchange", "groups", "holdings", "lines", "losses", "memory", "traffic"]
 
 
 def _cell(axes, x: float, y: float, text: object, fill: str, edge: str = "white", width: float = 1.0, line: float = 1.5):

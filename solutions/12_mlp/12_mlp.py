@@ -1,0 +1,305 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 1
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 12 A perceptron with a framework
+#
+# **You will build** `MLP`, `evaluate` and `train`: a multi-layer perceptron and its training loop, on a framework small enough to read.
+#
+# *10 points. About 40 minutes.*
+
+# %% Start the rank tags=["given"]
+from itertools import pairwise
+
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check import Check
+
+ranks = cluster.start(1)
+
+# %% Set up the rank tags=["given"]
+# %%px
+from itertools import pairwise
+
+import numpy as np
+
+from course_lib import datasets
+from course_lib.autograd import SGD, ArrayDataset, DataLoader, Linear, Module, Tensor, cross_entropy, no_grad, operations
+
+data = datasets.classification()
+
+# %% [markdown]
+# In parts 03 to 09 you wrote every gradient by hand. Frameworks find them: every operation on a `Tensor` remembers its inputs, and how a
+# gradient goes back through it. `loss.backward()` then goes back through all of them, the last one first, and leaves each parameter's
+# gradient in its `grad`. The whole framework is in `course_lib/autograd`, some 500 lines; parts 13 to 15 make it train on several ranks.
+#
+# ## A worked example: gradients by themselves
+#
+# For $L = \sum_i \tanh(w_i x_i)$ the gradient is $\partial L / \partial w_i = x_i\,(1 - \tanh^2(w_i x_i))$. The framework says the same.
+
+# %% A gradient
+# %%px
+w, x = Tensor(np.linspace(-2, 2, 41), requires_grad=True), 1.5
+loss = operations.tanh(w * x).sum()
+loss.backward()
+by_hand = x * (1 - np.tanh(w.data * x) ** 2)
+curves = {"by hand": by_hand, "by backward": w.grad}
+
+# %% Draw the gradient tags=["given"]
+plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w), by hand and by backward", "w, in 40 steps from -2 to 2", "gradient")
+
+# %% [markdown]
+# A `Module` is a function with parameters, such as `Linear(inputs, outputs, bias, random)`, or one made of others: they are its
+# attributes, or stand in a list that is one. `parameters()` finds all parameters in it.
+#
+# ## Your turn: the network
+#
+# $$ x \to W_0 \to \tanh \to W_1 \to \tanh \to \dots \to W_{n-1} \to \text{logits} $$
+
+
+# %% Exercise: MLP tags=["exercise"]
+# %%px
+class MLP(Module):
+    """A perceptron with n layers and no biases, and the hyperbolic tangent between the layers.
+
+    Parameters
+    ----------
+    dims : sequence of int
+        n + 1 numbers: inputs, hidden units ..., classes.
+    random, dtype : numpy.random.Generator, data type
+        For `Linear`, which draws its weights.
+    """
+
+    def __init__(self, dims, random, dtype=np.float32):
+        ### BEGIN SOLUTION
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
+        ### END SOLUTION
+
+    def forward(self, x):
+        """From samples, ``(batch, inputs)``, to logits, ``(batch, classes)``."""
+        ### BEGIN SOLUTION
+        for layer in self.layers[:-1]:
+            x = operations.tanh(layer(x))
+        return self.layers[-1](x)
+        ### END SOLUTION
+
+
+# %% [markdown]
+# ## Your turn: how good is it?
+
+
+# %% Exercise: evaluate tags=["exercise"]
+# %%px
+def evaluate(model, loader):
+    """The loss and the accuracy of a model.
+
+    Parameters
+    ----------
+    model, loader : Module, DataLoader
+        The loader gives batches of samples and labels; the last one may be smaller.
+
+    Returns
+    -------
+    loss, accuracy : float
+        The mean of the cross-entropy over all samples, and the part of them whose largest logit is that of their label.
+    """
+    ### BEGIN SOLUTION
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total += cross_entropy(logits, y).item() * len(y)
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return total / samples, right / samples
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Your turn: training
+#
+# The learning rate falls in a straight line, from `1.0 * lr` in the first step of all to `0.3 * lr` in the last.
+
+
+# %% Exercise: train tags=["exercise"]
+# %%px
+def train(model, loader, epochs, lr):
+    """Train a model by plain gradient descent.
+
+    Parameters
+    ----------
+    model, loader : Module, DataLoader
+        ``len(loader)`` is the number of batches.
+    epochs : int
+        How often to go through the loader; at least two steps in all.
+    lr : float
+        The learning rate of the first step; `SGD` has it as ``lr``, which may be changed between steps.
+
+    Returns
+    -------
+    list of float
+        The loss of each step's batch, before the step.
+    """
+    ### BEGIN SOLUTION
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+
+
+# %% Runs on the rank tags=["given"]
+def go_through(dims, weights, x, y):
+    """Forward and backward with these weights."""
+    model = MLP(dims, np.random.default_rng(0), x.dtype)
+    drawn = [p.data.copy() for p in model.parameters()]
+    for p, w in zip(model.parameters(), weights, strict=True):
+        p.data = w.copy()
+    logits = model(x)
+    cross_entropy(logits, y).backward()
+    return [w.shape for w in drawn], logits.data, [p.grad for p in model.parameters()], [bool(np.ptp(w)) for w in drawn]
+
+
+def use(w, x, y, batch, epochs=0, lr=0.0):
+    """Evaluate a model of one layer, or train it; with its last weight, and whether it has a gradient then."""
+    model, loader = Linear(*w.shape, bias=False, dtype=w.dtype), DataLoader(ArrayDataset(x, y), batch)
+    model.weight.data = w.copy()
+    answer = train(model, loader, epochs, lr) if epochs else evaluate(model, loader)
+    return answer, model.weight.data, model.weight.grad is None
+
+
+# %% The same in NumPy tags=["given"]
+def softmax_loss(logits, y):
+    """The losses of the samples, and the gradient of their mean."""
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    soft = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
+    return -np.log(soft[np.arange(len(y)), y]), (soft - np.eye(logits.shape[1])[y]) / len(y)
+
+
+def check_mlp(check, dims, batch):
+    normal, check.case = check.random.standard_normal, f"dims {tuple(dims)}, a batch of {batch}"
+    weights = [normal((a, b)) / np.sqrt(a) for a, b in pairwise(dims)]
+    x, y = normal((batch, dims[0])), check.random.integers(0, dims[-1], batch)
+    shapes, logits, grads, drawn = ranks.call(go_through, dict(dims=list(dims), weights=weights, x=x, y=y), show=check.show)[0]
+    if [tuple(s) for s in shapes] != [w.shape for w in weights] or not all(drawn):
+        check.fail(
+            f"the parameters have the shapes {shapes}, expected {[w.shape for w in weights]}, all drawn", "biases, or a layer too many"
+        )
+    outputs = [x]
+    for i, w in enumerate(weights):
+        outputs.append(outputs[-1] @ w if i == len(weights) - 1 else np.tanh(outputs[-1] @ w))
+    check.array(logits, outputs[-1], name="the logits", rank=0, rtol=1e-12, cause="a tanh too many (after the last layer) or too few")
+    grad = softmax_loss(logits, y)[1]
+    for i in reversed(range(len(weights))):
+        check.array(grads[i], outputs[i].T @ grad, name=f"the gradient of layer {i}", rank=0, rtol=1e-10, scale=1.0)
+        grad = grad @ weights[i].T * (1 - outputs[i] ** 2)
+
+
+def problem(check, samples):
+    normal = check.random.standard_normal
+    return normal((5, 4)), normal((samples, 5)), check.random.integers(0, 4, samples)
+
+
+def check_evaluate(check, samples, batch):
+    (w, x, y), check.case = problem(check, samples), f"{samples} samples in batches of {batch}"
+    answer, after, clean = ranks.call(use, dict(w=w, x=x, y=y, batch=batch), show=check.show)[0]
+    loss, accuracy = check.tuple(answer, 2, name="evaluate", rank=0)
+    logits = x @ w
+    cause = "the mean of the batches' means, where the last batch is smaller"
+    for got, want, name in ((loss, softmax_loss(logits, y)[0].mean(), "loss"), (accuracy, np.mean(logits.argmax(axis=1) == y), "accuracy")):
+        check.array(np.asarray(got, float), np.asarray(want), name=f"the {name}", rank=0, rtol=1e-12, cause=cause)
+    if not clean or not np.array_equal(after, w):
+        check.fail("evaluate leaves gradients behind, or changes the weights", "a missing no_grad, or a training step")
+
+
+def check_train(check, samples, batch, epochs, lr):
+    (w, x, y), check.case = problem(check, samples), f"{samples} samples in batches of {batch}, {epochs} epochs, lr {lr}"
+    losses, after, _ = ranks.call(use, dict(w=w, x=x, y=y, batch=batch, epochs=epochs, lr=lr), show=check.show)[0]
+    steps, want = epochs * -(-samples // batch), []
+    for step in range(steps):
+        start = step % -(-samples // batch) * batch
+        rows = slice(start, min(start + batch, samples))
+        each, grad = softmax_loss(x[rows] @ w, y[rows])
+        want.append(each.mean())
+        w = w - lr * (1 - 0.7 * step / (steps - 1)) * x[rows].T @ grad
+    cause = "gradients that are not set to None before a step, or another learning rate"
+    check.array(np.asarray(losses), np.asarray(want), name="the losses", rank=0, rtol=1e-9, cause=cause)
+    check.array(after, w, name="the weight after training", rank=0, rtol=1e-9, cause=cause)
+
+
+# %% Check tags=["given"]
+check = Check("MLP, evaluate and train")
+check_mlp(check, (6, 5, 4, 3), 7)
+check_evaluate(check, 10, 4)
+check_train(check, 10, 4, 3, 0.5)
+check.passed()
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other numbers of layers, samples and epochs.
+
+# %% Test: MLP tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = Check("MLP", show=False)
+for layers in (1, 2, 3, 5):
+    check_mlp(check, [int(n) for n in check.random.integers(2, 9, layers + 1)], int(check.random.integers(3, 12)))
+### END HIDDEN TESTS
+
+# %% Test: evaluate tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = Check("evaluate", show=False)
+for batch in (1, 4, 7, 50):
+    check_evaluate(check, 4 * int(check.random.integers(5, 9)) + 1, batch)
+### END HIDDEN TESTS
+
+# %% Test: train tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = Check("train", show=False)
+for batch, epochs in ((3, 1), (5, 2), (8, 4), (20, 2)):
+    check_train(check, int(check.random.integers(11, 25)), batch, epochs, float(check.random.uniform(0.2, 1.0)))
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## See it learn
+#
+# The data are artificial: 10,000 samples with 1024 features in 32 classes, of which 2,000 are kept for the test. The loss on those says
+# what was learned, and not what was learned by heart.
+
+# %% Train the perceptron
+# %%px
+model = MLP((1024, 256, 256, 256, 32), np.random.default_rng(0))
+held_out = DataLoader(ArrayDataset(data.x_test, data.y_test), 500)
+before = evaluate(model, held_out)
+losses = train(model, DataLoader(ArrayDataset(data.x_train, data.y_train), 64, shuffle=True), epochs=5, lr=0.1)
+print("test loss and accuracy before: {:.3f}, {:.3f}; after: {:.3f}, {:.3f}".format(*before, *evaluate(model, held_out)))
+
+# %% Draw the loss tags=["given"]
+plots.losses({"training": ranks.pull("losses")[0]}, "Loss of each step, five epochs")
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. `backward` needs the output of every tanh. How much memory is that for a batch of 64, beside the weights and their gradients?
+# 2. In which order do the gradients of the four weights become final? (Part 14 makes use of it.)
+#
+# The last cell stops the rank.
+
+# %% Stop the rank tags=["given"]
+ranks.stop()

@@ -1,0 +1,412 @@
+"""Answers to part 12: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(4)
+class MLP__tanh_at_the_end(Module):
+    """A tanh after the last layer, too."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = operations.tanh(layer(x))
+        return x
+
+
+@loses(4)
+class MLP__no_tanh(Module):
+    """A chain of matrices."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+@loses(4)
+class MLP__biases(Module):
+    """With biases."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, random=random, dtype=dtype) for a, b in pairwise(dims)]
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = operations.tanh(layer(x))
+        return self.layers[-1](x)
+
+
+@loses(4)
+class MLP__relu(Module):
+    """ReLU instead of tanh."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = operations.relu(layer(x))
+        return self.layers[-1](x)
+
+
+@loses(4)
+class MLP__one_layer_short(Module):
+    """Leaves out the last layer."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims[:-1])]
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = operations.tanh(layer(x))
+        return self.layers[-1](x)
+
+
+@loses(4)
+class MLP__hidden_in_a_dict(Module):
+    """Layers in a dict, where no one finds their parameters."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.table = dict(enumerate([Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]))
+
+    def forward(self, x):
+        for layer in list(self.table.values())[:-1]:
+            x = operations.tanh(layer(x))
+        return self.table[len(self.table) - 1](x)
+
+
+@loses(4)
+class MLP__cuts_the_graph(Module):
+    """Takes the arrays out of the tensors on the way."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = Tensor(np.tanh(layer(x).data))
+        return self.layers[-1](x)
+
+
+@loses(4)
+class MLP__zeros(Module):
+    """Weights of zero."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
+        for layer in self.layers:
+            layer.weight.data[:] = 0
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = operations.tanh(layer(x))
+        return self.layers[-1](x)
+
+
+@right
+class MLP__sequential(Module):
+    """With Sequential and Tanh."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        from course_lib.autograd import Sequential, Tanh
+
+        parts = []
+        for a, b in pairwise(dims):
+            parts += [Tanh()] * bool(parts) + [Linear(a, b, bias=False, random=random, dtype=dtype)]
+        self.net = Sequential(*parts)
+
+    def forward(self, x):
+        return self.net(x)
+
+
+@right
+class MLP__parameters(Module):
+    """Parameters and matrix products."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        from course_lib.autograd import Parameter
+
+        self.weights = [Parameter((random.standard_normal((a, b)) * np.sqrt(2 / a)).astype(dtype)) for a, b in pairwise(dims)]
+
+    def forward(self, x):
+        for w in self.weights[:-1]:
+            x = operations.tanh(x @ w)
+        return x @ self.weights[-1]
+
+
+@loses(2)
+def evaluate__mean_of_means(model, loader):
+    """The mean of the batches' means."""
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total += cross_entropy(logits, y).item()
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return total / len(loader), right / samples
+
+
+@loses(2)
+def evaluate__last_batch(model, loader):
+    """Looks at the last batch only."""
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total = cross_entropy(logits, y).item() * len(y)
+            right = int(np.sum(logits.data.argmax(axis=1) == y))
+            samples = len(y)
+    return total / samples, right / samples
+
+
+@loses(2)
+def evaluate__per_cent(model, loader):
+    """The accuracy in per cent."""
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total += cross_entropy(logits, y).item() * len(y)
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return total / samples, 100 * right / samples
+
+
+@loses(2)
+def evaluate__swapped(model, loader):
+    """Accuracy first."""
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total += cross_entropy(logits, y).item() * len(y)
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return right / samples, total / samples
+
+
+@loses(2)
+def evaluate__smallest(model, loader):
+    """Takes the smallest logit."""
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total += cross_entropy(logits, y).item() * len(y)
+            right += int(np.sum(logits.data.argmin(axis=1) == y))
+            samples += len(y)
+    return total / samples, right / samples
+
+
+@loses(2)
+def evaluate__trains(model, loader):
+    """Takes a step on each batch."""
+    total, right, samples = 0.0, 0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total += cross_entropy(logits, y).item() * len(y)
+            with __import__("contextlib").nullcontext():
+                model.weight.data -= 0.01 * (x.T @ (logits.data - np.eye(logits.shape[1])[y]))
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return total / samples, right / samples
+
+
+@loses(2)
+def evaluate__leaves_gradients(model, loader):
+    """Goes backward as well."""
+    total, right, samples = 0.0, 0, 0
+    if True:
+        for x, y in loader:
+            logits = model(x)
+            loss = cross_entropy(logits, y)
+            loss.backward()
+            total += loss.item() * len(y)
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return total / samples, right / samples
+
+
+@right
+def evaluate__whole(model, loader):
+    """Everything at once."""
+    total, right, samples = 0.0, 0, 0
+    batches = list(loader)
+    loader = [(np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches]))]
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total += cross_entropy(logits, y).item() * len(y)
+            right += int(np.sum(logits.data.argmax(axis=1) == y))
+            samples += len(y)
+    return total / samples, right / samples
+
+
+@right
+def evaluate__lists(model, loader):
+    """Collects, and takes means in the end."""
+    losses, hits = [], []
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            losses += [cross_entropy(logits, y).item()] * len(y)
+            hits += (logits.data.argmax(axis=1) == y).tolist()
+    return float(np.mean(losses)), float(np.mean(hits))
+
+
+@loses(4)
+def train__no_zero_grad(model, loader, epochs, lr):
+    """Never forgets a gradient."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__constant(model, loader, epochs, lr):
+    """A constant learning rate."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__by_epoch(model, loader, epochs, lr):
+    """The rate falls by epoch."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * (len(losses) // len(loader)) / max(epochs - 1, 1))
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__one_step_late(model, loader, epochs, lr):
+    """The last step does not reach 0.3."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / (last + 1))
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__to_zero(model, loader, epochs, lr):
+    """Down to nothing."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.0 - 1.0) * len(losses) / last)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__no_step(model, loader, epochs, lr):
+    """Forgets the step."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__one_epoch(model, loader, epochs, lr):
+    """Goes through the data once."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(1):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+@loses(4)
+def train__loss_after(model, loader, epochs, lr):
+    """The losses after the step."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(cross_entropy(model(x), y).item())
+    return losses
+
+
+@right
+def train__by_hand(model, loader, epochs, lr):
+    """Without an optimizer."""
+    losses, last = [], epochs * len(loader) - 1
+    for _ in range(epochs):
+        for x, y in loader:
+            rate = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
+            for p in model.parameters():
+                p.grad = None
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            for p in model.parameters():
+                p.data -= rate * p.grad
+            losses.append(loss.item())
+    return losses
+
+
+@right
+def train__linspace(model, loader, epochs, lr):
+    """All rates at once."""
+    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+    rates = lr * np.linspace(1.0, 0.3, last + 1)
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.lr = rates[len(losses)]
+            optimizer.zero_grad()
+            loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
