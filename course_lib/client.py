@@ -6,7 +6,6 @@ process; here a request is a pickle (this side is trusted) and the answer is JSO
 
 from __future__ import annotations
 
-import base64
 import pickle
 import warnings
 from concurrent.futures import Future
@@ -17,7 +16,7 @@ from ipyparallel.client.client import unpack_message
 
 from course_lib import wire
 
-_CODE = "__import__('course_lib.rank', fromlist=['handle']).handle({!r})"
+_CODE = "__import__('course_lib.rank', fromlist=['handle']).handle()"
 _REPLY = "__import__('course_lib.rank', fromlist=['Reply']).Reply()"
 
 
@@ -26,12 +25,12 @@ class Client(ipp.Client):
 
     def request(self, engine: int, what: dict) -> Future:
         """Send one request to an engine; `answer` reads what the future gives."""
-        code = _CODE.format(base64.b64encode(pickle.dumps(what)).decode())
-        content = {"code": code, "silent": True, "user_expressions": {"reply": _REPLY}}
+        content = {"code": _CODE, "silent": True, "user_expressions": {"reply": _REPLY}}
         return self._send(
             self._mux_socket,
             "execute_request",
             content=content,
+            buffers=[pickle.dumps(what)],  # beside the code, which IPython would read several times over
             ident=self._engines[engine].encode(),
             track_outstanding=True,
         )

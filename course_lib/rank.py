@@ -42,18 +42,15 @@ def main() -> None:
     IPEngine.launch_instance()
 
 
-def handle(data: str) -> None:
+def handle() -> None:
     """Do one request of the kernel; `Reply` then shows what came of it.
 
-    Parameters
-    ----------
-    data : str
-        A pickled dict in base64: "do" (cell, call, hello or nothing), "round", "targets",
-        "epoch" and what the action needs.
+    The request is a pickled dict, in the message's buffer: "do" (cell, call, hello or nothing),
+    "round", "targets", "epoch" and what the action needs.
     """
     global _reply
     _reply = {"outputs": [], "error": None}
-    request = pickle.loads(base64.b64decode(data))
+    request = pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0])
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _reply = _ACTIONS[request["do"]](request)

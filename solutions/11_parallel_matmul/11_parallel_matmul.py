@@ -228,7 +228,7 @@ inputs, moved = [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, {}
 for function in ("par_matmul_by_row", "par_matmul_by_reduction"):
     ranks.call(function, inputs)
     moved[function] = ranks.traffic
-labels = [f"{name.removeprefix('par_matmul_')}, rank {r}" for name in moved for r in range(4)]
+labels = [f"{name[11:].replace('_', ' ')}, rank {r}" for name in moved for r in range(4)]
 plots.traffic([entries for each in moved.values() for entries in each], "Bytes that each rank sends, 1024 x 1024 x 1024", labels)
 
 

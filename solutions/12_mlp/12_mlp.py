@@ -50,8 +50,7 @@ data = datasets.classification()
 w, x = Tensor(np.linspace(-2, 2, 41), requires_grad=True), 1.5
 loss = operations.tanh(w * x).sum()
 loss.backward()
-by_hand = x * (1 - np.tanh(w.data * x) ** 2)
-curves = {"by hand": by_hand, "by backward": w.grad}
+curves = {"by hand": x * (1 - np.tanh(w.data * x) ** 2), "by backward": w.grad}
 
 # %% Draw the gradient tags=["given"]
 plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w), by hand and by backward", "w, in 40 steps from -2 to 2", "gradient")
@@ -189,8 +188,7 @@ def use(w, x, y, batch, epochs=0, lr=0.0):
 # %% The same in NumPy tags=["given"]
 def softmax_loss(logits, y):
     """The losses of the samples, and the gradient of their mean."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    soft = np.exp(shifted) / np.exp(shifted).sum(axis=1, keepdims=True)
+    soft = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     return -np.log(soft[np.arange(len(y)), y]), (soft - np.eye(logits.shape[1])[y]) / len(y)
 
 
@@ -200,9 +198,7 @@ def check_mlp(check, dims, batch):
     x, y = normal((batch, dims[0])), check.random.integers(0, dims[-1], batch)
     shapes, logits, grads, drawn = ranks.call(go_through, dict(dims=list(dims), weights=weights, x=x, y=y), show=check.show)[0]
     if [tuple(s) for s in shapes] != [w.shape for w in weights] or not all(drawn):
-        check.fail(
-            f"the parameters have the shapes {shapes}, expected {[w.shape for w in weights]}, all drawn", "biases, or a layer too many"
-        )
+        check.fail(f"parameters of shapes {shapes} were drawn, expected {[w.shape for w in weights]}", "biases, or a layer too many")
     outputs = [x]
     for i, w in enumerate(weights):
         outputs.append(outputs[-1] @ w if i == len(weights) - 1 else np.tanh(outputs[-1] @ w))
@@ -235,8 +231,7 @@ def check_train(check, samples, batch, epochs, lr):
     losses, after, _ = ranks.call(use, dict(w=w, x=x, y=y, batch=batch, epochs=epochs, lr=lr), show=check.show)[0]
     steps, want = epochs * -(-samples // batch), []
     for step in range(steps):
-        start = step % -(-samples // batch) * batch
-        rows = slice(start, min(start + batch, samples))
+        rows = slice(step % (steps // epochs) * batch, step % (steps // epochs) * batch + batch)
         each, grad = softmax_loss(x[rows] @ w, y[rows])
         want.append(each.mean())
         w = w - lr * (1 - 0.7 * step / (steps - 1)) * x[rows].T @ grad

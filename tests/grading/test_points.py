@@ -22,6 +22,8 @@ SAMPLE = {
     "07_weight_grad": ["sum", "flat_bias", "fused"],
     "08_zero3_layer": ["keeps_it_in_a_closure", "mean", "one_buffer"],
     "09_zero3_adam": ["no_correction", "nothing", "folded_rate"],
+    "11_parallel_matmul": ["everywhere", "a_view", "flat_buffers"],
+    "12_mlp": ["biases", "mean_of_means", "linspace"],
     "17_zero_schedule": ["stage_1", "leaves", "tasks"],
     "18_pipeline": ["update_first", "deadlock", "variables"],
     "19_1f1b": ["gpipe", "late_gradients", "queue"],
