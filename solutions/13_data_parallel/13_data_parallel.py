@@ -1,0 +1,300 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 13 Data parallel in three lines
+#
+# **You will build** `rank_batches` and `check_parameter_closeness`, and train with the ready-made `DistributedDataParallel`.
+#
+# *10 points. About 35 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.autograd import ArrayDataset, DataLoader
+from course_lib.check import Check
+
+ranks = cluster.start(4)
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib import datasets, torch_ddp
+from course_lib.autograd import SGD, ArrayDataset, DataLoader, Linear, Sequential, Tanh, cross_entropy
+from course_lib.collectives import Communicator
+from course_lib.ddp import DistributedDataParallel
+
+comm = Communicator()
+rank, size = comm.Get_rank(), comm.Get_size()
+data = datasets.load("digits")
+
+
+def network(seed):
+    """64 pixels, two hidden layers of 32, 10 classes."""
+    random = np.random.default_rng(seed)
+    first, second, third = (Linear(a, b, bias=False, random=random) for a, b in ((64, 32), (32, 32), (32, 10)))
+    return Sequential(first, Tanh(), second, Tanh(), third)
+
+
+# %% [markdown]
+# In data parallel training each rank has the whole model, and its own samples. Two things keep the models equal: they start equal, and
+# in each step all take the *mean* of their gradients. `DistributedDataParallel` sees to both.
+#
+# ## A worked example
+#
+# Each rank has one sample and a model of four weights. Look at the gradients without the wrapper, and with it. What do you expect?
+
+# %% One sample a rank
+# %%px
+x, y = np.zeros((1, 4)), np.zeros(1, int)
+x[0, rank] = 8.0 * (rank + 1)
+alone, shared = (Linear(4, 2, bias=False, dtype=np.float64) for _ in range(2))
+alone.weight.data[:] = shared.weight.data[:] = 0
+cross_entropy(alone(x), y).backward()
+
+model = DistributedDataParallel(shared)  # 1: wrap it
+loss = cross_entropy(model(x), y)  # 2: each rank with its own samples
+loss.backward()  # 3: as ever; in the end each gradient is the mean over the ranks
+before, after = alone.weight.grad[:, 1], shared.weight.grad[:, 1]
+
+# %% Draw the gradients tags=["given"]
+plots.exchange(ranks.pull("before"), ranks.pull("after"), "The gradient of four weights, alone and with the wrapper")
+
+# %% [markdown]
+# ## Your turn: whose batch is it?
+#
+# All ranks have the same data set, and a loader that goes through it in the same order. So they need not talk to share the batches: with n
+# ranks, each takes every n-th. But they must all take as many. A rank that has one more waits in its exchange for gradients that never come.
+
+
+# %% Exercise: rank_batches tags=["exercise"]
+# %%px
+def rank_batches(loader, rank, size):
+    """The batches that one rank trains on.
+
+    Parameters
+    ----------
+    loader : DataLoader
+        Gives the batches, ``len(loader)`` of them. It may shuffle: then each loop over it gives another order.
+    rank, size : int
+        Which of how many ranks.
+
+    Returns
+    -------
+    iterable of (numpy.ndarray, numpy.ndarray)
+        Batch number rank, rank + size, rank + 2 size ..., ``len(loader) // size`` in all; what is left at the end is nobody's.
+    """
+    ### BEGIN SOLUTION
+    last = len(loader) // size * size
+    return [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Your turn: are the models still equal?
+#
+# Rank 0 fetches each parameter of all ranks, and compares with its own. A difference of rounding is none: `np.allclose` knows.
+
+
+# %% Exercise: check_parameter_closeness tags=["exercise"]
+# %%px
+def check_parameter_closeness(model):
+    """Whether all ranks have the same parameters; all ranks call it together.
+
+    Parameters
+    ----------
+    model : Module
+        ``model.parameters()`` is in the same order on all ranks; the values are in ``parameter.data``.
+
+    Returns
+    -------
+    close : bool
+        On rank 0: whether each parameter of each rank is close to rank 0's, by `np.allclose` with its own tolerances. What the other ranks
+        return does not matter.
+    """
+    ### BEGIN SOLUTION
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(everyone, p.data))
+    return close
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+
+
+# %% Runs on the ranks tags=["given"]
+def take(samples, batch, shuffle, size):
+    """The batches of all ranks of a group, found on one."""
+    dataset = ArrayDataset(np.arange(samples), -np.arange(samples))
+    return [[(x, y) for x, y in rank_batches(DataLoader(dataset, batch, shuffle=shuffle), r, size)] for r in range(size)]
+
+
+def compare(values):
+    """The answer for a model with these parameters, and whether it still has them."""
+    model = Sequential(*(Linear(*v.shape, bias=False, dtype=v.dtype) for v in values))
+    for p, v in zip(model.parameters(), values, strict=True):
+        p.data = v.copy()
+    answer = check_parameter_closeness(model)
+    return answer, all(np.array_equal(p.data, v, equal_nan=True) for p, v in zip(model.parameters(), values, strict=True))
+
+
+# %% Compare tags=["given"]
+def check_batches(check, samples, batch, size, shuffle):
+    check.case = f"{samples} samples in {'shuffled ' * shuffle}batches of {batch}, {size} ranks"
+    loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)
+    batches, cause = list(loader), "the last batches, which are too few for all ranks; or blocks of batches instead of every n-th"
+    answer = ranks.call(take, dict(samples=samples, batch=batch, shuffle=shuffle, size=size), show=check.show)[0]
+    for r, got in enumerate(answer):
+        expected = batches[r : len(batches) // size * size : size]
+        check.value(len(got), len(expected), name="the number of batches", rank=r, cause=cause)
+        for i, (pair, (x, y)) in enumerate(zip(got, expected, strict=True)):
+            check.array(pair[0], x, name=f"samples of its batch {i}", rank=r, cause=cause)
+            check.array(pair[1], y, name=f"labels of its batch {i}", rank=r, cause=cause)
+
+
+def check_closeness(check, values, close, case):
+    check.case = case
+    answers = ranks.call(compare, [dict(values=v) for v in values], show=check.show)
+    if type(answers[0][0]) not in (bool, np.bool_) or answers[0][0] != close:
+        check.fail(f"on rank 0, {answers[0][0]!r} is wrong", "a parameter or a rank that is not looked at, or == instead of close")
+    if not all(same for _, same in answers):
+        check.fail("the parameters are not what they were before the call", "a Bcast into the parameter itself")
+
+
+def parameters(check, dtype=np.float64, scale=1.0):
+    """Three parameters, the same on four ranks."""
+    shapes = check.random.integers(2, 7, (3, 2))
+    drawn = [(scale * check.random.uniform(0.5, 2, s) * check.random.choice([-1, 1], s)).astype(dtype) for s in shapes]
+    return [[p.copy() for p in drawn] for _ in range(4)]
+
+
+# %% Check: rank_batches tags=["given"]
+check = Check("rank_batches")
+check_batches(check, samples=24, batch=2, size=4, shuffle=False)
+check_batches(check, samples=30, batch=2, size=4, shuffle=True)
+check.passed()
+
+# %% Check: check_parameter_closeness tags=["given"]
+check = Check("check_parameter_closeness")
+values = parameters(check)
+check_closeness(check, values, True, "equal parameters")
+values[2][0][0, 0] += 0.5
+check_closeness(check, values, False, "one value of rank 2 that differs by 0.5")
+check.passed()
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other numbers, and put the differences elsewhere.
+
+# %% Test: rank_batches tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = Check("rank_batches", show=False)
+for size in (1, 2, 3, 4, 7):
+    for shuffle in (False, True):
+        batch = int(check.random.integers(1, 5))
+        check_batches(check, int(check.random.integers(40, 60)), batch, size, shuffle)
+check_batches(check, 5, 2, 4, False)  # three batches: nobody gets one
+### END HIDDEN TESTS
+
+# %% Test: check_parameter_closeness tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = Check("check_parameter_closeness", show=False)
+for dtype, scale in ((np.float64, 1.0), (np.float32, 1.0), (np.float64, 1e-3)):
+    values = parameters(check, dtype, scale)
+    check_closeness(check, values, True, "equal parameters")
+    values[1][1] *= dtype(1 + 4 * np.finfo(dtype).eps)
+    check_closeness(check, values, True, "a difference of rounding")
+    for r in range(4):  # which rank, which parameter, which place, which sign
+        for i, place in ((0, (0, 0)), (1, (-1, 0)), (2, (-1, -1))):
+            values = parameters(check, dtype, scale)
+            values[r][i][place] += scale * dtype(check.random.choice([-0.01, 0.01]))
+            check_closeness(check, values, False, "one value of one rank that differs")
+    values = parameters(check, dtype, scale)
+    values[1][0] += dtype(0.1)
+    values[2][0] -= dtype(0.1)
+    check_closeness(check, values, False, "differences whose sum is zero")
+    values = parameters(check, dtype, scale)
+    values[3][2][0, 0] = np.nan
+    check_closeness(check, values, False, "one value that is not a number")
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## Train
+#
+# Each rank trains on its batches, once with the wrapper and once without. Without it, four models go their own ways.
+
+
+# %% Train with and without
+# %%px
+def train(model, epochs=2, lr=0.2):
+    """After each step, how far the ranks' first weights are from rank 0's."""
+    loader, optimizer = DataLoader(ArrayDataset(data.x_train, data.y_train), 8, shuffle=True), SGD(model.parameters(), lr)
+    apart = []
+    for _ in range(epochs):
+        for x, y in rank_batches(loader, rank, size):
+            optimizer.zero_grad()
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+            everyone = np.empty((size, 64, 32), np.float32)
+            comm.Allgather(model.parameters()[0].data, everyone)
+            apart.append(float(np.abs(everyone - everyone[0]).max()))
+    right = np.mean(model(data.x_test).data.argmax(axis=1) == data.y_test)
+    same = check_parameter_closeness(model)
+    if rank == 0:
+        print(f"accuracy of rank 0's model: {right:.3f}; the ranks have the same model: {same}")
+    return apart
+
+
+with_wrapper = train(DistributedDataParallel(network(seed=0)))
+without = train(network(seed=0))
+
+# %% Draw how far apart tags=["given"]
+curves = {"with the wrapper": ranks.pull("with_wrapper")[0], "without": ranks.pull("without")[0]}
+plots.lines(curves, "How far the ranks' models are apart", "step", "largest difference of a weight")
+
+# %% [markdown]
+# ## The same in PyTorch
+#
+# PyTorch's wrapper has the same name, and is used in the same three lines. Here both train the same model for 20 steps on the same ranks. By
+# how much do the weights differ in the end?
+
+# %% Beside PyTorch
+# %%px
+batches = list(rank_batches(DataLoader(ArrayDataset(data.x_train, data.y_train), 8), rank, size))[:20]
+model = DistributedDataParallel(network(seed=rank))
+optimizer, start = SGD(model.parameters(), 0.2), [p.data.copy() for p in model.parameters()]
+for x, y in batches:
+    optimizer.zero_grad()
+    cross_entropy(model(x), y).backward()
+    optimizer.step()
+if torch_ddp.available():
+    theirs = torch_ddp.train(start, batches, 0.2, comm)
+    apart = max(float(np.abs(p.data - w).max()) for p, w in zip(model.parameters(), theirs, strict=True))
+    print(f"after {len(batches)} steps the largest difference of a weight is {apart:.1e}")
+else:
+    print(torch_ddp.HOW)
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. With four ranks and batches of 8, which batch size would one process need for the same steps? What does that say about the learning rate?
+# 2. The wrapper takes the mean of the gradients, not of the weights. Where would the mean of the weights, after each step, give the same? (Think
+#    of momentum, or Adam.)
+#
+# The last cell stops the ranks.
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

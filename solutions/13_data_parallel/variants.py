@@ -1,0 +1,237 @@
+"""Answers to part 13: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(4)
+def rank_batches__all_of_them(loader, rank, size):
+    """Every rank the same."""
+    return list(loader)
+
+
+@loses(4)
+def rank_batches__one_more(loader, rank, size):
+    """The first ranks get one more."""
+    return [batch for i, batch in enumerate(loader) if i % size == rank]
+
+
+@loses(4)
+def rank_batches__blocks(loader, rank, size):
+    """Neighbours."""
+    each = len(loader) // size
+    return list(loader)[rank * each : (rank + 1) * each]
+
+
+@loses(4)
+def rank_batches__next_rank(loader, rank, size):
+    """Begins with rank 1."""
+    last = len(loader) // size * size
+    return [batch for i, batch in enumerate(loader) if i < last and (i + 1) % size == rank]
+
+
+@loses(4)
+def rank_batches__shuffles_again(loader, rank, size):
+    """Goes through the loader for each batch: each time another order."""
+    return [list(loader)[i * size + rank] for i in range(len(loader) // size)]
+
+
+@loses(4)
+def rank_batches__drops_always(loader, rank, size):
+    """Drops the last round, also where it is whole."""
+    last = (len(loader) - 1) // size * size
+    return [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
+
+
+@loses(4)
+def rank_batches__samples(loader, rank, size):
+    """Shares each batch."""
+    return [(x[rank::size], y[rank::size]) for x, y in loader]
+
+
+@loses(4)
+def rank_batches__four_ranks(loader, rank, size):
+    """Knows how many ranks there are today."""
+    last = len(loader) // 4 * 4
+    return [batch for i, batch in enumerate(loader) if i < last and i % 4 == rank]
+
+
+@loses(4)
+def rank_batches__its_own_rank(loader, rank, size):
+    """Takes the communicator's rank."""
+    last = len(loader) // size * size
+    return [batch for i, batch in enumerate(loader) if i < last and i % size == comm.Get_rank()]
+
+
+@right
+def rank_batches__generator(loader, rank, size):
+    """Keeps no batches."""
+    batches = iter(loader)
+    for _ in range(len(loader) // size):
+        for other in range(size):
+            batch = next(batches)
+            if other == rank:
+                yield batch
+
+
+@right
+def rank_batches__slice(loader, rank, size):
+    """A slice with a step."""
+    return list(loader)[rank : len(loader) // size * size : size]
+
+
+@loses(6)
+def check_parameter_closeness__yes(model):
+    """Always."""
+    return True
+
+
+@loses(6)
+def check_parameter_closeness__first_parameter(model):
+    """Looks at one parameter."""
+    p = model.parameters()[0]
+    everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
+    comm.Gather(p.data, everyone, root=0)
+    return bool(np.allclose(everyone, p.data)) if rank == 0 else None
+
+
+@loses(6)
+def check_parameter_closeness__last_parameter(model):
+    """Forgets what the earlier ones said."""
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
+        comm.Gather(p.data, everyone, root=0)
+        close = bool(np.allclose(everyone, p.data)) if rank == 0 else None
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__one_rank(model):
+    """Looks at rank 1."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(everyone[1], p.data))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__mean(model):
+    """Compares the mean."""
+    close = True
+    for p in model.parameters():
+        mean = np.empty_like(p.data)
+        comm.Allreduce(p.data, mean)
+        close = close and bool(np.allclose(mean / size, p.data))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__exact(model):
+    """No rounding allowed."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.all(everyone == p.data))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__signed(model):
+    """Without the absolute value."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.all(everyone - p.data < 1e-6))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__sum_of_differences(model):
+    """Differences that cancel."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.abs((everyone - p.data).sum()) < 1e-6)
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__loose(model):
+    """A tolerance that small weights do not notice."""
+    close = True
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
+        comm.Gather(p.data, everyone, root=0)
+        if rank == 0:
+            close = close and bool(np.allclose(everyone, p.data, atol=1e-3))
+    return close
+
+
+@loses(6)
+def check_parameter_closeness__by_itself(model):
+    """Compares what rank 0 has with what rank 0 has."""
+    return all(np.allclose(p.data, p.data) for p in model.parameters())
+
+
+@loses(6)
+def check_parameter_closeness__any(model):
+    """One parameter that is close is enough."""
+    close = []
+    for p in model.parameters():
+        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
+        comm.Gather(p.data, everyone, root=0)
+        close.append(rank == 0 and bool(np.allclose(everyone, p.data)))
+    return any(close)
+
+
+@loses(6)
+def check_parameter_closeness__makes_them_close(model):
+    """Broadcasts rank 0's into the others."""
+    close = True
+    for p in model.parameters():
+        mine = p.data.copy()
+        comm.Bcast(p.data, root=0)
+        bad, all_bad = np.array([not np.allclose(mine, p.data)], int), np.empty(1, int)
+        comm.Allreduce(bad, all_bad)
+        close = close and not all_bad[0]
+    return bool(close)
+
+
+@loses(6)
+def check_parameter_closeness__deadlock(model):
+    """Rank 0 does not send."""
+    close = True
+    for p in model.parameters():
+        if rank:
+            comm.Gather(p.data, None, root=0)
+    return close
+
+
+@right
+def check_parameter_closeness__everyone(model):
+    """Broadcasts rank 0's, and asks all ranks."""
+    far = np.zeros(1, int)
+    for p in model.parameters():
+        reference = p.data.copy()
+        comm.Bcast(reference, root=0)
+        far += not np.allclose(p.data, reference)
+    total = np.empty(1, int)
+    comm.Allreduce(far, total)
+    return total[0] == 0
+
+
+@right
+def check_parameter_closeness__flat(model):
+    """One exchange."""
+    flat = np.concatenate([p.data.ravel() for p in model.parameters()])
+    everyone = np.empty((size, flat.size), flat.dtype)
+    comm.Allgather(flat, everyone)
+    return all(np.allclose(other, everyone[0]) for other in everyone)
