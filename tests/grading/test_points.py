@@ -25,6 +25,7 @@ SAMPLE = {
     "11_parallel_matmul": ["everywhere", "a_view", "flat_buffers"],
     "12_mlp": ["biases", "mean_of_means", "linspace"],
     "13_data_parallel": ["one_more", "makes_them_close", "flat"],
+    "14_my_ddp": ["after_backward", "no_broadcast", "non_blocking"],
     "17_zero_schedule": ["stage_1", "leaves", "tasks"],
     "18_pipeline": ["update_first", "deadlock", "variables"],
     "19_1f1b": ["gpipe", "late_gradients", "queue"],
