@@ -56,11 +56,16 @@ def same_dtype(send: np.ndarray, recv: np.ndarray, where: str) -> None:
 
 def distinct(send: np.ndarray, recv: np.ndarray, where: str) -> None:
     """Raise ValueError when both buffers are the same memory, which MPI forbids."""
-    if send is recv or (send.size and send.ctypes.data == recv.ctypes.data):
+    if send is recv or (send.size and _address(send) == _address(recv)):
         raise ValueError(
             f"{where}: sendbuf and recvbuf are the same array, which MPI forbids. "
             "Receive into a fresh array (np.empty_like), or pass MPI.IN_PLACE as sendbuf."
         )
+
+
+def _address(array: object) -> int:
+    found = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
+    return found["data"][0]
 
 
 def size(recv: np.ndarray, expected: int, send: np.ndarray, why: str, where: str) -> None:

@@ -10,19 +10,18 @@ from mpi4py import MPI
 
 from course_lib import buffers, memory
 from course_lib import group as meeting
-from course_lib.explain import OPERATIONS, REDUCTIONS
+from course_lib.explain import OPERATIONS, reduction_code
 from course_lib.group import CollectiveError, DeadlockError, MismatchError
+from course_lib.nonblocking import NonBlocking
 from course_lib.rooted import Rooted
 
-__all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError"]
+__all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError", "init"]
 
 ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER = range(1, 6)
-IALLREDUCE = 9
 ndarray, SUM, IN_PLACE = np.ndarray, MPI.SUM, MPI.IN_PLACE  # names found fast
-_REDUCTION = [(getattr(MPI, name), code) for code, name in enumerate(REDUCTIONS[:-1]) if name]
 
 
-class Communicator(Rooted):
+class Communicator(NonBlocking, Rooted):
     """A group of ranks that can call collectives together.
 
     Parameters
@@ -56,7 +55,7 @@ class Communicator(Rooted):
 
     def _join(self, ranks: tuple[int, ...], limit: float, board: bool) -> None:
         meeting.base()
-        self._group = meeting.group(ranks, board)
+        self._group = self._host = meeting.group(ranks, board)
         self._group.limit = limit
         self._settings = (limit, board)
         self.ranks = ranks
@@ -89,9 +88,9 @@ class Communicator(Rooted):
 
     def Barrier(self) -> None:
         """Wait until every rank of the group has come here."""
-        self._group.meet(BARRIER, -1, 0, 0)
-        self._group.finish(self._group.mpi.Ibarrier(), BARRIER)
-        self._group.count("Barrier", 0)
+        self._host.meet(BARRIER, -1, 0, 0)
+        self._host.finish(self._host.mpi.Ibarrier(), BARRIER)
+        self._host.count("Barrier", 0)
 
     def Allreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks' arrays element by element; every rank gets the result.
@@ -112,12 +111,12 @@ class Communicator(Rooted):
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        send, recv = (sendbuf, recvbuf) if _ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, "Allreduce")
+        send, recv = (sendbuf, recvbuf) if self._ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, "Allreduce")
         size = recv.size
         if send is not IN_PLACE and size != send.size:
             buffers.size(recv, send.size, send, "an all-reduce keeps the size", "Allreduce")
         group = self._group
-        group.meet(ALLREDUCE, recv.dtype.num, size, 1 if op is SUM else _code(op))
+        group.meet(ALLREDUCE, recv.dtype.num, size, 1 if op is SUM else reduction_code(op))
         request = group.mpi.Iallreduce(send, recv, op)
         entry = group.counts["Allreduce"]  # counted here, while the transfer is on its way
         entry[0] += 1
@@ -145,7 +144,7 @@ class Communicator(Rooted):
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        send, recv = (sendbuf, recvbuf) if _ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, "Allgather")
+        send, recv = (sendbuf, recvbuf) if self._ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, "Allgather")
         count = recv.size // self._size if send is IN_PLACE else send.size
         if recv.size != count * self._size:
             why = f"{self._size} ranks send as much each"
@@ -185,7 +184,7 @@ class Communicator(Rooted):
             The ranks do not make the same call, or not all of them come.
         """
         place = "Reduce_scatter"
-        send, recv = (sendbuf, recvbuf) if _ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, place)
+        send, recv = (sendbuf, recvbuf) if self._ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, place)
         if send is IN_PLACE:
             raise ValueError(f"{place}: MPI.IN_PLACE is not supported here; send from one array, receive into another.")
         n = self._size
@@ -204,31 +203,11 @@ class Communicator(Rooted):
             why = f"rank {self._rank} of {n} gets {expected} of them"
             buffers.size(recv, expected, send, why, place)
         group = self._group
-        group.meet(REDUCE_SCATTER, recv.dtype.num, send.size, _code(op) + (hash(tuple(recvcounts)) & 0xFFFFFF) * 16)
+        group.meet(REDUCE_SCATTER, recv.dtype.num, send.size, reduction_code(op) + (hash(tuple(recvcounts)) & 0xFFFFFF) * 16)
         group.finish(group.mpi.Ireduce_scatter(send, recv, recvcounts, op), REDUCE_SCATTER)
         group.count(place, send.nbytes)
         if memory.held is not None:
             memory.held.exchanged(send, recv)
-
-    def Iallreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> Request:
-        """Start an all-reduce, and go on; parameters as for `Allreduce`.
-
-        All ranks must have come before it starts. Neither array may be touched before ``Wait()``.
-
-        Returns
-        -------
-        Request
-        """
-        send, recv = (sendbuf, recvbuf) if _ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, "Iallreduce")
-        if send is not IN_PLACE and recv.size != send.size:
-            buffers.size(recv, send.size, send, "an all-reduce keeps the size", "Iallreduce")
-        group = self._group
-        group.meet(IALLREDUCE, recv.dtype.num, recv.size, _code(op))
-        request = Request(group, group.mpi.Iallreduce(send, recv, op), IALLREDUCE)
-        group.count("Allreduce", recv.nbytes)
-        if memory.held is not None:
-            memory.held.exchanged(send, recv)
-        return request
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator | MPI.Comm:
         """Divide the group: ranks with the same color form a new group, ordered by key.
@@ -258,61 +237,61 @@ class Communicator(Rooted):
         if color < 0 and color != MPI.UNDEFINED:
             raise ValueError(f"Split: color must not be negative; got {color}.")
         mine, everyone = np.array([color, key], np.int64), np.empty((self._size, 2), np.int64)
-        group = self._group
+        group = self._host
         group.meet(SPLIT, -1, 0, 0)
         group.finish(group.mpi.Iallgather(mine, everyone), SPLIT)
         if color == MPI.UNDEFINED:
             return MPI.COMM_NULL
         chosen = [r for r in range(self._size) if everyone[r, 0] == color]
         chosen.sort(key=lambda r: (everyone[r, 1], r))
-        new = Communicator.__new__(Communicator)
+        new = type(self).__new__(type(self))
         new._join(tuple(self.ranks[r] for r in chosen), *self._settings)
         return new
 
+    _array = staticmethod(buffers.array)
+
+    @staticmethod
+    def _ready(send: object, recv: object) -> bool:
+        """Whether two buffers are fine as they are, found fast; if not, `_check` says why or unpacks."""
+        return (
+            type(send) is ndarray is type(recv)
+            and send.dtype is recv.dtype
+            and send.dtype.num < 17
+            and send.flags.c_contiguous
+            and recv.flags.carray
+            and send is not recv
+        )
+
     def _check(self, sendbuf: object, recvbuf: object, where: str) -> tuple:
         """The two arrays, unpacked and checked; raises what `buffers` says about them."""
-        recv = buffers.array(recvbuf, "recvbuf", where)
+        recv = self._array(recvbuf, "recvbuf", where)
         if sendbuf is IN_PLACE:
             return sendbuf, recv
-        send = buffers.array(sendbuf, "sendbuf", where)
+        send = self._array(sendbuf, "sendbuf", where)
         buffers.same_dtype(send, recv, where)
         buffers.distinct(send, recv, where)
         return send, recv
 
 
-class Request:
-    """A transfer that has been started."""
+def init(backend: str = "mpi") -> Communicator:
+    """A communicator of all ranks; all ranks make this call.
 
-    def __init__(self, group: meeting.Group, request: MPI.Request, operation: int):
-        self._group, self._request, self._operation = group, request, operation
+    Parameters
+    ----------
+    backend : str
+        "mpi" for NumPy arrays, "nccl" for CuPy arrays on GPUs, one GPU a rank.
 
-    def Test(self) -> bool:
-        """Whether it has ended; also lets it go on."""
-        if self._request is not None and self._request.Test():
-            self._request = None
-        return self._request is None
+    Raises
+    ------
+    ValueError
+        There is no such backend.
+    RuntimeError
+        There is no CuPy, no NCCL, or a machine has fewer GPUs than ranks; the message says which.
+    """
+    if backend == "nccl":
+        from course_lib import nccl
 
-    def Wait(self) -> None:
-        """Wait until it has ended."""
-        if self._request is not None:
-            self._group.finish(self._request, self._operation)
-            self._request = None
-
-
-def _ready(send: object, recv: object) -> bool:
-    """Whether two buffers are fine as they are, found fast; if not, `_check` says why or unpacks."""
-    return (
-        type(send) is ndarray is type(recv)
-        and send.dtype is recv.dtype
-        and send.dtype.num < 17
-        and send.flags.c_contiguous
-        and recv.flags.carray
-        and send is not recv
-    )
-
-
-def _code(op: MPI.Op) -> int:
-    for known, code in _REDUCTION:
-        if op is known or op == known:
-            return code
-    return len(REDUCTIONS) - 1
+        return nccl.start()
+    if backend != "mpi":
+        raise ValueError(f"init: backend must be 'mpi' or 'nccl'; got {backend!r}.")
+    return Communicator()

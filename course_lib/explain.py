@@ -17,7 +17,16 @@ NUMBER_BITS = 26
 OPERATIONS = ["", "Allreduce", "Allgather", "Reduce_scatter", "Split", "Barrier", "Bcast", "Scatter", "Gather", "Iallreduce"]
 ROOTED = ("Bcast", "Scatter", "Gather")
 REDUCTIONS = ["", "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "your own"]
+_CODES = [(getattr(MPI, name), code) for code, name in enumerate(REDUCTIONS[:-1]) if name]
 DTYPES = {np.dtype(c).num: np.dtype(c).name for c in "?bBhHiIlLqQefdgFDG"}
+
+
+def reduction_code(op: MPI.Op) -> int:
+    """The place of an operation in `REDUCTIONS`."""
+    for known, code in _CODES:
+        if op is known or op == known:
+            return code
+    return len(REDUCTIONS) - 1
 
 
 def group_name(members: tuple[int, ...]) -> str:

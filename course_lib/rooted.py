@@ -29,7 +29,7 @@ class Rooted:
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        array = buffers.array(buf, "buf" if self._is_root(root, "Bcast") else "recvbuf", "Bcast")
+        array = self._array(buf, "buf" if self._is_root(root, "Bcast") else "recvbuf", "Bcast")
         group = self._group
         group.meet(BCAST, array.dtype.num, array.size, 16 * (root + 1))
         group.finish(group.mpi.Ibcast(array, root), BCAST)
@@ -57,7 +57,7 @@ class Rooted:
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        send, recv = None, buffers.array(recvbuf, "recvbuf", "Scatter")
+        send, recv = None, self._array(recvbuf, "recvbuf", "Scatter")
         if self._is_root(root, "Scatter"):
             send, recv = self._check(sendbuf, recvbuf, "Scatter")
             if send.size != recv.size * self._size:
@@ -89,7 +89,7 @@ class Rooted:
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        send, recv = buffers.array(sendbuf, "sendbuf", "Gather"), None
+        send, recv = self._array(sendbuf, "sendbuf", "Gather"), None
         if self._is_root(root, "Gather"):
             send, recv = self._check(sendbuf, recvbuf, "Gather")
             buffers.size(recv, send.size * self._size, send, f"{self._size} ranks send as much each", "Gather")

@@ -1,0 +1,150 @@
+"""Stands for CuPy on a machine without a GPU: arrays in ordinary memory, and an NCCL that notes each call and does it by MPI.
+
+`install(gpus)` puts it where ``import cupy`` finds it. What it notes is in ``cuda.nccl.calls``.
+"""
+
+import ctypes
+import sys
+import types
+
+import numpy as np
+from mpi4py import MPI
+
+
+class ndarray(np.ndarray):
+    """An array with a pointer, as CuPy's have."""
+
+    @property
+    def data(self):
+        return types.SimpleNamespace(ptr=self.ctypes.data)
+
+    @property
+    def __cuda_array_interface__(self):
+        return self.__array_interface__
+
+
+class Event:
+    """An event that comes a few questions late."""
+
+    def __init__(self):
+        self.questions = 0
+
+    @property
+    def done(self):
+        self.questions += 1
+        return self.questions > 3
+
+
+class Stream:
+    """A stream; its number is its pointer."""
+
+    made = 0
+
+    def __init__(self, non_blocking=False):
+        Stream.made += 1
+        self.ptr, self.waited = Stream.made, 0
+
+    def record(self):
+        return Event()
+
+    def wait_event(self, event):
+        self.waited += 1
+
+    def synchronize(self):
+        calls.append(("synchronize", self.ptr))
+
+
+calls = []
+_NAMES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+_TYPES = dict(enumerate(_NAMES))
+_OPS = [MPI.SUM, MPI.PROD, MPI.MAX, MPI.MIN]
+
+
+def _view(pointer, count, kind):
+    dtype = np.dtype(_TYPES[kind])
+    return np.frombuffer((ctypes.c_char * (count * dtype.itemsize)).from_address(pointer), dtype)
+
+
+class NcclCommunicator:
+    """Takes what NCCL's takes, and keeps to its rules."""
+
+    def __init__(self, size, unique_id, rank):
+        assert type(unique_id) is tuple and len(unique_id) == 128 and all(type(i) is int for i in unique_id)
+        self.size, self.rank = size, rank
+        self.comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl(_members(unique_id, size)))
+        assert self.comm.Get_rank() == rank
+        calls.append(("init", size, rank))
+
+    def allReduce(self, send, recv, count, kind, op, stream):
+        calls.append(("allReduce", count, _TYPES[kind], op, stream))
+        self.comm.Allreduce(_view(send, count, kind).copy(), _view(recv, count, kind), _OPS[op])
+
+    def allGather(self, send, recv, count, kind, stream):
+        calls.append(("allGather", count, _TYPES[kind], stream))
+        self.comm.Allgather(_view(send, count, kind).copy(), _view(recv, count * self.size, kind))
+
+    def reduceScatter(self, send, recv, count, kind, op, stream):
+        calls.append(("reduceScatter", count, _TYPES[kind], op, stream))
+        self.comm.Reduce_scatter_block(_view(send, count * self.size, kind), _view(recv, count, kind), _OPS[op])
+
+    def reduce(self, send, recv, count, kind, op, root, stream):
+        calls.append(("reduce", count, _TYPES[kind], op, root, stream))
+        result = _view(recv, count, kind) if self.rank == root else None
+        self.comm.Reduce(_view(send, count, kind), result, _OPS[op], root)
+
+    def bcast(self, pointer, count, kind, root, stream):
+        calls.append(("bcast", count, _TYPES[kind], root, stream))
+        self.comm.Bcast(_view(pointer, count, kind), root)
+
+    def send(self, pointer, count, kind, peer, stream):
+        calls.append(("send", count, _TYPES[kind], peer, stream))
+        _pending.append(self.comm.Isend(_view(pointer, count, kind).copy(), peer))
+
+    def recv(self, pointer, count, kind, peer, stream):
+        calls.append(("recv", count, _TYPES[kind], peer, stream))
+        _pending.append(self.comm.Irecv(_view(pointer, count, kind), peer))
+
+
+_pending = []
+_depth = [0]
+
+
+def _start():
+    _depth[0] += 1
+
+
+def _end():
+    _depth[0] -= 1
+    MPI.Request.Waitall(_pending)
+    _pending.clear()
+
+
+def _unique_id():
+    """The first bytes name the root; as a real one, it means something only to those who have it."""
+    return tuple([MPI.COMM_WORLD.Get_rank(), *range(-100, 27)])
+
+
+def _members(unique_id, size):
+    """Ranks whose id names the same root; found from the order in which the tests split."""
+    groups = {(8, 0): list(range(8)), (4, 0): [0, 1, 2, 3], (2, 0): [0, 2], (2, 1): [1, 3]}
+    return groups[size, unique_id[0]]
+
+
+def install(gpus=8, nccl_there=True):
+    """Make ``import cupy`` find this."""
+    calls.clear()
+    current = Stream()
+    nccl = types.SimpleNamespace(available=nccl_there, calls=calls, get_unique_id=_unique_id, NcclCommunicator=NcclCommunicator)
+    nccl.groupStart, nccl.groupEnd = _start, _end
+    for number, name in _TYPES.items():
+        setattr(nccl, f"NCCL_{name.upper()}", number)
+    for number, name in enumerate(("SUM", "PROD", "MAX", "MIN")):
+        setattr(nccl, f"NCCL_{name}", number)
+    used = []
+    runtime = types.SimpleNamespace(getDeviceCount=lambda: gpus)
+    device = lambda number: types.SimpleNamespace(use=lambda: used.append(number))  # noqa: E731
+    cuda = types.SimpleNamespace(nccl=nccl, Stream=Stream, get_current_stream=lambda: current, runtime=runtime, Device=device, used=used)
+    module = types.ModuleType("cupy")
+    module.__dict__.update(cuda=cuda, ndarray=ndarray, asarray=lambda a: np.array(a).view(ndarray), get_array_module=lambda a: np)
+    sys.modules["cupy"] = module
+    return module
