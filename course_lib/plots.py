@@ -14,7 +14,7 @@ from course_lib import wording
 from course_lib.charts import bars, lines, losses, memory, traffic
 from course_lib.figures import INK, Picture, color, ink_on, new_figure
 
-__all__ = ["Picture", "bars", "color", "exchange", "groups", "holdings", "lines", "losses", "memory", "traffic"]
+__all__ = ["Picture", "bars", "color", "exchange", "groups", "holdings", "images", "lines", "losses", "memory", "traffic"]
 
 
 def _cell(axes, x: float, y: float, text: object, fill: str, edge: str = "white", width: float = 1.0, line: float = 1.5):
@@ -144,6 +144,29 @@ def holdings(full: np.ndarray, pieces: Sequence[np.ndarray], title: str, names: 
     for axis in list(figure.axes)[n:]:
         axis.axis("off")
     return Picture(figure, f"{title}: {'; '.join(said)}")
+
+
+def images(x: np.ndarray, names: Sequence[str], title: str) -> Picture:
+    """Pictures in a row or two.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+        ``(n, height, width, 3)``, any range.
+    names : sequence of str
+        What is on each.
+    """
+    columns = min(len(x), 5)
+    from matplotlib.figure import Figure
+
+    lines = -(-len(x) // columns)
+    figure = Figure(figsize=(1.35 * columns, 1.5 * lines + 0.5), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=INK)
+    for axis, image, name in zip(figure.subplots(lines, columns, squeeze=False).flat, x, names, strict=False):
+        axis.imshow((image - image.min()) / max(np.ptp(image), 1e-9), interpolation="nearest")
+        axis.set_title(name, fontsize=9, color=INK)
+        axis.axis("off")
+    return Picture(figure, f"{title}: {', '.join(names)}")
 
 
 def _lines(name: str, held: np.ndarray) -> str:

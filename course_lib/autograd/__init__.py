@@ -1,6 +1,6 @@
 """A small framework for training, to be read: tensors that know their gradients, modules, optimizers, batches."""
 
-from course_lib.autograd.data import ArrayDataset, DataLoader
+from course_lib.autograd.data import ArrayDataset, DataLoader, DataPartitioner
 from course_lib.autograd.modules import (
     BatchNorm2d,
     Conv2d,
@@ -25,6 +25,7 @@ __all__ = [
     "BatchNorm2d",
     "Conv2d",
     "DataLoader",
+    "DataPartitioner",
     "Flatten",
     "Linear",
     "MaxPool2d",

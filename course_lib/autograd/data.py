@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -66,3 +66,38 @@ class DataLoader:
         order = self._random.permutation(n) if self.shuffle else np.arange(n)
         for i in range(len(self)):
             yield self.dataset[order[i * self.batch_size : (i + 1) * self.batch_size]]
+
+
+class DataPartitioner:
+    """Cuts a data set into parts, after a shuffle that is the same for the same seed.
+
+    Parameters
+    ----------
+    dataset : ArrayDataset
+        Or anything that has a length and takes an array of indices.
+    fractions : sequence of float
+        How much of the samples each part has, rounded down; what is left over is in no part.
+    seed : int
+
+    Raises
+    ------
+    ValueError
+        The fractions add up to more than 1, or one is negative.
+
+    Examples
+    --------
+    >>> halves = DataPartitioner(ArrayDataset(np.arange(5), np.arange(5)), [0.5, 0.5])
+    >>> len(halves.use(0)), len(halves.use(1)), len(set(halves.use(0).x) | set(halves.use(1).x))
+    (2, 2, 4)
+    """
+
+    def __init__(self, dataset: ArrayDataset, fractions: Sequence[float] = (0.7, 0.2, 0.1), seed: int = 1234):
+        if min(fractions) < 0 or sum(fractions) > 1 + 1e-9:
+            raise ValueError(f"fractions must be positive and add up to 1 at most; got {list(fractions)}.")
+        self.dataset, order = dataset, np.random.default_rng(seed).permutation(len(dataset))
+        cuts = np.cumsum([int(f * len(dataset) + 1e-6) for f in fractions])
+        self.parts = np.split(order[: cuts[-1]], cuts[:-1])
+
+    def use(self, part: int) -> ArrayDataset:
+        """The part of that number, from 0, as a data set of its own."""
+        return ArrayDataset(*self.dataset[self.parts[part]])

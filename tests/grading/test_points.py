@@ -26,6 +26,7 @@ SAMPLE = {
     "12_mlp": ["biases", "mean_of_means", "linspace"],
     "13_data_parallel": ["one_more", "makes_them_close", "flat"],
     "14_my_ddp": ["after_backward", "no_broadcast", "non_blocking"],
+    "15_distributed_optimizer": ["own_seed", "mean_of_parameters", "sum_with_zeros"],
     "17_zero_schedule": ["stage_1", "leaves", "tasks"],
     "18_pipeline": ["update_first", "deadlock", "variables"],
     "19_1f1b": ["gpipe", "late_gradients", "queue"],

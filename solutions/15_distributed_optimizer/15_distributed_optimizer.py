@@ -1,0 +1,270 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # 15 A distributed optimizer, and ResNet-9
+#
+# **You will build** `partition_dataset`, `broadcast_parameters` and `DistributedOptimizer`, and train a convolutional network with them.
+#
+# *20 points. About 60 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, images, plots
+from course_lib.optimizer_checks import OptimizerCheck
+
+ranks = cluster.start(4)
+
+# %% Set up the ranks tags=["given"]
+# %%px
+import numpy as np
+
+from course_lib import images, resnet
+from course_lib.autograd import SGD, ArrayDataset, DataLoader, DataPartitioner, Linear, Sequential, cross_entropy
+from course_lib.collectives import init
+
+comm = everyone = init()
+data = images.load("shapes")
+
+# %% Draw some images tags=["given"]
+x, y = images.shapes(60)
+first = [int(np.flatnonzero(y == kind)[0]) for kind in range(10)]
+plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
+
+# %% [markdown]
+# The last parts wrapped the model. Here the *optimizer* is wrapped, as Horovod does it (Sergeev and Del Balso, 2018, "Horovod: fast and easy
+# distributed deep learning in TensorFlow", section 3): the training loop stays as it was, and three lines are added to it. That it comes to the
+# same rests on one identity.
+#
+# Let $L = \frac1N \sum_{i=1}^N \ell_i$ be the loss of a batch. Cut it into parts $B_0, \dots, B_{n-1}$ of $N_r$ samples, with
+# $L_r = \frac1{N_r} \sum_{i \in B_r} \ell_i$. A gradient is linear, so
+#
+# $$ \nabla L = \frac1N \sum_r \sum_{i \in B_r} \nabla \ell_i = \sum_r \frac{N_r}{N}\, \nabla L_r,
+# \qquad\text{and if all } N_r = \tfrac Nn:\qquad \nabla L = \frac1n \sum_r \nabla L_r. $$
+#
+# With equal parts, the gradient of the batch is the mean of the parts' gradients. With unequal parts, the mean counts a sample of a small part
+# for more than one of a large part.
+#
+# ## A worked example
+#
+# A batch of 24, cut into equal and unequal parts. Does the weight $N_r n / N$, before the mean, mend it?
+
+
+# %% Equal and unequal parts
+# %%px
+def off(parts, weighted):
+    """How far the mean of the parts' gradients is from the gradient of the whole batch, relative to that."""
+    random = np.random.default_rng(0)
+    x, y, w = random.standard_normal((24, 6)), random.integers(0, 3, 24), random.standard_normal((6, 3))
+    grads, ends, rank = [], np.cumsum(parts), comm.Get_rank()
+    for rows in (slice(None), slice(ends[rank] - parts[rank], ends[rank])):
+        model = Linear(6, 3, bias=False, dtype=float)
+        model.weight.data = w
+        cross_entropy(model(x[rows]), y[rows]).backward()
+        grads.append(model.weight.grad)
+    mean = np.empty((6, 3))
+    comm.Allreduce(grads[1] * (parts[rank] * 4 / 24 if weighted else 1), mean)
+    return np.abs(mean / 4 - grads[0]).max() / np.abs(grads[0]).max()
+
+
+print(f"parts of 6, 6, 6, 6:            off by {off((6, 6, 6, 6), weighted=False):.1e}")
+print(f"parts of 12, 6, 4, 2:           off by {off((12, 6, 4, 2), weighted=False):.1e}")
+print(f"parts of 12, 6, 4, 2, weighted: off by {off((12, 6, 4, 2), weighted=True):.1e}")
+
+# %% [markdown]
+# ## Your turn: share the data
+#
+# `DataPartitioner(dataset, fractions, seed)` shuffles and cuts; `.use(i)` is part number i, a data set. The seed must be the same on all ranks.
+
+# %% Four parts
+# %%px
+samples = ArrayDataset(np.arange(32), np.arange(32))
+mine = DataPartitioner(samples, [0.4, 0.3, 0.2, 0.1]).use(comm.Get_rank()).x
+
+# %% Draw the parts tags=["given"]
+plots.holdings(np.arange(32).reshape(4, 8), ranks.pull("mine"), "32 samples, cut by 0.4, 0.3, 0.2 and 0.1", ("rows", "samples in a row"))
+
+
+# %% Exercise: partition_dataset tags=["exercise"]
+# %%px
+def partition_dataset(dataset, batch_size):
+    """A loader of this rank's equal part of a data set; there are ``comm.Get_size()`` parts.
+
+    Parameters
+    ----------
+    dataset : ArrayDataset
+        The same on all ranks.
+    batch_size : int
+        Samples in a step, over all ranks; a multiple of their number.
+
+    Returns
+    -------
+    DataLoader
+        Gives the samples of this rank's part, each once in an epoch and each epoch in another order, in batches of its share of `batch_size`.
+        The last batch may be smaller.
+    """
+    ### BEGIN SOLUTION
+    size = comm.Get_size()
+    part = DataPartitioner(dataset, [1 / size] * size).use(comm.Get_rank())
+    return DataLoader(part, batch_size // size, shuffle=True)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Your turn: begin with one model
+
+
+# %% Exercise: broadcast_parameters tags=["exercise"]
+# %%px
+def broadcast_parameters(model, root_rank=0):
+    """Give all ranks of `comm` the parameters that one of them has.
+
+    Parameters
+    ----------
+    model : Module
+        The values are in ``p.data`` for each p in ``model.parameters()``.
+    root_rank : int
+        The rank that has them.
+    """
+    ### BEGIN SOLUTION
+    for p in model.parameters():
+        comm.Bcast(p.data, root=root_rank)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# ## Your turn: step together
+
+
+# %% Exercise: DistributedOptimizer tags=["exercise"]
+# %%px
+class DistributedOptimizer:
+    """An optimizer that steps by the mean of the gradients of all ranks of `comm`.
+
+    Parameters
+    ----------
+    opt : Optimizer
+        SGD or Adam: has `params`, `zero_grad()` and `step()`. A parameter whose ``grad`` is None has no gradient in this step, on any rank.
+    """
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        """Forget all gradients."""
+        self.opt.zero_grad()
+
+    def step(self):
+        """Take the mean of each gradient, and then the step."""
+        ### BEGIN SOLUTION
+        for p in self.opt.params:
+            if p.grad is not None:
+                mean = np.empty_like(p.grad)
+                comm.Allreduce(p.grad, mean)
+                mean /= comm.Get_size()
+                p.grad = mean
+        self.opt.step()
+        ### END SOLUTION
+
+
+# %% [markdown]
+# ## Does it work?
+
+# %% Check tags=["given"]
+check = OptimizerCheck("partition_dataset, broadcast_parameters and DistributedOptimizer", ranks)
+check.partition(40, 8, 4)
+check.broadcast(4, 2)
+check.optimizer(4, "SGD")
+check.passed()
+
+# %% [markdown]
+# Hidden tests run when your notebook is graded. They draw other sizes, also of the group, and take Adam as well.
+
+# %% Test: partition_dataset tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = OptimizerCheck("partition_dataset", ranks, show=False)
+for size in (1, 2, 3, 4):
+    check.partition(int(check.random.integers(50, 90)), size * int(check.random.integers(1, 6)), size)
+### END HIDDEN TESTS
+
+# %% Test: broadcast_parameters tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = OptimizerCheck("broadcast_parameters", ranks, show=False)
+for size in (1, 2, 3, 4):
+    for root in range(size):
+        check.broadcast(size, root)
+### END HIDDEN TESTS
+
+# %% Test: DistributedOptimizer tags=["test"] points=10
+### BEGIN HIDDEN TESTS
+check = OptimizerCheck("DistributedOptimizer", ranks, show=False)
+for size in (4, 3, 2, 1):
+    for kind in ("SGD", "Adam"):
+        check.optimizer(size, kind)
+check.optimizer(4, "SGD", np.float32)
+### END HIDDEN TESTS
+
+# %% [markdown]
+# ## ResNet-9
+#
+# A network with eight convolutions and residual connections, on images of 32 x 32 pixels as in CIFAR-10. To train on CIFAR-10 itself, with the
+# ready-made wrapper: `mpiexec -n 2 python -m course_lib.resnet --data cifar10`.
+
+# %% Train
+# %%px
+model = resnet.resnet9(width=8, seed=comm.Get_rank())
+loader = partition_dataset(ArrayDataset(data.x_train, data.y_train), batch_size=64)  # 1
+broadcast_parameters(model)  # 2
+optimizer = DistributedOptimizer(SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4))  # 3
+losses = []
+for epoch in range(4):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    if comm.Get_rank() == 0:
+        print(f"epoch {epoch + 1}: test accuracy {resnet.accuracy(model, data.x_test, data.y_test):.3f}")
+
+# %% Draw the loss tags=["given"]
+plots.losses(
+    {f"rank {r}": values for r, values in enumerate(ranks.pull("losses")[:2])}, "ResNet-9 on drawn shapes: each rank's own batches"
+)
+
+# %% [markdown]
+# ## And on GPUs?
+#
+# `init(backend="nccl")` gives the same communicator for CuPy arrays: the collectives then run over NVLink or the network, from one GPU's
+# memory to another's. `model.to(cupy)` moves a model there. Where there is no GPU, it says so.
+
+# %% Look for GPUs
+# %%px
+try:
+    gpus = init(backend="nccl")
+    import cupy
+
+    total = cupy.ones(3) * gpus.Get_rank()
+    gpus.Allreduce(cupy.ones(3), total)
+    print(f"{gpus.Get_size()} GPUs, and an all-reduce gives {total}")
+except RuntimeError as error:
+    print(error)
+
+# %% [markdown]
+# ## Questions worth arguing about
+#
+# 1. Batch normalisation takes means over a rank's own samples. Is a step on four ranks with 16 samples each still the step on 64?
+# 2. `DistributedOptimizer` exchanges after `backward`, `MyDP` during it. When does that matter?
+#
+# The last cell stops the ranks.
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

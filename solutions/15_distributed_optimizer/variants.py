@@ -1,0 +1,358 @@
+"""Answers to part 15: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(6)
+def partition_dataset__everything(dataset, batch_size):
+    """The whole data set on every rank."""
+    return DataLoader(dataset, batch_size // comm.Get_size(), shuffle=True)
+
+
+@loses(6)
+def partition_dataset__full_batches(dataset, batch_size):
+    """Does not share the batch."""
+    size = comm.Get_size()
+    return DataLoader(DataPartitioner(dataset, [1 / size] * size).use(comm.Get_rank()), batch_size, shuffle=True)
+
+
+@loses(6)
+def partition_dataset__own_seed(dataset, batch_size):
+    """Another seed on each rank."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    part = DataPartitioner(dataset, [1 / size] * size, seed=rank).use(rank)
+    return DataLoader(part, batch_size // size, shuffle=True)
+
+
+@loses(6)
+def partition_dataset__first_part(dataset, batch_size):
+    """The same part on all ranks."""
+    size = comm.Get_size()
+    return DataLoader(DataPartitioner(dataset, [1 / size] * size).use(0), batch_size // size, shuffle=True)
+
+
+@loses(6)
+def partition_dataset__same_order(dataset, batch_size):
+    """Every epoch alike."""
+    size = comm.Get_size()
+    return DataLoader(DataPartitioner(dataset, [1 / size] * size).use(comm.Get_rank()), batch_size // size)
+
+
+@loses(6)
+def partition_dataset__four_ranks(dataset, batch_size):
+    """Knows how many ranks there are today."""
+    return DataLoader(DataPartitioner(dataset, [0.25] * 4).use(comm.Get_rank()), batch_size // 4, shuffle=True)
+
+
+@loses(6)
+def partition_dataset__neighbours(dataset, batch_size):
+    """Cuts without a shuffle before."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    each = len(dataset) // size
+    return DataLoader(ArrayDataset(*dataset[rank * each : (rank + 1) * each]), batch_size // size, shuffle=True)
+
+
+@loses(6)
+def partition_dataset__labels_astray(dataset, batch_size):
+    """Shuffles the labels by themselves."""
+    size = comm.Get_size()
+    x, y = dataset[:]
+    shuffled = ArrayDataset(x, np.random.default_rng(0).permutation(y))
+    return DataLoader(DataPartitioner(shuffled, [1 / size] * size).use(comm.Get_rank()), batch_size // size, shuffle=True)
+
+
+@loses(6)
+def partition_dataset__unequal(dataset, batch_size):
+    """The last rank also takes what is left over."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    order = np.random.default_rng(0).permutation(len(dataset))
+    each = len(dataset) // size
+    mine = order[rank * each :] if rank == size - 1 else order[rank * each : (rank + 1) * each]
+    return DataLoader(ArrayDataset(*dataset[mine]), batch_size // size, shuffle=True)
+
+
+@right
+def partition_dataset__own_permutation(dataset, batch_size):
+    """Without the partitioner."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    order = np.random.default_rng(7).permutation(len(dataset))[: len(dataset) // size * size]
+    return DataLoader(ArrayDataset(*dataset[order[rank::size]]), batch_size // size, shuffle=True, seed=rank)
+
+
+@right
+def partition_dataset__another_seed(dataset, batch_size):
+    """Another seed, the same on all ranks."""
+    n = comm.Get_size()
+    partitioner = DataPartitioner(dataset, np.ones(n) / n, seed=5)
+    return DataLoader(dataset=partitioner.use(comm.Get_rank()), batch_size=int(batch_size / n), shuffle=True)
+
+
+@loses(4)
+def broadcast_parameters__rank_0(model, root_rank=0):
+    """Always rank 0's."""
+    for p in model.parameters():
+        comm.Bcast(p.data, root=0)
+
+
+@loses(4)
+def broadcast_parameters__first(model, root_rank=0):
+    """One parameter."""
+    comm.Bcast(model.parameters()[0].data, root=root_rank)
+
+
+@loses(4)
+def broadcast_parameters__not_the_last(model, root_rank=0):
+    """One is left out."""
+    for p in model.parameters()[:-1]:
+        comm.Bcast(p.data, root=root_rank)
+
+
+@loses(4)
+def broadcast_parameters__nothing(model, root_rank=0):
+    """A copy goes round, and is forgotten."""
+    for p in model.parameters():
+        comm.Bcast(p.data.copy(), root=root_rank)
+
+
+@loses(4)
+def broadcast_parameters__mean(model, root_rank=0):
+    """The mean of all."""
+    for p in model.parameters():
+        comm.Allreduce(p.data.copy(), p.data)
+        p.data /= comm.Get_size()
+
+
+@loses(4)
+def broadcast_parameters__deadlock(model, root_rank=0):
+    """The root does not send."""
+    for p in model.parameters():
+        if comm.Get_rank() != root_rank:
+            comm.Bcast(p.data, root=root_rank)
+
+
+@right
+def broadcast_parameters__sum_with_zeros(model, root_rank=0):
+    """A sum to which only the root adds."""
+    for p in model.parameters():
+        mine = p.data.copy() if comm.Get_rank() == root_rank else np.zeros_like(p.data)
+        comm.Allreduce(mine, p.data)
+
+
+@right
+def broadcast_parameters__one_exchange(model, root_rank=0):
+    """All in one array."""
+    params = model.parameters()
+    flat = np.concatenate([p.data.ravel() for p in params])
+    comm.Bcast(flat, root=root_rank)
+    for p, part in zip(params, np.split(flat, np.cumsum([p.data.size for p in params])[:-1]), strict=True):
+        p.data = part.reshape(p.shape)
+
+
+@loses(10)
+class DistributedOptimizer__sum:
+    """The sum of the gradients."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params:
+            if p.grad is not None:
+                comm.Allreduce(p.grad.copy(), p.grad)
+        self.opt.step()
+
+
+@loses(10)
+class DistributedOptimizer__alone:
+    """Each by itself."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        self.opt.step()
+
+
+@loses(10)
+class DistributedOptimizer__mean_of_parameters:
+    """Steps first, and then takes the mean of the parameters."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        self.opt.step()
+        for p in self.opt.params:
+            comm.Allreduce(p.data.copy(), p.data)
+            p.data /= comm.Get_size()
+
+
+@loses(10)
+class DistributedOptimizer__four_ranks:
+    """Knows how many ranks there are today."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params:
+            if p.grad is not None:
+                comm.Allreduce(p.grad / 4, p.grad)
+        self.opt.step()
+
+
+@loses(10)
+class DistributedOptimizer__stops_at_none:
+    """Ends at the first parameter without a gradient."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params:
+            if p.grad is None:
+                break
+            comm.Allreduce(p.grad / comm.Get_size(), p.grad)
+        self.opt.step()
+
+
+@loses(10)
+class DistributedOptimizer__no_step:
+    """Forgets to step."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params:
+            if p.grad is not None:
+                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
+
+
+@loses(10)
+class DistributedOptimizer__step_first:
+    """Steps before the exchange."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        self.opt.step()
+        for p in self.opt.params:
+            if p.grad is not None:
+                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
+
+
+@loses(10)
+class DistributedOptimizer__two_steps:
+    """A step a rank."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params:
+            if p.grad is not None:
+                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
+        for _ in range(comm.Get_size()):
+            self.opt.step()
+
+
+@loses(10)
+class DistributedOptimizer__decays_what_has_no_gradient:
+    """Zeros instead of None: Adam's counters go on, and its momentum, too; with a gradient of 1e-3 for those that have none."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params:
+            grad = np.full_like(p.data, 1e-3) if p.grad is None else p.grad
+            p.grad = np.empty_like(grad)
+            comm.Allreduce(grad / comm.Get_size(), p.grad)
+        self.opt.step()
+
+
+@loses(10)
+class DistributedOptimizer__deadlock:
+    """Rank 0 only receives."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params:
+            if p.grad is not None and comm.Get_rank() > 0:
+                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
+        self.opt.step()
+
+
+@right
+class DistributedOptimizer__one_exchange:
+    """All gradients in one array."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        for p in self.opt.params:
+            p.grad = None
+
+    def step(self):
+        have = [p for p in self.opt.params if p.grad is not None]
+        flat = np.concatenate([p.grad.ravel() for p in have])
+        total = np.empty_like(flat)
+        comm.Allreduce(flat, total)
+        total /= comm.Get_size()
+        for p, part in zip(have, np.split(total, np.cumsum([p.grad.size for p in have])[:-1]), strict=True):
+            p.grad = part.reshape(p.shape)
+        self.opt.step()
+
+
+@right
+class DistributedOptimizer__non_blocking:
+    """Starts all exchanges, and waits then."""
+
+    def __init__(self, opt):
+        self.opt, self.params = opt, opt.params
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        sums = [(p, np.empty_like(p.grad)) for p in self.params if p.grad is not None]
+        requests = [comm.Iallreduce(p.grad, total) for p, total in sums]
+        for (p, total), request in zip(sums, requests, strict=True):
+            request.Wait()
+            p.grad = total / total.dtype.type(comm.Get_size())
+        self.opt.step()
