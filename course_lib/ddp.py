@@ -64,14 +64,20 @@ class DistributedDataParallel(Module):
         params = module.parameters()
         for p in params:
             comm.Bcast(p.data, root=0)
-        self._buckets = _buckets(params[::-1], bucket_bytes)
+        self._groups = _groups(params[::-1], bucket_bytes)
+        for g, group in enumerate(self._groups):
+            for i, p in enumerate(group):
+                p.register_hook(lambda grad, g=g, i=i: self._found(self._buckets[g], i, grad))
+        self._begin()
+
+    def _begin(self) -> None:
+        """New buckets: at first, and after a backward that did not end (MPI may still write into the old ones)."""
+        self._buckets = [Bucket(group) for group in self._groups]
         self._next, self._before, self._waiting = 0, {}, False
-        self._part = params[0].dtype.type(1 / comm.Get_size())
-        for bucket in self._buckets:
-            for i, p in enumerate(bucket.params):
-                p.register_hook(lambda grad, bucket=bucket, i=i: self._found(bucket, i, grad))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self._waiting:
+            self._begin()
         return self.module(x)
 
     def _found(self, bucket: Bucket, i: int, grad):
@@ -81,7 +87,7 @@ class DistributedDataParallel(Module):
             after_backward(self._finish)
         p = bucket.params[i]
         if p.grad is not None:  # of an earlier backward, perhaps in this very bucket
-            self._before[id(p)], p.grad = p.grad, None
+            self._before[id(p)], p.grad = p.grad.copy(), None
         if grad is not bucket.views[i]:  # not written there at once
             bucket.views[i][...] = grad
         bucket.marks[i] = 1
@@ -107,7 +113,7 @@ class DistributedDataParallel(Module):
         for bucket in self._buckets:
             bucket.request.Wait()
             used = (bucket.marks > 0).tolist()
-            bucket.flat *= self._part
+            bucket.flat *= bucket.flat.dtype.type(1 / self.comm.Get_size())
             for p, view, there in zip(bucket.params, bucket.views, used, strict=True):
                 p.grad = view if there else None
                 if id(p) in self._before:
@@ -116,7 +122,7 @@ class DistributedDataParallel(Module):
         self._next, self._before, self._waiting = 0, {}, False
 
 
-def _buckets(params: list[Parameter], nbytes: int) -> list[Bucket]:
+def _groups(params: list[Parameter], nbytes: int) -> list[list[Parameter]]:
     """Parameters in order, of one dtype each, cut where `nbytes` are reached."""
     groups: list[list[Parameter]] = []
     held = 0
@@ -126,4 +132,4 @@ def _buckets(params: list[Parameter], nbytes: int) -> list[Bucket]:
             held = 0
         groups[-1].append(p)
         held += p.data.nbytes
-    return [Bucket(group) for group in groups]
+    return groups

@@ -95,6 +95,8 @@ def main(words: list[str] | None = None) -> int:
             if min(a.width, a.epochs, a.batch_size) < 1 or a.batch_size % size or not a.lr > 0:
                 parser.error(f"width, epochs and lr must be positive, and {size} ranks must be able to share the batch of {a.batch_size}.")
             data = images.load(a.data)
+            if a.batch_size > len(data.x_train):
+                parser.error(f"a batch of {a.batch_size} is larger than the {len(data.x_train)} training images.")
         except SystemExit as ended:
             return ended.code
         except DataError as error:
