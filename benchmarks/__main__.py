@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import autograding, collectives, simulator, starting, training, zero
+from benchmarks import autograd, autograding, collectives, ddp, simulator, starting, training, zero
 
 BENCHES = {
     "start": starting.figures,
@@ -16,6 +16,8 @@ BENCHES = {
     "training": training.figures,
     "zero": zero.figures,
     "simulator": simulator.figures,
+    "autograd": autograd.figures,
+    "ddp": ddp.figures,
     "autograde": autograding.figures,
 }
 

@@ -8,29 +8,26 @@ experiences on accelerating data parallel training", section 3.2).
 from __future__ import annotations
 
 import numpy as np
-from mpi4py import MPI
 
 from course_lib.autograd import Module, Parameter, Tensor, after_backward
-from course_lib.autograd.tensor import namespace
+from course_lib.averaging import Averaged
 
 
 class Bucket:
     """Some parameters' gradients, one after the other in one array; and for each a mark whether there was one."""
 
-    def __init__(self, params: list[Parameter]):
-        self.params = params
-        cuts = np.cumsum([0, *(p.data.size for p in params)])
-        xp = namespace(params[0].data)
-        self.flat = xp.zeros(int(cuts[-1]) + len(params), params[0].dtype)
-        self.views = [self.flat[a:b].reshape(p.shape) for a, b, p in zip(cuts[:-1], cuts[1:], params, strict=True)]
-        self.marks = self.flat[int(cuts[-1]) :]
+    def __init__(self, params: list[Parameter], averaged: Averaged):
+        self.params, self.averaged = params, averaged
+        cuts, flat = np.cumsum([0, *(p.data.size for p in params)]), averaged.array
+        self.views = [flat[a:b].reshape(p.shape) for a, b, p in zip(cuts[:-1], cuts[1:], params, strict=True)]
+        self.marks = flat[int(cuts[-1]) :]
         self.reset()
 
     def reset(self) -> None:
         """Before the next backward, which may write the gradients here."""
         for p, view in zip(self.params, self.views, strict=True):
             p.place = view
-        self.missing, self.request = len(self.params), None
+        self.missing = len(self.params)
         self.marks[...] = 0
 
 
@@ -64,20 +61,18 @@ class DistributedDataParallel(Module):
         params = module.parameters()
         for p in params:
             comm.Bcast(p.data, root=0)
-        self._groups = _groups(params[::-1], bucket_bytes)
-        for g, group in enumerate(self._groups):
+        self._buckets = []
+        for g, group in enumerate(_groups(params[::-1], bucket_bytes)):
+            size = sum(p.data.size for p in group) + len(group)
+            self._buckets.append(Bucket(group, comm.averaged(group[0].data, size)))
             for i, p in enumerate(group):
                 p.register_hook(lambda grad, g=g, i=i: self._found(self._buckets[g], i, grad))
-        self._begin()
-
-    def _begin(self) -> None:
-        """New buckets: at first, and after a backward that did not end (MPI may still write into the old ones)."""
-        self._buckets = [Bucket(group) for group in self._groups]
         self._next, self._before, self._waiting = 0, {}, False
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._waiting:
-            self._begin()
+        if self._waiting:  # the last backward did not end
+            self._buckets = [Bucket(bucket.params, bucket.averaged.renewed()) for bucket in self._buckets]
+            self._next, self._before, self._waiting = 0, {}, False
         return self.module(x)
 
     def _found(self, bucket: Bucket, i: int, grad):
@@ -104,16 +99,15 @@ class DistributedDataParallel(Module):
                 for view, mark in zip(bucket.views, bucket.marks, strict=True):
                     if not mark:
                         view[...] = 0
-            bucket.request = self.comm.Iallreduce(MPI.IN_PLACE, bucket.flat)
+            bucket.averaged.start()
             self._next += 1
 
     def _finish(self) -> None:
-        """All gradients are there: wait for the exchanges, and make sums to means."""
+        """All gradients are there: wait for the means."""
         self._start(all_of_them=True)
         for bucket in self._buckets:
-            bucket.request.Wait()
+            bucket.averaged.wait()
             used = (bucket.marks > 0).tolist()
-            bucket.flat *= bucket.flat.dtype.type(1 / self.comm.Get_size())
             for p, view, there in zip(bucket.params, bucket.views, used, strict=True):
                 p.grad = view if there else None
                 if id(p) in self._before:

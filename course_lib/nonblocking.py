@@ -35,6 +35,12 @@ class NonBlocking:
             memory.held.exchanged(send, recv)
         return request
 
+    def averaged(self, like: np.ndarray, count: int):
+        """An array of `count` zeros whose mean over the ranks can be taken; collective. See `averaging`."""
+        from course_lib.averaging import averaged
+
+        return averaged(self, like, count)
+
 
 class Request:
     """A transfer that has been started."""

@@ -43,6 +43,31 @@ class Recorder:
         self.stalls.append((began, time.perf_counter()))
         return Request(self, request, began)
 
+    def averaged(self, *arguments) -> Recorded:
+        """As of the communicator."""
+        return Recorded(self, self._comm.averaged(*arguments))
+
+
+class Recorded:
+    """An array and its average, noted."""
+
+    def __init__(self, recorder: Recorder, inner):
+        self._recorder, self._inner, self.array = recorder, inner, inner.array
+
+    def start(self) -> None:
+        """As of the array."""
+        self._began = time.perf_counter()
+        self._inner.start()
+        self._recorder.stalls.append((self._began, time.perf_counter()))
+
+    def wait(self) -> None:
+        """As of the array."""
+        waits = time.perf_counter()
+        self._inner.wait()
+        ended = time.perf_counter()
+        self._recorder.stalls.append((waits, ended))
+        self._recorder.exchanges.append((self._began, ended))
+
 
 class Request:
     """A transfer that notes its end."""

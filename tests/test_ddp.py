@@ -212,3 +212,70 @@ if torch_ddp.available():  # where it is not, conftest.py says so
         for start, ours, theirs in eight.call(beside_torch, dict(dims=[12, 16, 16, 4], xs=xs, ys=ys), limit=120)[:2]:
             for before, a, b in zip(start, ours, theirs, strict=True):
                 assert np.abs(a - b).max() <= 1e-4 < np.abs(a - before).max()
+
+
+def mean_of(kind, count, dtype):
+    """Runs on the ranks: two means of an array that is averaged by messages or in shared memory; and what lies in /dev/shm."""
+    import os
+
+    import numpy as np
+
+    from course_lib import averaging, traffic
+    from course_lib.collectives import Communicator
+
+    part, before = comm.Split(color=rank % 2), averaging._file
+    if kind == "no board":
+        part = Communicator(board=False)
+    if kind == "no room" and rank < 2:
+
+        def full(nbytes):
+            raise OSError("no space left on device")
+
+        averaging._file = full
+    if kind == "cannot be opened" and rank == 5:
+        averaging.open = lambda *words: open("/nowhere")
+    try:
+        one = part.averaged(np.empty(0, dtype), count)
+    finally:
+        averaging._file = before
+        vars(averaging).pop("open", None)
+    found = []
+    for turn in (0, 1):
+        one.array[:] = np.arange(count) * (turn + 1) + rank
+        traffic.reset()
+        one.start()
+        one.wait()
+        found.append((one.array.copy(), [(e.operation, e.calls, e.payload) for e in traffic.entries()]))
+    files = [name for name in os.listdir("/dev/shm") if name.startswith("course-shared-")] if os.path.isdir("/dev/shm") else []
+    return type(one).__name__, found, files
+
+
+@pytest.mark.parametrize("count", [1, 5, 100_000])
+@pytest.mark.parametrize(
+    ("kind", "by"),
+    [
+        ("as usual", ["SharedAveraged"] * 8),
+        ("no board", ["Averaged"] * 8),
+        ("no room", ["Averaged"] * 8),
+        ("cannot be opened", ["SharedAveraged", "Averaged"] * 4),
+    ],
+)
+def test_means_are_the_same_in_shared_memory_and_by_messages(eight, kind, by, count):
+    for dtype in ("float32", "float64"):
+        answers = eight.call(mean_of, dict(kind=kind, count=count, dtype=dtype))
+        assert [name for name, *_ in answers] == by
+        for r, (_, found, files) in enumerate(answers):
+            shift = 3.5 if kind == "no board" else 3 + r % 2  # the mean of the ranks in the group
+            for turn, (array, moved) in enumerate(found):
+                assert array.dtype == dtype and np.allclose(array, np.arange(count) * (turn + 1) + shift, rtol=1e-6)
+                assert moved == [("Allreduce", 1, count * np.dtype(dtype).itemsize)]
+            assert files == []
+
+
+def test_a_rank_that_does_not_come_to_a_mean_is_named(eight):
+    source = "import numpy as np\none = comm.averaged(np.empty(0), 4)\nif rank != 6:\n    one.start()\n    one.wait()"
+    said = [reply["error"]["message"] for _, reply in eight.run(source) if reply["error"]]
+    assert len(said) == 7 and all("rank 6 has finished the cell without it" in message for message in said)
+    assert [reply["error"] for _, reply in eight.run("total = np.empty(1)\ncomm.Allreduce(np.ones(1), total)\nassert total[0] == 8")] == [
+        None
+    ] * 8
