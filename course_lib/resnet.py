@@ -69,7 +69,7 @@ def accuracy(model: Module, x: np.ndarray, y: np.ndarray, batch_size: int = 250)
     model.eval()
     with no_grad():
         right = sum(
-            int(np.sum(model(x[i : i + batch_size]).data.argmax(axis=1) == y[i : i + batch_size])) for i in range(0, len(x), batch_size)
+            int((model(x[i : i + batch_size]).data.argmax(axis=1) == y[i : i + batch_size]).sum()) for i in range(0, len(x), batch_size)
         )
     model.train()
     return right / len(x)
