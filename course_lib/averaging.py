@@ -88,7 +88,7 @@ class SharedAveraged(Averaged):
         return self
 
 
-def averaged(comm, like, count: int) -> Averaged:
+def averaged(comm, like, count: int, shared: bool = True) -> Averaged:
     """An array of `count` zeros whose mean can be taken; all ranks of `comm` make this call.
 
     Parameters
@@ -97,10 +97,12 @@ def averaged(comm, like, count: int) -> Averaged:
     like : numpy.ndarray or cupy.ndarray
         Its dtype and kind are taken.
     count : int
+    shared : bool
+        Whether it may lie in shared memory.
     """
     from course_lib.autograd.tensor import namespace
 
-    if type(like) is np.ndarray and comm.Get_size() > 1 and comm._group.board is not None:
+    if shared and type(like) is np.ndarray and comm.Get_size() > 1 and comm._group.board is not None:
         arrays = _shared(comm, count, like.dtype)
         if arrays:
             return SharedAveraged(comm, arrays)

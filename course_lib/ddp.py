@@ -46,13 +46,15 @@ class DistributedDataParallel(Module):
         A bucket is closed when it has so many bytes; 0 for one bucket a parameter.
     overlap : bool
         Whether exchanges run beside backward, or after it.
+    shared : bool
+        Whether buckets may lie in memory that all ranks see, where all are on one machine (see `averaging`).
 
     Notes
     -----
     Running statistics of normalisation layers are each rank's own, as in PyTorch's forward.
     """
 
-    def __init__(self, module: Module, comm=None, bucket_bytes: int = 16 << 20, overlap: bool = True):
+    def __init__(self, module: Module, comm=None, bucket_bytes: int = 16 << 20, overlap: bool = True, shared: bool = True):
         if comm is None:
             from course_lib.collectives import Communicator
 
@@ -64,7 +66,7 @@ class DistributedDataParallel(Module):
         self._buckets = []
         for g, group in enumerate(_groups(params[::-1], bucket_bytes)):
             size = sum(p.data.size for p in group) + len(group)
-            self._buckets.append(Bucket(group, comm.averaged(group[0].data, size)))
+            self._buckets.append(Bucket(group, comm.averaged(group[0].data, size, shared)))
             for i, p in enumerate(group):
                 p.register_hook(lambda grad, g=g, i=i: self._found(self._buckets[g], i, grad))
         self._next, self._before, self._waiting = 0, {}, False

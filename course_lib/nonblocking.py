@@ -35,11 +35,11 @@ class NonBlocking:
             memory.held.exchanged(send, recv)
         return request
 
-    def averaged(self, like: np.ndarray, count: int):
+    def averaged(self, like: np.ndarray, count: int, shared: bool = True):
         """An array of `count` zeros whose mean over the ranks can be taken; collective. See `averaging`."""
         from course_lib.averaging import averaged
 
-        return averaged(self, like, count)
+        return averaged(self, like, count, shared)
 
 
 class Request:

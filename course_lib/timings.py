@@ -146,7 +146,7 @@ def draw(ways: dict[str, Sequence[dict]], title: str) -> Picture:
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=c, alpha=a, label=text) for c, a, text in legend]
-    patches.append(Patch(facecolor="white", edgecolor=color(0), label="the rank stands still"))
+    patches.append(Patch(facecolor="white", edgecolor=color(0), label="the rank waits, or sums"))
     axes.legend(handles=patches, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, labelcolor=INK)
     said = "; ".join(
         f"{name}: {max(s['end'] for s in steps) * 1e3:.1f} ms, {len(steps[0]['exchanges'])} exchanges" for name, steps in ways.items()

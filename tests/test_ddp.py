@@ -20,7 +20,7 @@ class Net(Module):
         return self.head(h if x.data[0, 0] > 100 else operations.tanh(self.second(h)))
 
 
-def train(source, size, dtype, xs, ys, accumulate, bucket_bytes, overlap):
+def train(source, size, dtype, xs, ys, accumulate, bucket_bytes, overlap, shared):
     """Runs on the ranks: steps on this rank's rows; parameters and gradients after each."""
     import numpy as np
 
@@ -33,7 +33,7 @@ def train(source, size, dtype, xs, ys, accumulate, bucket_bytes, overlap):
         return None
     names = dict(Module=Module, Linear=Linear, operations=operations, np=np)
     exec(source, names)
-    model = DistributedDataParallel(names["Net"](rank, dtype), part, bucket_bytes, overlap)
+    model = DistributedDataParallel(names["Net"](rank, dtype), part, bucket_bytes, overlap, shared)
     optimizer, found = SGD(model.parameters(), 0.1), []
     for step, (x, y) in enumerate(zip(xs, ys, strict=True)):
         if step % accumulate == 0:
@@ -74,11 +74,11 @@ def source():
     return inspect.getsource(Net)
 
 
-def examine(eight, size, dtype="float64", accumulate=1, bucket_bytes=16 << 20, overlap=True, skip=()):
+def examine(eight, size, dtype="float64", accumulate=1, bucket_bytes=16 << 20, overlap=True, skip=(), shared=True):
     xs, ys = data(dtype)
     for r in skip:
         xs[:, r::size, 0] = 200  # this rank's forward leaves out the second layer
-    common = dict(source=source(), size=size, dtype=dtype, accumulate=accumulate, bucket_bytes=bucket_bytes, overlap=overlap)
+    common = dict(source=source(), size=size, dtype=dtype, accumulate=accumulate, bucket_bytes=bucket_bytes, overlap=overlap, shared=shared)
     answers = eight.call(train, dict(xs=xs, ys=ys, **common))[:size]
     want, rtol = alone(dtype, xs, ys, accumulate, size), 1e-9 if dtype == "float64" else 1e-4
     for steps in answers:
@@ -96,10 +96,10 @@ def test_steps_are_those_of_one_process(eight, size):
     examine(eight, size)
 
 
-@pytest.mark.parametrize("overlap", [True, False])
+@pytest.mark.parametrize(("overlap", "shared"), [(True, True), (True, False), (False, True), (False, False)])
 @pytest.mark.parametrize(("bucket_bytes", "buckets"), [(0, 8), (300, 3), (16 << 20, 1)])
-def test_all_buckets_give_the_same(eight, bucket_bytes, buckets, overlap):
-    (_, _, moved), *_ = examine(eight, 4, bucket_bytes=bucket_bytes, overlap=overlap)[0]
+def test_all_buckets_give_the_same(eight, bucket_bytes, buckets, overlap, shared):
+    (_, _, moved), *_ = examine(eight, 4, bucket_bytes=bucket_bytes, overlap=overlap, shared=shared)[0]
     values = 5 * 7 + 7 + 7 * 7 + 7 + 7 * 3 + 3 + 7 * 2 + 2
     assert moved == [("Allreduce", buckets, 8 * (values + 8))]  # and a mark for each parameter
 
@@ -110,7 +110,8 @@ def test_float32_stays(eight):
 
 @pytest.mark.parametrize("bucket_bytes", [0, 16 << 20])
 def test_two_backwards_add_up(eight, bucket_bytes):
-    examine(eight, 2, accumulate=2, bucket_bytes=bucket_bytes)
+    for shared in (True, False):
+        examine(eight, 2, accumulate=2, bucket_bytes=bucket_bytes, shared=shared)
 
 
 @pytest.mark.parametrize("overlap", [True, False])
@@ -119,7 +120,7 @@ def test_a_layer_that_some_ranks_do_not_use(eight, skip, overlap):
     examine(eight, 4, bucket_bytes=0, skip=skip, overlap=overlap)
 
 
-def interrupted(source):
+def interrupted(source, shared):
     """Runs on the ranks: a backward that fails half way, and the next one; gradients of that."""
     import numpy as np
 
@@ -128,7 +129,7 @@ def interrupted(source):
 
     names = dict(Module=Module, Linear=Linear, operations=operations, np=np)
     exec(source, names)
-    model = DistributedDataParallel(names["Net"](0, "float64"), comm, bucket_bytes=0)
+    model = DistributedDataParallel(names["Net"](0, "float64"), comm, bucket_bytes=0, shared=shared)
 
     def fail(grad):
         raise KeyboardInterrupt
@@ -144,8 +145,9 @@ def interrupted(source):
     return [p.grad for p in model.parameters()]
 
 
-def test_after_an_interrupted_backward_the_next_one_is_right(eight):
-    answers = eight.call(interrupted, dict(source=source()))
+@pytest.mark.parametrize("shared", [True, False])
+def test_after_an_interrupted_backward_the_next_one_is_right(eight, shared):
+    answers = eight.call(interrupted, dict(source=source(), shared=shared))
     model = Net(0, "float64")
     for r in range(8):
         (cross_entropy(model(np.full((2, 5), float(r))), np.zeros(2, int)) * (1 / 8)).backward()
