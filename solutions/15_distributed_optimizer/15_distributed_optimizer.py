@@ -252,7 +252,7 @@ try:
     gpus = init(backend="nccl")
     import cupy
 
-    total = cupy.ones(3) * gpus.Get_rank()
+    total = cupy.empty(3)
     gpus.Allreduce(cupy.ones(3), total)
     print(f"{gpus.Get_size()} GPUs, and an all-reduce gives {total}")
 except RuntimeError as error:
