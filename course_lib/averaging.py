@@ -138,7 +138,7 @@ def _file(nbytes: int) -> str:
     room = os.statvfs(folder)
     if room.f_bavail * room.f_frsize < 2 * nbytes:
         raise OSError(f"{folder} is nearly full")
-    descriptor, path = tempfile.mkstemp(prefix="course-shared-", dir=folder)
+    descriptor, path = tempfile.mkstemp(prefix=f"course-shared-{os.getpid()}-", dir=folder)
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, nbytes)

@@ -83,8 +83,7 @@ class DistributedDataParallel(Module):
             self._waiting = True
             after_backward(self._finish)
         p = bucket.params[i]
-        if p.grad is not None:  # of an earlier backward, perhaps in this very bucket
-            self._before[id(p)], p.grad = p.grad.copy(), None
+        self._keep(p)
         if grad is not bucket.views[i]:  # not written there at once
             bucket.views[i][...] = grad
         bucket.marks[i] = 1
@@ -93,13 +92,19 @@ class DistributedDataParallel(Module):
             self._start()
         return bucket.views[i]  # the bucket's memory is the gradient
 
+    def _keep(self, p: Parameter) -> None:
+        """The gradient of an earlier backward may lie in the bucket that is needed now."""
+        if p.grad is not None:
+            self._before[id(p)], p.grad = p.grad.copy(), None
+
     def _start(self, all_of_them: bool = False) -> None:
         """Start what is complete; all ranks start their buckets in the same order."""
         while self._next < len(self._buckets) and (all_of_them or not self._buckets[self._next].missing):
             bucket = self._buckets[self._next]
             if bucket.missing:  # a parameter without a gradient on this rank; another rank may have one
-                for view, mark in zip(bucket.views, bucket.marks, strict=True):
+                for p, view, mark in zip(bucket.params, bucket.views, bucket.marks, strict=True):
                     if not mark:
+                        self._keep(p)
                         view[...] = 0
             bucket.averaged.start()
             self._next += 1
@@ -111,9 +116,8 @@ class DistributedDataParallel(Module):
             bucket.averaged.wait()
             used = (bucket.marks > 0).tolist()
             for p, view, there in zip(bucket.params, bucket.views, used, strict=True):
-                p.grad = view if there else None
-                if id(p) in self._before:
-                    p.grad = self._before[id(p)] + view
+                before = self._before.get(id(p))
+                p.grad = before if not there else view if before is None else before + view
             bucket.reset()
         self._next, self._before, self._waiting = 0, {}, False
 
