@@ -43,6 +43,10 @@ class Client(ipp.Client):
         self._io_loop.add_callback(stream.flush)
         return future
 
+    def look(self) -> None:
+        """Have replies read that may lie unseen, see `_send`."""
+        self._io_loop.add_callback(self._mux_stream.flush)
+
     def interrupt(self, engines: list[int]) -> None:
         """Interrupt what the engines compute, as Ctrl-C would."""
         self._send_control_request(engines, "interrupt_request", {}, block=False)

@@ -51,13 +51,15 @@ def handle() -> None:
     global _reply
     _reply = {"outputs": [], "error": None}
     request = pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0])
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Only what is asked for may be interrupted: in the kernel's own code, an interrupt would lose the reply.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         _reply = _ACTIONS[request["do"]](request)
     except KeyboardInterrupt as error:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _reply = {"outputs": [], "error": describe_error(error)}
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN if before == signal.SIG_IGN else before)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _reply["abandoned"] = "course_lib.group" in sys.modules and sys.modules["course_lib.group"].abandoned()
 
 
@@ -73,6 +75,7 @@ def _hello(request: dict) -> dict:
     sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
     shell = get_ipython()
     shell.loop_runner = loops.run
+    shell.kernel.pre_handler_hook = shell.kernel.post_handler_hook = lambda: None  # they set SIGINT's handler, see `handle`
     open_board()
     me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": socket.gethostname()}
     return {"outputs": [], "error": None, "value": wire.encode(me)}

@@ -240,6 +240,7 @@ class Ranks:
         late: list[int] = []
         try:
             while wait(futures.values(), 0.25).not_done:
+                self._client.look()
                 if self._processes and self._processes.ended():
                     raise RanksGone(self._obituary())
                 if deadline and time.monotonic() > deadline:
@@ -266,6 +267,7 @@ class Ranks:
         """Interrupt until all have answered; end ranks that do not react."""
         for _ in range(8):
             self._client.interrupt([r for r, f in futures.items() if not f.done()])
+            self._client.look()
             if not wait(futures.values(), 0.5).not_done:
                 return
             if self._processes and self._processes.ended():

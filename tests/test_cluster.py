@@ -124,6 +124,21 @@ def test_an_interrupt_leaves_usable_ranks(eight, source):
         eight.run("del done")
 
 
+def test_interrupts_in_quick_succession_lose_no_reply(eight):
+    def insist():
+        for _ in range(60):
+            eight.interrupt()
+            time.sleep(0.02)
+
+    for _ in range(3):
+        thread = threading.Timer(0.3, insist)
+        thread.start()
+        replies = eight.run("time.sleep(60)", limit=20)
+        thread.join()
+        assert [reply["error"]["name"] for _, reply in replies] == ["KeyboardInterrupt"] * 8
+        assert [reply["error"] for _, reply in eight.run("x = 1", limit=20)] == [None] * 8
+
+
 def test_a_time_limit_interrupts_and_says_so(eight):
     replies = eight.run("while rank == 1: pass", limit=1.0)
     assert [bool(reply["error"]) for _, reply in replies] == [r == 1 for r in range(8)]
