@@ -21,6 +21,7 @@ from course_lib.watchdog import watch_from_environment
 
 OUTPUT_LIMIT = 200_000  # characters that a cell may print on one rank
 _reply: dict = {}
+_interruptible = False
 
 
 class Reply:
@@ -48,19 +49,27 @@ def handle() -> None:
     The request is a pickled dict, in the message's buffer: "do" (cell, call, hello or nothing),
     "round", "targets", "epoch" and what the action needs.
     """
-    global _reply
+    global _reply, _interruptible
     _reply = {"outputs": [], "error": None}
     request = pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0])
-    # Only what is asked for may be interrupted: in the kernel's own code, an interrupt would lose the reply.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Only what is asked for may be interrupted, and once: in the kernel's own code, an interrupt would lose the reply.
+    signal.signal(signal.SIGINT, _interrupted)
+    _interruptible = True
     try:
         _reply = _ACTIONS[request["do"]](request)
     except KeyboardInterrupt as error:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         _reply = {"outputs": [], "error": describe_error(error)}
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        _interruptible = False
         _reply["abandoned"] = "course_lib.group" in sys.modules and sys.modules["course_lib.group"].abandoned()
+
+
+def _interrupted(*_) -> None:
+    """SIGINT came."""
+    global _interruptible
+    if _interruptible:
+        _interruptible = False
+        raise KeyboardInterrupt
 
 
 def _hello(request: dict) -> dict:
