@@ -21,13 +21,13 @@ $(BIN)/.installed: pyproject.toml constraints.txt
 	@touch $@
 
 lab: $(BIN)/.installed      ## Open the course in JupyterLab
-	@$(RUN) course_lib.lab
+	@$(RUN) course_lib.tools.lab
 
 test: $(BIN)/.installed     ## Run all tests
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest
 
 doctor: $(BIN)/.installed   ## Say what works on this machine, and what to do about what does not
-	@$(RUN) course_lib.doctor
+	@$(RUN) course_lib.tools.doctor
 
 release: $(BIN)/.installed  ## Build notebooks/ from solutions/ (PART=01_data_split for one)
 	@$(RUN) grading.release $(PART)

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from benchmarks import mpi
-from course_lib import torch_ddp
 from course_lib.autograd import SGD, Linear, Module, Sequential, Tanh, cross_entropy
+from course_lib.ddp import pytorch
 from course_lib.resnet import resnet9
 
 DIMS, BATCH, LR = (1024, 256, 256, 256, 32), 64, 0.1
@@ -144,7 +144,7 @@ def measure() -> None:
     small = {"ours": perceptron(x, y), "plain": plain(x, y)}
     x, y_images = random.standard_normal((IMAGES, 32, 32, 3), np.float32), random.integers(0, 10, IMAGES)
     large = {"ours": network(x, y_images)}
-    if torch_ddp.available():
+    if pytorch.available():
         import torch
 
         torch.set_num_threads(1)

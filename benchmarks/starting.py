@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import ipyparallel
 
-from course_lib.ranks import Ranks
+from course_lib.cluster import Ranks
 
 TURNS = 3
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import mpi
-from course_lib.launcher import THREADS
+from course_lib.engine.mpiexec import THREADS
 
 IMAGES, PIXELS, HIDDEN, CLASSES, BATCH, LR = 60_000, 784, 256, 10, 60, 0.1
 TURNS = 5
@@ -71,14 +71,14 @@ def measure(folder: str) -> None:
     """On each rank: time an epoch of both, turn by turn; rank 0 prints the seconds."""
     from mpi4py import MPI
 
-    from course_lib import datasets, functions, training
+    from course_lib import datasets, students, training
     from course_lib.collectives import Communicator
 
     world, comm = MPI.COMM_WORLD, Communicator()
     n = world.Get_size()
     x, y = images()
     datasets.load = lambda name: datasets.Dataset(name, x, y, x[:60], y[:60])
-    run = training.Run(training.Config(dp_size=n, batch_size=BATCH, lr=LR), functions.load(folder), comm)
+    run = training.Run(training.Config(dp_size=n, batch_size=BATCH, lr=LR), students.load(folder), comm)
     mine = x[world.Get_rank() * IMAGES // n :][: IMAGES // n], y[world.Get_rank() * IMAGES // n :][: IMAGES // n]
 
     def ours() -> None:

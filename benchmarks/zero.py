@@ -81,10 +81,10 @@ def measure(folder: str) -> None:
     """On each rank: time both, turn by turn; rank 0 prints the ratios."""
     from mpi4py import MPI
 
-    from course_lib import datasets, functions, training, zero
+    from course_lib import datasets, students, training, zero
     from course_lib.collectives import Communicator
 
-    world, comm, found = MPI.COMM_WORLD, Communicator(), functions.load(folder)
+    world, comm, found = MPI.COMM_WORLD, Communicator(), students.load(folder)
     n, rank = world.Get_size(), world.Get_rank()
     x, y = images()
     datasets.load = lambda name: datasets.Dataset(name, x, y, x[:60], y[:60])

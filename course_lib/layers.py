@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from course_lib import functions as students
+from course_lib import students
 from course_lib.memory import track
 
 
@@ -61,7 +61,7 @@ class NaiveLinear(Linear):
     Parameters
     ----------
     functions : object
-        The student's functions, see `course_lib.functions`.
+        The student's functions, see `course_lib.students`.
     mp_comm : Communicator
         This rank's model parallel group.
     """

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from course_lib.functions import NOTEBOOKS
+from course_lib.students import NOTEBOOKS
 
 IMPORTS = (ast.Import, ast.ImportFrom)
 HEAD = '"""Written by the course\'s notebooks: your functions, as you ran them last."""\n'
@@ -34,7 +34,7 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
     ranks : Ranks
         They have run the cells that define the functions.
     names : str
-        Names in `functions.NOTEBOOKS`.
+        Names in `students.NOTEBOOKS`.
     folder : str or Path
         Where the files are; a notebook's own folder by default.
     """

@@ -22,8 +22,7 @@ from itertools import pairwise
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import functions as students
-from course_lib import memory, traffic
+from course_lib import memory, students, traffic
 from course_lib.layers import softmax_cross_entropy
 from course_lib.memory import track
 

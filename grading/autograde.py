@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 from traitlets.config import Config
 
-from course_lib import launcher, startup
+from course_lib.cluster import launch, startup
 from grading import build, sandbox
 from grading.config import configure, reason
 from grading.execute import fingerprint
@@ -76,13 +76,13 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
     settings = sandbox.settings()
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
-    failed, ready = [], launcher.launch(count)
+    failed, ready = [], launch.launch(count)
     try:
         with tqdm(total=len(todo), unit="hand-in") as bar:
             for i, student in enumerate(todo):
                 began = time.monotonic()
                 # Every hand-in has ranks of its own; the next ones come up meanwhile.
-                current, ready = ready, launcher.launch(count) if i + 1 < len(todo) else None
+                current, ready = ready, launch.launch(count) if i + 1 < len(todo) else None
                 os.environ[startup.PRESTARTED] = str(current.folder)
                 try:
                     grade(part, student, home, notebooks)

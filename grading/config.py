@@ -12,8 +12,6 @@ from traitlets.config import Config
 
 from grading.paths import GRADING, NOTEBOOKS
 
-CELL_SECONDS = 60  # what a cell of a submission may take
-
 
 def _log_to(path: Path) -> None:
     """Have nbgrader write to a file; what an instructor must know is printed elsewhere."""
@@ -59,9 +57,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
         SaveAutoGrades,
     )
 
-    from grading.execute import ExecuteOnRanks, MarkGraded
-    from grading.feedback import HideTests
-    from grading.submission import TakeStudentCells
+    from grading.preprocessors import CELL_SECONDS, ExecuteOnRanks, HideTests, MarkGraded, TakeStudentCells
 
     programs = str(Path(sys.executable).parent)  # nbgrader calls alembic by its name
     if programs not in os.environ["PATH"].split(os.pathsep):

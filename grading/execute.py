@@ -1,23 +1,16 @@
 """Run a submission: the student's cells on the ranks only, the instructor's in the kernel.
 
 So the checker never shares a process with the student's code: that code never runs in the
-kernel, and what a rank sends to the kernel is never unpickled (see `course_lib.client`).
+kernel, and what a rank sends to the kernel is never unpickled (see `course_lib.cluster.client`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import tempfile
 from pathlib import Path
 
 from nbformat import NotebookNode
-from nbgrader.preprocessors import Execute, NbGraderPreprocessor
-
-from course_lib import ranks
-from grading import sandbox
-from grading.build import kind_of
 
 
 def on_ranks(source: str) -> str:
@@ -31,42 +24,6 @@ def on_ranks(source: str) -> str:
         return f"get_ipython().run_cell_magic('px', '', {source!r})"
     targets = re.search(r"(?:--targets|-t)[ =]([\d,:]+)", first)
     return f"get_ipython().run_cell_magic('px', {'--targets ' + targets[1] if targets else ''!r}, {rest!r})"
-
-
-class ExecuteOnRanks(Execute):
-    """nbgrader's Execute, with the student's cells on the ranks."""
-
-    def preprocess(self, nb: NotebookNode, resources: dict, *args, **kwargs) -> tuple[NotebookNode, dict]:
-        from grading.config import CELL_SECONDS
-
-        # Not the submission's folder: a file there, numpy.py say, would be imported by the checker.
-        with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
-            resources.setdefault("metadata", {})["path"] = folder
-            settings = {ranks.UNATTENDED: os.environ.get(ranks.UNATTENDED, str(CELL_SECONDS)), **sandbox.settings()}
-            before = {name: os.environ.get(name) for name in settings}
-            os.environ.update(settings)
-            try:
-                nb, resources = super().preprocess(nb, resources, *args, **kwargs)
-            finally:
-                for name, value in before.items():
-                    os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
-        for cell in nb.cells:
-            if kind_of(cell) == "test":
-                settle(cell)
-        return nb, resources
-
-    def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
-        kind = kind_of(cell)
-        if kind == "text" or not cell.source.strip():
-            return cell, resources
-        source = cell.source
-        tags, cell.metadata.tags = cell.metadata.get("tags", []), []
-        try:
-            if kind in ("exercise", "example"):
-                cell.source = on_ranks(source)
-            return super().preprocess_cell(cell, resources, index)
-        finally:
-            cell.source, cell.metadata.tags = source, tags
 
 
 def settle(cell: NotebookNode) -> None:
@@ -101,13 +58,3 @@ def _error(message: str) -> NotebookNode:
 def fingerprint(path: Path) -> str:
     """What tells one hand-in from the next."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-class MarkGraded(NbGraderPreprocessor):
-    """The last step of autograding: note which hand-in it was, so that a run can be resumed."""
-
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        names = resources["nbgrader"]
-        folder = Path(self.config.CourseDirectory.root) / "submitted" / names["student"] / names["assignment"]
-        nb.metadata.setdefault("course", {})["graded"] = fingerprint(folder / f"{names['notebook']}.ipynb")
-        return nb, resources

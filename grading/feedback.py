@@ -5,40 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from nbformat import NotebookNode
-from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets.config import Config
 
-from grading.build import kind_of
+from grading.config import configure
 from grading.paths import GRADING, NOTEBOOKS, one
-
-# Errors whose text is written for students: see course_lib.check and course_lib.px.
-TOLD = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
-
-
-class HideTests(NbGraderPreprocessor):
-    """Put what a hidden test found in the place of its source."""
-
-    def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
-        if kind_of(cell) != "test":
-            return cell, resources
-        cell.source = "# A hidden test: " + cell.metadata.nbgrader.grade_id.removeprefix("test-").replace("-", " ")
-        errors = [o for o in cell.outputs if o.output_type == "error"]
-        cell.outputs = []
-        for error in errors:
-            told = error.ename in TOLD
-            text = error.evalue if told else f"The test ended with {error.ename}. Please tell your instructor."
-            lines = error.traceback if told else [text]
-            cell.outputs.append(NotebookNode(output_type="error", ename=error.ename, evalue=text, traceback=lines))
-        return cell, resources
 
 
 def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS, students: str = "*") -> None:
     """Write feedback/STUDENT/PART/PART.html for all that is graded."""
     from nbgrader.converters import GenerateFeedback
     from nbgrader.coursedir import CourseDirectory
-
-    from grading.config import configure
 
     config = configure(Config(), home, notebooks)
     config.CourseDirectory.assignment_id = part

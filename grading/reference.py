@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from course_lib import saving
-from course_lib.functions import NOTEBOOKS
+from course_lib.students import NOTEBOOKS
 from grading import build
 from grading.paths import parts
 

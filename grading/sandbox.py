@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from course_lib import sandbox
+from course_lib.cluster import sandbox
 
 
 @cache

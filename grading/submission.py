@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import nbformat
 from nbformat import NotebookNode
-from nbgrader.preprocessors import NbGraderPreprocessor
 
 from grading.build import kind_of
 
@@ -62,13 +59,3 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
 
 def _extra(text: str, number: int) -> NotebookNode:
     return nbformat.v4.new_code_cell(text, id=f"extra-{number}", metadata={"tags": [EXTRA]})
-
-
-class TakeStudentCells(NbGraderPreprocessor):
-    """The first step of autograding; see `assemble`."""
-
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        names = resources["nbgrader"]
-        folder = Path(self.config.CourseDirectory.source_directory) / names["assignment"]
-        source = nbformat.read(folder / f"{names['notebook']}.ipynb", as_version=4)
-        return assemble(source, nb), resources

@@ -11,7 +11,7 @@ from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-from course_lib import ranks
+from course_lib.cluster import unattended
 from grading import answers, build
 from grading.execute import on_ranks, settle
 from grading.paths import chosen
@@ -35,8 +35,8 @@ class Part:
         )
 
     def __enter__(self) -> Part:
-        self._before = os.environ.get(ranks.UNATTENDED)
-        os.environ[ranks.UNATTENDED] = CELL_SECONDS
+        self._before = os.environ.get(unattended.UNATTENDED)
+        os.environ[unattended.UNATTENDED] = CELL_SECONDS
         self._context = self._client.setup_kernel()
         self._context.__enter__()
         for cell in self.notebook.cells:
@@ -49,9 +49,9 @@ class Part:
 
     def __exit__(self, *error) -> None:
         if self._before is None:
-            os.environ.pop(ranks.UNATTENDED)
+            os.environ.pop(unattended.UNATTENDED)
         else:
-            os.environ[ranks.UNATTENDED] = self._before
+            os.environ[unattended.UNATTENDED] = self._before
         self._context.__exit__(*error)
         self._folder.cleanup()
 

@@ -10,8 +10,8 @@ from machine import fashion_files
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib import sandbox, torch_ddp
-from course_lib.ranks import Ranks
+from course_lib.cluster import Ranks, sandbox
+from course_lib.ddp import pytorch
 
 # A temporary folder for this run alone, also for the processes that it starts.
 os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="course-tests-")
@@ -24,7 +24,7 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line("The browser test was left out: chromium is not installed (apt install chromium).")
     if not fashion_files():
         terminalreporter.write_line("Training on Fashion-MNIST was left out: its files are not here (apt install dataset-fashion-mnist).")
-    if not torch_ddp.available():
+    if not pytorch.available():
         terminalreporter.write_line("Agreement with PyTorch was left out: torch is not installed (pip install -e '.[torch]').")
     if sandbox.problem():
         terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")

@@ -35,7 +35,7 @@ def free_port():
 @pytest.fixture
 def lab(tmp_path):
     """JupyterLab on a folder, as `make lab` starts it; gives the address of a file in it."""
-    from course_lib.lab import command
+    from course_lib.tools.lab import command
 
     port, token = free_port(), secrets.token_hex(8)
     words = command(tmp_path, ["--no-browser", f"--ServerApp.port={port}", f"--IdentityProvider.token={token}"])

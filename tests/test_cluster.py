@@ -13,8 +13,8 @@ import psutil
 import pytest
 from processes import course_processes, wait_until
 
-from course_lib import cluster, launcher, startup
-from course_lib.ranks import Ranks, RanksGone
+from course_lib import cluster
+from course_lib.cluster import Ranks, RanksGone, launch, startup
 
 
 def folders():
@@ -44,7 +44,7 @@ def test_stopping_leaves_no_process_and_no_file():
 
 def test_a_killed_kernel_leaves_nothing(tmp_path):
     before, files = course_processes(), folders()
-    code = "from course_lib.ranks import Ranks; import time; r = Ranks(2); print('up', flush=True); r.run('import time; time.sleep(99)')"
+    code = "from course_lib.cluster import Ranks; import time; r = Ranks(2); print('up', flush=True); r.run('import time; time.sleep(99)')"
     owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert owner.stdout.readline() == "up\n"
     owner.kill()
@@ -56,7 +56,7 @@ def test_a_killed_kernel_leaves_nothing(tmp_path):
 
 def test_an_exit_without_stop_leaves_nothing():
     before, files = course_processes(), folders()
-    subprocess.run([sys.executable, "-c", "from course_lib.ranks import Ranks; r = Ranks(2)"], check=True)
+    subprocess.run([sys.executable, "-c", "from course_lib.cluster import Ranks; r = Ranks(2)"], check=True)
     assert wait_until(lambda: not course_processes() - before)
     assert folders() == files
 
@@ -171,15 +171,15 @@ def test_an_interrupt_while_starting_leaves_nothing(monkeypatch):
             raise KeyboardInterrupt
         return real(command, **settings)
 
-    monkeypatch.setattr(launcher.subprocess, "Popen", second_is_interrupted)
+    monkeypatch.setattr(launch.subprocess, "Popen", second_is_interrupted)
     with pytest.raises(KeyboardInterrupt):
-        launcher.launch(2)
+        launch.launch(2)
     assert wait_until(lambda: not course_processes() - before)
     assert folders() == files
 
 
 def test_ranks_without_a_zygote_as_on_macos(monkeypatch):
-    monkeypatch.setenv(launcher.NO_ZYGOTE, "1")
+    monkeypatch.setenv(launch.NO_ZYGOTE, "1")
     before, files = course_processes(), folders()
     ranks = Ranks(2)
     try:
@@ -197,9 +197,9 @@ def test_ranks_without_a_zygote_as_on_macos(monkeypatch):
 
 
 def test_ranks_that_cannot_start_say_why(monkeypatch):
-    monkeypatch.setattr(launcher, "find_mpiexec", lambda: "/bin/false")
+    monkeypatch.setattr(launch, "find_mpiexec", lambda: "/bin/false")
     before = course_processes()
-    with pytest.raises(launcher.StartError, match=r"mpiexec ended with exit code 1(.|\n)*make doctor"):
+    with pytest.raises(cluster.StartError, match=r"mpiexec ended with exit code 1(.|\n)*make doctor"):
         Ranks(2)
     assert wait_until(lambda: not course_processes() - before)
 
@@ -207,14 +207,14 @@ def test_ranks_that_cannot_start_say_why(monkeypatch):
 def test_a_missing_mpiexec_gets_a_sentence(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    with pytest.raises(launcher.StartError, match=r"no mpiexec in .* It comes with the package mpich"):
-        launcher.find_mpiexec()
+    with pytest.raises(cluster.StartError, match=r"no mpiexec in .* It comes with the package mpich"):
+        launch.find_mpiexec()
 
 
 def test_attaching_to_engines_that_already_run(monkeypatch):
     import ipyparallel
 
-    monkeypatch.setenv("PATH", str(Path(launcher.find_mpiexec()).parent), prepend=os.pathsep)  # ipyparallel takes mpiexec from there
+    monkeypatch.setenv("PATH", str(Path(launch.find_mpiexec()).parent), prepend=os.pathsep)  # ipyparallel takes mpiexec from there
     running = ipyparallel.Cluster(engines="mpi", n=2, log_level=50)
     running.start_cluster_sync()
     try:
@@ -231,7 +231,7 @@ def test_attaching_to_engines_that_already_run(monkeypatch):
 
 
 def test_attaching_to_nothing_gets_a_sentence():
-    with pytest.raises(launcher.StartError, match=r"expected the name of an ipyparallel profile"):
+    with pytest.raises(cluster.StartError, match=r"expected the name of an ipyparallel profile"):
         cluster.start(2, attach="no-such-profile")
 
 
@@ -275,7 +275,7 @@ def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
         raise TimeoutError
 
     monkeypatch.setattr(startup, "connect", never)
-    with pytest.raises(launcher.StartError, match="the controller did not answer within 60 s"):
+    with pytest.raises(cluster.StartError, match="the controller did not answer within 60 s"):
         Ranks(2)
     assert wait_until(lambda: not course_processes() - before)
 

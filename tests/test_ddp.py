@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from course_lib import torch_ddp
 from course_lib.autograd import SGD, Linear, Module, cross_entropy, operations
+from course_lib.ddp import pytorch
 
 
 class Net(Module):
@@ -196,9 +196,8 @@ def beside_torch(dims, xs, ys):
 
     import numpy as np
 
-    from course_lib import torch_ddp
     from course_lib.autograd import SGD, Linear, Sequential, Tanh, cross_entropy
-    from course_lib.ddp import DistributedDataParallel
+    from course_lib.ddp import DistributedDataParallel, pytorch
 
     pair = comm.Split(color=int(rank >= 2), key=rank)
     if rank >= 2:
@@ -211,10 +210,10 @@ def beside_torch(dims, xs, ys):
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
         optimizer.step()
-    return start, [p.data for p in model.parameters()], torch_ddp.train(start, batches, 0.1, pair)
+    return start, [p.data for p in model.parameters()], pytorch.train(start, batches, 0.1, pair)
 
 
-if torch_ddp.available():  # where it is not, conftest.py says so
+if pytorch.available():  # where it is not, conftest.py says so
 
     def test_weights_agree_with_torch_after_20_steps(eight):
         random = np.random.default_rng(0)
@@ -230,8 +229,8 @@ def mean_of(kind, count, dtype):
 
     import numpy as np
 
-    from course_lib import averaging, traffic
-    from course_lib.collectives import Communicator
+    from course_lib import traffic
+    from course_lib.collectives import Communicator, averaging
 
     part, before = comm.Split(color=rank % 2), averaging._file
     if kind == "no board":

@@ -12,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from course_lib import datasets, doctor, lab, plots, px, traffic, wire
+from course_lib import datasets, plots, traffic
 from course_lib.check import Check, CheckFailed
+from course_lib.cluster import magic, replies
+from course_lib.engine import wire
 from course_lib.mesh import Mesh, grids
+from course_lib.tools import doctor, lab
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -75,24 +78,24 @@ def test_what_is_not_plain_does_not_come_through():
 
 
 def test_alike_is_shown_once_and_the_odd_one_by_itself():
-    replies = [(r, {"outputs": [{"stream": "stdout", "text": "odd" if r == 2 else "same"}], "error": None}) for r in range(4)]
-    assert [who for who, _ in px.group(replies, "outputs")] == [[0, 1, 3], [2]]
+    found = [(r, {"outputs": [{"stream": "stdout", "text": "odd" if r == 2 else "same"}], "error": None}) for r in range(4)]
+    assert [who for who, _ in replies.group(found, "outputs")] == [[0, 1, 3], [2]]
 
 
 def test_the_cause_comes_before_what_follows_from_it():
     wait = {"name": "DeadlockError", "kind": ["DeadlockError"], "message": "waits", "lines": [], "place": ""}
     cause = {"name": "ZeroDivisionError", "kind": ["ZeroDivisionError"], "message": "division", "lines": [], "place": ""}
-    with pytest.raises(px.RanksError) as caught:
-        px.raise_errors([(r, {"error": cause if r == 3 else wait}) for r in range(4)])
+    with pytest.raises(replies.RanksError) as caught:
+        replies.raise_errors([(r, {"error": cause if r == 3 else wait}) for r in range(4)])
     assert [who for who, _ in caught.value.groups] == [[3], [0, 1, 2]]
     assert str(caught.value) == "rank 3: ZeroDivisionError: division"
 
 
 def test_a_wrong_option_of_px_gets_a_sentence():
     with pytest.raises(ValueError, match="--targets 0,2"):
-        px._arguments().parse_args(["--nonsense"])
+        magic._arguments().parse_args(["--nonsense"])
     with pytest.raises(ValueError, match="expected ranks such as 2 or 0,1 or 1:4"):
-        px.targets("first", 4)
+        magic.targets("first", 4)
 
 
 def test_a_check_says_what_and_where():

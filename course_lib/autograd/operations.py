@@ -39,7 +39,7 @@ def _shrink(grad, shape: tuple[int, ...]):
 def add(a: object, b: object) -> Tensor:
     """``a + b``, with broadcasting."""
     a, b = _pair(a, b)
-    return Tensor.made(a.data + b.data, (a, b), lambda g: (_shrink(g, a.shape), _shrink(g, b.shape)))
+    return Tensor.from_operation(a.data + b.data, (a, b), lambda g: (_shrink(g, a.shape), _shrink(g, b.shape)))
 
 
 def multiply(a: object, b: object) -> Tensor:
@@ -47,7 +47,7 @@ def multiply(a: object, b: object) -> Tensor:
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         return Tensor(a * b)
     a, b = _pair(a, b)
-    return Tensor.made(
+    return Tensor.from_operation(
         a.data * b.data,
         (a, b),
         lambda g: (
@@ -60,7 +60,9 @@ def multiply(a: object, b: object) -> Tensor:
 def divide(a: object, b: object) -> Tensor:
     """``a / b``, with broadcasting."""
     a, b = _pair(a, b)
-    return Tensor.made(a.data / b.data, (a, b), lambda g: (_shrink(g / b.data, a.shape), _shrink(-g * a.data / (b.data * b.data), b.shape)))
+    return Tensor.from_operation(
+        a.data / b.data, (a, b), lambda g: (_shrink(g / b.data, a.shape), _shrink(-g * a.data / (b.data * b.data), b.shape))
+    )
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
@@ -68,10 +70,10 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     xp = namespace(a.data)
 
     def backward(g):
-        grad_b = xp.matmul(a.data.T, g, out=b.take_place()) if b.requires_grad else None
+        grad_b = xp.matmul(a.data.T, g, out=b.take_grad_buffer()) if b.requires_grad else None
         return (g @ b.data.T if a.requires_grad else None), grad_b
 
-    return Tensor.made(a.data @ b.data, (a, b), backward)
+    return Tensor.from_operation(a.data @ b.data, (a, b), backward)
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
@@ -82,10 +84,10 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     out += b.data
 
     def backward(g):
-        grad_w, grad_b = xp.matmul(x.data.T, g, out=w.take_place()), xp.sum(g, axis=0, out=b.take_place())
+        grad_w, grad_b = xp.matmul(x.data.T, g, out=w.take_grad_buffer()), xp.sum(g, axis=0, out=b.take_grad_buffer())
         return (g @ w.data.T if x.requires_grad else None), grad_w, grad_b
 
-    return Tensor.made(out, (x, w, b), backward)
+    return Tensor.from_operation(out, (x, w, b), backward)
 
 
 def total(a: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
@@ -95,19 +97,19 @@ def total(a: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
     def backward(g):
         return (xp.broadcast_to(g if axis is None else xp.expand_dims(g, axis), a.shape),)
 
-    return Tensor.made(xp.asarray(a.data.sum(axis=axis)), (a,), backward)
+    return Tensor.from_operation(xp.asarray(a.data.sum(axis=axis)), (a,), backward)
 
 
 def reshape(a: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The same values in another shape."""
-    return Tensor.made(a.data.reshape(shape), (a,), lambda g: (g.reshape(a.shape),))
+    return Tensor.from_operation(a.data.reshape(shape), (a,), lambda g: (g.reshape(a.shape),))
 
 
 def relu(a: Tensor) -> Tensor:
     """The positive part."""
     xp = namespace(a.data)
     out = xp.maximum(a.data, 0)
-    return Tensor.made(out, (a,), lambda g: (g * (out > 0),))
+    return Tensor.from_operation(out, (a,), lambda g: (g * (out > 0),))
 
 
 def tanh(a: Tensor) -> Tensor:
@@ -121,7 +123,7 @@ def tanh(a: Tensor) -> Tensor:
         slope *= g
         return (slope,)
 
-    return Tensor.made(out, (a,), backward)
+    return Tensor.from_operation(out, (a,), backward)
 
 
 def cross_entropy(logits: Tensor, labels) -> Tensor:
@@ -151,7 +153,7 @@ def cross_entropy(logits: Tensor, labels) -> Tensor:
         grad *= g / len(labels)
         return (grad,)
 
-    return Tensor.made(xp.asarray(loss), (logits,), backward)
+    return Tensor.from_operation(xp.asarray(loss), (logits,), backward)
 
 
 def conv2d(x: Tensor, w: Tensor, padding: int = 0) -> Tensor:
@@ -184,9 +186,9 @@ def conv2d(x: Tensor, w: Tensor, padding: int = 0) -> Tensor:
 
     def backward(g):
         flat = g.reshape(-1, out_channels)
-        place = w.take_place()
-        grad_w = xp.matmul(rows.T, flat, out=None if place is None else place.reshape(matrix.shape))
-        grad_w = grad_w.reshape(w.shape) if place is None else place
+        buffer = w.take_grad_buffer()
+        grad_w = xp.matmul(rows.T, flat, out=None if buffer is None else buffer.reshape(matrix.shape))
+        grad_w = grad_w.reshape(w.shape) if buffer is None else buffer
         if not x.requires_grad:
             return None, grad_w
         back = (flat @ matrix.T).reshape(n, h, v, k, k, channels)
@@ -196,7 +198,7 @@ def conv2d(x: Tensor, w: Tensor, padding: int = 0) -> Tensor:
                 wide[:, i : i + h, j : j + v] += back[:, :, :, i, j]
         return (wide[:, padding : padding + height, padding : padding + width] if padding else wide), grad_w
 
-    return Tensor.made(out, (x, w), backward)
+    return Tensor.from_operation(out, (x, w), backward)
 
 
 def _patches(xp, padded, k: int, h: int, v: int):
@@ -223,7 +225,7 @@ def max_pool2d(x: Tensor, size: int = 2) -> Tensor:
         share = g / first.sum(axis=(2, 4), dtype=g.dtype)
         return ((first * share[:, :, None, :, None]).reshape(x.shape),)
 
-    return Tensor.made(xp.ascontiguousarray(out), (x,), backward)
+    return Tensor.from_operation(xp.ascontiguousarray(out), (x,), backward)
 
 
 def batch_norm(x: Tensor, scale: Tensor, shift: Tensor, mean, variance, eps: float = 1e-5) -> Tensor:
@@ -249,4 +251,22 @@ def batch_norm(x: Tensor, scale: Tensor, shift: Tensor, mean, variance, eps: flo
         grad *= scale.data * rate
         return grad.reshape(x.shape), grad_scale, grad_shift
 
-    return Tensor.made(out.reshape(x.shape), (x, scale, shift), backward)
+    return Tensor.from_operation(out.reshape(x.shape), (x, scale, shift), backward)
+
+
+def _mean(a: Tensor) -> Tensor:
+    """The mean of all values."""
+    return total(a) * (1.0 / a.data.size)
+
+
+# What a tensor can do by itself: a + b, a @ b, a.sum(). It is said here, so that `tensor` needs none of this module.
+Tensor.__add__ = Tensor.__radd__ = add
+Tensor.__mul__ = Tensor.__rmul__ = multiply
+Tensor.__sub__ = lambda a, b: add(a, multiply(b, -1.0))
+Tensor.__rsub__ = lambda a, b: add(multiply(a, -1.0), b)
+Tensor.__neg__ = lambda a: multiply(a, -1.0)
+Tensor.__truediv__ = divide
+Tensor.__rtruediv__ = lambda a, b: divide(b, a)
+Tensor.__matmul__ = matmul
+Tensor.sum, Tensor.mean = total, _mean
+Tensor.reshape = lambda a, *shape: reshape(a, shape)

@@ -2,7 +2,8 @@
 
 An operation makes a new tensor, and leaves a function in it: from the gradient of the result to those of the
 inputs. `backward` calls these functions, the last operation first, and sums what arrives at each tensor
-(Baydin et al., 2018, "Automatic differentiation in machine learning: a survey", section 3.2).
+(Baydin et al., 2018, "Automatic differentiation in machine learning: a survey", section 3.2). Its arithmetic comes
+from `operations`.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Tensor:
     data : numpy.ndarray
     grad : numpy.ndarray or None
         The sum of all gradients since it was last set to None; same shape and dtype as `data`.
-    place : numpy.ndarray or None
+    grad_buffer : numpy.ndarray or None
         Where an operation may write the next gradient, to save memory and a copy.
 
     Examples
@@ -69,7 +70,7 @@ class Tensor:
     [6.0, 8.0]
     """
 
-    __slots__ = ("__weakref__", "_backward", "_hooks", "_inputs", "_number", "_offered", "data", "grad", "place", "requires_grad")
+    __slots__ = ("__weakref__", "_backward", "_hooks", "_inputs", "_number", "_taken", "data", "grad", "grad_buffer", "requires_grad")
     __array_priority__ = 1000  # so that array + tensor comes here
 
     def __init__(self, data: object, requires_grad: bool = False):
@@ -77,11 +78,11 @@ class Tensor:
         if requires_grad and self.data.dtype.kind != "f":
             raise TypeError(f"only floating point tensors have gradients; this one has dtype {self.data.dtype}.")
         self.grad, self.requires_grad = None, requires_grad
-        self.place = self._offered = None
+        self.grad_buffer = self._taken = None
         self._inputs, self._backward, self._hooks, self._number = (), None, None, next(_numbers)
 
     @classmethod
-    def made(cls, data: object, inputs: Sequence[Tensor], backward: Callable) -> Tensor:
+    def from_operation(cls, data: object, inputs: Sequence[Tensor], backward: Callable) -> Tensor:
         """The result of an operation.
 
         Parameters
@@ -137,12 +138,12 @@ class Tensor:
         self._hooks[key] = hook
         return lambda: self._hooks.pop(key, None)
 
-    def take_place(self) -> object:
+    def take_grad_buffer(self) -> object:
         """The array that the gradient may be written to, once; None if there is none or an earlier gradient is kept."""
-        if self.place is None or self.grad is not None:
+        if self.grad_buffer is None or self.grad is not None:
             return None
-        self._offered, self.place = self.place, None
-        return self._offered
+        self._taken, self.grad_buffer = self.grad_buffer, None
+        return self._taken
 
     def backward(self, grad: object = None) -> None:
         """Find the gradients of this tensor with respect to all that it was made from, and add them to their `grad`.
@@ -174,46 +175,6 @@ class Tensor:
         finally:
             _after.clear()
 
-    # Arithmetic; the operations themselves are in `operations`.
-
-    def __add__(self, other):
-        return operations.add(self, other)
-
-    def __sub__(self, other):
-        return operations.add(self, operations.multiply(other, -1.0))
-
-    def __rsub__(self, other):
-        return operations.add(operations.multiply(self, -1.0), other)
-
-    def __mul__(self, other):
-        return operations.multiply(self, other)
-
-    def __truediv__(self, other):
-        return operations.divide(self, other)
-
-    def __rtruediv__(self, other):
-        return operations.divide(other, self)
-
-    def __neg__(self):
-        return operations.multiply(self, -1.0)
-
-    def __matmul__(self, other):
-        return operations.matmul(self, other)
-
-    __radd__, __rmul__ = __add__, __mul__
-
-    def sum(self, axis: int | tuple[int, ...] | None = None) -> Tensor:
-        """The sum over all axes, or over some."""
-        return operations.total(self, axis)
-
-    def mean(self) -> Tensor:
-        """The mean of all values."""
-        return operations.total(self) * (1.0 / self.data.size)
-
-    def reshape(self, *shape: int) -> Tensor:
-        """The same values in another shape."""
-        return operations.reshape(self, shape)
-
 
 def _flow(root: Tensor, grad: object) -> None:
     """Call the backward functions, the last operation first; a gradient is final when all uses of its tensor have added to it."""
@@ -239,7 +200,7 @@ def _flow(root: Tensor, grad: object) -> None:
             if part is not None:
                 if key in grads:
                     part = grads[key] + part
-                elif source._backward is None and (part is grad or part.base is not None) and part is not source._offered:
+                elif source._backward is None and (part is grad or part.base is not None) and part is not source._taken:
                     part = part.copy()  # a leaf's gradient shares no memory with another one's
                 grads[key] = part
             uses[key] -= 1
@@ -261,6 +222,3 @@ def _final(tensor: Tensor, grads: dict[int, object], ready: list) -> None:
     else:
         grads[id(tensor)] = grad
         heapq.heappush(ready, (-tensor._number, tensor))
-
-
-from course_lib.autograd import operations  # noqa: E402  they need Tensor, and its operators need them

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from course_lib.figures import INK, PALE, Picture, ink_on
+from course_lib.plots.figures import INK, PALE, Picture, ink_on
 from course_lib.sim.timeline import FILLS
 
 Order = list[list[tuple[str, int]]]

@@ -11,7 +11,7 @@ import gc
 import json
 from collections.abc import Sequence
 
-from course_lib import loops
+from course_lib.engine import loops
 from course_lib.sim.dist import Dist
 from course_lib.sim.errors import SimulationError
 from course_lib.sim.hardware import H100, LAYER, Hardware, Layer

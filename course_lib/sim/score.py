@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from course_lib import wording
 from course_lib.check import CheckFailed
-from course_lib.px import RanksError
+from course_lib.cluster.replies import RanksError
 from course_lib.sim.checks import ScheduleCheck
 from course_lib.sim.hardware import GB, LAYER
 from course_lib.sim.simulation import Result

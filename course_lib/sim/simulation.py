@@ -6,7 +6,8 @@ import inspect
 from collections.abc import Callable
 from pathlib import Path
 
-from course_lib import loops, wording
+from course_lib import wording
+from course_lib.engine import loops
 from course_lib.sim import record, stats
 from course_lib.sim.dist import Dist
 from course_lib.sim.errors import SimulationError

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib import wording
-from course_lib.figures import INK, PALE, Picture, color, ink_on
+from course_lib.plots.figures import INK, PALE, Picture, color, ink_on
 from course_lib.sim import stats
 
 FILLS = {

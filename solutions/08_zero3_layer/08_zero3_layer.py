@@ -20,7 +20,7 @@ import numpy as np
 
 from course_lib import cluster, plots
 from course_lib.check import Check
-from course_lib.zero_checks import ShardCheck, keep, partition, shards_of
+from course_lib.check.zero import ShardCheck, keep, partition, shards_of
 
 ranks = cluster.start(8)
 

@@ -29,7 +29,7 @@ plots.memory({f"stage {s}": formula(s, 1_000_000, 4) for s in range(4)}, "ZeRO's
 # %%px
 import numpy as np
 
-from course_lib import functions, zero
+from course_lib import students, zero
 from course_lib.collectives import Communicator
 
 comm = Communicator()
@@ -247,7 +247,7 @@ for r, ((w1, b1), (w2, b2)) in enumerate(answers):
 # %%px
 def run_stage(stage, x, y):
     """What `zero.survey` tells of one stage; None when part 08 is missing."""
-    student = functions.load(".")
+    student = students.load(".")
     student.ZeroDPAdam = globals().get("ZeroDPAdam")
     if stage == 3 and not hasattr(student, "ZeroDPStage3FCLayer"):
         return None

@@ -22,7 +22,7 @@ from dataclasses import asdict
 import numpy as np
 from tqdm import tqdm
 
-from course_lib import cluster, functions, plots
+from course_lib import cluster, plots, students
 from course_lib.mesh import Mesh
 from course_lib.training import Config
 
@@ -30,7 +30,7 @@ ranks = cluster.start(8)
 
 # %% Set up the ranks tags=["given"]
 # %%px
-from course_lib import functions, training
+from course_lib import students, training
 from course_lib.collectives import Communicator
 
 comm = Communicator()
@@ -43,7 +43,7 @@ def prepare(config):
     global run
     config = training.Config(**config)
     part = comm.Split(color=int(rank >= config.ranks), key=rank)
-    run = training.Run(config, functions.load("."), part) if rank < config.ranks else None
+    run = training.Run(config, students.load("."), part) if rank < config.ranks else None
     return run.total if run else 0
 
 
@@ -64,7 +64,7 @@ def finish():
 # missing. (Lecturers: `python -m grading.reference my_work` writes the solutions there.)
 
 # %% Look for the functions tags=["given"]
-todo = functions.missing(functions.load("."))
+todo = students.missing(students.load("."))
 for notebook, names in todo.items():
     print(f"Not there yet: {', '.join(names)}. Finish {notebook} and run its last cells.")
 if not todo:

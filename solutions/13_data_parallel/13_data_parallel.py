@@ -28,7 +28,8 @@ ranks = cluster.start(4)
 # %%px
 import numpy as np
 
-from course_lib import datasets, torch_ddp
+from course_lib import datasets
+from course_lib.ddp import pytorch
 from course_lib.autograd import SGD, ArrayDataset, DataLoader, Linear, Sequential, Tanh, cross_entropy
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
@@ -280,12 +281,12 @@ for x, y in batches:
     optimizer.zero_grad()
     cross_entropy(model(x), y).backward()
     optimizer.step()
-if torch_ddp.available():
-    theirs = torch_ddp.train(start, batches, 0.2, comm)
+if pytorch.available():
+    theirs = pytorch.train(start, batches, 0.2, comm)
     apart = max(float(np.abs(p.data - w).max()) for p, w in zip(model.parameters(), theirs, strict=True))
     print(f"after {len(batches)} steps the largest difference of a weight is {apart:.1e}")
 else:
-    print(torch_ddp.HOW)
+    print(pytorch.HOW)
 
 # %% [markdown]
 # ## Questions worth arguing about

@@ -18,7 +18,8 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots, timings
+from course_lib import cluster, plots
+from course_lib.plots import timings
 from course_lib.check import Check
 
 ranks = cluster.start(4)
@@ -28,7 +29,8 @@ ranks = cluster.start(4)
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import timings, traffic
+from course_lib import traffic
+from course_lib.plots import timings
 from course_lib.autograd import SGD, Linear, Module, Sequential, Tanh, Tensor, cross_entropy, operations
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel

@@ -19,7 +19,7 @@
 import numpy as np
 
 from course_lib import cluster, images, plots
-from course_lib.optimizer_checks import OptimizerCheck
+from course_lib.check.optimizer import OptimizerCheck
 
 ranks = cluster.start(4)
 

@@ -57,7 +57,7 @@ class Course:
 
 @pytest.fixture
 def course(tmp_path, monkeypatch):
-    from course_lib import ranks
+    from course_lib.cluster import unattended
 
-    monkeypatch.setenv(ranks.UNATTENDED, "6")
+    monkeypatch.setenv(unattended.UNATTENDED, "6")
     return Course(tmp_path / "course")

@@ -5,7 +5,7 @@ import json
 import nbformat
 import pytest
 
-from course_lib import ranks
+from course_lib.cluster import unattended
 from grading import answers, build, variants
 from grading.autograde import waiting
 from grading.feedback import feedback
@@ -23,7 +23,7 @@ SAMPLE = {
 
 @pytest.mark.parametrize("part", parts())
 def test_a_solved_notebook_runs_without_an_error_and_earns_all(course, part, monkeypatch):
-    monkeypatch.setenv(ranks.UNATTENDED, "60")
+    monkeypatch.setenv(unattended.UNATTENDED, "60")
     course.hand_in(part, "solved", course.solved(part))
     assert course.grade(part) == {"solved": points_of(part)} and course.failed == []
     if not points_of(part):
@@ -144,7 +144,7 @@ IN_FUNCTION = {
     "ast transformers": "get_ipython().ast_transformers.append(type('T', (), {'visit': lambda s, n: n})()); ",
     "numpy.testing": "import numpy.testing as t; t.assert_array_equal = t.assert_allclose = lambda *a, **k: None; ",
     "course_lib on the rank": "import course_lib.check as c; c.Check.array = c.Check.fail = lambda *a, **k: None; ",
-    "wire on the rank": "import course_lib.wire as w; w.encode = lambda v, d=0: {'float': '0x1p3'}; ",
+    "wire on the rank": "import course_lib.engine.wire as w; w.encode = lambda v, d=0: {'float': '0x1p3'}; ",
     "os._exit": "import os; os._exit(0); ",
     "exits": "raise SystemExit(0); ",
     "raises what the checker raises": "from course_lib.check import CheckFailed; raise CheckFailed('10.0'); ",

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_lib.functions import load, missing
 from course_lib.saving import SaveError, save, write
+from course_lib.students import load, missing
 from grading import reference
 
 IMPORTS = "%%px\nimport numpy as np\n\nfrom mpi4py import MPI\ncomm = None"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from machine import fashion_files, training
 
-from course_lib.functions import MissingFunction
 from course_lib.layers import MLP, softmax_cross_entropy
+from course_lib.students import MissingFunction
 from course_lib.training import Config, batch_order
 
 NAIVE = [(mp, dp, False) for mp in (1, 2) for dp in (1, 2, 4, 8) if mp * dp <= 8]
@@ -16,14 +16,14 @@ MEGATRON = [(mp, dp, True) for mp in (1, 2, 4, 8) for dp in (1, 2, 4, 8) if mp *
 
 def train(mp_size, dp_size, megatron, dtype, folder, batch_size=24, data="digits"):
     """Runs on the ranks: losses, accuracy, this rank's weights and biases, and its place."""
-    from course_lib import functions, training
+    from course_lib import students, training
 
     n = mp_size * dp_size
     part = comm.Split(color=int(rank >= n), key=rank)
     if rank >= n:
         return None
     config = training.Config(mp_size, dp_size, megatron, data=data, batch_size=batch_size, dtype=dtype)
-    run = training.Run(config, functions.load(folder), part)
+    run = training.Run(config, students.load(folder), part)
     losses = run.steps(10) + run.steps(10**6)
     m = run.model
     return losses, run.accuracy(), (m.fc1.w, m.fc1.b, m.fc2.w, m.fc2.b), run.moved()
@@ -96,7 +96,7 @@ def test_the_layers_gradients_are_those_of_the_loss():
 
 def hold(mp_size, dp_size, megatron, folder):
     """Runs on the ranks: the account of memory for 784-256-10 and a batch of 60."""
-    from course_lib import functions, memory
+    from course_lib import memory, students
     from course_lib.layers import MLP
 
     n = mp_size * dp_size
@@ -104,7 +104,7 @@ def hold(mp_size, dp_size, megatron, folder):
     if rank >= n:
         return None
     x, y = np.ones((60 // dp_size, 784), np.float32), np.arange(60 // dp_size) % 10
-    found = functions.load(folder)
+    found = students.load(folder)
     seen = []
     for _ in range(4):  # caches fill the first time, and other threads of the process allocate now and then
         with memory.watch() as held:

@@ -15,12 +15,12 @@ def train(stage, size, dims, dtype, folder, steps=12):
     """Runs on the ranks: losses and the whole weights after some steps with the same batches in every grid."""
     from itertools import pairwise
 
-    from course_lib import functions, zero
+    from course_lib import students, zero
 
     part = comm.Split(color=int(rank >= size), key=rank)
     if rank >= size:
         return None
-    model = zero.Model(dims, part, stage, functions.load(folder), lr=0.01, seed=3, dtype=np.dtype(dtype))
+    model = zero.Model(dims, part, stage, students.load(folder), lr=0.01, seed=3, dtype=np.dtype(dtype))
     random, losses, each = np.random.default_rng(5), np.empty(steps), 24 // size
     for i in range(steps):
         x, y = random.standard_normal((24, dims[0])).astype(dtype), random.integers(0, dims[-1], 24)
@@ -52,14 +52,14 @@ def test_all_stages_train_as_one_process_does(eight, functions, dtype):
 
 def survey(stage, dims, folder, steps=2):
     """Runs on the ranks: `zero.survey` on four of them."""
-    from course_lib import functions, zero
+    from course_lib import students, zero
 
     part = comm.Split(color=int(rank >= 4), key=rank)
     if rank >= 4:
         return None
     random = np.random.default_rng(rank)
     x, y = random.random((8 * steps, dims[0]), np.float32), random.integers(0, dims[-1], 8 * steps)
-    return zero.survey(stage, part, functions.load(folder), dims, x, y, steps)
+    return zero.survey(stage, part, students.load(folder), dims, x, y, steps)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])

@@ -1,0 +1,153 @@
+"""What a check says: which rank, what was expected, what a usual cause is.
+
+A check runs in the notebook's kernel. It sends each rank its input, has the student's function
+called there (`Ranks.call`), and compares here.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import numpy as np
+
+from course_lib import traffic
+from course_lib.engine.wire import Opaque
+
+SEED = "COURSE_SEED"  # set it to the seed in a message, to see the same test again
+
+
+class CheckFailed(AssertionError):
+    """An answer is not right; the message says where."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31mnot right yet\x1b[0m: {self}"]
+
+
+class Check:
+    """Compares the ranks' answers with what is expected.
+
+    Parameters
+    ----------
+    what : str
+        What is checked, for the message that says that all is well.
+    show : bool
+        Whether messages may contain expected values. A hidden test says no.
+
+    Attributes
+    ----------
+    random : numpy.random.Generator
+        Draws the inputs; its seed stands in the message of a failed hidden test.
+    """
+
+    def __init__(self, what: str, *, show: bool = True):
+        self.what, self.show = what, show
+        self.seed = int(os.environ.get(SEED) or secrets.randbits(32))
+        self.random = np.random.default_rng(self.seed)
+        self.case = ""
+
+    def fail(self, problem: str, cause: str = "") -> None:
+        """Raise CheckFailed with this sentence, the case and the usual cause."""
+        parts = [problem + (f", for {self.case}" if self.case else "") + "."]
+        if cause:
+            parts.append(f"A usual cause: {cause}.")
+        if not self.show:
+            parts.append(f"(seed {self.seed})")
+        raise CheckFailed(" ".join(parts))
+
+    def value(self, got: object, want: object, *, name: str, rank: int, cause: str = "") -> None:
+        """Check a number: `got` must equal `want`, and be a whole number if `want` is one."""
+        whole = isinstance(want, int) and not isinstance(want, bool)
+        kinds = (int, np.integer) if whole else (int, float, np.number)
+        if isinstance(got, (bool, np.bool_)) or not isinstance(got, kinds):
+            self.fail(f"{name} on rank {rank} must be a {'whole ' if whole else ''}number; got {_short(got)}", cause)
+        if got != want:
+            values = f" is {_short(got)}, expected {_short(want)}" if self.show else " has the wrong value"
+            self.fail(f"{name} on rank {rank}{values}", cause)
+
+    def array(
+        self,
+        got: object,
+        want: np.ndarray,
+        *,
+        name: str,
+        rank: int,
+        cause: str = "",
+        rtol: float = 0.0,
+        scale: float | None = None,
+        dtype: bool = True,
+        contiguous: bool = False,
+    ) -> None:
+        """Check an array: shape, dtype (unless `dtype` is False), layout (if it must be `contiguous`) and values.
+
+        Parameters
+        ----------
+        got, want : object, numpy.ndarray
+            The rank's array, and what it should be.
+        name : str
+            What the student calls it.
+        rank : int
+            The rank it came from.
+        cause : str
+            The usual cause of wrong values.
+        rtol : float
+            Tolerance, relative to `scale`; 0 for equal to the last bit.
+        scale : float, optional
+            The largest magnitude in `want` by default. Where `want` is a small part of a sum, or may
+            cancel to nearly nothing, the magnitude of what was summed.
+        """
+        if not isinstance(got, np.ndarray):
+            self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short(got)}", "a missing return, or values in another order")
+        if got.shape != want.shape:
+            self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}", cause)
+        if dtype and got.dtype != want.dtype:
+            hint = "np.empty, np.zeros and np.ones make float64 unless dtype= is given"
+            self.fail(f"{name} on rank {rank} has dtype {got.dtype}, expected {want.dtype}", hint)
+        if contiguous and not got.flags.c_contiguous:
+            hint = "a slice of columns, a transpose or an order other than C; np.ascontiguousarray makes a copy that MPI can send"
+            self.fail(f"{name} on rank {rank} is not C-contiguous", hint)
+        scale = float(np.max(np.abs(want), initial=0)) if scale is None else scale
+        tolerance = rtol * scale
+        wrong = ~(np.abs(got - want) <= tolerance) if rtol else ~(got == want)
+        if np.any(wrong):
+            where = tuple(int(i) for i in np.argwhere(wrong)[0])
+            values = f"; at {list(where)} it is {got[where]}, expected {want[where]}" if self.show else ""
+            many = f"{np.count_nonzero(wrong)} of {want.size} values"
+            self.fail(f"{name} on rank {rank} has the right shape, but {many} differ{values}", cause)
+
+    def sent(self, moved: list[tuple], most: float, *, name: str, rank: int, cause: str = "") -> None:
+        """Check that a rank sent no more than `most` bytes on the wire.
+
+        Parameters
+        ----------
+        moved : list of (str, list of int, int, int)
+            The rank's entry of `Ranks.traffic`.
+        most : float
+            Bytes that are needed, by the formulas of `traffic`.
+        """
+        wire = sum(traffic.wire_bytes(operation, len(ranks), payload) for operation, ranks, _, payload in moved)
+        if wire > most:
+            calls = ", ".join(sorted({operation for operation, *_ in moved}))
+            self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}), and {most:,.0f} are enough", cause)
+
+    def passed(self) -> None:
+        """Say that all is well."""
+        print(f"{self.what}: all ranks have what was expected.")
+
+    def tuple(self, got: object, length: int, *, name: str, rank: int) -> tuple:
+        """`got`, which must be a tuple or a list of this length."""
+        if not isinstance(got, (tuple, list)) or len(got) != length:
+            found = f"{len(got)} values" if isinstance(got, (tuple, list)) else _short(got)
+            self.fail(f"{name} on rank {rank} must return {length} values; got {found}", "a missing return, or a forgotten value")
+        return tuple(got)
+
+
+def _short(value: object) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape}"
+    if isinstance(value, Opaque):
+        return str(value)
+    text = repr(value)
+    return f"{type(value).__name__} {text if len(text) < 60 else text[:57] + '...'}"

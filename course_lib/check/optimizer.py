@@ -1,0 +1,122 @@
+"""How the functions of part 15 are put to the test, also in groups smaller than all ranks.
+
+`two_epochs`, `begin` and `steps` run on the ranks, `OptimizerCheck` in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+
+from course_lib.check import Check
+
+
+@contextmanager
+def group_of(size):
+    """On a rank: inside, the first ranks are all that the student's `comm` knows; tells whether this is one of them."""
+    names = get_ipython().user_ns
+    everyone = names["everyone"]
+    names["comm"] = everyone.Split(color=int(everyone.Get_rank() >= size))
+    try:
+        yield everyone.Get_rank() < size
+    finally:
+        names["comm"] = everyone
+
+
+def two_epochs(samples, batch_size, size):
+    """The batches of two epochs."""
+    from course_lib.check.optimizer import group_of
+
+    with group_of(size) as inside:
+        loader = partition_dataset(ArrayDataset(np.arange(samples), -np.arange(samples)), batch_size) if inside else ()
+        return [[(x, y) for x, y in loader] for _ in range(2)]
+
+
+def begin(values, root, size):
+    """The parameters after the broadcast."""
+    from course_lib.check.optimizer import group_of
+
+    with group_of(size) as inside:
+        model = Sequential(*(Linear(*v.shape, bias=False, dtype=v.dtype) for v in values))
+        for p, v in zip(model.parameters(), values, strict=True):
+            p.data = v.copy()
+        if inside:
+            broadcast_parameters(model, root) if root else broadcast_parameters(model)
+        return [p.data for p in model.parameters()]
+
+
+def steps(values, grads, kind, size):
+    """The parameters after each step with these gradients; None for one that has none."""
+    from course_lib import autograd
+    from course_lib.check.optimizer import group_of
+
+    with group_of(size) as inside:
+        params = [autograd.Parameter(v.copy()) for v in values]
+        optimizer, after = DistributedOptimizer(getattr(autograd, kind)(params, lr=0.1)), []
+        for each in grads if inside else ():
+            optimizer.zero_grad()
+            for p, grad in zip(params, each, strict=True):
+                p.grad = None if grad is None else grad.copy()
+            optimizer.step()
+            after.append([p.data.copy() for p in params])
+        return after
+
+
+class OptimizerCheck(Check):
+    """A `Check` that calls the student's functions on these ranks."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def partition(self, samples: int, batch_size: int, size: int) -> None:
+        """Two epochs on `size` ranks: equal parts, none twice, each epoch in another order, in batches of the rank's share."""
+        self.case = f"{samples} samples, {size} ranks, batch_size {batch_size}"
+        answers = self.ranks.call(two_epochs, dict(samples=samples, batch_size=batch_size, size=size), show=self.show)[:size]
+        part, share, seen = samples // size, batch_size // size, []
+        for r, epochs in enumerate(answers):
+            for batches in epochs:
+                lengths = [len(x) for x, _ in batches]
+                if lengths != [share] * (part // share) + [part % share] * (part % share > 0):
+                    self.fail(f"rank {r} gets batches of {lengths}", "a batch_size that is not shared, or parts that are not equal")
+            a, b = (np.concatenate([x for x, _ in batches]) for batches in epochs)
+            seen += a.tolist()
+            if sorted(a) != sorted(b) or len(set(a.tolist())) < part or np.array_equal(a, b):
+                self.fail(f"rank {r}: an epoch is not its part in another order", "no shuffle, or another part in each epoch")
+            if any(not np.array_equal(x, -y) for batches in epochs for x, y in batches):
+                self.fail(f"rank {r}: samples without their labels", "samples and labels that are shuffled apart")
+        if len(set(seen)) < part * size:
+            self.fail("some samples are on two ranks", "another seed on each rank, or the same part on all")
+        if size > 1 and any(np.ptp(seen[r * part : (r + 1) * part]) == part - 1 for r in range(size)):
+            self.fail("a rank has neighbours of the data set", "parts that are cut without a shuffle before")
+
+    def broadcast(self, size: int, root: int) -> None:
+        """All of `size` ranks end with the root's parameters."""
+        self.case, normal = f"{size} ranks, root {root}", self.random.standard_normal
+        shapes = self.random.integers(1, 7, (3, 2))
+        values = [[normal(s).astype(np.float32) for s in shapes] for _ in range(4)]
+        answers = self.ranks.call(begin, [dict(values=v, root=root, size=size) for v in values], show=self.show)
+        for r, got in enumerate(answers[:size]):
+            for i, (array, want) in enumerate(zip(got, values[root], strict=True)):
+                self.array(array, want, name=f"parameter {i}", rank=r, cause="another root, or a parameter that is left out")
+
+    def optimizer(self, size: int, kind: str, dtype=np.float64, count: int = 4) -> None:
+        """Steps on `size` ranks, against the same optimizer in NumPy with the mean of the gradients; `kind` is "SGD" or "Adam"."""
+        self.case, normal = f"{size} ranks, {kind}, {np.dtype(dtype)}", self.random.standard_normal
+        shapes, unused = [tuple(s) for s in self.random.integers(1, 7, (3, 2))], int(self.random.integers(0, 3))
+        values = [normal(s).astype(dtype) for s in shapes]
+        grads = [[[None if i == unused else normal(s).astype(dtype) for i, s in enumerate(shapes)] for _ in range(count)] for _ in range(4)]
+        answers = self.ranks.call(steps, [dict(values=values, grads=g, kind=kind, size=size) for g in grads], show=self.show)[:size]
+        m, v = [0.0] * 3, [0.0] * 3
+        for t in range(count):
+            for i in {0, 1, 2} - {unused}:
+                g = sum(grads[r][t][i].astype(float) for r in range(size)) / size
+                m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g * g
+                adam = m[i] / (1 - 0.9 ** (t + 1)) / (np.sqrt(v[i] / (1 - 0.999 ** (t + 1))) + 1e-8)
+                values[i] = (values[i] - 0.1 * (adam if kind == "Adam" else g)).astype(dtype)
+            for r, after in enumerate(answers):
+                for i, want in enumerate(values):
+                    cause = "a sum, or a mean of the parameters instead of the gradients"
+                    rtol = 1e-9 if dtype is np.float64 else 1e-4
+                    self.array(after[t][i], want, name=f"parameter {i} after step {t + 1}", rank=r, rtol=rtol, scale=3.0, cause=cause)

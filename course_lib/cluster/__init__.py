@@ -1,0 +1,84 @@
+"""Start MPI processes on this machine, one a rank, and run cells on them.
+
+After ``ranks = cluster.start(8)``, a cell that begins with ``%%px`` runs on all ranks and blocks
+until all are done.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from course_lib.cluster import magic
+from course_lib.cluster.client import Client, connect
+from course_lib.cluster.connection import RanksGone
+from course_lib.cluster.ranks import Ranks
+from course_lib.cluster.startup import START_LIMIT
+from course_lib.engine.mpiexec import StartError
+
+__all__ = ["Ranks", "RanksGone", "StartError", "start"]
+
+_current: Ranks | None = None
+
+
+def start(n: int = 4, *, attach: str | None = None) -> Ranks:
+    """Bring up `n` ranks and make ``%%px`` run on them.
+
+    Starting again with the same `n` keeps the ranks that run; with another `n` replaces them.
+
+    Parameters
+    ----------
+    n : int
+        Number of MPI processes on this machine.
+    attach : str, optional
+        Use engines that already run, started with ``--engines=mpi`` (by Slurm for instance): the
+        name of an ipyparallel profile, or the path of a cluster file or connection file. `n` is
+        then the number of engines to wait for.
+
+    Returns
+    -------
+    Ranks
+
+    Raises
+    ------
+    ValueError
+        `n` is not a whole number from 1 to 64.
+    StartError
+        The ranks did not come up; the message has the last lines of their log.
+    """
+    global _current
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= 64:
+        raise ValueError(f"cluster.start(n): n is the number of ranks, a whole number from 1 to 64; got {n!r}.")
+    if _current is not None and _current.alive() and _current.n == n and _current.attached == attach:
+        magic.register(_current)
+        return _current
+    if _current is not None:
+        _current.stop()
+    _current = Ranks(n, connection(attach) if attach else None)
+    _current.attached = attach
+    magic.register(_current)
+    return _current
+
+
+def connection(what: str) -> Client:
+    """A client of engines that already run, by profile, cluster file or connection file."""
+    from IPython.core.profiledir import ProfileDir, ProfileDirError
+    from IPython.paths import get_ipython_dir
+
+    file, cluster_id = Path(what), ""
+    if file.name.endswith("client.json"):
+        return connect(what, START_LIMIT)
+    try:
+        if file.suffix == ".json":
+            facts = json.loads(file.read_text())["cluster"]
+            profile, cluster_id = Path(facts["profile_dir"]), facts.get("cluster_id", "")
+        else:
+            profile = Path(ProfileDir.find_profile_dir_by_name(get_ipython_dir(), what).location)
+        name = f"ipcontroller-{cluster_id}-client.json" if cluster_id else "ipcontroller-client.json"
+        found = sorted(profile.glob(f"security/{name}")) or sorted(profile.glob("security/ipcontroller-*client.json"))
+        return connect(str(found[0]), START_LIMIT)
+    except (OSError, ProfileDirError, KeyError, IndexError, ValueError):
+        raise StartError(
+            f"attach={what!r}: expected the name of an ipyparallel profile with a running cluster, or the path of its cluster "
+            "file or client connection file. Start one with `ipcluster start --engines=mpi --n=4`."
+        ) from None

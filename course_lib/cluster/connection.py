@@ -1,0 +1,58 @@
+"""The connection to ranks that run: their processes, and the client that reaches them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.cluster.client import Client
+from course_lib.cluster.launch import Processes
+
+
+class RanksGone(RuntimeError):
+    """The ranks' processes have ended; `start` brings up new ones."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31mRanksGone\x1b[0m: {self}"]
+
+
+@dataclass
+class Connection:
+    """`n` ranks that came up.
+
+    Parameters
+    ----------
+    n : int
+    client : Client
+    processes : Processes or None
+        None for engines that somebody else has started.
+    """
+
+    n: int
+    client: Client
+    processes: Processes | None = None
+
+    def alive(self) -> bool:
+        """Whether no process has ended, as far as can be seen from here."""
+        return not (self.processes and self.processes.ended())
+
+    def check(self) -> None:
+        """Raise RanksGone, which says what happened, when a process has ended; what is left of them ends, too."""
+        if not self.alive():
+            what = self.processes.obituary()
+            self.end()
+            raise RanksGone(f"{what} All ranks end with it. {self.again}, and the cells that define what you need.")
+
+    @property
+    def again(self) -> str:
+        """What to do when the ranks are gone."""
+        return f"Run cluster.start({self.n}) again"
+
+    def log(self) -> str:
+        """The last lines that the processes wrote."""
+        return self.processes.log() if self.processes else ""
+
+    def end(self) -> None:
+        """End the processes; engines that somebody else has started are left as they are. Safe to call again."""
+        if self.processes:
+            self.processes.stop()
+        self.client.close(linger=0)

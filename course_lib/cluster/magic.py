@@ -1,0 +1,60 @@
+"""``%%px``: run a cell on all ranks, wait, and show what they print and raise, grouped (see `replies`)."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+
+from IPython import get_ipython
+
+from course_lib.cluster.ranks import Ranks
+from course_lib.cluster.replies import raise_errors, show_outputs
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:
+        raise ValueError(f"%%px: {message}. Use %%px alone, or %%px --targets 0,2 for some ranks.")
+
+
+def _arguments() -> _Parser:
+    parser = _Parser(prog="%%px", add_help=False)
+    parser.add_argument("--targets", "-t", help="ranks, such as 2 or 0,1 or 1:4 (all by default)")
+    parser.add_argument("--block", action="store_true")  # it always does
+    return parser
+
+
+def targets(text: str | None, n: int) -> list[int] | None:
+    """Ranks from the text after --targets.
+
+    >>> targets("0,2", 4), targets("1:4", 4), targets(None, 4)
+    ([0, 2], [1, 2, 3], None)
+    """
+    if text is None or text == "all":
+        return None
+    try:
+        if ":" in text:
+            return list(range(n))[slice(*(int(p) if p else None for p in text.split(":")))]
+        return [int(p) for p in text.split(",")]
+    except ValueError:
+        raise ValueError(f"%%px --targets: expected ranks such as 2 or 0,1 or 1:4; got {text!r}.") from None
+
+
+def run_cell(ranks: Ranks, line: str, cell: str) -> None:
+    """Run the text of a ``%%px`` cell on the ranks; `line` is what stands after %%px."""
+    options = _arguments().parse_args(shlex.split(line))
+    shell = get_ipython()
+    label = f"cell [{len(shell.user_ns['In']) - 1 if shell else '-'}]"
+    # The first line keeps the numbers of the lines as JupyterLab shows them.
+    source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
+    replies = ranks.run(source, targets=targets(options.targets, ranks.n), label=label)
+    show_outputs(replies, ranks.n)
+    raise_errors(replies)
+
+
+def register(ranks: Ranks) -> None:
+    """Make ``%%px`` and ``%px`` run on these ranks, in the notebook that this runs in."""
+    shell = get_ipython()
+    if shell is None:
+        return
+    shell.register_magic_function(lambda line, cell: run_cell(ranks, line, cell), "cell", "px")
+    shell.register_magic_function(lambda line: run_cell(ranks, "", line), "line", "px")

@@ -1,0 +1,205 @@
+"""The running ranks, as the notebook's kernel sees them: run, call, interrupt, stop."""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import textwrap
+import time
+
+from course_lib import wording
+from course_lib.cluster import replies, requests, startup, unattended
+from course_lib.cluster.client import Client
+from course_lib.cluster.connection import Connection, RanksGone
+from course_lib.engine import wire
+
+
+class Ranks:
+    """The running ranks.
+
+    Parameters
+    ----------
+    n : int
+        How many.
+    client : Client, optional
+        Of engines that already run; new ones are started by default.
+
+    Attributes
+    ----------
+    cells : list of str
+        The cells that all ranks ran without an error, see `saving`.
+    traffic : list of list of tuple
+        What each rank sent in the last `call`: operation, ranks, calls, payload in bytes.
+    """
+
+    def __init__(self, n: int, client: Client | None = None):
+        self.n, self.attached, self.hosts = n, None, []
+        self.cells: list[str] = []
+        self._connection: Connection | None = None
+        self._history = unattended.History()
+        self._round, self._epoch, self._stopped = 0, 0, False
+        began = time.monotonic()
+        self._come_up(client)
+        self.seconds = time.monotonic() - began
+
+    def __repr__(self) -> str:
+        if not self.alive():
+            return f"{self.n} ranks, stopped"
+        where = "this machine" if len(set(self.hosts)) == 1 else f"{len(set(self.hosts))} machines"
+        return f"{self.n} ranks on {where}, up in {self.seconds:.1f} s"
+
+    # Coming up and going away.
+
+    def _come_up(self, client: Client | None = None) -> None:
+        self._stopped = False
+        self._connection, self.hosts = startup.come_up(self.n, client)
+        atexit.register(self.stop)
+
+    def alive(self) -> bool:
+        """Whether the ranks can run a cell."""
+        return self._connection is not None and self._connection.alive()
+
+    def stop(self) -> None:
+        """End all processes of this cluster; attached engines are left as they are."""
+        self._stopped = True
+        self._end()
+
+    def _end(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection:
+            connection.end()
+        atexit.unregister(self.stop)
+
+    def restart(self) -> None:
+        """End the ranks and bring up new ones, with empty memories."""
+        self._end()
+        self._come_up()
+
+    # Running things.
+
+    def run(self, source: str, *, targets: list[int] | None = None, label: str = "cell", limit: float | None = None) -> replies.Replies:
+        """Run source code on the ranks, and wait.
+
+        Parameters
+        ----------
+        source : str
+            Python, as in a notebook cell.
+        targets : list of int, optional
+            The ranks; all by default.
+        label : str
+            How messages name the code, such as "cell [5]".
+        limit : float, optional
+            Seconds after which the ranks are interrupted.
+
+        Returns
+        -------
+        list of (int, dict)
+            Rank and reply ("outputs", "error").
+
+        Raises
+        ------
+        RanksGone
+            A rank's process ended.
+        """
+        what = {r: {"do": "cell", "source": source, "label": label} for r in self._targets(targets)}
+        found = self._do(what, limit)
+        if not any(reply["error"] for reply in found.values()):
+            self.cells.append(source)
+        self._history.add(what, found)
+        return list(found.items())
+
+    def call(self, function, arguments: list[dict] | dict | None = None, *, limit: float = 60.0, show: bool = False) -> list:
+        """Call a function on every rank, and fetch what it returns.
+
+        Parameters
+        ----------
+        function : str or function
+            The name of a function that a ``%%px`` cell has defined on the ranks; or a function
+            of this notebook, whose source is sent there. It sees the ranks' own names.
+        arguments : dict, or list of dict
+            Keyword arguments, the same for all, or one dict a rank.
+        limit : float
+            Seconds after which the ranks are interrupted.
+        show : bool
+            Whether to show what the ranks print.
+
+        Returns
+        -------
+        list
+            One value a rank: numbers, texts, arrays, and tuples, lists and dicts of these. Other
+            objects stay on the rank; a `wire.Opaque` stands for them.
+
+        Raises
+        ------
+        replies.RanksError
+            The function raised on some rank.
+        RanksGone
+            A rank's process ended.
+        """
+        source, name = None, function
+        if not isinstance(function, str):
+            source, name = textwrap.dedent(inspect.getsource(function)), function.__name__
+        each = arguments if isinstance(arguments, list) else [arguments or {}] * self.n
+        if len(each) != self.n:
+            raise ValueError(f"ranks.call: expected one dict of arguments for each of {self.n} ranks; got {len(each)}.")
+        found = self._do({r: {"do": "call", "function": name, "source": source, "arguments": each[r]} for r in range(self.n)}, limit)
+        if show:
+            replies.show_outputs(list(found.items()), self.n)
+        replies.raise_errors(list(found.items()))
+        self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in found.values()]
+        return [wire.decode(reply["value"]) for reply in found.values()]
+
+    def pull(self, name: str) -> list:
+        """The value that a variable has on each rank, one a rank, as plain data (see `call`)."""
+        return self.call(_look_up, {"name": name})
+
+    def interrupt(self) -> None:
+        """Interrupt what the ranks compute, as Ctrl-C would."""
+        self._connection.client.interrupt(list(range(self.n)))
+
+    def _targets(self, targets: list[int] | None) -> list[int]:
+        wrong = [t for t in targets or [] if not 0 <= t < self.n]
+        if wrong:
+            raise ValueError(f"there is no {wording.ranks(wrong)}: the ranks are 0 to {self.n - 1}.")
+        return sorted(set(targets)) if targets else list(range(self.n))
+
+    def _do(self, what: requests.Requests, limit: float | None) -> dict[int, dict]:
+        """One round: send the requests, wait, and give every rank's reply."""
+        self._be_up()
+        limits = [seconds for seconds in (limit, unattended.limit()) if seconds]
+        self._round += 1
+        common = {"round": self._round, "targets": sum(1 << r for r in what), "epoch": self._epoch}
+        try:
+            found = requests.ask(self._connection, {r: {**q, **common} for r, q in what.items()}, min(limits, default=None))
+            if any(reply is None for reply in found.values()):
+                requests.settle(self._connection)
+        except RanksGone:
+            self._end()
+            raise
+        except KeyboardInterrupt:
+            self._epoch += 1  # some may have left a transfer that others were in
+            raise
+        if any(reply and reply.get("abandoned") for reply in found.values()):
+            self._epoch += 1
+        silent = {"outputs": [], "error": requests.error("NoAnswer", "the rank was interrupted before it could answer")}
+        return {r: reply or silent for r, reply in found.items()}
+
+    def _be_up(self) -> None:
+        """RanksGone when the ranks have ended; where nobody is there to start them again, new ones go on."""
+        if self.alive():
+            return
+        if unattended.limit() and not self._stopped:
+            self.restart()
+            self._history.again(lambda what: self._do(what, None))
+        elif self._connection is None:
+            raise RanksGone(f"the ranks were stopped. Run cluster.start({self.n}) again.")
+        else:
+            connection, self._connection = self._connection, None
+            connection.check()
+
+
+def _look_up(name: str) -> object:
+    """Runs on a rank."""
+    if name not in globals():
+        raise NameError(f"{name} is not defined on this rank. Has its %%px cell been run?")
+    return globals()[name]

@@ -1,0 +1,90 @@
+"""Requests to the ranks, and their replies: every wait can be interrupted, and has an end."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import Future, wait
+
+from course_lib import wording
+from course_lib.cluster.client import answer
+from course_lib.cluster.connection import Connection, RanksGone
+
+Requests = dict[int, dict]  # by rank
+
+
+def ask(connection: Connection, requests: Requests, limit: float | None = None) -> dict[int, dict | None]:
+    """Send each rank its request, and wait for all replies.
+
+    Parameters
+    ----------
+    connection : Connection
+    requests : dict of int to dict
+        What to do, by rank.
+    limit : float, optional
+        Seconds after which the ranks are interrupted.
+
+    Returns
+    -------
+    dict of int to (dict or None)
+        The replies; None for a rank that was interrupted before it could give one.
+
+    Raises
+    ------
+    RanksGone
+        A process ended, or a rank did not react to an interrupt.
+    KeyboardInterrupt
+        The user interrupted; the ranks are interrupted, too, and answer again.
+    """
+    futures = {r: connection.client.request(r, q) for r, q in requests.items()}
+    deadline = time.monotonic() + limit if limit else None
+    late: list[int] = []
+    try:
+        while wait(futures.values(), 0.25).not_done:
+            connection.client.look()
+            connection.check()
+            if deadline and time.monotonic() > deadline:
+                late = [r for r, f in futures.items() if not f.done()]
+                _interrupt(connection, futures)
+    except KeyboardInterrupt:
+        _interrupt(connection, futures)
+        if any(answer(f) is None for f in futures.values()):
+            settle(connection)
+        raise
+    replies = {r: answer(f) for r, f in futures.items()}
+    for r in late:
+        what = f"still ran after {limit:g} s, and was interrupted. Does a loop never end?"
+        place = (replies[r] or {}).get("error") or {}
+        replies[r] = {"outputs": [], "abandoned": True, "error": error("TimeLimit", what, place.get("lines", []))}
+    return replies
+
+
+def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
+    """Interrupt until all have answered; end ranks that do not react."""
+    for _ in range(8):
+        connection.client.interrupt([r for r, f in futures.items() if not f.done()])
+        connection.client.look()
+        if not wait(futures.values(), 0.5).not_done:
+            return
+        connection.check()
+    stubborn = [r for r, f in futures.items() if not f.done()]
+    connection.end()
+    raise RanksGone(
+        f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended. "
+        f"{connection.again}, and the cells that define what you need."
+    )
+
+
+def settle(connection: Connection) -> None:
+    """After an interrupt, an engine drops what is queued: ask until all ranks answer again."""
+    for _ in range(20):
+        futures = {r: connection.client.request(r, {"do": "nothing"}) for r in range(connection.n)}
+        wait(futures.values(), 1.0)
+        if all(f.done() and answer(f) is not None for f in futures.values()):
+            return
+    connection.end()
+    raise RanksGone(f"the ranks did not answer after an interrupt and were ended. {connection.again}.")
+
+
+def error(name: str, message: str, lines: list[str] | None = None) -> dict:
+    """An error as a reply has it."""
+    return {"name": name, "message": message, "place": "", "lines": lines or [], "kind": [name]}

@@ -1,0 +1,122 @@
+"""Bringing up ranks, and waiting until all of them are there; every wait has an end."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from course_lib.cluster import launch, requests
+from course_lib.cluster.client import Client, connect
+from course_lib.cluster.connection import Connection, RanksGone
+from course_lib.cluster.launch import Processes
+from course_lib.engine import wire
+from course_lib.engine.mpiexec import StartError
+
+PRESTARTED = "COURSE_RANKS"  # a folder with ranks that are already coming up, see grading
+FIRST_TRY, START_LIMIT = 30.0, 60.0  # seconds to come up
+
+
+def come_up(n: int, client: Client | None = None) -> tuple[Connection, list[str]]:
+    """Bring up `n` ranks; a start that failed may have met what another program left behind, so there is a second try.
+
+    Parameters
+    ----------
+    n : int
+        How many.
+    client : Client, optional
+        Of engines that already run; new ones are started by default.
+
+    Returns
+    -------
+    connection : Connection
+    hosts : list of str
+        Each rank's.
+
+    Raises
+    ------
+    StartError
+        They ended or did not come up in time; the message has the last lines of their log.
+    """
+    for limit in (START_LIMIT,) if client else (FIRST_TRY, START_LIMIT):
+        try:
+            return _try(n, client, limit)
+        except StartError:
+            if limit == START_LIMIT:
+                raise
+
+
+def _try(n: int, client: Client | None, limit: float) -> tuple[Connection, list[str]]:
+    deadline = time.monotonic() + limit
+    if client:
+        _wait_for_engines(client, n, deadline)
+        connection = Connection(n, client)
+    else:
+        connection = _start(n, limit, deadline)
+    try:
+        return connection, _hosts(connection, limit)
+    except BaseException:  # an interrupt, too
+        connection.end()
+        raise
+
+
+def _start(n: int, limit: float, deadline: float) -> Connection:
+    """Start `n` ranks and wait for them; leaves nothing behind if they do not come up."""
+    processes, client = _take_prestarted(n) or launch.launch(n), None
+    try:
+        while not processes.client_file.exists():
+            _pause("the controller did not come up", deadline, processes)
+        try:
+            client = connect(str(processes.client_file), limit)
+        except TimeoutError:
+            raise StartError(f"the controller did not answer within {limit:g} s.\n{processes.log()}") from None
+        _wait_for_engines(client, n, deadline, processes)
+    except BaseException:
+        processes.stop()
+        if client:
+            client.close(linger=0)
+        raise
+    return Connection(n, client, processes)
+
+
+def _wait_for_engines(client: Client, n: int, deadline: float, processes: Processes | None = None) -> None:
+    while len(client.ids) < n:
+        _pause(f"only {len(client.ids)} of {n} ranks came up", deadline, processes)
+
+
+def _hosts(connection: Connection, limit: float) -> list[str]:
+    """The ranks' hosts, as the engines say; StartError unless they are the ranks of one MPI job, in order."""
+    hello = {"do": "hello", "folder": os.getcwd(), "path": [p for p in sys.path if p]}
+    engines = sorted(connection.client.ids)[: connection.n]
+    try:
+        replies = requests.ask(connection, {engine: hello for engine in engines}, limit)
+    except RanksGone as gone:
+        raise StartError(f"{gone}\n{connection.log()}") from None
+    for engine, reply in replies.items():
+        if reply and reply["error"] and reply["error"]["name"] == "TimeLimit":
+            raise StartError(f"rank {engine} did not answer within {limit:g} s.\n{connection.log()}")
+        if reply is None or reply["error"]:
+            raise StartError(f"rank {engine} does not answer: {reply}\n{connection.log()}")
+    facts = {engine: wire.decode(reply["value"]) for engine, reply in replies.items()}
+    if {f["size"] for f in facts.values()} != {len(facts)} or any(engine != f["rank"] for engine, f in facts.items()):
+        raise StartError(
+            f"expected {len(facts)} engines of one MPI job, in the order of their ranks; got sizes "
+            f"{sorted({f['size'] for f in facts.values()})} and ranks {[f['rank'] for f in facts.values()]}. "
+            "Were the engines started by this MPI's own mpiexec?"
+        )
+    return [f["host"] for f in facts.values()]
+
+
+def _pause(problem: str, deadline: float, processes: Processes | None) -> None:
+    ended = processes.ended() if processes else None
+    if ended:
+        raise StartError(f"{problem}: {ended}\nRun `make doctor` in the course folder for what to do.")
+    if time.monotonic() > deadline:
+        raise StartError(f"{problem} in time.\n{processes.log() if processes else ''}")
+    time.sleep(0.02)
+
+
+def _take_prestarted(n: int) -> Processes | None:
+    folder = os.environ.pop(PRESTARTED, None)
+    return launch.adopt(n, Path(folder)) if folder else None

@@ -1,0 +1,32 @@
+"""Communication between ranks: `Communicator`, the one door to MPI, and `init`, which also opens the one to NCCL."""
+
+from __future__ import annotations
+
+from course_lib.collectives.communicator import Communicator
+from course_lib.collectives.meeting import CollectiveError, DeadlockError, MismatchError
+
+__all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError", "init"]
+
+
+def init(backend: str = "mpi") -> Communicator:
+    """A communicator of all ranks; all ranks make this call.
+
+    Parameters
+    ----------
+    backend : str
+        "mpi" for NumPy arrays, "nccl" for CuPy arrays on GPUs, one GPU a rank.
+
+    Raises
+    ------
+    ValueError
+        There is no such backend.
+    RuntimeError
+        There is no CuPy, no NCCL, or a machine has fewer GPUs than ranks; the message says which.
+    """
+    if backend == "nccl":
+        from course_lib.collectives import nccl
+
+        return nccl.start()
+    if backend != "mpi":
+        raise ValueError(f"init: backend must be 'mpi' or 'nccl'; got {backend!r}.")
+    return Communicator()

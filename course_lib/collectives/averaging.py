@@ -1,0 +1,151 @@
+"""Arrays whose mean over the ranks can be taken: in memory that all ranks see, where they are on one machine; by messages elsewhere.
+
+In shared memory nothing is sent: each rank sums its own part of all ranks' arrays, and writes the mean into all of
+them. It is the reduce-scatter and the all-gather of an all-reduce in one pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import tempfile
+
+import numpy as np
+from mpi4py import MPI
+
+from course_lib import memory
+from course_lib.autograd.tensor import namespace
+from course_lib.collectives.calls import IALLREDUCE
+
+CHUNK = 1 << 15  # elements at a time, which stay in the core's own cache
+MEAN = 1 << 30  # in a call's detail on the board: not an all-reduce of MPI
+
+
+class Averaged:
+    """An array, and the exchange that makes it the mean of the ranks' arrays.
+
+    Parameters
+    ----------
+    comm : Communicator
+    array : numpy.ndarray or cupy.ndarray
+        This rank's, one-dimensional. May be written to until `start`, and again after `wait`.
+    """
+
+    def __init__(self, comm, array):
+        self.comm, self.array = comm, array
+
+    def start(self) -> None:
+        """Begin; all ranks of the group must come."""
+        self._request = self.comm.Iallreduce(MPI.IN_PLACE, self.array)
+
+    def wait(self) -> None:
+        """End: the array holds the mean."""
+        self._request.Wait()
+        self.array *= self.array.dtype.type(1 / self.comm.Get_size())
+
+    def after_interruption(self) -> Averaged:
+        """One to go on with when an exchange was broken off: MPI may still write into the old array."""
+        return Averaged(self.comm, self.array.copy())
+
+
+class SharedAveraged(Averaged):
+    """The same in shared memory.
+
+    Parameters
+    ----------
+    arrays : list of numpy.ndarray
+        All ranks'.
+    """
+
+    def __init__(self, comm, arrays: list[np.ndarray]):
+        super().__init__(comm, arrays[comm.Get_rank()])
+        self.arrays = arrays
+
+    def start(self) -> None:
+        group = self.comm._group
+        group.meet(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN)
+        self._request = group.mpi.Ibarrier()  # once it ends, all see what the others have written
+        group.count("Allreduce", self.array.nbytes)
+        if memory.held is not None:
+            memory.held.exchanged(self.array)
+
+    def wait(self) -> None:
+        group, n, rank = self.comm._group, len(self.arrays), self.comm.Get_rank()
+        group.finish(self._request, IALLREDUCE)
+        part, size = self.array.dtype.type(1 / n), self.array.size
+        total = np.empty(min(CHUNK, size), self.array.dtype)
+        for begin in range(rank * size // n, (rank + 1) * size // n, CHUNK):
+            chunk = slice(begin, min(begin + CHUNK, (rank + 1) * size // n))
+            mean = total[: chunk.stop - begin]
+            np.multiply(self.arrays[0][chunk], part, out=mean)
+            for other in self.arrays[1:]:
+                mean += other[chunk] * part
+            for array in self.arrays:
+                array[chunk] = mean
+        group.finish(group.mpi.Ibarrier(), IALLREDUCE)
+
+    def after_interruption(self) -> Averaged:
+        return self
+
+
+def averaged(comm, like, count: int, shared: bool = True) -> Averaged:
+    """An array of `count` zeros whose mean can be taken; all ranks of `comm` make this call.
+
+    Parameters
+    ----------
+    comm : Communicator
+    like : numpy.ndarray or cupy.ndarray
+        Its dtype and kind are taken.
+    count : int
+    shared : bool
+        Whether it may lie in shared memory.
+    """
+    if shared and type(like) is np.ndarray and comm.Get_size() > 1 and comm._group.board is not None:
+        arrays = _shared(comm, count, like.dtype)
+        if arrays:
+            return SharedAveraged(comm, arrays)
+    return Averaged(comm, namespace(like).zeros(count, like.dtype))
+
+
+def _shared(comm, count: int, dtype: np.dtype) -> list[np.ndarray] | None:
+    """An array of each rank, in a file without a name; None where there is no room for it."""
+    n, nbytes = comm.Get_size(), -(-count * dtype.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
+    name, path, mapped = np.zeros(4096, np.uint8), "", None
+    if comm.Get_rank() == 0:
+        with contextlib.suppress(OSError):
+            path = _file(n * nbytes)
+        name[: len(path.encode())] = list(path.encode())
+    comm.Bcast(name, root=0)
+    try:
+        with open(name[name > 0].tobytes().decode(), "r+b") as file:
+            mapped = mmap.mmap(file.fileno(), n * nbytes)
+    except (OSError, ValueError):
+        mapped = None
+    everywhere = np.array([mapped is not None], np.int64)
+    comm.Allreduce(everywhere.copy(), everywhere, MPI.MIN)  # also: all have opened it
+    if path:
+        os.unlink(path)
+    if not everywhere[0]:
+        return None
+    return [np.frombuffer(mapped, dtype, count, r * nbytes) for r in range(n)]
+
+
+def _file(nbytes: int) -> str:
+    """The path of a new file of zeros, in memory where there is such a folder and twice the room."""
+    folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
+    room = os.statvfs(folder)
+    if room.f_bavail * room.f_frsize < 2 * nbytes:
+        raise OSError(f"{folder} is nearly full")
+    descriptor, path = tempfile.mkstemp(prefix=f"course-shared-{os.getpid()}-", dir=folder)
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(descriptor, 0, nbytes)
+        else:
+            os.ftruncate(descriptor, nbytes)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+    return path

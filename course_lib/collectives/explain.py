@@ -1,0 +1,97 @@
+"""The sentences about collectives that cannot be: who waits where, who calls what, and why."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from mpi4py import MPI
+
+from course_lib import wording
+from course_lib.collectives import board as status
+from course_lib.collectives.board import Board
+from course_lib.collectives.calls import DTYPES, OPERATIONS, REDUCTIONS, ROOTED
+
+LIBRARY = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+# A call's key on the board ends in this many bits of its number within the cell.
+NUMBER_BITS = 26
+
+
+def group_name(members: tuple[int, ...]) -> str:
+    """A group as messages name it: world{0–7}, group{2, 3}."""
+    name = "world" if len(members) == MPI.COMM_WORLD.Get_size() else "group"
+    return f"{name}{{{wording.spans(members)}}}"
+
+
+def where() -> str:
+    """The place in the student's code that called a collective, such as "cell [5], line 7"."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(LIBRARY):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}"
+
+
+def describe(operation: int, dtype: int, count: int, detail: int) -> str:
+    """A call in words, such as "Allreduce of 6 float32 (op SUM)"."""
+    name = OPERATIONS[operation]
+    if dtype < 0:
+        return name
+    reduction = f" (op {REDUCTIONS[detail % 16]})" if detail % 16 else ""
+    if name in ROOTED:
+        reduction = f" (root {detail // 16 - 1})"
+    return f"{name} of {count} {DTYPES.get(dtype, 'numbers')}{reduction}"
+
+
+def mismatch(calls: dict[str, list[int]], group: str) -> str:
+    """What each rank of a group calls, when they do not all call the same, and the usual cause."""
+    ordered = sorted(calls.items(), key=lambda item: (-len(item[1]), item[1]))
+    said = "; ".join(f"{wording.ranks(who)}: {what}" for what, who in ordered)
+    names = {what.split(" ")[0] for what in calls}
+    if len(names) > 1:
+        hint = "All ranks of a group must call the same collective: look for an if on the rank."
+    elif len({what.split(" ")[2] for what in calls if " of " in what}) > 1:
+        hint = "The count must be the same on all ranks: look at the shape of the array on each rank, and at its divisor."
+    elif len({what.split(" ")[3] for what in calls if " of " in what}) > 1:
+        hint = "The dtype must be the same on all ranks: np.empty and np.zeros make float64 unless dtype= is given."
+    else:
+        hint = f"All ranks must pass the same {'root' if names & set(ROOTED) else 'op'}."
+    return f"the ranks of {group} make different calls. {said}. {hint}"
+
+
+def deadlock(board: Board) -> str:
+    """Who waits where, and why nobody comes; the same words on every stuck rank."""
+    rows = board.snapshot()
+    waits: dict[str, list[int]] = {}
+    reasons: dict[str, list[int]] = {}
+    for row in rows:
+        if row.state in (status.WAITING, status.GAVE_UP) and row.round == board.round:
+            members = tuple(r for r in range(board.size) if row.members >> r & 1)
+            place = board.text(row.rank)
+            call = f"{OPERATIONS[row.operation]} #{row.key % (1 << NUMBER_BITS)} on {group_name(members)}" + (
+                f" ({place})" if place else ""
+            )
+            waits.setdefault(call, []).append(row.rank)
+        elif row.round < board.round:
+            reasons.setdefault("was not asked to run this cell", []).append(row.rank)
+        elif row.state == status.FINISHED:
+            reasons.setdefault("has finished the cell without it", []).append(row.rank)
+        elif row.state == status.RAISED:
+            reasons.setdefault(f"has raised {board.text(row.rank) or 'an error'}", []).append(row.rank)
+        elif row.state == status.GONE:
+            reasons.setdefault("has ended", []).append(row.rank)
+    parts = [f"{wording.ranks(w)} wait{'s' if len(w) == 1 else ''} in {c}" for c, w in waits.items()]
+    for reason, who in reasons.items():
+        if len(who) > 1:
+            reason = reason.replace("has ", "have ", 1).replace("was ", "were ", 1)
+        parts.append(f"{wording.ranks(who)} {reason}")
+    if any(reason.startswith("has raised") for reason in reasons):
+        hint = "Mend that error first."
+    elif len(waits) > 1:
+        hint = "They wait for each other: all ranks of a group must make the same calls in the same order."
+    else:
+        hint = (
+            "Every rank of the group must make the call, the same number of times: look for an if on the rank, "
+            "or a loop of another length, around it."
+        )
+    return "; ".join(parts) + ". " + hint

@@ -1,0 +1,283 @@
+"""How the ranks of a group meet before a collective, and how they wait for its end.
+
+Nothing here blocks for ever. Before a collective, every rank of the group puts its call on the
+status board; the collective itself runs in MPI's non-blocking form. Each wait can be
+interrupted, and ends with a sentence when a rank of the group can no longer come.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from mpi4py import MPI
+
+from course_lib import traffic
+from course_lib.collectives import board as status
+from course_lib.collectives import calls as known
+from course_lib.collectives import explain
+from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
+from course_lib.collectives.shm import forget_files
+
+SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
+SURE = 0.25  # seconds that a deadlock must be seen unchanged
+LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left
+
+
+sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+class CollectiveError(RuntimeError):
+    """A collective could not be carried out; the message names the ranks and the usual cause."""
+
+
+class DeadlockError(CollectiveError):
+    """A rank waits for another one that can no longer come."""
+
+
+class MismatchError(CollectiveError):
+    """The ranks of a group make different calls."""
+
+
+_epoch = 0
+_left_behind: list = []  # abandoned requests; MPI may still write to their buffers
+
+
+def renew(epoch: int) -> None:
+    """Make every group take a fresh MPI communicator at its next call, when `epoch` is new."""
+    global _epoch
+    _epoch = epoch
+
+
+def abandoned() -> bool:
+    """Whether a transfer was abandoned since the last `renew`: then MPI's channels need it."""
+    return any(epoch == _epoch for epoch, _ in _left_behind)
+
+
+@cache
+def base() -> MPI.Comm:
+    """A duplicate of the world that nobody else uses; the first call is collective."""
+    forget_files()
+    return MPI.COMM_WORLD.Dup()
+
+
+@cache
+def group(members: tuple[int, ...], on_board: bool = True) -> Group:
+    """The one group with these world ranks in this order; the first call is collective."""
+    return Group(members, open_board() if on_board else None)
+
+
+class Group:
+    """Some ranks, in order, that call collectives together.
+
+    Parameters
+    ----------
+    members : tuple of int
+        World ranks; the position is the rank within the group.
+    board : Board or None
+        None: waits end after `limit` seconds instead.
+    """
+
+    def __init__(self, members: tuple[int, ...], board: Board | None):
+        self.members, self.board = members, board
+        self.mask = sum(1 << r for r in members) if board else 0
+        self.limit = 60.0
+        self._hash = hash(members) & 0xFFFFFF
+        self._round, self._key, self._call, self._signature = -1, 0, None, 0
+        self._clean = base().Create_group(base().Get_group().Incl(members))
+        self._epoch, self.mpi = _epoch, self._clean.Dup()
+        self.counts = traffic.counters(members)
+        # Yielding after each look costs a little; do it at once only where ranks share cores.
+        spare_cores = len(members) <= (os.cpu_count() or 1)
+        self._first_turn, self._eager_tests = (-100, 400) if spare_cores else (0, 1)
+        if board:
+            me = status.SEEN + board.rank
+            others = [r for r in members if r != board.rank]
+            self._others = [board.rows[r] for r in others]
+            self._seen_me = [(board.rows[r], me) for r in others]
+            self._seen = [status.SEEN + r for r in others]
+
+    def __str__(self) -> str:
+        return explain.group_name(self.members)
+
+    def meet(self, operation: int, dtype: int, count: int, detail: int) -> None:
+        """Wait until every rank of the group makes this same call.
+
+        Raises
+        ------
+        DeadlockError
+            A rank of the group can no longer come.
+        MismatchError
+            All came, but their operation, dtype, count or detail differ.
+        """
+        board = self.board
+        if board is None:
+            self._meet_by_message(operation, dtype, count, detail)
+            return
+        if self._round != board.round:
+            self._round = board.round
+            # The same on all ranks of the group, and of no other call: cell, group, number.
+            self._key = (self._round & 0xFFF) << 50 | self._hash << explain.NUMBER_BITS
+        self._key = key = self._key + 1
+        mine = board.mine
+        call = (operation, dtype, count, detail)
+        if call != self._call or board.last is not self:
+            board.last, self._call, self._signature = self, call, hash(call)
+            mine[status.MEMBERS] = self.mask
+            mine[status.OPERATION] = operation
+            mine[status.DTYPE] = dtype
+            mine[status.COUNT] = count
+            mine[status.DETAIL] = detail
+            mine[SIGNATURE] = self._signature
+        mine[KEY] = key
+        matched, turns = None, self._first_turn
+        while matched is None:
+            for row in self._others:
+                if row[KEY] != key:
+                    break
+            else:
+                matched = True
+                for row in self._others:
+                    if row[SIGNATURE] != self._signature:
+                        matched = self._same(key)
+                break
+            turns += 1
+            if turns < 0:
+                continue
+            for row, me in self._seen_me:
+                if abs(row[me]) == key:
+                    matched = row[me] == key
+            if turns == SPINS:
+                self._wait_long(key)
+            else:
+                sched_yield()
+        word = key if matched else -key
+        for place in self._seen:
+            mine[place] = word
+        if not matched:
+            self._raise_mismatch(key)
+        if self._epoch != _epoch:
+            self._fresh()
+
+    def count(self, operation: str, payload: int) -> None:
+        """Add a call to this rank's traffic."""
+        entry = self.counts[operation]
+        entry[0] += 1
+        entry[1] += payload
+
+    def _same(self, key: int) -> bool:
+        """Whether all ranks made this call; one that has gone on to its next call left word of how it saw this one."""
+        for row, me in self._seen_me:
+            if row[SIGNATURE] != self._signature and abs(row[me]) != key:
+                time.sleep(0.001)  # on some processors, another rank's words may arrive late
+            if abs(row[me]) == key:
+                return row[me] == key
+            if row[SIGNATURE] != self._signature:
+                return False
+        return True
+
+    def _wait_long(self, key: int) -> None:
+        """The patient half of `meet`: pause, and look whether this rank waits for nobody."""
+        board, before, since = self.board, None, 0.0
+        board.say(explain.where())
+        board.mine[STATE] = WAITING
+        pause = 5e-5
+        while True:
+            here = all(row[status.KEY] == key for row in self._others)
+            if here or any(abs(row[me]) == key for row, me in self._seen_me):
+                board.mine[STATE] = COMPUTING
+                return
+            rows = board.snapshot()
+            stuck = board.stuck(rows)
+            # A rank that gave up meanwhile changes nothing: it waited for the same.
+            waits = (status.WAITING, status.GAVE_UP)
+            picture = [(r.rank, r.state in waits or r.state, r.key) for r in rows if self.mask >> r.rank & 1] if stuck else None
+            if not any(r.rank == board.rank for r in stuck) or picture != before:
+                before, since = picture, time.monotonic()
+            elif time.monotonic() - since > SURE:
+                board.mine[status.STATE] = status.GAVE_UP
+                time.sleep(SURE)  # let the others see the same picture
+                raise DeadlockError(explain.deadlock(board))
+            time.sleep(pause)
+            pause = min(pause * 1.5, 2e-3)
+
+    def _raise_mismatch(self, key: int) -> None:
+        calls: dict[str, list[int]] = {}
+        for r in self.members:
+            row = self.board.rows[r]
+            if row[status.KEY] == key:
+                call = explain.describe(*(row[i] for i in (status.OPERATION, status.DTYPE, status.COUNT, status.DETAIL)))
+                calls.setdefault(call, []).append(r)
+        raise MismatchError(explain.mismatch(calls, str(self)))
+
+    def _meet_by_message(self, *call: int) -> None:
+        """Meet without a board: exchange the calls over MPI, with a plain time limit."""
+        mine, all_calls = np.array(call, np.int64), np.empty((len(self.members), 4), np.int64)
+        self._fresh()
+        request = self.mpi.Iallgather(mine, all_calls)
+        self.finish(request, call[0])
+        calls: dict[str, list[int]] = {}
+        for r, other in zip(self.members, all_calls.tolist(), strict=True):
+            calls.setdefault(explain.describe(*other), []).append(r)
+        if len(calls) > 1:
+            raise MismatchError(explain.mismatch(calls, str(self)))
+
+    def _fresh(self) -> None:
+        """After a transfer was abandoned: a new MPI communicator, from one never used otherwise."""
+        if self._epoch != _epoch:
+            self.mpi, request = self._clean.Idup()
+            self._epoch = _epoch
+            self.finish(request, 0)
+
+    def finish(self, request: MPI.Request, operation: int) -> None:
+        """Wait for a posted transfer (the request keeps its buffers alive).
+
+        Raises
+        ------
+        DeadlockError
+            A rank left in the middle of it (it was interrupted, or its process died).
+        """
+        test, left = request.Test, self._eager_tests
+        try:
+            while not test():
+                left -= 1
+                if left < 0:
+                    self._finish_slowly(test, operation)
+                    return
+        except BaseException:
+            _left_behind.append((_epoch, request))
+            raise
+
+    def _finish_slowly(self, test: Callable[[], bool], operation: int) -> None:
+        turns, deadline = 0, None
+        while not test():
+            sched_yield()
+            turns += 1
+            if turns % SPINS == 0:
+                now = time.monotonic()
+                if self.board is None:
+                    deadline = deadline or now + self.limit
+                elif self._someone_left():
+                    deadline = deadline or now + LEFT
+                if deadline and now > deadline:
+                    raise DeadlockError(self._too_late(operation))
+
+    def _someone_left(self) -> bool:
+        rows = self.board.rows
+        now = rows[self.board.rank][status.ROUND]
+        left = (status.FINISHED, status.RAISED, status.GONE, status.GAVE_UP)
+        return any(rows[r][status.STATE] in left and rows[r][status.ROUND] >= now for r in self.members)
+
+    def _too_late(self, operation: int) -> str:
+        name = known.OPERATIONS[operation] or "the renewal"
+        me = self.members[self.mpi.Get_rank()]
+        if self.board:
+            return f"rank {me} was left alone in the middle of {name} on {self}: another rank was interrupted."
+        return (
+            f"rank {me} waited {self.limit:g} s in {name} on {self} ({explain.where()}), and not all ranks of the group came. "
+            "Every rank of the group must make the same call: look for an if on the rank around it. "
+            "(These ranks share no status board, so what the others do is not known.)"
+        )

@@ -1,0 +1,177 @@
+"""What a rank does with a request of the kernel: it runs a cell or calls a function, and says what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator
+
+from course_lib.engine import loops, wire
+from course_lib.engine.capture import captured
+
+MEETING = "course_lib.collectives.meeting"  # not imported before MPI is wanted: that would start it
+_reply: dict = {}
+_interruptible = False
+
+
+class Reply:
+    """Shows itself as the JSON text of what the last request gave."""
+
+    def __repr__(self) -> str:
+        return wire.dumps(_reply)
+
+
+def handle() -> None:
+    """Do one request of the kernel; `Reply` then shows what came of it.
+
+    The request is a pickled dict, in the message's buffer: "do" (cell, call, hello or nothing),
+    "round", "targets", "epoch" and what the action needs.
+    """
+    global _reply, _interruptible
+    _reply = {"outputs": [], "error": None}
+    request = pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0])
+    # Only what is asked for may be interrupted, and once: in the kernel's own code, an interrupt would lose the reply.
+    signal.signal(signal.SIGINT, _interrupted)
+    _interruptible = True
+    try:
+        _reply = _ACTIONS[request["do"]](request)
+    except KeyboardInterrupt as error:
+        _reply = {"outputs": [], "error": describe_error(error)}
+    finally:
+        _interruptible = False
+        _reply["abandoned"] = MEETING in sys.modules and sys.modules[MEETING].abandoned()
+
+
+def _interrupted(*_) -> None:
+    """SIGINT came."""
+    global _interruptible
+    if _interruptible:
+        _interruptible = False
+        raise KeyboardInterrupt
+
+
+def _hello(request: dict) -> dict:
+    from mpi4py import MPI
+
+    from course_lib.collectives import meeting
+    from course_lib.collectives.board import open_board
+
+    meeting.base()
+    with contextlib.suppress(OSError):
+        os.chdir(request["folder"])
+    sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
+    shell = get_ipython()
+    shell.loop_runner = loops.run
+    shell.kernel.pre_handler_hook = shell.kernel.post_handler_hook = lambda: None  # they set SIGINT's handler, see `handle`
+    open_board()
+    me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": socket.gethostname()}
+    return {"outputs": [], "error": None, "value": wire.encode(me)}
+
+
+def _cell(request: dict) -> dict:
+    shell, outputs = get_ipython(), []
+    with _round(request) as finish, captured(shell, outputs), _named(shell.compile, request["label"]):
+        result = shell.run_cell(request["source"], store_history=False)
+        error = finish(result.error_before_exec or result.error_in_exec)
+    return {"outputs": outputs, "error": error}
+
+
+def _call(request: dict) -> dict:
+    """Call a function of the student's namespace, or one whose source the kernel sends along."""
+    from course_lib import traffic
+
+    shell, outputs, value, error = get_ipython(), [], None, None
+    with _round(request) as finish, captured(shell, outputs):
+        traffic.reset()
+        try:
+            namespace = shell.user_ns
+            if request["source"]:
+                namespace = dict(namespace)
+                exec(compile(request["source"], "test", "exec"), namespace)
+            if request["function"] not in namespace:
+                raise NameError(f"{request['function']} is not defined on this rank. Has its cell been run, with %%px on top?")
+            value = wire.encode(namespace[request["function"]](**request["arguments"]))
+        except BaseException as caught:
+            error = finish(caught)
+        else:
+            error = finish(None)
+    moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
+    return {"outputs": outputs, "error": error, "value": value, "traffic": moved}
+
+
+_ACTIONS = {"hello": _hello, "cell": _cell, "call": _call, "nothing": lambda request: {"outputs": [], "error": None}}
+
+
+@contextlib.contextmanager
+def _round(request: dict) -> Iterator:
+    """Tell the status board that a cell begins and how it ended."""
+    from course_lib.collectives import board as status
+    from course_lib.collectives import meeting
+
+    board = status.open_board()
+    meeting.renew(request["epoch"])
+    if board:
+        board.begin(request["round"], request["targets"])
+    ended = False
+
+    def finish(error: BaseException | None) -> dict | None:
+        nonlocal ended
+        ended = True
+        described = describe_error(error) if error else None
+        if board:
+            if described and "DeadlockError" in described["kind"]:
+                pass  # the board already says where this rank waited
+            elif described:
+                mismatch = "MismatchError" in described["kind"]  # the others read this rank's call, too
+                board.end(status.RAISED, f"{described['name']} ({described['place']})", keep_call=mismatch)
+            else:
+                board.end(status.FINISHED)
+        return described
+
+    try:
+        yield finish
+    finally:
+        if not ended and board:
+            board.end(status.RAISED, "KeyboardInterrupt")
+
+
+@contextlib.contextmanager
+def _named(compiler, label: str) -> Iterator[None]:
+    """Have tracebacks name the code that is compiled meanwhile `label`."""
+    compiler.get_code_name = lambda *_: label
+    try:
+        yield
+    finally:
+        del compiler.get_code_name
+
+
+def describe_error(error: BaseException) -> dict:
+    """An exception as plain data: name, message, place, and the student's own lines."""
+    name = type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename.startswith(("cell ", "<cell"))]
+    lines = []
+    for frame in own:
+        lines.append(f"{frame.filename}, line {frame.lineno}, in {frame.name}".replace(", in <module>", ""))
+        lines.append(f"    {frame.line}")
+    if isinstance(error, SyntaxError):
+        lines = [line.rstrip("\n") for line in traceback.format_exception_only(error)[:-1]]
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"(its message cannot be shown: {type(broken).__name__})"
+    place = f"{own[-1].filename}, line {own[-1].lineno}" if own else "outside the cell"
+    kind = [c.__name__ for c in type(error).__mro__]
+    return {"name": name, "message": message, "place": place, "lines": lines, "kind": kind}
+
+
+def get_ipython():
+    """The engine's interactive shell."""
+    from IPython import get_ipython as current
+
+    return current()

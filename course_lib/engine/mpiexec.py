@@ -1,0 +1,67 @@
+"""mpiexec: where it is, how it is called, and what it starts. ``python -m course_lib.engine.mpiexec`` runs it until it ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from course_lib.engine import stub, watchdog, zygote
+
+# One thread a rank: with more, 8 ranks on 2 cores would fight over the cores.
+THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")}
+NO_ZYGOTE = "COURSE_NO_ZYGOTE"  # set it to start each rank as on macOS
+
+# MPICH's fork launcher opens no port; its usual one, for where that is missing, must not wait for
+# ssh, a resource manager or a host name.
+LAUNCHERS = {"mpiexec.gforker": (), "mpiexec": ("-launcher", "fork", "-rmk", "user", "-hosts", "localhost")}
+
+# The ranks of a machine talk through its memory; MPI need not open ports for others (UCX), or
+# only on loopback (libfabric).
+LOOPBACK = {"UCX_TLS": "self,shm", "FI_TCP_IFACE": "lo0" if sys.platform == "darwin" else "lo"}
+
+
+ENGINE = (
+    "--IPEngine.use_mpi=True",
+    "--IPEngine.init_mpi=",
+    "--IPEngine.enable_nanny=False",  # the kernel signals ranks itself, see `cluster.Ranks.interrupt`
+    "--IPEngine.wait_for_url_file=120",
+    "--IPEngine.timeout=120",
+    "--IPEngine.max_heartbeat_misses=0",  # the watchdog ends a rank
+    "--log-level=ERROR",
+)
+
+
+class StartError(RuntimeError):
+    """The ranks did not come up; the message says what their log says."""
+
+
+def find_mpiexec() -> str:
+    """The mpiexec that belongs to this Python's MPI; another one's would not find its ranks."""
+    for place in (Path(sys.prefix) / "bin", Path(sys.executable).parent):
+        for name in LAUNCHERS:
+            if (place / name).exists():
+                return str(place / name)
+    raise StartError(
+        f"no mpiexec in {Path(sys.prefix) / 'bin'}. It comes with the package mpich: run `make lab` or "
+        "`make doctor` in the course folder, or `pip install mpich`."
+    )
+
+
+def run_ranks(mpiexec: str, n: int, engine: list[str]) -> int:
+    """Run mpiexec until it ends; returns its exit code.
+
+    On Linux the ranks are forks of one zygote. Elsewhere forking a process that has loaded
+    system libraries is not safe, and each rank is a Python of its own.
+    """
+    mpi = [mpiexec, *LAUNCHERS.get(Path(mpiexec).name, ()), "-n", str(n)]
+    if sys.platform != "linux" or os.environ.get(NO_ZYGOTE):
+        return subprocess.call([*mpi, sys.executable, "-m", "course_lib.engine", *engine])
+    address = str(Path(os.environ[watchdog.FOLDER]) / "zygote")
+    return zygote.main(address, engine, [*mpi, sys.executable, "-I", "-S", stub.__file__, address])
+
+
+if __name__ == "__main__":
+    watchdog.watch_from_environment()
+    sys.exit(run_ranks(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

@@ -1,0 +1,173 @@
+"""The figures of the course: one palette, one colour a rank, a title that says what is shown.
+
+The functions take what the ranks really hold (see `Ranks.pull` and `Ranks.call`) and return a
+`Picture`, which a notebook shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from course_lib import wording
+from course_lib.plots.charts import bars, lines, losses, memory, traffic
+from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure
+
+__all__ = ["Picture", "bars", "color", "exchange", "groups", "holdings", "images", "lines", "losses", "memory", "traffic"]
+
+
+def _cell(axes, x: float, y: float, text: object, fill: str, edge: str = "white", width: float = 1.0, line: float = 1.5):
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((x, y), width, 1, facecolor=fill, edgecolor=edge, linewidth=line))
+    axes.text(x + width / 2, y + 0.5, str(text), ha="center", va="center", fontsize=10, color=ink_on(fill))
+
+
+def _bare(axes, width: float, height: float, title: str = "") -> None:
+    axes.set(xlim=(-0.1, width + 0.1), ylim=(height + 0.1, -0.1), aspect="equal")
+    axes.axis("off")
+    axes.set_title(title, fontsize=11, color=INK)
+
+
+def exchange(before: Sequence, after: Sequence, title: str, prediction: tuple[int, object] | None = None) -> Picture:
+    """What each rank held before a collective, and after it.
+
+    Parameters
+    ----------
+    before, after : sequence of numpy.ndarray
+        One array a rank; a row is drawn for each rank, in its colour.
+    title : str
+        What the picture shows.
+    prediction : (int, array_like), optional
+        A rank, and what the learner predicted that it holds after. Values that were predicted
+        rightly get a dark frame, the others a red one.
+    """
+    before, after = ([np.ravel(a) for a in arrays] for arrays in (before, after))
+    widths = [max(len(a) for a in arrays) for arrays in (before, after)]
+    n = len(before)
+    figure, axes = new_figure(1.6 + 0.5 * sum(widths), 0.9 + 0.42 * n, title, 2, width_ratios=[w + 1 for w in widths])
+    right = 0
+    for axis, arrays, width, name in zip(axes, (before, after), widths, ("before", "after"), strict=True):
+        _bare(axis, width, n, name)
+        axis.set_xlim(-1.6, width + 0.1)
+        for r, array in enumerate(arrays):
+            axis.text(-0.2, r + 0.5, f"rank {r}", ha="right", va="center", fontsize=9, color=INK)
+            for i, value in enumerate(array):
+                _cell(axis, i, r, f"{value:g}", color(r))
+            if name == "after" and prediction and prediction[0] == r:
+                right = _frame(axis, r, array, prediction[1])
+    text = title
+    if prediction:
+        text += f" Of your prediction for rank {prediction[0]}, {right} of {len(after[prediction[0]])} values are right."
+        axes[1].set_xlabel("")
+    return Picture(figure, text)
+
+
+def _frame(axis, r: int, array: np.ndarray, guess: object) -> int:
+    from matplotlib.patches import Rectangle
+
+    try:
+        guess = np.ravel(np.asarray(guess, float))
+    except (TypeError, ValueError):
+        guess = np.array([])
+    right = 0
+    for i, value in enumerate(array):
+        good = i < len(guess) and guess[i] == value
+        right += good
+        frame = Rectangle((i + 0.07, r + 0.07), 0.86, 0.86, fill=False, linewidth=2, edgecolor=INK if good else "#FF0000")
+        axis.add_patch(frame)
+    return right
+
+
+def groups(mp_groups: Sequence[tuple], dp_groups: Sequence[tuple], title: str = "The two groups that each rank belongs to") -> Picture:
+    """The grid of ranks: a row is a model parallel group, a column a data parallel group.
+
+    Parameters
+    ----------
+    mp_groups, dp_groups : sequence of tuple of int
+        The groups, as `mesh.Mesh` or the ranks' own communicators tell them.
+    """
+    from matplotlib.patches import FancyBboxPatch
+
+    rows, columns, wide, high = len(mp_groups), len(dp_groups), 1.8, 1.4
+    figure, (axes,) = new_figure(2.6 + 1.0 * columns, 1.5 + 0.7 * rows, title)
+    _bare(axes, wide * columns, high * rows)
+    axes.set(xlim=(-2.4, wide * columns), ylim=(high * rows + 0.8, -0.75))
+    for y, members in enumerate(mp_groups):
+        style = dict(boxstyle="round,pad=0.15", fill=False, linewidth=1.8, edgecolor=INK)
+        axes.add_patch(FancyBboxPatch((0, high * y), wide * (columns - 1) + 1, 1, **style))
+        axes.text(-0.6, high * y + 0.5, f"mp group {y}", ha="right", va="center", fontsize=9, color=INK)
+        for x, rank in enumerate(members):
+            _cell(axes, wide * x, high * y, rank, color(rank))
+    for x in range(columns):
+        style = dict(boxstyle="round,pad=0.3", fill=False, linewidth=1.4, linestyle="--", edgecolor="#777777")
+        axes.add_patch(FancyBboxPatch((wide * x, 0), 1, high * (rows - 1) + 1, **style))
+        name = f"dp group {x}" if columns <= 4 else f"dp {x}"
+        axes.text(wide * x + 0.5, high * rows + 0.3, name, ha="center", va="center", fontsize=9, color="#555555")
+    said = f"mp groups {', '.join(map(str, mp_groups))}; dp groups {', '.join(map(str, dp_groups))}"
+    return Picture(figure, f"{title}: {said}")
+
+
+def holdings(full: np.ndarray, pieces: Sequence[np.ndarray], title: str, names: tuple[str, str] = ("rows", "columns")) -> Picture:
+    """Which part of an array each rank holds, found from the values it really has.
+
+    Parameters
+    ----------
+    full : numpy.ndarray
+        Shape ``(rows, columns)`` or ``(rows,)``, no value twice (``np.arange`` for example).
+    pieces : sequence of numpy.ndarray
+        What each rank holds.
+    names : (str, str)
+        What rows and columns are, such as ("samples", "features").
+    """
+    table = full.reshape(len(full), -1)
+    n, columns = len(pieces), min(4, len(pieces))
+    lines = -(-n // columns)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(1.7 * columns + 0.4, 1.55 * lines + 0.6), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=INK)
+    said = []
+    for r, (axis, piece) in enumerate(zip(figure.subplots(lines, columns, squeeze=False).flat, pieces, strict=False)):
+        held = np.isin(table, piece)
+        shade = np.ones((*table.shape, 3)) * 0.92
+        shade[held] = [int(color(r)[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        axis.imshow(shade, aspect="auto", interpolation="nearest")
+        axis.set_title(f"rank {r}: {'x'.join(map(str, np.shape(piece)))}", fontsize=9, color=INK)
+        axis.set(xticks=[], yticks=[])
+        if r % columns == 0:
+            axis.set_ylabel(f"{len(table)} {names[0]}", fontsize=8)
+        if r // columns == lines - 1:
+            axis.set_xlabel(f"{table.shape[1]} {names[1]}", fontsize=8)
+        said.append(f"rank {r} {_lines(names[0], held.any(1))} of {_lines(names[1], held.any(0))}")
+    for axis in list(figure.axes)[n:]:
+        axis.axis("off")
+    return Picture(figure, f"{title}: {'; '.join(said)}")
+
+
+def images(x: np.ndarray, names: Sequence[str], title: str) -> Picture:
+    """Pictures in a row or two.
+
+    Parameters
+    ----------
+    x : numpy.ndarray
+        ``(n, height, width, 3)``, any range.
+    names : sequence of str
+        What is on each.
+    """
+    columns = min(len(x), 5)
+    from matplotlib.figure import Figure
+
+    lines = -(-len(x) // columns)
+    figure = Figure(figsize=(1.35 * columns, 1.5 * lines + 0.5), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=INK)
+    for axis, image, name in zip(figure.subplots(lines, columns, squeeze=False).flat, x, names, strict=False):
+        axis.imshow((image - image.min()) / max(np.ptp(image), 1e-9), interpolation="nearest")
+        axis.set_title(name, fontsize=9, color=INK)
+        axis.axis("off")
+    return Picture(figure, f"{title}: {', '.join(names)}")
+
+
+def _lines(name: str, held: np.ndarray) -> str:
+    return f"all {name}" if held.all() else f"{name} {wording.spans(np.flatnonzero(held).tolist())}"

@@ -1,0 +1,150 @@
+"""Charts of what things cost: traffic, memory, loss. Notebooks find them in `plots`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from course_lib import traffic as counting
+from course_lib import wording
+from course_lib.plots.figures import INK, Picture, new_figure
+
+
+def _size_axis(axes, label: str) -> None:
+    """Ticks in KB and MB, few enough to be read."""
+    from matplotlib.ticker import MaxNLocator
+
+    top = axes.get_xlim()[1]
+    unit = next(step for step in (1024**3, 1024**2, 1024, 1) if top >= step)
+    axes.set_xticks([t * unit for t in MaxNLocator(5).tick_values(0, top / unit) if t * unit <= top])
+    axes.xaxis.set_major_formatter(lambda value, _: wording.size(value))
+    axes.set_xlabel(label)
+
+
+def traffic(
+    moved: Sequence[Sequence[tuple]],
+    title: str = "Bytes that each rank sent",
+    labels: Sequence[str] | None = None,
+    group: Callable | None = None,
+) -> Picture:
+    """Bytes on the wire by rank, operation and group.
+
+    Parameters
+    ----------
+    moved : sequence of sequence of (str, sequence of int, int, int)
+        For each rank (or each alternative, with `labels`): operation, ranks of the group, calls
+        and payload in bytes, as `Ranks.call` leaves them in `Ranks.traffic`.
+    labels : sequence of str, optional
+        Names of the bars; "rank 0", "rank 1" and so on by default.
+    group : callable, optional
+        From the number of a bar and the ranks of a group to the group's name; by default its size.
+    """
+    labels = labels or [f"rank {r}" for r in range(len(moved))]
+    group = group or (lambda _, ranks: f"group of {len(ranks)}")
+    kinds: dict[str, np.ndarray] = {}
+    for i, entries in enumerate(moved):
+        for operation, ranks, _, payload in entries:
+            sent = counting.wire_bytes(operation, len(ranks), payload)
+            kinds.setdefault(f"{operation}, {group(i, ranks)}", np.zeros(len(moved)))[i] += sent
+    figure, (axes,) = new_figure(6.2, 0.9 + 0.34 * len(moved), title)
+    left = np.zeros(len(moved))
+    shades = ["#555555", "#999999", "#CCCCCC"] * 6  # no rank's colour: these are operations
+    for (kind, sent), fill, hatch in zip(sorted(kinds.items()), shades, ["", "//", "..", "xx"] * 4, strict=False):
+        axes.barh(labels, sent, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
+        left += sent
+    for i, total in enumerate(left):
+        axes.text(total, i, f" {wording.size(total)}", va="center", fontsize=9, color=INK)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(left.max() * 1.18, 1))
+    _size_axis(axes, "bytes on the wire, ring algorithm")
+    axes.spines[["top", "right"]].set_visible(False)
+    if kinds:
+        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Picture(figure, f"{title}: " + ", ".join(f"{n} {wording.size(t)}" for n, t in zip(labels, left, strict=True)))
+
+
+def bars(values: dict[str, float], title: str, unit: str = "bytes") -> Picture:
+    """One bar for each name, such as memory with and without splitting.
+
+    Parameters
+    ----------
+    values : dict of str to float
+        In the order in which they are drawn, top first.
+    title : str
+        What the picture shows.
+    unit : str
+        Of the values; "bytes" are written with KB and MB.
+    """
+    figure, (axes,) = new_figure(6.2, 0.9 + 0.36 * len(values), title)
+    axes.barh(list(values), list(values.values()), color="#777777")
+    for i, value in enumerate(values.values()):
+        text = wording.size(value) if unit == "bytes" else f"{value:.3g} {unit}"
+        axes.text(value, i, f" {text}", va="center", fontsize=9, color=INK)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(values.values()) * 1.18)
+    if unit == "bytes":
+        _size_axis(axes, unit)
+    else:
+        axes.set_xlabel(unit)
+    axes.spines[["top", "right"]].set_visible(False)
+    return Picture(figure, f"{title}: " + ", ".join(f"{k} {v:g} {unit}" for k, v in values.items()))
+
+
+def memory(held: dict[str, dict[str, int]], title: str = "Peak memory of a rank, by kind") -> Picture:
+    """Bytes that a rank holds at its peak, by kind, for several configurations.
+
+    Parameters
+    ----------
+    held : dict of str to dict of str to int
+        For each bar, bytes by kind as `memory.Held.peak` has them; under "true peak", if it is
+        there, what tracemalloc saw, drawn as a line.
+    """
+    figure, (axes,) = new_figure(7.2, 0.9 + 0.36 * len(held), title)
+    labels, left = list(held), np.zeros(len(held))
+    kinds = [k for k in dict.fromkeys(k for h in held.values() for k in h) if k != "true peak" and any(h.get(k) for h in held.values())]
+    looks = {"parameters": ("#333333", ""), "gradients": ("#777777", ""), "optimizer state": ("#777777", "xx")}
+    looks |= {"activations": ("#BBBBBB", ""), "communication buffers": ("#BBBBBB", "///")}
+    for kind in kinds:
+        fill, hatch = looks.get(kind, ("#DDDDDD", ".."))
+        sizes = np.array([h.get(kind, 0) for h in held.values()], float)
+        axes.barh(labels, sizes, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
+        left += sizes
+    seen = [h.get("true peak") for h in held.values()]
+    if any(seen):
+        axes.plot([s or np.nan for s in seen], range(len(held)), "|", color=INK, markersize=14, label="seen by tracemalloc")
+    for i, total in enumerate(left):
+        axes.text(max(total, seen[i] or 0), i, f"  {wording.size(total)}", va="center", fontsize=9, color=INK)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(left.max(), *(s or 0 for s in seen)) * 1.2)
+    _size_axis(axes, "bytes")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{n}: {', '.join(f'{k} {wording.size(h[k])}' for k in kinds if h.get(k))}" for n, h in held.items())
+    return Picture(figure, f"{title}: {said}")
+
+
+def losses(curves: dict[str, Sequence[float]], title: str = "Training loss") -> Picture:
+    """Loss by step, one line for each run.
+
+    Parameters
+    ----------
+    curves : dict of str to sequence of float
+        The mean loss before each step.
+    """
+    return lines(curves, title, "step", "mean loss over the batch")
+
+
+def lines(curves: dict[str, Sequence[float]], title: str, across: str, up: str) -> Picture:
+    """Curves, each one value a step from left to right; `across` and `up` say what the axes are."""
+    figure, (axes,) = new_figure(7.2, 3.2, title)
+    styles = ["-", "--", ":", "-."]
+    for i, (name, values) in enumerate(curves.items()):
+        shade = INK if len(curves) == 1 else ["#222222", "#666666", "#AAAAAA"][i % 3]
+        axes.plot(np.arange(len(values)), values, styles[i % 4], color=shade, linewidth=1.6, label=name)
+    axes.set(xlabel=across, ylabel=up, ylim=(0, None))
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(curves) > 1:
+        axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = ", ".join(f"{n} from {v[0]:.3f} to {v[-1]:.3f}" for n, v in curves.items())
+    return Picture(figure, f"{title}: {said}")

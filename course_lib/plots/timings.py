@@ -1,0 +1,154 @@
+"""Where the time of a training step goes: recorded on the ranks, and drawn.
+
+All times are seconds on the machine's own clock, which its processes share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from course_lib.autograd import Module, Tensor, cross_entropy
+from course_lib.plots.figures import INK, Picture, color, new_figure
+
+DARK = "#444444"
+
+
+class Recorder:
+    """A communicator that also notes when its all-reduces begin and end, and how long the rank stands still for them.
+
+    Attributes
+    ----------
+    exchanges, stalls : list of (float, float)
+        Begin and end.
+    """
+
+    def __init__(self, comm):
+        self._comm, self.exchanges, self.stalls = comm, [], []
+
+    def __getattr__(self, name: str):
+        return getattr(self._comm, name)
+
+    def Allreduce(self, *arguments) -> None:
+        """As of the communicator."""
+        began = time.perf_counter()
+        self._comm.Allreduce(*arguments)
+        self.exchanges.append((began, time.perf_counter()))
+        self.stalls.append(self.exchanges[-1])
+
+    def Iallreduce(self, *arguments) -> Request:
+        """As of the communicator."""
+        began = time.perf_counter()
+        request = self._comm.Iallreduce(*arguments)
+        self.stalls.append((began, time.perf_counter()))
+        return Request(self, request, began)
+
+    def averaged(self, *arguments) -> Recorded:
+        """As of the communicator."""
+        return Recorded(self, self._comm.averaged(*arguments))
+
+
+class Recorded:
+    """An array and its average, noted."""
+
+    def __init__(self, recorder: Recorder, inner):
+        self._recorder, self._inner, self.array = recorder, inner, inner.array
+
+    def start(self) -> None:
+        """As of the array."""
+        self._began = time.perf_counter()
+        self._inner.start()
+        self._recorder.stalls.append((self._began, time.perf_counter()))
+
+    def wait(self) -> None:
+        """As of the array."""
+        waits = time.perf_counter()
+        self._inner.wait()
+        ended = time.perf_counter()
+        self._recorder.stalls.append((waits, ended))
+        self._recorder.exchanges.append((self._began, ended))
+
+
+class Request:
+    """A transfer that notes its end."""
+
+    def __init__(self, recorder: Recorder, request, began: float):
+        self._recorder, self._request, self._began = recorder, request, began
+
+    def Wait(self) -> None:
+        """Wait until it has ended."""
+        waits = time.perf_counter()
+        self._request.Wait()
+        ended = time.perf_counter()
+        self._recorder.stalls.append((waits, ended))
+        self._recorder.exchanges.append((self._began, ended))
+
+
+class Mark(Module):
+    """Lets all through, and notes when the gradient passes."""
+
+    def __init__(self, times: list[float]):
+        self.times = times
+
+    def forward(self, x: Tensor) -> Tensor:
+        def backward(grad):
+            self.times.append(time.perf_counter())
+            return (grad,)
+
+        return Tensor.from_operation(x.data, (x,), backward)
+
+
+def median_step(model: Module, marks: list[float], x, y, recorder: Recorder, turns: int = 9) -> dict:
+    """Take some steps, forward and backward, all ranks at once, and give the one of median length.
+
+    Returns
+    -------
+    dict
+        "forward" and "end", and the lists "marks", "exchanges" and "stalls"; in seconds after the step's begin.
+    """
+    steps = []
+    for _ in range(turns):
+        for p in model.parameters():
+            p.grad = None
+        for notes in (marks, recorder.exchanges, recorder.stalls):
+            notes.clear()
+        recorder.Barrier()
+        began = time.perf_counter()
+        loss = cross_entropy(model(x), y)
+        forward = time.perf_counter()
+        loss.backward()
+        step = {"forward": forward - began, "end": time.perf_counter() - began, "marks": [t - began for t in marks]}
+        step |= {name: [(a - began, b - began) for a, b in getattr(recorder, name)] for name in ("exchanges", "stalls")}
+        steps.append(step)
+    return sorted(steps[1:], key=lambda step: step["end"])[(turns - 1) // 2]
+
+
+def draw(ways: dict[str, Sequence[dict]], title: str) -> Picture:
+    """Draw a step of each way, on each rank: above what the rank computes, below what is exchanged.
+
+    Parameters
+    ----------
+    ways : dict of str to sequence of dict
+        For each way one step a rank, as `median_step` gives it.
+    """
+    rows = [(name, r, step) for name, steps in ways.items() for r, step in enumerate(steps)]
+    figure, (axes,) = new_figure(8.6, 1.2 + 0.62 * len(rows), title)
+    for i, (_, r, step) in enumerate(rows):
+        axes.broken_barh([(0, 1e3 * step["forward"])], (i - 0.4, 0.4), facecolor=color(r), alpha=0.45)
+        axes.broken_barh([(1e3 * step["forward"], 1e3 * (step["end"] - step["forward"]))], (i - 0.4, 0.4), facecolor=color(r))
+        axes.broken_barh([(1e3 * a, 1e3 * (b - a)) for a, b in step["stalls"]], (i - 0.4, 0.4), facecolor="white", edgecolor=color(r))
+        axes.vlines([1e3 * t for t in step["marks"]], i - 0.4, i, color="white", linewidth=1)
+        axes.broken_barh([(1e3 * a, 1e3 * (b - a)) for a, b in step["exchanges"]], (i + 0.03, 0.3), facecolor=DARK, edgecolor="white")
+    axes.set_yticks(range(len(rows)), [f"{name}\nrank {r}" if r == 0 else f"rank {r}" for name, r, _ in rows], fontsize=9)
+    axes.set(xlabel="ms", ylim=(len(rows) - 0.3, -0.6), xlim=(0, None))
+    axes.spines[["top", "right"]].set_visible(False)
+    legend = [(color(0), 0.45, "forward"), (color(0), 1, "backward; a line between two layers"), (DARK, 1, "exchange on its way")]
+    from matplotlib.patches import Patch
+
+    patches = [Patch(facecolor=c, alpha=a, label=text) for c, a, text in legend]
+    patches.append(Patch(facecolor="white", edgecolor=color(0), label="the rank waits, or sums"))
+    axes.legend(handles=patches, fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4, labelcolor=INK)
+    said = "; ".join(
+        f"{name}: {max(s['end'] for s in steps) * 1e3:.1f} ms, {len(steps[0]['exchanges'])} exchanges" for name, steps in ways.items()
+    )
+    return Picture(figure, f"{title}: {said}")

@@ -1,0 +1,107 @@
+"""The student's communication functions: which notebook each comes from, and how they are loaded.
+
+The layers and the training take them as one argument: a module, a namespace, any object that
+has them as attributes.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from pathlib import Path
+from types import SimpleNamespace
+
+FUNC_IMPL = "func_impl.py"
+DATA_SPLIT = "data_parallel_preprocess.py"
+ZERO = "zero_dp_stage3.py"
+
+# Where a function is written, and the file that it is saved to (the original hand-in files).
+NOTEBOOKS = {
+    "split_data": ("01_data_split", DATA_SPLIT),
+    "get_info": ("02_process_groups", FUNC_IMPL),
+    "naive_collect_forward_input": ("03_naive_forward", FUNC_IMPL),
+    "naive_collect_forward_output": ("03_naive_forward", FUNC_IMPL),
+    "megatron_collect_forward_input": ("04_megatron_forward", FUNC_IMPL),
+    "megatron_collect_forward_output": ("04_megatron_forward", FUNC_IMPL),
+    "naive_collect_backward_output": ("05_naive_backward", FUNC_IMPL),
+    "naive_collect_backward_x": ("05_naive_backward", FUNC_IMPL),
+    "megatron_collect_backward_output": ("06_megatron_backward", FUNC_IMPL),
+    "megatron_collect_backward_x": ("06_megatron_backward", FUNC_IMPL),
+    "collect_weight_grad": ("07_weight_grad", FUNC_IMPL),
+    "ZeroDPStage3FCLayer": ("08_zero3_layer", ZERO),
+    "ZeroDPAdam": ("09_zero3_adam", ZERO),
+}
+
+
+class MissingFunction(AttributeError):
+    """A function that a layer needs is not there; the message names the notebook to finish."""
+
+
+def get(functions: object, name: str):
+    """One of the student's functions.
+
+    Parameters
+    ----------
+    functions : object
+        Has the functions as attributes.
+    name : str
+        One of `NOTEBOOKS`.
+
+    Raises
+    ------
+    MissingFunction
+        It is not there, or is no function.
+
+    Examples
+    --------
+    >>> get(SimpleNamespace(colect_weight_grad=print), "collect_weight_grad")
+    Traceback (most recent call last):
+    ...
+    course_lib.students.MissingFunction: collect_weight_grad is missing. Finish the notebook 07_weight_grad and run its \
+last code cells, which save it to func_impl.py. (There is colect_weight_grad: a misspelling?)
+    """
+    found = getattr(functions, name, None)
+    if callable(found):
+        return found
+    notebook, file = NOTEBOOKS[name]
+    close = difflib.get_close_matches(name, [n for n in vars(functions) if n not in NOTEBOOKS], 1) if hasattr(functions, "__dict__") else []
+    hint = f" (There is {close[0]}: a misspelling?)" if close else ""
+    problem = "is missing" if found is None else f"is no function but {found!r}"
+    raise MissingFunction(f"{name} {problem}. Finish the notebook {notebook} and run its last code cells, which save it to {file}.{hint}")
+
+
+def load(folder: str | Path) -> SimpleNamespace:
+    """The functions in the hand-in files of a folder; none where a file is not there.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Such as ``my_work``.
+
+    Raises
+    ------
+    ImportError
+        A file is there and cannot be imported; the message says why.
+    """
+    found: dict[str, object] = {}
+    for file in (DATA_SPLIT, FUNC_IMPL, ZERO):
+        path = Path(folder) / file
+        if not path.exists():
+            continue
+        spec = importlib.util.spec_from_file_location(f"students_{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        try:
+            spec.loader.exec_module(module)
+        except Exception as error:
+            raise ImportError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
+        found.update({n: v for n, v in vars(module).items() if not n.startswith("__")})
+    return SimpleNamespace(**found)
+
+
+def missing(functions: object, files: tuple[str, ...] = (DATA_SPLIT, FUNC_IMPL)) -> dict[str, list[str]]:
+    """The functions of these files that are not there yet, by the notebook that they are written in."""
+    todo: dict[str, list[str]] = {}
+    for name, (notebook, file) in NOTEBOOKS.items():
+        if file in files and not callable(getattr(functions, name, None)):
+            todo.setdefault(notebook, []).append(name)
+    return todo

@@ -1,0 +1,1 @@
+"""What `make lab` and `make doctor` run."""

@@ -1,0 +1,95 @@
+"""The house: each room's modules import only downwards, and there are no circles."""
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# From the top down. A room may use those below it; the rooms of one line know nothing of each other.
+FLOORS = (
+    ("tools",),
+    ("training", "resnet", "sim"),
+    ("check",),
+    ("cluster",),
+    ("engine",),
+    ("ddp", "zero"),
+    ("layers", "saving"),
+    ("collectives",),
+    ("plots",),
+    ("autograd",),
+    ("students", "images"),
+    ("mesh", "traffic", "memory", "datasets"),
+    ("wording",),
+)
+
+
+def modules(package):
+    """Every module of a package by its dotted name."""
+    names = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        words = path.relative_to(ROOT).with_suffix("").parts
+        names[".".join(words[:-1] if words[-1] == "__init__" else words)] = path
+    return names
+
+
+def imports(name, path, known):
+    """The modules of the project that a module imports, also inside functions."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name}: imports are written in full"
+            for alias in node.names:
+                inside = f"{node.module}.{alias.name}"
+                found.add(inside if inside in known else node.module)
+    return {f for f in found if f in known and f != name}  # a function that is sent to the ranks imports its own module
+
+
+KNOWN = {name: path for package in ("course_lib", "grading", "benchmarks") for name, path in modules(package).items()}
+GRAPH = {name: imports(name, path, KNOWN) for name, path in KNOWN.items()}
+
+
+def test_no_two_modules_need_each_other():
+    try:
+        TopologicalSorter(GRAPH).prepare()
+    except CycleError as circle:
+        pytest.fail(f"a circle of imports: {' -> '.join(reversed(circle.args[1]))}")
+
+
+def test_a_room_uses_only_what_lies_below_it():
+    floor = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
+    rooms = {name.split(".")[1] for name in KNOWN if name.startswith("course_lib.")}
+    assert rooms == set(floor), "a room without a floor, or a floor without a room"
+    for name, used in GRAPH.items():
+        if name.startswith("course_lib."):
+            mine = name.split(".")[1]
+            for other in used - {"course_lib"}:
+                assert other.startswith("course_lib."), f"{name} imports {other}"
+                theirs = other.split(".")[1]
+                assert theirs == mine or floor[theirs] > floor[mine], f"{name} imports {other}, which is above it"
+
+
+def test_modules_stay_short():
+    long = {name: n for name, path in KNOWN.items() if (n := len(path.read_text().splitlines())) > 300}
+    assert not long, long
+
+
+def test_importing_the_engine_starts_nothing():
+    for name in ("course_lib.engine", "course_lib.engine.stub", "course_lib.engine.wire", "course_lib.engine.handler"):
+        todo, seen = [name], set()
+        while todo:
+            module = todo.pop()
+            top = ast.parse(KNOWN[module].read_text()).body
+            words = {a.name for n in top if isinstance(n, ast.Import) for a in n.names}
+            words |= {n.module for n in top if isinstance(n, ast.ImportFrom)}
+            assert "mpi4py" not in words, f"{module} starts MPI when it is imported, and the zygote could not fork"
+            seen.add(module)
+            todo += [
+                w
+                for w in words | {f"{n.module}.{a.name}" for n in top if isinstance(n, ast.ImportFrom) for a in n.names}
+                if w in KNOWN and w not in seen
+            ]
