@@ -15,6 +15,7 @@ from processes import course_processes, wait_until
 
 from course_lib import cluster
 from course_lib.cluster import Ranks, RanksGone, launch, startup
+from course_lib.engine import mpiexec
 
 
 def folders():
@@ -167,7 +168,7 @@ def test_an_interrupt_while_starting_leaves_nothing(monkeypatch):
     before, files, real = course_processes(), folders(), subprocess.Popen
 
     def second_is_interrupted(command, **settings):
-        if "ranks" in command:
+        if "course_lib.engine.mpiexec" in command:
             raise KeyboardInterrupt
         return real(command, **settings)
 
@@ -179,7 +180,7 @@ def test_an_interrupt_while_starting_leaves_nothing(monkeypatch):
 
 
 def test_ranks_without_a_zygote_as_on_macos(monkeypatch):
-    monkeypatch.setenv(launch.NO_ZYGOTE, "1")
+    monkeypatch.setenv(mpiexec.NO_ZYGOTE, "1")
     before, files = course_processes(), folders()
     ranks = Ranks(2)
     try:
@@ -247,7 +248,7 @@ publish_data({{"evil": evil}})
 """
     eight.run(source)
     assert "Evil" in repr(eight.pull("evil")[0])
-    view = eight._client[:]
+    view = eight._connection.client[:]
     with pytest.raises(Exception, match="a pickle from a rank"):
         view.apply_sync(eval, "evil", {"evil": 1})
     time.sleep(0.5)

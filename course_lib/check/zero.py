@@ -73,11 +73,6 @@ def keep(size, seed, shape, dtype, xs, grads):
     return kept if tracing else None
 
 
-def shards_of(array: np.ndarray, size: int) -> list[np.ndarray]:
-    """The equal flat shards of an array, with zeros at the end."""
-    return np.split(np.pad(array.ravel(), (0, -array.size % size)), size)
-
-
 class ShardCheck(Check):
     """A `Check` of a sharded layer on the first ranks of `ranks`."""
 
@@ -117,8 +112,9 @@ class ShardCheck(Check):
                 self.array(grad_x, grads[r, i] @ w.T, name="grad_x", rank=r, cause=cause, rtol=rtol)
                 cause = "a mean instead of the sum over the ranks, another rank's shard, or the gradient of an earlier step"
                 for name, got, want in zip(("grad_w_shard", "grad_b_shard"), back[1:], (grad_w, grad_b), strict=True):
-                    shard, scale = shards_of(want.astype(dtype), size)[r], float(np.abs(grads).max()) * batch
-                    self.array(got, shard, name=name, rank=r, cause=cause, rtol=rtol, scale=scale)
+                    n, scale = -(-want.size // size), float(np.abs(grads).max()) * batch
+                    padded = np.append(want, np.zeros(n * size - want.size)).astype(dtype)
+                    self.array(got, padded[r * n : r * n + n], name=name, rank=r, cause=cause, rtol=rtol, scale=scale)
                 cause = "gather the weight once, and reduce-scatter each gradient once"
                 self.sent(moved[1], 2 * gather, name="backward", rank=r, cause=cause)
             w, b = w - np.asarray(LR, dtype) * grad_w, b - np.asarray(LR, dtype) * grad_b

@@ -22,8 +22,7 @@ import psutil
 
 from course_lib.cluster import sandbox
 from course_lib.engine import watchdog
-from course_lib.engine.controller import CONTROLLER
-from course_lib.engine.mpiexec import ENGINE, LOOPBACK, THREADS, find_mpiexec
+from course_lib.engine.mpiexec import LOOPBACK, SMALL, THREADS, find_mpiexec
 
 
 @dataclass
@@ -93,16 +92,16 @@ def launch(n: int) -> Processes:
     folder, started = Path(tempfile.mkdtemp(prefix="course-ranks-")), []
     try:
         (folder / "security").mkdir()
-        environment = {**os.environ, **THREADS, **LOOPBACK, **watchdog.environment(str(folder))}
+        environment = {**os.environ, **THREADS, **LOOPBACK, **SMALL, **watchdog.environment(str(folder))}
         environment.pop("JPY_PARENT_PID", None)
         wrap, inside = (), environment
         if os.environ.get(sandbox.SANDBOX):
             # Processes outside cannot be seen from in there; bubblewrap ends with its parent instead.
             wrap, inside = sandbox.command(folder), {k: v for k, v in environment.items() if k != watchdog.OWNER}
-        python, profile = [sys.executable, "-m"], f"--profile-dir={folder}"
+        python = [sys.executable, "-m"]
         commands = (
-            ([*python, "course_lib.engine.controller", profile, *_transport(folder), *CONTROLLER], environment),
-            ([*wrap, *python, "course_lib.engine.mpiexec", mpiexec, str(n), profile, *ENGINE], inside),
+            ([*python, "course_lib.engine.controller", str(n), str(folder), json.dumps(_network(folder))], environment),
+            ([*wrap, *python, "course_lib.engine.mpiexec", mpiexec, str(n), str(folder)], inside),
         )
         with (folder / "log.txt").open("wb") as log:
             for command, env in commands:
@@ -144,12 +143,12 @@ def adopt(n: int, folder: Path) -> Processes | None:
     return None
 
 
-def _transport(folder: Path) -> tuple[str, ...]:
+def _network(folder: Path) -> dict[str, str]:
     """Unix sockets where their path fits: only this user can reach them, and no port is open."""
     where = folder / "s"
     if len(str(where)) < 80 and sys.platform != "darwin":
-        return ("--IPController.transport=ipc", f"--IPController.ip={where}", "--IPController.location=localhost")
-    return ("--IPController.ip=127.0.0.1",)
+        return {"transport": "ipc", "ip": str(where), "location": "localhost"}
+    return {"ip": "127.0.0.1"}
 
 
 def _kill_group(process: subprocess.Popen) -> None:

@@ -39,7 +39,7 @@ def come_up(n: int, client: Client | None = None) -> tuple[Connection, list[str]
     StartError
         They ended or did not come up in time; the message has the last lines of their log.
     """
-    for limit in (START_LIMIT,) if client else (FIRST_TRY, START_LIMIT):
+    for limit in (START_LIMIT,) if client is not None else (FIRST_TRY, START_LIMIT):
         try:
             return _try(n, client, limit)
         except StartError:
@@ -49,7 +49,7 @@ def come_up(n: int, client: Client | None = None) -> tuple[Connection, list[str]
 
 def _try(n: int, client: Client | None, limit: float) -> tuple[Connection, list[str]]:
     deadline = time.monotonic() + limit
-    if client:
+    if client is not None:
         _wait_for_engines(client, n, deadline)
         connection = Connection(n, client)
     else:
@@ -74,7 +74,7 @@ def _start(n: int, limit: float, deadline: float) -> Connection:
         _wait_for_engines(client, n, deadline, processes)
     except BaseException:
         processes.stop()
-        if client:
+        if client is not None:
             client.close(linger=0)
         raise
     return Connection(n, client, processes)

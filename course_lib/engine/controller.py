@@ -5,26 +5,47 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from threading import Thread
 
 from course_lib.engine import watchdog
 
-CONTROLLER = (
-    "--IPController.use_threads=True",
-    "--IPController.db_class=NoDB",
-    "--IPController.enable_curve=False",
-    "--TaskScheduler.scheme_name=pure",
-    "--HeartMonitor.period=150",  # registration takes two beats
-    "--HeartMonitor.max_heartmonitor_misses=4000",  # ten minutes: a laptop may sleep
-    "--log-level=ERROR",
-)
+SETTINGS = {
+    "IPController": {"use_threads": True, "db_class": "NoDB", "enable_curve": False, "log_level": "ERROR"},
+    "TaskScheduler": {"scheme_name": "pure"},
+    "HeartMonitor": {"period": 150, "max_heartmonitor_misses": 4000},  # registration takes two beats; a start may be slow
+}
 
 
-def run_controller(arguments: list[str]) -> None:
-    """Run ipyparallel's controller in this process."""
-    from ipyparallel.controller.app import IPController
+class HeartThread(Thread):
+    """Takes the place of a process of its own for the heart monitor: with one process less, idle ranks need less memory."""
 
-    class Controller(IPController):
+    def terminate(self) -> None:
+        """Nothing: it ends with this process."""
+
+
+def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
+    """Run ipyparallel's controller in this process.
+
+    Parameters
+    ----------
+    n : int
+        Engines to wait for.
+    folder : str
+        Where its connection files go.
+    network : dict
+        Further settings of IPController: how it is reached.
+    """
+    from ipyparallel.controller import app, heartmonitor
+    from traitlets.config import Config
+
+    class Controller(app.IPController):
         name = "ipcontroller"
+
+        def parse_command_line(self, argv: list[str] | None = None) -> None:
+            """Nothing: all is in `config`."""
+
+        def load_config_file(self, *_: object, **__: object) -> None:
+            """Nothing: a user's settings for controllers are not meant for this one."""
 
         def construct_url(self, kind: str, channel: str, index: int | str | None = None) -> str:
             # ipyparallel 9.2 binds Unix sockets as path-port, and connects to path:port.
@@ -40,9 +61,21 @@ def run_controller(arguments: list[str]) -> None:
             partial.write_text(json.dumps(cdict))
             partial.rename(path)
 
-    Controller.launch_instance(argv=arguments)
+    class Hearts(heartmonitor.HeartMonitor):
+        """Beats until all engines are there. A rank that ends later ends its mpiexec, which is seen without any beat."""
+
+        def beat(self) -> None:
+            super().beat()
+            if len(self.hearts) >= n:
+                self.caller.stop()
+
+    app.Process, heartmonitor.HeartMonitor = HeartThread, Hearts
+    config = Config(SETTINGS | {"ProfileDir": {"location": folder}})
+    config.IPController.update(network)
+    Controller.launch_instance(argv=[], config=config)
 
 
 if __name__ == "__main__":
     watchdog.watch_from_environment()
-    run_controller(sys.argv[1:])
+    sys.modules["numpy"] = None  # ipyparallel would import it
+    run_controller(int(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3]))

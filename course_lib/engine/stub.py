@@ -21,6 +21,9 @@ def main(address: str) -> int:
     connection.sendall(data)
     for number in numbers:
         os.close(number)  # or mpiexec would not notice that the rank is gone
+    if os.path.exists("/bin/sh"):  # it waits as well, in a tenth of the memory
+        os.dup2(connection.fileno(), 0)
+        os.execv("/bin/sh", ["sh", "-c", "read code; exit ${code:-1}"])
     return int(connection.recv(64) or 1)
 
 

@@ -11,7 +11,6 @@ import contextlib
 import gc
 import json
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -19,91 +18,71 @@ import sys
 import threading
 import warnings
 
-from course_lib.engine import watchdog
-
-# What the log says of a rank that ended by itself; mpiexec then ends the others.
-ENDED = "rank {rank} ended with code {code}"
+from course_lib.engine import keeper, watchdog
 
 
-def main(address: str, arguments: list[str], mpiexec: list[str]) -> int:
-    """Run mpiexec and be the zygote of the ranks that it starts; returns mpiexec's exit code.
+def main(n: int, folder: str, mpiexec: list[str]) -> int:
+    """Run mpiexec, fork the `n` ranks whose stubs it starts, and go on as their keeper, see `keeper`.
 
     Parameters
     ----------
-    address : str
-        Path of the Unix socket to listen on.
-    arguments : list of str
-        The engines' command line.
+    n : int
+        Number of ranks.
+    folder : str
+        Where the controller has its connection files, and where the stubs find this process.
     mpiexec : list of str
         The command that starts the stubs.
     """
+    ranks: list[tuple[int, int, socket.socket]] = []
     with socket.socket(socket.AF_UNIX) as server:
-        server.bind(address)
+        server.bind(address(folder))
         server.listen(128)
         process = subprocess.Popen(mpiexec)
-        _import_everything()
+        engine = _prepare(folder)
         gc.freeze()  # forks share these objects; the collector need not touch them
-        return _serve(server, arguments, process)
+        server.settimeout(0.2)
+        while len(ranks) < n:
+            if process.poll() is not None:
+                return process.returncode
+            with contextlib.suppress(TimeoutError):
+                stub, _ = server.accept()
+                ranks.append((*_fork(stub, [server, *(other for *_, other in ranks)], engine), stub))
+    for *_, stub in ranks:
+        stub.set_inheritable(True)
+    watched = watchdog.owner()
+    facts = process.pid, [(pid, rank, stub.fileno()) for pid, rank, stub in ranks], watched[0] if watched else None
+    os.execv(sys.executable, [sys.executable, "-I", "-S", keeper.__file__, json.dumps(facts), folder])
 
 
-def _import_everything() -> None:
+def address(folder: str) -> str:
+    """Path of the Unix socket at which the stubs find the zygote."""
+    return f"{folder}/zygote"
+
+
+def _prepare(folder: str):
+    """Import everything, and make the engine that every rank goes on with."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sys.modules["debugpy"] = None  # see engine.__main__
+        sys.modules["debugpy"] = None  # see `application`
         import ipykernel.debugger
         import ipykernel.ipkernel
         import ipykernel.kernelapp  # noqa: F401
         import ipyparallel.engine.app
         import ipyparallel.engine.kernel  # noqa: F401
         import IPython.core.displayhook  # noqa: F401
+        import mpi4py
         import numpy  # noqa: F401
 
+        mpi4py.rc.initialize = False  # each rank does, see `application`: a process that has joined MPI cannot fork
+        import course_lib.collectives
         import course_lib.engine.handler  # noqa: F401
+        from course_lib.engine import application
+
+        return application.prepare(folder)
 
 
-def _serve(server: socket.socket, arguments: list[str], mpiexec: subprocess.Popen) -> int:
-    ranks: dict[int, tuple[socket.socket, str]] = {}  # process id -> its stub and its rank
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    with selectors.DefaultSelector() as selector:
-        selector.register(server, selectors.EVENT_READ)
-        selector.register(reader, selectors.EVENT_READ)
-        while mpiexec.poll() is None:
-            for key, _ in selector.select(watchdog.PERIOD):
-                if key.fileobj is server:
-                    stub, _ = server.accept()
-                    pid, rank = _fork(stub, [server, *(s for s, _ in ranks.values())], arguments)
-                    ranks[pid] = stub, rank
-                else:
-                    os.read(reader, 4096)
-            for pid, (stub, rank) in list(ranks.items()):
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    code = os.waitstatus_to_exitcode(status)
-                    del ranks[pid]
-                    print(ENDED.format(rank=rank, code=code), flush=True)
-                    return _end_all(ranks, stub, mpiexec)
-    return mpiexec.returncode
-
-
-def _end_all(ranks: dict, stub: socket.socket, mpiexec: subprocess.Popen) -> int:
-    """One rank ended: MPI cannot go on without it, so end the others, and mpiexec."""
-    for pid in ranks:
-        os.kill(pid, signal.SIGKILL)
-    for pid in ranks:
-        os.waitpid(pid, 0)
-    for connection in (stub, *(other for other, _ in ranks.values())):
-        with contextlib.suppress(OSError):
-            connection.sendall(b"1")
-        connection.close()
-    mpiexec.kill()
-    mpiexec.wait()
-    return 1
-
-
-def _fork(stub: socket.socket, not_its_own: list[socket.socket], arguments: list[str]) -> tuple[int, str]:
+def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine) -> tuple[int, int]:
+    """Fork a rank that takes over its stub's environment and connection to mpiexec; its process id and rank."""
     length, descriptors, *_ = socket.recv_fds(stub, 8, 4)
     size, data = int.from_bytes(length, "big"), b""
     while len(data) < size:
@@ -113,9 +92,7 @@ def _fork(stub: socket.socket, not_its_own: list[socket.socket], arguments: list
     if pid:
         for descriptor in descriptors:
             os.close(descriptor)
-        return pid, message["environment"]["PMI_RANK"]
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        return pid, int(message["environment"]["PMI_RANK"])
     for connection in not_its_own:
         connection.close()
     held = os.dup(stub.fileno())
@@ -129,12 +106,12 @@ def _fork(stub: socket.socket, not_its_own: list[socket.socket], arguments: list
     os.environ.clear()
     os.environ.update(message["environment"])
     threading.Thread(target=_end_with, args=(socket.socket(fileno=held),), daemon=True).start()
-    sys.argv = ["course_lib.engine", *arguments]
+    sys.argv = ["course_lib.engine"]
     code = 1
     try:
-        from course_lib.engine.__main__ import main
+        from course_lib.engine import application
 
-        main()
+        application.serve(engine)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1

@@ -2,67 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from course_lib.plots.figures import INK, PALE, Picture, ink_on
 from course_lib.sim.timeline import FILLS
 
-Order = list[list[tuple[str, int]]]
+Work = list[tuple[str, int]]
+_KINDS = {"F": "forward", "B": "backward"}
 
 
-def gpipe(ranks: int, batches: int) -> Order:
-    """All forward, then all backward (Huang et al., 2019, "GPipe", figure 2), for each rank.
+def work(text: str) -> Work:
+    """A rank's work from its text: F and B for forward and backward, with the number of the micro-batch.
 
-    >>> gpipe(1, 2)
-    [[('forward', 0), ('forward', 1), ('backward', 0), ('backward', 1)]]
+    >>> work("F0 F1 B0")
+    [('forward', 0), ('forward', 1), ('backward', 0)]
     """
-    return [[(kind, k) for kind in ("forward", "backward") for k in range(batches)] for _ in range(ranks)]
+    return [(_KINDS[word[0]], int(word[1:])) for word in text.split()]
 
 
-def one_forward_one_backward(ranks: int, batches: int) -> Order:
-    """A few forward to fill the pipeline, then one forward and one backward in turn (Narayanan et al., 2021, "Efficient large-scale
-    language model training on GPU clusters using Megatron-LM", figure 4).
+def start_times(order: list[Work]) -> list[list[float]]:
+    """When each piece of work can begin, at the earliest; `order` has each rank's.
 
-    >>> one_forward_one_backward(2, 3)[0]
-    [('forward', 0), ('forward', 1), ('backward', 0), ('forward', 2), ('backward', 1), ('backward', 2)]
-    """
-    orders = []
-    for rank in range(ranks):
-        ahead = min(ranks - rank - 1, batches)
-        order = [("forward", k) for k in range(ahead)]
-        for k in range(batches):
-            order += [("forward", k + ahead)] * (k + ahead < batches) + [("backward", k)]
-        orders.append(order)
-    return orders
-
-
-def start_times(order: Order) -> list[list[float]]:
-    """When each piece of work can begin, at the earliest.
-
-    >>> start_times(gpipe(2, 1))
+    >>> start_times([work("F0 B0"), work("F0 B0")])
     [[0.0, 4.0], [1.0, 2.0]]
     """
     last, ended, starts = len(order) - 1, {}, [[] for _ in order]
-    free, todo = [0.0] * len(order), [list(work) for work in order]
+    free, todo = [0.0] * len(order), [list(each) for each in order]
     while any(todo):
-        for rank, work in enumerate(todo):
-            while work:
-                kind, k = work[0]
+        for rank, left in enumerate(todo):
+            while left:
+                kind, k = left[0]
                 before = (kind, rank - 1, k) if kind == "forward" else (kind, rank + 1, k)
                 if before[1] in range(last + 1) and before not in ended:
                     break
                 start = max(free[rank], ended.get(before, 0.0))
                 starts[rank].append(start)
                 free[rank] = ended[kind, rank, k] = start + (1 if kind == "forward" else 2)
-                work.pop(0)
+                left.pop(0)
     return starts
 
 
-def draw(orders: dict[str, Order]) -> Picture:
-    """Orders under one another, with their bubbles in per cent."""
+def draw(texts: dict[str, list[str]]) -> Picture:
+    """Orders under one another, with their bubbles in per cent.
+
+    Parameters
+    ----------
+    texts : dict of str to list of str
+        By the order's name, the work of each rank, see `work`.
+    """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
 
+    orders = {name: [work(text) for text in each] for name, each in texts.items()}
     heights = [len(order) for order in orders.values()]
     figure = Figure(figsize=(9.6, 0.34 * sum(heights) + 0.6 * len(orders) + 0.4), layout="constrained")
     axes = figure.subplots(len(orders), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
@@ -70,14 +59,14 @@ def draw(orders: dict[str, Order]) -> Picture:
     for axis, (name, order) in zip(axes, orders.items(), strict=True):
         starts = start_times(order)
         end = max(
-            s + (1 if kind == "forward" else 2) for rank, work in enumerate(order) for s, (kind, _) in zip(starts[rank], work, strict=True)
+            s + (1 if kind == "forward" else 2) for rank, each in enumerate(order) for s, (kind, _) in zip(starts[rank], each, strict=True)
         )
-        for rank, work in enumerate(order):
-            for start, (kind, k) in zip(starts[rank], work, strict=True):
+        for rank, each in enumerate(order):
+            for start, (kind, k) in zip(starts[rank], each, strict=True):
                 width = 1 if kind == "forward" else 2
                 axis.add_patch(Rectangle((start, rank - 0.42), width, 0.84, facecolor=FILLS[kind], edgecolor="white"))
                 axis.text(start + width / 2, rank, k, ha="center", va="center", fontsize=8, color=ink_on(FILLS[kind]))
-        bubble = 1 - sum(1 if kind == "forward" else 2 for work in order for kind, _ in work) / (end * len(order))
+        bubble = 1 - sum(1 if kind == "forward" else 2 for each in order for kind, _ in each) / (end * len(order))
         said.append(
             f"{name}: {end:g} units of time, bubbles {bubble:.1%}, at most {most_in_flight(order[0])} micro-batches in flight on rank 0"
         )
@@ -96,7 +85,7 @@ def draw(orders: dict[str, Order]) -> Picture:
     return Picture(figure, "; ".join(said))
 
 
-def most_in_flight(work: Sequence[tuple[str, int]]) -> int:
+def most_in_flight(work: Work) -> int:
     """The most micro-batches that have gone forward and not yet backward."""
     now = most = 0
     for kind, _ in work:

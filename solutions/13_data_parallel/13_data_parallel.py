@@ -29,10 +29,9 @@ ranks = cluster.start(4)
 import numpy as np
 
 from course_lib import datasets
-from course_lib.ddp import pytorch
 from course_lib.autograd import SGD, ArrayDataset, DataLoader, Linear, Sequential, Tanh, cross_entropy
 from course_lib.collectives import Communicator
-from course_lib.ddp import DistributedDataParallel
+from course_lib.ddp import DistributedDataParallel, pytorch
 
 comm = Communicator()
 rank, size = comm.Get_rank(), comm.Get_size()

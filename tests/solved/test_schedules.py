@@ -1,5 +1,7 @@
 """The solved schedules have the times, the memory and the order that the formulas and papers give."""
 
+import ast
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from course_lib.sim import FREE_COMMUNICATION, H100, LAYER, get_global_batch_list, orders, record, run, score, stats
 from course_lib.sim.simulation import simulate
+from grading import build
 
 W, STATE, A = LAYER.weight_bytes(), LAYER.optimizer_bytes(), LAYER.activation_bytes(1)
 # No cost but forward and backward: neither messages nor the update take time.
@@ -54,7 +57,9 @@ def test_1f1b_has_the_order_of_the_paper(loops):
     got = ["".join(f"{kind[0]}{numbers[mask] + 1} " for kind, mask in stats.schedule(m)).split() for m in result.models]
     assert got[0] == ["f1", "f2", "f3", "f4", "b1", "f5", "b2", "f6", "b3", "f7", "b4", "f8", "b5", "b6", "b7", "b8"]
     assert got[3] == ["f1", "b1", "f2", "b2", "f3", "b3", "f4", "b4", "f5", "b5", "f6", "b6", "f7", "b7", "f8", "b8"]
-    assert [[f"{kind[0]}{k + 1}" for kind, k in work] for work in orders.one_forward_one_backward(4, 8)] == got
+    cell = next(c.source for c in build.build("19_1f1b").cells if "one_forward_one_backward = [" in c.source)
+    drawn = ast.literal_eval(re.search(r"one_forward_one_backward = (\[.*?\])", cell, re.DOTALL)[1])
+    assert [[f"{kind[0]}{k + 1}" for kind, k in orders.work(text)] for text in drawn] == got, "the picture in part 19 shows another order"
 
 
 @pytest.mark.parametrize(("n", "layers", "size"), [(2, 3, 1), (4, 12, 2), (16, 5, 1), (64, 8, 1)])

@@ -1,0 +1,82 @@
+"""One ipyparallel engine: made in two steps, so that the zygote can do the first one once for all ranks."""
+
+from __future__ import annotations
+
+import sys
+
+sys.modules.setdefault("debugpy", None)  # ipykernel would import it, for a second of each start
+
+from ipykernel.compiler import XCachingCompiler  # noqa: E402
+from ipykernel.zmqshell import ZMQInteractiveShell  # noqa: E402
+from ipyparallel.engine.app import IPEngine  # noqa: E402
+from IPython.core.profiledir import ProfileDir  # noqa: E402
+from traitlets.config import Config  # noqa: E402
+
+from course_lib.engine.watchdog import watch_from_environment  # noqa: E402
+
+# What ipyparallel's own command line would say.
+SETTINGS = {
+    "IPEngine": {
+        "use_mpi": True,
+        "init_mpi": "",
+        "enable_nanny": False,  # the kernel signals ranks itself, see `cluster.Ranks.interrupt`
+        "wait_for_url_file": 120.0,
+        "timeout": 120.0,
+        "max_heartbeat_misses": 0,  # the watchdog ends a rank
+        "log_level": "ERROR",
+    },
+    "HistoryManager": {"enabled": False},  # neither a database nor a thread for it
+}
+
+
+class Engine(IPEngine):
+    """An engine that looks at no command line and no file of the user's; in a fork, each look copies megabytes of pages."""
+
+    name = "ipengine"
+
+    def parse_command_line(self, argv: list[str] | None = None) -> None:
+        """Nothing: all is in `config`."""
+
+    def load_config_file(self, *_: object, **__: object) -> None:
+        """Nothing: a user's settings for engines are not meant for these."""
+
+    def initialize(self, argv: list[str] | None = None) -> None:
+        """What needs neither the controller nor a rank's own process."""
+        super(IPEngine, self).initialize(argv)
+
+    def start(self) -> None:
+        """The rest, and then serve."""
+        self.init_engine()
+        super().start()
+
+    def init_signal(self) -> None:
+        """Called when the kernel has just been made: the shell, which was there before, learns of it."""
+        self.kernel.shell.kernel = self.kernel
+        super().init_signal()
+
+
+def prepare(folder: str) -> Engine:
+    """An engine with its shell: no thread, no socket, no MPI yet.
+
+    Parameters
+    ----------
+    folder : str
+        Where the controller has its connection files.
+    """
+    engine = Engine.instance(config=Config(SETTINGS | {"ProfileDir": {"location": folder}}))
+    engine.initialize([])
+    ZMQInteractiveShell.instance(parent=engine, profile_dir=ProfileDir(location=folder), compiler_class=XCachingCompiler)
+    return engine
+
+
+def serve(engine: Engine) -> None:
+    """Join MPI and be a rank, until the notebook's kernel is gone."""
+    watch_from_environment()
+    from mpi4py import MPI
+
+    from course_lib.collectives import meeting
+
+    if not MPI.Is_initialized():  # the zygote has loaded it
+        MPI.Init_thread()
+    meeting.base()  # every rank has joined MPI before it registers
+    engine.start()

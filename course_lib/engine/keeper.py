@@ -1,0 +1,78 @@
+"""Waits for the ranks that a zygote has forked: when one of them ends by itself, all end.
+
+The zygote turns into this (its children stay its own) once it has forked the last rank, as it is not needed any more, and with
+all that it has imported takes five times the memory. Run by path with ``python -I -S``.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+
+ENDED = "rank {rank} ended with code {code}"  # what the log then says
+PERIOD = 500  # milliseconds between two looks, where the system does not tell
+
+
+def main(mpiexec: int, ranks: list[list[int]], owner: int | None) -> int:
+    """Wait; returns mpiexec's exit code, or 1 when a rank ended or the owner is gone.
+
+    Parameters
+    ----------
+    mpiexec : int
+        Its process id.
+    ranks : list of (int, int, int)
+        Process id, rank, and the descriptor of the connection to the rank's stub.
+    owner : int, optional
+        The process that all this is for.
+    """
+    running = {pid: (rank, socket.socket(fileno=stub)) for pid, rank, stub in ranks}
+    told, poll = [], select.poll()
+    with contextlib.suppress(AttributeError, OSError):  # not every Linux has them
+        told += [os.pidfd_open(pid) for pid in (mpiexec, *running, *([owner] if owner else []))]
+        for descriptor in told:
+            poll.register(descriptor, select.POLLIN)
+    whole = len(told) == 1 + len(running) + bool(owner)
+    while True:
+        for pid, (rank, _) in list(running.items()):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                print(ENDED.format(rank=rank, code=os.waitstatus_to_exitcode(status)), flush=True)
+                return _end_all(mpiexec, running, pid)
+        ended, status = os.waitpid(mpiexec, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        if owner and not _there(owner):
+            return _end_all(mpiexec, running)
+        poll.poll(None if whole else PERIOD)
+
+
+def _there(pid: int) -> bool:
+    """Whether a process is there; a zombie is not."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _end_all(mpiexec: int, running: dict, gone: int | None = None) -> int:
+    """One rank ended: MPI cannot go on without it, so end the others, and mpiexec."""
+    others = [pid for pid in running if pid != gone]
+    for pid in others:
+        os.kill(pid, signal.SIGKILL)
+    for pid in others:
+        os.waitpid(pid, 0)
+    for _, stub in running.values():
+        with contextlib.suppress(OSError):
+            stub.sendall(b"1")
+        stub.close()
+    os.kill(mpiexec, signal.SIGKILL)
+    os.waitpid(mpiexec, 0)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(*json.loads(sys.argv[1])))
