@@ -20,10 +20,11 @@ COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP = 1, 2, 3, 4, 5, 6
 
 # The words of a row; what is read while waiting shares one cache line. After them: one word a
 # rank, the last call that this rank saw complete together with that rank (negative: complete,
-# but the calls do not match). Then a text.
-KEY, SIGNATURE, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL = range(10)
+# but the calls do not match); and once more one word a rank, for `slots`. Then a text, and the slots.
+KEY, SIGNATURE, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL, FILLED = range(11)
 SEEN = 16
 TEXT_WORDS = 32
+SLOT = 1 << 19  # bytes of one of a rank's two slots, see `slots`
 MAX_RANKS = 62  # a group is a bit mask in one signed word
 
 
@@ -54,12 +55,14 @@ class Board:
         self.rank, self.size = world.Get_rank(), world.Get_size()
         self.round = 0
         self.last: object = None  # the group that this rank's row shows
-        words = -(-(SEEN + self.size + TEXT_WORDS) // 16) * 16  # rows share no cache line
-        # MPI owns the memory: it goes when the ranks go, and leaves no file behind.
-        self._window = MPI.Win.Allocate_shared(8 * words, 8, comm=world)
+        words = -(-(SEEN + 2 * self.size + TEXT_WORDS) // 16) * 16  # rows share no cache line
+        # MPI owns the memory: it goes when the ranks go, and leaves no file behind. What is not touched takes no room.
+        self._window = MPI.Win.Allocate_shared(8 * words + 2 * SLOT, 8, comm=world)
         buffers = [memoryview(self._window.Shared_query(r)[0]).cast("B") for r in range(self.size)]
-        self.rows = [b.cast("q") for b in buffers]
-        self._texts = [b[8 * (words - TEXT_WORDS) :] for b in buffers]
+        self.rows = [b[: 8 * words].cast("q") for b in buffers]
+        self._texts = [b[8 * (words - TEXT_WORDS) : 8 * words] for b in buffers]
+        self.slots = [b[8 * words :] for b in buffers]
+        self.left = SEEN + self.size  # where a row's last words begin
         self.mine = self.rows[self.rank]
         for i in range(words):
             self.mine[i] = 0

@@ -111,15 +111,20 @@ class Communicator(NonBlocking, Rooted):
         size = recv.size
         if send is not IN_PLACE and size != send.size:
             buffers.size(recv, send.size, send, "an all-reduce keeps the size", "Allreduce")
-        group = self._group
-        group.meet(ALLREDUCE, recv.dtype.num, size, 1 if op is SUM else reduction_code(op))
-        request = group.mpi.Iallreduce(send, recv, op)
+        group, code = self._group, 1 if op is SUM else reduction_code(op)
+        request = None
+        if code == 1 and group.sums is not None and group.sums.suits(recv):
+            group.add_up(ALLREDUCE, recv if send is IN_PLACE else send, recv)
+        else:
+            group.meet(ALLREDUCE, recv.dtype.num, size, code)
+            request = group.mpi.Iallreduce(send, recv, op)
         entry = group.counts["Allreduce"]  # counted here, while the transfer is on its way
         entry[0] += 1
         entry[1] += recv.nbytes
         if memory.held is not None:
             memory.held.exchanged(send, recv)
-        group.finish(request, ALLREDUCE)
+        if request is not None:
+            group.finish(request, ALLREDUCE)
 
     def Allgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
         """Collect the ranks' arrays, one after the other in rank order; every rank gets all.

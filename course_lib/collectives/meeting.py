@@ -21,13 +21,11 @@ from course_lib.collectives import calls as known
 from course_lib.collectives import explain
 from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
 from course_lib.collectives.shm import forget_files
+from course_lib.collectives.slots import SharedSum, sched_yield
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
 LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left
-
-
-sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 class CollectiveError(RuntimeError):
@@ -99,12 +97,13 @@ class Group:
             self._others = [board.rows[r] for r in others]
             self._seen_me = [(board.rows[r], me) for r in others]
             self._seen = [status.SEEN + r for r in others]
+        self.sums = SharedSum(board, members) if board else None
 
     def __str__(self) -> str:
         return explain.group_name(self.members)
 
-    def meet(self, operation: int, dtype: int, count: int, detail: int) -> None:
-        """Wait until every rank of the group makes this same call.
+    def meet(self, operation: int, dtype: int, count: int, detail: int, shown: np.ndarray | None = None) -> None:
+        """Wait until every rank of the group makes this same call; each puts the array that it has `shown` into shared memory before.
 
         Raises
         ------
@@ -132,6 +131,8 @@ class Group:
             mine[status.COUNT] = count
             mine[status.DETAIL] = detail
             mine[SIGNATURE] = self._signature
+        if shown is not None:
+            self.sums.put(key & 1, shown)
         mine[KEY] = key
         matched, turns = None, self._first_turn
         while matched is None:
@@ -161,6 +162,19 @@ class Group:
             self._raise_mismatch(key)
         if self._epoch != _epoch:
             self._fresh()
+
+    def add_up(self, operation: int, send: np.ndarray, recv: np.ndarray) -> None:
+        """An all-reduce in shared memory, the meeting included; see `slots`."""
+        before = self._key
+        try:
+            self.meet(operation, recv.dtype.num, recv.size, 1, send)
+            self.sums.add_up(self._key & 1, recv)
+        except BaseException:
+            if self._key != before:
+                self.sums.withdraw(self._key & 1)
+            raise
+        finally:
+            self.sums.leave(self._key & 1)
 
     def count(self, operation: str, payload: int) -> None:
         """Add a call to this rank's traffic."""

@@ -1,0 +1,119 @@
+"""Small sums in memory that all ranks of a machine see: one meeting, and no message.
+
+An all-reduce by messages is a meeting, on the board, and then a transfer, in which the ranks wait for each other once more. Here
+each rank puts its array into a slot of its own before the meeting; when all have come, each adds up what lies in the slots, in the
+order of the ranks, so that all get the same to the last bit.
+
+A rank has two slots, for calls with even and odd numbers. It writes to one again when all who were to read it have left that call.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from functools import cache
+
+import numpy as np
+
+from course_lib.collectives.board import COMPUTING, FILLED, ROUND, SLOT, STATE, WAITING, Board
+
+# Other processors may show a rank's words before the array that it wrote earlier.
+IN_ORDER = platform.machine() in ("x86_64", "AMD64")
+MOST = 1 << 20  # bytes that a rank reads at most; where it would be more, parts that travel in a ring are faster
+sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
+_NUMBERS = frozenset(np.dtype(c).num for c in "bBhHiIlLqQfdgFDG")
+
+
+class Slots:
+    """The slots of this process: what it has put there, and who has yet to read it.
+
+    Parameters
+    ----------
+    board : Board
+    """
+
+    def __init__(self, board: Board):
+        self.board = board
+        self._count = 0
+        self._readers: list[tuple[int, int, list[memoryview]]] = [(0, 0, []), (0, 0, [])]  # of each slot: number, round, their rows
+
+    def free(self, half: int) -> None:
+        """Wait until nobody reads this slot any more. A rank that has called goes on to read, or fails, and leaves either way."""
+        number, round, rows = self._readers[half]
+        mine = self.board.left + self.board.rank
+        for row in rows:
+            while row[mine] < number and row[ROUND] == round and row[STATE] in (COMPUTING, WAITING):
+                sched_yield()
+        self.forget(half)
+
+    def forget(self, half: int) -> None:
+        """Nobody is to read this slot."""
+        self._readers[half] = (0, 0, [])
+
+    def filled(self, half: int, rows: list[memoryview]) -> None:
+        """Say that an array is there for these ranks."""
+        self._count += 1
+        self.board.mine[FILLED + half] = self._count
+        self._readers[half] = self._count, self.board.round, rows
+
+
+@cache
+def _slots_of(board: Board) -> Slots:
+    return Slots(board)
+
+
+class SharedSum:
+    """Sums of one group.
+
+    Parameters
+    ----------
+    board : Board
+    members : tuple of int
+        World ranks, in the group's order.
+    """
+
+    def __init__(self, board: Board, members: tuple[int, ...]):
+        self._slots = _slots_of(board)
+        self._mine, self._members = board.mine, members
+        self._others = [(board.rows[r], board.left + r) for r in members if r != board.rank]
+        self._rows = [row for row, _ in self._others]
+        self._me = members.index(board.rank)
+        self._most = min(SLOT, MOST // len(members)) if IN_ORDER and len(members) > 1 else 0
+        self._views: dict[tuple[int, int], tuple] = {}
+
+    def suits(self, array: np.ndarray) -> bool:
+        """Whether such arrays are summed here: the same answer on all ranks that make the same call."""
+        return array.nbytes <= self._most and array.dtype.num in _NUMBERS
+
+    def put(self, half: int, array: np.ndarray) -> None:
+        """Put this rank's array into its slot."""
+        self._slots.free(half)
+        self._in_slots(half, array)[self._me][...] = array.reshape(-1)
+        self._slots.filled(half, self._rows)
+
+    def add_up(self, half: int, out: np.ndarray) -> None:
+        """The sum of what all have put there."""
+        first, second, *more = self._in_slots(half, out)
+        flat = out.reshape(-1)
+        np.add(first, second, flat)
+        for view in more:
+            np.add(flat, view, flat)
+
+    def withdraw(self, half: int) -> None:
+        """The call has failed here: who has not come will not read this rank's array."""
+        self._slots.forget(half)
+
+    def leave(self, half: int) -> None:
+        """Say that this rank reads no more."""
+        for row, place in self._others:
+            self._mine[place] = row[FILLED + half]
+
+    def _in_slots(self, half: int, like: np.ndarray) -> list[np.ndarray]:
+        key = like.dtype.num, like.size
+        found = self._views.get(key)
+        if found is None:
+            slots = [self._slots.board.slots[r] for r in self._members]
+            found = tuple([np.frombuffer(s, like.dtype, like.size, h * SLOT) for s in slots] for h in (0, 1))
+            self._views[key] = found
+        return found[half]
