@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import autograd, autograding, collectives, ddp, simulator, starting, training, zero
+from benchmarks import autograd, autograding, collectives, ddp, grids, simulator, starting, training, zero
 
 BENCHES = {
     "start": starting.figures,
     "collectives": collectives.figures,
     "training": training.figures,
+    "grids": grids.figures,
     "zero": zero.figures,
     "simulator": simulator.figures,
     "autograd": autograd.figures,

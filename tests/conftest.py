@@ -13,8 +13,10 @@ from nbformat.v4 import new_code_cell, new_notebook
 from course_lib.cluster import Ranks, sandbox
 from course_lib.ddp import pytorch
 
-# A temporary folder for this run alone, also for the processes that it starts.
-os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="course-tests-")
+# A temporary folder for this process of the run alone, also for the processes that it starts. Those of pytest-xdist's
+# workers lie side by side: the path of a Unix socket may not be long.
+beside = os.path.dirname(os.environ["TMPDIR"]) if "PYTEST_XDIST_WORKER" in os.environ else None
+os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="course-tests-", dir=beside)
 atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
 

@@ -282,6 +282,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(course, monkeypatch):
     path = course.home / "autograded" / "cleo" / SPLIT / f"{SPLIT}.ipynb"
     notebook = json.loads(path.read_text())
     del notebook["metadata"]["course"]["graded"]
+    path.chmod(0o644)  # nbgrader makes what it has graded read-only
     path.write_text(json.dumps(notebook))
     assert waiting(SPLIT, course.home) == ["ada", "cleo"]
 

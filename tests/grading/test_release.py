@@ -78,7 +78,7 @@ def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
     with zipfile.ZipFile(path) as content:
         content.extractall(tmp_path)
     course = tmp_path / archive.NAME
-    for needed in ("Makefile", "README.md", "pyproject.toml", "constraints.txt", "course_lib/cluster.py", "tests/conftest.py"):
+    for needed in ("Makefile", "README.md", "pyproject.toml", "constraints.txt", "course_lib/cluster/__init__.py", "tests/conftest.py"):
         assert (course / needed).is_file(), needed
     assert sorted(p.name for p in (course / "notebooks").iterdir()) == parts()
     assert not (course / "solutions").exists() and not (course / "grading").exists() and not (course / "tests" / "grading").exists()
