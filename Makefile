@@ -42,7 +42,7 @@ lab: $(STUDENT)      ## Open the course in JupyterLab
 	@$(RUN) course_lib.tools.lab
 
 test: $(DEV)         ## Run all tests, JOBS=4 at a time
-	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS)
+	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist worksteal
 
 doctor: $(STUDENT)   ## Say what works on this machine, and what to do about what does not
 	@$(RUN) course_lib.tools.doctor

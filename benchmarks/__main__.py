@@ -8,13 +8,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import autograd, autograding, collectives, ddp, grids, simulator, starting, training, zero
+from benchmarks import autograd, autograding, collectives, ddp, grids, idle, shell, simulator, starting, training, zero
 
 BENCHES = {
     "start": starting.figures,
+    "idle": idle.figures,
     "collectives": collectives.figures,
     "training": training.figures,
     "grids": grids.figures,
+    "shell": shell.figures,
     "zero": zero.figures,
     "simulator": simulator.figures,
     "autograd": autograd.figures,
@@ -50,5 +52,8 @@ def run(names: list[str]) -> Iterator[str]:
 if __name__ == "__main__":
     # ipyparallel's own cluster takes mpiexec from the PATH.
     os.environ["PATH"] = str(Path(sys.executable).parent) + os.pathsep + os.environ["PATH"]
+    short = []
     for text in run(sys.argv[1:]):
         print(text, flush=True)
+        short += [text.split()[1]] if text.endswith("SHORT") else []
+    sys.exit(f"Short of its target: {', '.join(short)}." if short else 0)

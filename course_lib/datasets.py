@@ -9,7 +9,7 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -85,14 +85,31 @@ def load(name: str = "digits") -> Dataset:
     >>> load("digits").x_train.shape
     (1440, 64)
     """
+    data = read(name)
+    return replace(data, x_train=scaled(data.x_train), x_test=scaled(data.x_test))
+
+
+def read(name: str) -> Dataset:
+    """As `load`, with the pixels as the files have them: uint8, 0 to 255, for all but the digits."""
     if name not in NAMES:
         raise ValueError(f"there is no data set {name!r}; there are {', '.join(NAMES)}.")
     if name == "digits":
         return _digits()
-    arrays = [read_idx(path) for path in _find(name)]
-    x_train, y_train, x_test, y_test = arrays
-    flat = [x.reshape(len(x), -1).astype(np.float32) / np.float32(255) for x in (x_train, x_test)]
+    x_train, y_train, x_test, y_test = (read_idx(path) for path in _find(name))
+    flat = [x.reshape(len(x), -1) for x in (x_train, x_test)]
     return Dataset(name, flat[0], y_train.astype(np.int64), flat[1], y_test.astype(np.int64))
+
+
+def scaled(pixels: np.ndarray) -> np.ndarray:
+    """Pixels as float32, 0 to 1; what is float32 already stays as it is."""
+    if pixels.dtype != np.uint8:
+        return pixels
+    out, step = np.empty(pixels.shape, np.float32), 256
+    for start in range(0, len(out), step):  # a few at a time, which stay in the core's cache
+        part = out[start : start + step]
+        part[...] = pixels[start : start + step]
+        part /= np.float32(255)
+    return out
 
 
 def _digits() -> Dataset:
@@ -133,21 +150,23 @@ def read_idx(path: str | Path) -> np.ndarray:
     expected = int(np.prod(shape)) * dtype.itemsize if shape else 0
     if shape is None or len(data) - start != expected:
         raise DataError(f"{path} has {len(data)} bytes, expected {start + expected}: it was cut short, download it again.")
-    return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
+    return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
 def _find(name: str) -> list[Path]:
     """The four files of a data set: from a folder, or downloaded once."""
-    import pooch
-
     chosen = os.environ.get(FOLDER)
-    cache = Path(pooch.os_cache("distributed-training-course")) / name
     folders = [Path(chosen) / name, Path(chosen)] if chosen else []
-    folders += [*map(Path, _KNOWN_PLACES[name]), cache]
-    for folder in folders:
-        found = [next((p for p in (folder / f, folder / f"{f}.gz") if p.exists()), None) for f in _FILES]
-        if all(found):
-            return found
+    folders += map(Path, _KNOWN_PLACES[name])
+    found = _in(folders)
+    if found:
+        return found
+    import pooch  # late: it takes a tenth of a second
+
+    cache = Path(pooch.os_cache("distributed-training-course")) / name
+    folders.append(cache)
+    if found := _in([cache]):
+        return found
     try:
         return [
             Path(pooch.retrieve(f"{_SOURCES[name]}{file}.gz", f"md5:{md5}", f"{file}.gz", cache))
@@ -161,6 +180,15 @@ def _find(name: str) -> list[Path]:
             f"{_SOURCES[name]} ({type(error).__name__}). With a network, try again. Without one, put the four files into a "
             f"folder and set {FOLDER} to it, or use the digits, which come along.{debian}"
         ) from None
+
+
+def _in(folders: list[Path]) -> list[Path] | None:
+    """The four files, from the first folder that has them all."""
+    for folder in folders:
+        found = [next((p for p in (folder / f, folder / f"{f}.gz") if p.exists()), None) for f in _FILES]
+        if all(found):
+            return found
+    return None
 
 
 def classification() -> Dataset:

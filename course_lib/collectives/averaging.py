@@ -6,16 +6,14 @@ them. It is the reduce-scatter and the all-gather of an all-reduce in one pass.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
-import os
-import tempfile
 
 import numpy as np
 from mpi4py import MPI
 
 from course_lib import memory
 from course_lib.autograd.tensor import namespace
+from course_lib.collectives import shared as sharing
 from course_lib.collectives.calls import IALLREDUCE
 
 CHUNK = 1 << 15  # elements at a time, which stay in the core's own cache
@@ -109,43 +107,7 @@ def averaged(comm, like, count: int, shared: bool = True) -> Averaged:
 
 
 def _shared(comm, count: int, dtype: np.dtype) -> list[np.ndarray] | None:
-    """An array of each rank, in a file without a name; None where there is no room for it."""
+    """An array of each rank, in memory that all see; None where there is no room for it."""
     n, nbytes = comm.Get_size(), -(-count * dtype.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
-    name, path, mapped = np.zeros(4096, np.uint8), "", None
-    if comm.Get_rank() == 0:
-        with contextlib.suppress(OSError):
-            path = _file(n * nbytes)
-        name[: len(path.encode())] = list(path.encode())
-    comm.Bcast(name, root=0)
-    try:
-        with open(name[name > 0].tobytes().decode(), "r+b") as file:
-            mapped = mmap.mmap(file.fileno(), n * nbytes)
-    except (OSError, ValueError):
-        mapped = None
-    everywhere = np.array([mapped is not None], np.int64)
-    comm.Allreduce(everywhere.copy(), everywhere, MPI.MIN)  # also: all have opened it
-    if path:
-        os.unlink(path)
-    if not everywhere[0]:
-        return None
-    return [np.frombuffer(mapped, dtype, count, r * nbytes) for r in range(n)]
-
-
-def _file(nbytes: int) -> str:
-    """The path of a new file of zeros, in memory where there is such a folder and twice the room."""
-    folder = "/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()
-    room = os.statvfs(folder)
-    if room.f_bavail * room.f_frsize < 2 * nbytes:
-        raise OSError(f"{folder} is nearly full")
-    descriptor, path = tempfile.mkstemp(prefix=f"course-shared-{os.getpid()}-", dir=folder)
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(descriptor, 0, nbytes)
-        else:
-            os.ftruncate(descriptor, nbytes)
-    except OSError:
-        os.unlink(path)
-        raise
-    finally:
-        os.close(descriptor)
-    return path
+    mapped = sharing.memory(comm, n * nbytes)
+    return mapped and [np.frombuffer(mapped, dtype, count, r * nbytes) for r in range(n)]

@@ -266,11 +266,12 @@ class Group:
             raise
 
     def _finish_slowly(self, test: Callable[[], bool], operation: int) -> None:
-        turns, deadline = 0, None
+        turns, deadline, pause = 0, None, 0.0
         while not test():
-            sched_yield()
+            time.sleep(pause) if pause else sched_yield()
             turns += 1
-            if turns % SPINS == 0:
+            if turns % SPINS == 0 or pause:
+                pause = min(pause * 1.5 or 5e-5, 2e-3)  # somebody else has the cores
                 now = time.monotonic()
                 if self.board is None:
                     deadline = deadline or now + self.limit

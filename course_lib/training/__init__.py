@@ -12,6 +12,7 @@ import numpy as np
 
 from course_lib import datasets, memory, students, traffic, zero
 from course_lib.layers import MLP, check_dims
+from course_lib.training.data import read_once
 
 MAX_RANKS = 8
 
@@ -164,15 +165,15 @@ class Run:
                 f"mp_size={config.mp_size} and dp_size={config.dp_size} need {config.ranks} ranks; there are {comm.Get_size()}."
             )
         self.config, self.functions, self.comm = config, functions, comm
-        data = datasets.load(config.data)
+        data = read_once(config.data, comm)
         random = np.random.default_rng(config.seed + 1)
         order = batch_order(len(data.x_train), config.batch_size, config.dp_size, random)
         mine, labels = order, data.y_train[order]
         if config.ranks > 1:
             split_data = students.get(functions, "split_data")
             mine, labels = split_data(order, labels, config.mp_size, config.dp_size, comm.Get_rank())
-        self.x, self.y = data.x_train[mine].astype(config.dtype, copy=False), labels
-        self.x_test, self.y_test = data.x_test.astype(config.dtype, copy=False), data.y_test
+        self.x, self.y = datasets.scaled(data.x_train[mine]).astype(config.dtype, copy=False), labels
+        self.x_test, self.y_test = data.x_test, data.y_test
         self.dims = data.x_train.shape[1], config.hidden, 10
         self.model = self._new_model()
         self._each = config.batch_size // config.dp_size
@@ -216,22 +217,27 @@ class Run:
         copy, copies = (self.model.dp_comm.Get_rank(), self.config.dp_size) if self.config.dp_size > 1 else (0, 1)
         x, y, right = self.x_test[copy::copies], self.y_test[copy::copies], 0
         for start in range(0, len(x), 1000):
-            logits = self.model.forward(np.ascontiguousarray(x[start : start + 1000]))
+            images = datasets.scaled(np.ascontiguousarray(x[start : start + 1000]))
+            logits = self.model.forward(images.astype(self.config.dtype, copy=False))
             right += int(np.sum(logits.argmax(axis=1) == y[start : start + 1000]))
         if copies > 1:
             right = _total(self.model.dp_comm, [right])[0]
         return float(right) / len(self.y_test)
 
-    def memory(self) -> dict[str, int]:
+    def memory(self, turns: int = 3) -> dict[str, int]:
         """The peak of a rank's memory by kind, in bytes, in two steps of another model; collective.
+
+        Parameters
+        ----------
+        turns : int
+            How often; tracemalloc also sees what caches and other threads take now and then, so the least counts.
 
         Returns
         -------
         dict of str to int
             The kinds of `course_lib.memory`, and under "true peak" what tracemalloc saw.
         """
-        accounts = [memory.of_steps(self._new_model, self.x[: self._each], self.y[: self._each], self.config.lr) for _ in range(3)]
-        # tracemalloc also sees what caches and other threads take now and then: the least counts
+        accounts = [memory.of_steps(self._new_model, self.x[: self._each], self.y[: self._each], self.config.lr) for _ in range(turns)]
         return accounts[-1].peak | {"true peak": min(held.true_peak for held in accounts)}
 
 

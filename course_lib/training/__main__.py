@@ -98,7 +98,7 @@ def _train(config: Config, functions: object, comm: Communicator, first: bool) -
             bar.update(len(losses) - bar.n)
             bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
     seconds = time.perf_counter() - began
-    accuracy, held, moved = run.accuracy(), run.memory(), run.moved()
+    accuracy, held, moved = run.accuracy(), run.memory(turns=1), run.moved()
     if not first:
         return
     print(f"{config.name}, {config.data}: {run.total} steps in {seconds:.2f} s, loss {losses[0]:.3f} to {losses[-1]:.3f}")

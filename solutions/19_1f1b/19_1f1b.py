@@ -164,8 +164,8 @@ def examine_order(check, result, order):
         if got != wanted:
             at = next((i for i, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), min(len(got), len(wanted)))
             said, expected = (" ".join(work[max(0, at - 3) : at + 4]) for work in (got, wanted))
-            compare = f": {said} where {expected} is expected" if check.show else ""
-            problem = f"rank {model.rank} leaves the order of 1F1B at its step {at + 1}{compare}"
+            problem = f"rank {model.rank} leaves the order of 1F1B at its step {at + 1}"
+            problem += f": {said} where {expected} is expected" if check.show else ""
             check.fail(problem, "too many or too few forward at the start")
 
 
@@ -194,10 +194,9 @@ def examine_time(check, world_size, num_layers, global_batch_size, batch_size):
 
 # %% Check tags=["given"]
 check = ScheduleCheck("part3_training_loop", ranks)
-for order, sizes in (
-    (["F0 B0 F1 B1"], dict(world_size=1, num_layers=2, global_batch_size=4, batch_size=2)),
-    (one_forward_one_backward, dict(world_size=4, num_layers=8, global_batch_size=64, batch_size=8)),
-):
+small = dict(world_size=1, num_layers=2, global_batch_size=4, batch_size=2)
+large = dict(world_size=4, num_layers=8, global_batch_size=64, batch_size=8)
+for order, sizes in ((["F0 B0 F1 B1"], small), (one_forward_one_backward, large)):
     result = check.run(**sizes)
     examine_order(check, result, order)
     examine_memory(check, result, **sizes)
