@@ -20,6 +20,28 @@ os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="course-tests-
 atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 
 
+# Seconds that the long ones take: they begin first, dealt out to the workers, so that none is left alone with them at the end.
+LONG = {
+    "test_no_cheat": 60,
+    "test_a_bad_exercise": 40,
+    "test_it_is_made_from_the_graded": 30,
+    "test_resnet_learns": 30,
+    "test_untouched_notebooks": 30,
+    "test_all_variants": 25,
+    "test_stage_3_learns": 25,
+    "test_a_solved_notebook": 20,
+    "test_no_function_of_the_archive": 20,
+    "test_a_notebook_that_is_not_graded": 15,
+}
+
+
+def pytest_collection_modifyitems(config, items):
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1:
+        items.sort(key=lambda item: -max((s for name, s in LONG.items() if item.name.startswith(name)), default=0))
+        items[:] = [item for worker in range(workers) for item in items[worker::workers]]
+
+
 def pytest_terminal_summary(terminalreporter):
     """One line for each thing that this machine lacks, and that some tests are about."""
     if not shutil.which("chromium"):

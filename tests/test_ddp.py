@@ -230,9 +230,9 @@ def mean_of(kind, count, dtype):
     import numpy as np
 
     from course_lib import traffic
-    from course_lib.collectives import Communicator, averaging
+    from course_lib.collectives import Communicator, shared
 
-    part, before = comm.Split(color=rank % 2), averaging._file
+    part, before = comm.Split(color=rank % 2), shared._file
     if kind == "no board":
         part = Communicator(board=False)
     if kind == "no room" and rank < 2:
@@ -240,14 +240,14 @@ def mean_of(kind, count, dtype):
         def full(nbytes):
             raise OSError("no space left on device")
 
-        averaging._file = full
+        shared._file = full
     if kind == "cannot be opened" and rank == 5:
-        averaging.open = lambda *words: open("/nowhere")
+        shared.open = lambda *words: open("/nowhere")
     try:
         one = part.averaged(np.empty(0, dtype), count)
     finally:
-        averaging._file = before
-        vars(averaging).pop("open", None)
+        shared._file = before
+        vars(shared).pop("open", None)
     found = []
     for turn in (0, 1):
         one.array[:] = np.arange(count) * (turn + 1) + rank

@@ -114,14 +114,13 @@ def relu(a: Tensor) -> Tensor:
 
 def tanh(a: Tensor) -> Tensor:
     """The hyperbolic tangent."""
-    out = namespace(a.data).tanh(a.data)
+    xp = namespace(a.data)
+    out = xp.tanh(a.data)
 
     def backward(g):
-        slope = out * out
-        slope *= -1
-        slope += 1
-        slope *= g
-        return (slope,)
+        grad = g * out  # g (1 - out²), in as few passes as can be
+        grad *= out
+        return (xp.subtract(g, grad, out=grad),)
 
     return Tensor.from_operation(out, (a,), backward)
 
@@ -148,9 +147,9 @@ def cross_entropy(logits: Tensor, labels) -> Tensor:
     soft /= sums
 
     def backward(g):
-        grad = soft.copy()
-        grad[rows, labels] -= 1
-        grad *= g / len(labels)
+        share = g / len(labels)
+        grad = soft * share
+        grad[rows, labels] -= share
         return (grad,)
 
     return Tensor.from_operation(xp.asarray(loss), (logits,), backward)

@@ -93,8 +93,11 @@ class Tensor:
             From the gradient of the result to those of the inputs, one each; None where one has none.
         """
         result = Tensor(data)
-        if _recording and any(t.requires_grad for t in inputs):
-            result.requires_grad, result._inputs, result._backward = True, tuple(inputs), backward
+        if _recording:
+            for source in inputs:
+                if source.requires_grad:
+                    result.requires_grad, result._inputs, result._backward = True, tuple(inputs), backward
+                    break
         return result
 
     @property

@@ -25,7 +25,8 @@ from course_lib.collectives.slots import SharedSum, sched_yield
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
-LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left
+LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
+DONE = 30.0  # and after one has done its part: it finished its cell, and on a busy machine this rank may take its time
 
 
 class CollectiveError(RuntimeError):
@@ -266,25 +267,27 @@ class Group:
             raise
 
     def _finish_slowly(self, test: Callable[[], bool], operation: int) -> None:
-        turns, deadline, pause = 0, None, 0.0
+        turns, deadline = 0, None
         while not test():
-            time.sleep(pause) if pause else sched_yield()
+            sched_yield()
             turns += 1
-            if turns % SPINS == 0 or pause:
-                pause = min(pause * 1.5 or 5e-5, 2e-3)  # somebody else has the cores
+            if turns % SPINS == 0:
                 now = time.monotonic()
                 if self.board is None:
                     deadline = deadline or now + self.limit
-                elif self._someone_left():
-                    deadline = deadline or now + LEFT
+                elif seconds := self._someone_left():
+                    deadline = deadline or now + seconds
                 if deadline and now > deadline:
                     raise DeadlockError(self._too_late(operation))
 
-    def _someone_left(self) -> bool:
+    def _someone_left(self) -> float:
+        """Seconds that this rank still waits when another one has left the call, in the middle or with its part done; 0 if none has."""
         rows = self.board.rows
         now = rows[self.board.rank][status.ROUND]
-        left = (status.FINISHED, status.RAISED, status.GONE, status.GAVE_UP)
-        return any(rows[r][status.STATE] in left and rows[r][status.ROUND] >= now for r in self.members)
+        states = {rows[r][status.STATE] for r in self.members if rows[r][status.ROUND] >= now}
+        if states & {status.RAISED, status.GONE, status.GAVE_UP}:
+            return LEFT
+        return DONE if status.FINISHED in states else 0.0
 
     def _too_late(self, operation: int) -> str:
         name = known.OPERATIONS[operation] or "the renewal"

@@ -150,6 +150,6 @@ def test_zero_with_what_does_not_fit_gets_a_sentence(functions, n, words, said):
 if fashion_files():  # where it is not, conftest.py says so
 
     def test_stage_3_learns_fashion_mnist_in_one_epoch(functions):
-        done = training(4, "--zero", "3", "--optimizer", "adam", "--data", "fashion-mnist", folder=functions)
+        done = training(4, "--zero", "3", "--optimizer", "adam", "--data", "fashion-mnist", "--batch-size", "120", folder=functions)
         assert done.returncode == 0, done.stderr
         assert float(done.stdout.split("test accuracy ")[1].split()[0]) >= 0.83
