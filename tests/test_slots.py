@@ -1,0 +1,81 @@
+"""Small sums in shared memory: right in every order of calls and groups, also after a call that failed."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+def many(seed, calls, dtype):
+    """On a rank: sums on several groups in turn, each rank with pauses of its own; what came out, and what should have."""
+    random, mine = np.random.default_rng(seed), np.random.default_rng([seed, rank])
+    groups = [comm, comm.Split(color=rank // 4), comm.Split(color=rank % 2), comm.Split(color=rank // 2)]
+    wrong = 0
+    for _ in range(calls):
+        group, size, time_out = groups[random.integers(4)], int(random.integers(1, 3000)), mine.random() < 0.05
+        whole = random.integers(-1000, 1000, (8, size)).astype(dtype)
+        if time_out:
+            time.sleep(0.002)
+        out = np.empty(size, dtype)
+        group.Allreduce(whole[rank], out)
+        wrong += not np.array_equal(out, whole[list(group.ranks)].sum(axis=0))
+    return wrong
+
+
+@settings(max_examples=8)
+@given(seed=st.integers(0, 999), dtype=st.sampled_from(["float32", "float64", "int32", "complex128"]))
+def test_sums_on_groups_that_overlap_are_right(eight, seed, dtype):
+    assert eight.call(many, dict(seed=seed, calls=60, dtype=dtype)) == [0] * 8
+
+
+def once(x, in_place):
+    from mpi4py import MPI
+
+    out = x.copy() if in_place else np.empty_like(x)
+    comm.Allreduce(MPI.IN_PLACE if in_place else x, out)
+    return out
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 7, 1 << 14, 1 << 15, 1 << 18])
+def test_every_rank_has_the_same_to_the_last_bit(eight, size, in_place):
+    x = np.random.default_rng(0).standard_normal((8, size)).astype(np.float32)
+    answers = eight.call(once, [dict(x=row, in_place=in_place) for row in x])
+    assert all(np.array_equal(a, answers[0]) for a in answers)
+    assert np.allclose(answers[0], x.sum(axis=0), atol=1e-4)
+
+
+def after_a_failure():
+    """One rank does not come, or comes with another size; both catch the error and go on in the same cell."""
+    found = []
+    part = comm.Split(color=rank // 2)
+    for turn in range(6):
+        try:
+            if rank % 2 == 0 or turn % 2:
+                part.Allreduce(np.ones(5 + (turn % 2 and rank % 2)), np.empty(5 + (turn % 2 and rank % 2)))
+            else:
+                raise RuntimeError("not today")
+        except RuntimeError as error:
+            found.append(type(error).__name__)
+            if not turn % 2:
+                return found
+
+
+def test_a_sum_that_failed_does_not_spoil_the_next(eight):
+    assert set(map(tuple, eight.call(after_a_failure))) == {("DeadlockError",), ("RuntimeError",)}
+    assert eight.call(many, dict(seed=1, calls=40, dtype="float64")) == [0] * 8
+    assert eight.call(swallowed) == [[True] * 5] * 8
+
+
+def swallowed():
+    """A mismatch that is caught, and right sums behind it, in the same cell."""
+    right = []
+    for turn in range(5):
+        size = 4 + (rank == 3)
+        try:
+            comm.Allreduce(np.ones(size), np.empty(size))
+        except RuntimeError:
+            out = np.empty(6)
+            comm.Allreduce(np.full(6, float(turn)), out)
+            right.append(bool((out == 8 * turn).all()))
+    return right
