@@ -282,8 +282,7 @@ class Group:
 
     def _someone_left(self) -> float:
         """Seconds that this rank still waits when another one has left the call, in the middle or with its part done; 0 if none has."""
-        rows = self.board.rows
-        now = rows[self.board.rank][status.ROUND]
+        rows, now = self.board.rows, self.board.mine[status.ROUND]
         states = {rows[r][status.STATE] for r in self.members if rows[r][status.ROUND] >= now}
         if states & {status.RAISED, status.GONE, status.GAVE_UP}:
             return LEFT
