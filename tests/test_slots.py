@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 
@@ -22,7 +22,7 @@ def many(seed, calls, dtype):
     return wrong
 
 
-@settings(max_examples=8)
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 999), dtype=st.sampled_from(["float32", "float64", "int32", "complex128"]))
 def test_sums_on_groups_that_overlap_are_right(eight, seed, dtype):
     assert eight.call(many, dict(seed=seed, calls=60, dtype=dtype)) == [0] * 8
