@@ -172,7 +172,7 @@ class Run:
         if config.ranks > 1:
             split_data = students.get(functions, "split_data")
             mine, labels = split_data(order, labels, config.mp_size, config.dp_size, comm.Get_rank())
-        self.x, self.y = datasets.scaled(data.x_train[mine]).astype(config.dtype, copy=False), labels
+        self.x, self.y = datasets.scaled(data.x_train, mine).astype(config.dtype, copy=False), labels
         self.x_test, self.y_test = data.x_test, data.y_test
         self.dims = data.x_train.shape[1], config.hidden, 10
         self.model = self._new_model()
