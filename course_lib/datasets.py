@@ -100,16 +100,15 @@ def read(name: str) -> Dataset:
     return Dataset(name, flat[0], y_train.astype(np.int64), flat[1], y_test.astype(np.int64))
 
 
-def scaled(pixels: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
-    """Pixels, or the rows of them with these indices, as float32, 0 to 1; float32 stays as it is."""
+def scaled(pixels: np.ndarray) -> np.ndarray:
+    """Pixels as float32, 0 to 1; what is float32 already stays as it is."""
     if pixels.dtype != np.uint8:
-        return pixels if rows is None else pixels[rows]
-    count, step = len(pixels if rows is None else rows), 256
-    out = np.empty((count, *pixels.shape[1:]), np.float32)
-    for start in range(0, count, step):  # a few at a time, which stay in the core's cache
-        some = slice(start, start + step)
-        out[some] = pixels[some if rows is None else rows[some]]
-        out[some] /= np.float32(255)
+        return pixels
+    out, step = np.empty(pixels.shape, np.float32), 256
+    for start in range(0, len(out), step):  # a few at a time, which stay in the core's cache
+        part = out[start : start + step]
+        part[...] = pixels[start : start + step]
+        part /= np.float32(255)
     return out
 
 

@@ -172,7 +172,7 @@ class Run:
         if config.ranks > 1:
             split_data = students.get(functions, "split_data")
             mine, labels = split_data(order, labels, config.mp_size, config.dp_size, comm.Get_rank())
-        self.x, self.y = datasets.scaled(data.x_train, mine).astype(config.dtype, copy=False), labels
+        self.x, self.y = data.x_train[mine], labels  # pixels; a batch of them becomes numbers when it is its turn
         self.x_test, self.y_test = data.x_test, data.y_test
         self.dims = data.x_train.shape[1], config.hidden, 10
         self.model = self._new_model()
@@ -200,12 +200,16 @@ class Run:
         traffic.reset()
         for batch in chosen:
             rows = slice(batch * each, (batch + 1) * each)
-            losses.append(step(self.x[rows], self.y[rows], lr))
+            losses.append(step(self._numbers(self.x[rows]), self.y[rows], lr))
         for e in traffic.entries():  # before the exchange of the losses, which is not the model's
             calls, payload = self._moved.get((e.operation, e.ranks), (0, 0))
             self._moved[e.operation, e.ranks] = calls + e.calls, payload + e.payload
         self._done += len(chosen)
         return (_total(self.model.dp_comm, losses) / self.config.dp_size).tolist() if self.config.dp_size > 1 else losses
+
+    def _numbers(self, pixels: np.ndarray) -> np.ndarray:
+        """Images as the model takes them."""
+        return datasets.scaled(pixels).astype(self.config.dtype, copy=False)
 
     def moved(self) -> list[tuple]:
         """What this rank sent in a step: (operation, ranks, calls, payload in bytes), as `traffic` counts."""
@@ -217,8 +221,7 @@ class Run:
         copy, copies = (self.model.dp_comm.Get_rank(), self.config.dp_size) if self.config.dp_size > 1 else (0, 1)
         x, y, right = self.x_test[copy::copies], self.y_test[copy::copies], 0
         for start in range(0, len(x), 1000):
-            images = datasets.scaled(np.ascontiguousarray(x[start : start + 1000]))
-            logits = self.model.forward(images.astype(self.config.dtype, copy=False))
+            logits = self.model.forward(self._numbers(np.ascontiguousarray(x[start : start + 1000])))
             right += int(np.sum(logits.argmax(axis=1) == y[start : start + 1000]))
         if copies > 1:
             right = _total(self.model.dp_comm, [right])[0]
@@ -237,7 +240,8 @@ class Run:
         dict of str to int
             The kinds of `course_lib.memory`, and under "true peak" what tracemalloc saw.
         """
-        accounts = [memory.of_steps(self._new_model, self.x[: self._each], self.y[: self._each], self.config.lr) for _ in range(turns)]
+        batch = self._numbers(self.x[: self._each]), self.y[: self._each]
+        accounts = [memory.of_steps(self._new_model, *batch, self.config.lr) for _ in range(turns)]
         return accounts[-1].peak | {"true peak": min(held.true_peak for held in accounts)}
 
 
