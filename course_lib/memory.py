@@ -124,6 +124,15 @@ def of_steps(new_model: Callable, *arguments: object) -> Held:
     return account
 
 
+def reuse_freed(nbytes: int = 16 << 20) -> None:
+    """Have the process keep what is freed, up to so many bytes an array, for the next one.
+
+    glibc gives each array above 128 KB back to the system when it goes, until one has gone that was larger: the next
+    one's pages then have to be mapped anew, which in a training step takes longer than its arithmetic.
+    """
+    np.empty(nbytes, np.uint8)  # comes and goes, untouched
+
+
 def track(kind: str, array: np.ndarray) -> np.ndarray:
     """Say what an array is for; returns the array. Costs next to nothing outside of `watch`.
 

@@ -165,6 +165,7 @@ class Run:
                 f"mp_size={config.mp_size} and dp_size={config.dp_size} need {config.ranks} ranks; there are {comm.Get_size()}."
             )
         self.config, self.functions, self.comm = config, functions, comm
+        memory.reuse_freed()
         data = read_once(config.data, comm)
         random = np.random.default_rng(config.seed + 1)
         order = batch_order(len(data.x_train), config.batch_size, config.dp_size, random)
