@@ -1,6 +1,7 @@
 """What is different for root; .ci/run runs these besides."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -15,17 +16,27 @@ def test_jupyterlab_is_allowed_to_run_as_root(tmp_path):
     assert "--allow-root" in lab.command(tmp_path, [])
 
 
-def test_ranks_run_in_the_sandbox_of_root(monkeypatch):
+def test_ranks_of_root_see_none_of_its_files_in_the_sandbox(monkeypatch):
     assert sandbox.problem() is None
     monkeypatch.setenv(sandbox.SANDBOX, "1")
+    secret = Path.home() / f".course-test-{os.getpid()}"
+    secret.write_text("for root alone")
     ranks = Ranks(2)
     try:
-        assert ranks.call(home_of_root) == [[], []]
+        assert ranks.call(is_there, {"path": str(secret)}) == [False, False]
+        assert ranks.call(is_there, {"path": ranks.call(where)[0]}) == [True, True], "the check sees nothing at all"
     finally:
         ranks.stop()
+        secret.unlink()
 
 
-def home_of_root():
+def is_there(path):
     import os
 
-    return os.listdir("/root")
+    return os.path.exists(path)
+
+
+def where():
+    import os
+
+    return os.__file__
