@@ -311,3 +311,12 @@ if importlib.util.find_spec("torch"):  # where it is not, conftest.py says so
         with torch.no_grad():
             want = theirs(torch.from_numpy(x.transpose(0, 3, 1, 2).copy())).numpy()
         assert np.allclose(ours.eval()(x).data, want, rtol=0, atol=20 * rtol)
+
+
+@pytest.mark.parametrize("function", [operations.tanh, operations.relu, lambda x: x * x, lambda x: 1 / x])
+def test_a_single_number_has_gradients_too(function):
+    x = Tensor(np.array(0.5), requires_grad=True)
+    function(x).backward()
+    eps = 1e-6
+    slope = (function(Tensor(np.array(0.5 + eps))).item() - function(Tensor(np.array(0.5 - eps))).item()) / (2 * eps)
+    assert x.grad.shape == () and np.isclose(x.grad, slope)

@@ -118,7 +118,7 @@ def tanh(a: Tensor) -> Tensor:
     out = xp.tanh(a.data)
 
     def backward(g):
-        grad = g * out  # g (1 - out²), in as few passes as can be
+        grad = xp.asarray(g * out)  # g (1 - out²), in as few passes as can be
         grad *= out
         return (xp.subtract(g, grad, out=grad),)
 
