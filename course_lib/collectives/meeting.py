@@ -133,7 +133,7 @@ class Group:
             mine[status.DETAIL] = detail
             mine[SIGNATURE] = self._signature
         if shown is not None:
-            self.sums.put(key & 1, shown)
+            self.sums.put(key, shown)
         mine[KEY] = key
         matched, turns = None, self._first_turn
         while matched is None:
@@ -169,13 +169,13 @@ class Group:
         before = self._key
         try:
             self.meet(operation, recv.dtype.num, recv.size, 1, send)
-            self.sums.add_up(self._key & 1, recv)
+            self.sums.add_up(self._key, recv)
         except BaseException:
             if self._key != before:
-                self.sums.withdraw(self._key & 1)
+                self.sums.withdraw(self._key)
             raise
         finally:
-            self.sums.leave(self._key & 1)
+            self.sums.leave(self._key)
 
     def count(self, operation: str, payload: int) -> None:
         """Add a call to this rank's traffic."""

@@ -4,7 +4,8 @@ An all-reduce by messages is a meeting, on the board, and then a transfer, in wh
 each rank puts its array into a slot of its own before the meeting; when all have come, each adds up what lies in the slots, in the
 order of the ranks, so that all get the same to the last bit.
 
-A rank has two slots, for calls with even and odd numbers. It writes to one again when all who were to read it have left that call.
+A rank has two slots, for calls with even and odd numbers. It writes to one again when nobody reads it any more: those who were to
+read it have left that call, as they say on the board, or have gone on to another one, as their row shows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from functools import cache
 
 import numpy as np
 
-from course_lib.collectives.board import COMPUTING, FILLED, ROUND, SLOT, STATE, WAITING, Board
+from course_lib.collectives.board import FILLED, KEY, SLOT, Board
 
 # Other processors may show a rank's words before the array that it wrote earlier.
 IN_ORDER = platform.machine() in ("x86_64", "AMD64")
@@ -36,15 +37,14 @@ class Slots:
     def __init__(self, board: Board):
         self.board = board
         self._count = 0
-        self._readers: list[tuple[int, int, list[memoryview]]] = [(0, 0, []), (0, 0, [])]  # of each slot: number, round, their rows
+        self._readers: list[tuple[int, int, list[memoryview]]] = [(0, 0, []), (0, 0, [])]  # of each slot: number, call, their rows
 
     def free(self, half: int) -> None:
-        """Wait until nobody reads this slot any more. A rank that has called goes on to read, or fails, and leaves either way."""
-        number, round, rows = self._readers[half]
-        mine = self.board.left + self.board.rank
-        turns = 0
+        """Wait until nobody reads this slot any more."""
+        number, key, rows = self._readers[half]
+        mine, turns = self.board.left + self.board.rank, 0
         for row in rows:
-            while row[mine] < number and row[ROUND] == round and row[STATE] in (COMPUTING, WAITING):
+            while row[mine] < number and row[KEY] == key:  # in that call, and reading
                 turns += 1
                 sched_yield() if turns < 2000 else time.sleep(1e-4)
         self.forget(half)
@@ -53,11 +53,11 @@ class Slots:
         """Nobody is to read this slot."""
         self._readers[half] = (0, 0, [])
 
-    def filled(self, half: int, rows: list[memoryview]) -> None:
-        """Say that an array is there for these ranks."""
+    def filled(self, half: int, key: int, rows: list[memoryview]) -> None:
+        """Say that an array is there, for these ranks in this call."""
         self._count += 1
         self.board.mine[FILLED + half] = self._count
-        self._readers[half] = self._count, self.board.round, rows
+        self._readers[half] = self._count, key, rows
 
 
 @cache
@@ -82,40 +82,33 @@ class SharedSum:
         self._rows = [row for row, _ in self._others]
         self._me = members.index(board.rank)
         self._most = min(SLOT, MOST // len(members)) if IN_ORDER and len(members) > 1 else 0
-        self._views: dict[tuple[int, int], tuple] = {}
+        self._halves = [[board.slots[r][h * SLOT : (h + 1) * SLOT] for r in members] for h in (0, 1)]
 
     def suits(self, array: np.ndarray) -> bool:
         """Whether such arrays are summed here: the same answer on all ranks that make the same call."""
         return array.nbytes <= self._most and array.dtype.num in _NUMBERS
 
-    def put(self, half: int, array: np.ndarray) -> None:
-        """Put this rank's array into its slot."""
+    def put(self, key: int, array: np.ndarray) -> None:
+        """Put this rank's array into its slot, for the call with this key."""
+        half = key & 1
         self._slots.free(half)
-        self._in_slots(half, array)[self._me][...] = array.reshape(-1)
-        self._slots.filled(half, self._rows)
+        np.frombuffer(self._halves[half][self._me], array.dtype, array.size)[...] = array.reshape(-1)
+        self._slots.filled(half, key, self._rows)
 
-    def add_up(self, half: int, out: np.ndarray) -> None:
+    def add_up(self, key: int, out: np.ndarray) -> None:
         """The sum of what all have put there."""
-        first, second, *more = self._in_slots(half, out)
+        # Made anew for each call: nothing that a rank keeps is to count as an array of the student's.
+        first, second, *more = [np.frombuffer(slot, out.dtype, out.size) for slot in self._halves[key & 1]]
         flat = out.reshape(-1)
         np.add(first, second, flat)
         for view in more:
             np.add(flat, view, flat)
 
-    def withdraw(self, half: int) -> None:
+    def withdraw(self, key: int) -> None:
         """The call has failed here: who has not come will not read this rank's array."""
-        self._slots.forget(half)
+        self._slots.forget(key & 1)
 
-    def leave(self, half: int) -> None:
+    def leave(self, key: int) -> None:
         """Say that this rank reads no more."""
         for row, place in self._others:
-            self._mine[place] = row[FILLED + half]
-
-    def _in_slots(self, half: int, like: np.ndarray) -> list[np.ndarray]:
-        key = like.dtype.num, like.size
-        found = self._views.get(key)
-        if found is None:
-            slots = [self._slots.board.slots[r] for r in self._members]
-            found = tuple([np.frombuffer(s, like.dtype, like.size, h * SLOT) for s in slots] for h in (0, 1))
-            self._views[key] = found
-        return found[half]
+            self._mine[place] = row[FILLED + (key & 1)]
