@@ -152,7 +152,8 @@ def train(values, xs, targets, lr, size):
     """On the first ranks: train; all parameters at first and after each step, the last step's gradients, and what the probes have seen."""
     global comm
     comm, seen = everyone.Split(color=int(everyone.Get_rank() >= size)), []
-    ready_made, DistributedDataParallel.__init__ = DistributedDataParallel.__init__, not_here
+    begin = DistributedDataParallel.__init__
+    code, begin.__code__ = begin.__code__, not_here.__code__  # also for those who have kept hold of it
     try:
         if everyone.Get_rank() >= size:
             return None
@@ -168,10 +169,10 @@ def train(values, xs, targets, lr, size):
             after.append([p.data.copy() for p in model.parameters()])
         return after, [p.grad for p in model.parameters()], seen
     finally:
-        comm, DistributedDataParallel.__init__ = everyone, ready_made
+        comm, begin.__code__ = everyone, code
 
 
-def not_here(*_):
+def not_here(*_, **__):
     raise TypeError("The ready-made DistributedDataParallel is part 13's. MyDP is to be your own, with hooks and all-reduces.")
 
 

@@ -340,3 +340,11 @@ class MyDP__ready_made_inside(Module):
 
     def forward(self, x):
         return self.inner(x)
+
+
+@loses(20)
+class MyDP__ready_made_kept(DistributedDataParallel):
+    """Takes hold of the wrapper's parts before the test."""
+
+    def __init__(self, model, begin=DistributedDataParallel.__init__):
+        begin(self, model, comm)
