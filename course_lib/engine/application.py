@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
+from ipykernel.compiler import XCachingCompiler
+from ipykernel.zmqshell import ZMQInteractiveShell
+from ipyparallel.engine.app import IPEngine
+from IPython.core.profiledir import ProfileDir
+from traitlets.config import Config
 
-sys.modules.setdefault("debugpy", None)  # ipykernel would import it, for a second of each start
-
-from ipykernel.compiler import XCachingCompiler  # noqa: E402
-from ipykernel.zmqshell import ZMQInteractiveShell  # noqa: E402
-from ipyparallel.engine.app import IPEngine  # noqa: E402
-from IPython.core.profiledir import ProfileDir  # noqa: E402
-from traitlets.config import Config  # noqa: E402
-
-from course_lib.engine.watchdog import watch_from_environment  # noqa: E402
+from course_lib.engine.watchdog import watch_from_environment
 
 # What ipyparallel's own command line would say.
 SETTINGS = {

@@ -1,7 +1,8 @@
 """Waits for the ranks that a zygote has forked: when one of them ends by itself, all end.
 
 The zygote turns into this (its children stay its own) once it has forked the last rank, as it is not needed any more, and with
-all that it has imported takes five times the memory. Run by path with ``python -I -S``.
+all that it has imported takes five times the memory. Run by path with ``python -I -S``; the folder at the end of the command line
+is not read, and shows whose process this is.
 """
 
 import contextlib

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import json
 import os
 import signal
@@ -19,6 +20,19 @@ import threading
 import warnings
 
 from course_lib.engine import keeper, watchdog
+
+# What a rank imports in the course of its first cells: better here, once for all.
+EARLY = (
+    "ipykernel.debugger",
+    "ipykernel.ipkernel",
+    "ipykernel.kernelapp",
+    "ipyparallel.engine.app",
+    "ipyparallel.engine.kernel",
+    "IPython.core.displayhook",
+    "numpy",
+    "course_lib.collectives",
+    "course_lib.engine.handler",
+)
 
 
 def main(n: int, folder: str, mpiexec: list[str]) -> int:
@@ -63,19 +77,12 @@ def _prepare(folder: str):
     """Import everything, and make the engine that every rank goes on with."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sys.modules["debugpy"] = None  # see `application`
-        import ipykernel.debugger
-        import ipykernel.ipkernel
-        import ipykernel.kernelapp  # noqa: F401
-        import ipyparallel.engine.app
-        import ipyparallel.engine.kernel  # noqa: F401
-        import IPython.core.displayhook  # noqa: F401
+        sys.modules["debugpy"] = None  # ipykernel would import it, for a second of each start
         import mpi4py
-        import numpy  # noqa: F401
 
         mpi4py.rc.initialize = False  # each rank does, see `application`: a process that has joined MPI cannot fork
-        import course_lib.collectives
-        import course_lib.engine.handler  # noqa: F401
+        for name in EARLY:
+            importlib.import_module(name)
         from course_lib.engine import application
 
         return application.prepare(folder)
