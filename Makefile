@@ -21,7 +21,7 @@ define install
 	@if command -v uv >/dev/null; then \
 	  uv venv -q --allow-existing --python $(PYTHON) .venv && uv pip install -q --python $(BIN)/python -c constraints.txt -e '.$(1)'; \
 	else \
-	  { [ -x $(BIN)/pip ] || $(PYTHON) -m venv .venv; } && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.$(1)'; \
+	  $(PYTHON) -m venv .venv && $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.$(1)'; \
 	fi
 	@touch $@
 endef

@@ -31,7 +31,6 @@ LONG = {
     "test_stage_3_learns": 25,
     "test_a_solved_notebook": 20,
     "test_no_function_of_the_archive": 20,
-    "test_a_notebook_that_is_not_graded": 15,
 }
 
 
