@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 
+PATIENCE = 0.5  # seconds that cancelled tasks have to end
+
 
 def run(coroutine: Coroutine) -> object:
     """Run a coroutine in an event loop of its own, and return its result; a loop that runs already waits meanwhile."""
@@ -14,10 +16,14 @@ def run(coroutine: Coroutine) -> object:
     try:
         return loop.run_until_complete(coroutine)
     finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.close()
-        asyncio._set_running_loop(outer)
+        try:
+            left = asyncio.all_tasks(loop)
+            for task in left:
+                task.cancel()
+            # Not for ever: an interrupt may have hit the loop just when it had taken up a task's next step, which then never comes.
+            loop.set_exception_handler(lambda *_: None)
+            if left:
+                loop.run_until_complete(asyncio.wait(left, timeout=PATIENCE))
+        finally:
+            loop.close()
+            asyncio._set_running_loop(outer)

@@ -230,3 +230,24 @@ def test_an_interrupt_ends_an_endless_loop_and_leaves_nothing(capfd):
     with pytest.raises(KeyboardInterrupt):
         run(endless, **SMALL)
     assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_an_interrupt_between_two_steps_of_a_loop_hangs_nothing(capfd, lost):
+    def interrupt(loop):
+        if lost:
+            loop._ready.clear()  # as if the interrupt came when the loop had just taken a rank's next step from there
+        raise KeyboardInterrupt
+
+    async def endless(model):
+        if model.rank == 0:
+            asyncio.get_running_loop().call_soon(interrupt, asyncio.get_running_loop())
+        while True:
+            try:
+                await asyncio.sleep(0)
+            except asyncio.CancelledError:
+                assert not lost  # never mind
+
+    with pytest.raises(KeyboardInterrupt):
+        run(endless, **SMALL)
+    assert capfd.readouterr().err == ""
