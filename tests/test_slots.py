@@ -1,4 +1,4 @@
-"""Small sums in shared memory: right in every order of calls and groups, also after a call that failed."""
+"""Small sums and gathers in shared memory: right in every order of calls and groups, also after a call that failed."""
 
 import numpy as np
 import pytest
@@ -16,15 +16,31 @@ def many(seed, calls, dtype):
         whole = random.integers(-1000, 1000, (8, size)).astype(dtype)
         if time_out:
             time.sleep(0.002)
-        out = np.empty(size, dtype)
-        group.Allreduce(whole[rank], out)
-        wrong += not np.array_equal(out, whole[list(group.ranks)].sum(axis=0))
+        parts, want = whole[list(group.ranks)], whole[list(group.ranks)].sum(axis=0)
+        kind, n, me = random.integers(4), group.Get_size(), group.Get_rank()
+        if kind == 0:
+            out = np.empty(size, dtype)
+            group.Allreduce(whole[rank], out)
+        elif kind == 1:
+            out, want = np.empty((n, size), dtype), parts
+            group.Allgather(whole[rank], out)
+        elif kind == 2:
+            out, want = np.zeros((n, size), dtype), parts
+            out[me] = whole[rank]
+            group.Allgather(MPI.IN_PLACE, out)
+        else:
+            cuts = np.sort(random.integers(0, size + 1, n - 1))
+            counts = np.diff([0, *cuts, size]).tolist()  # some of them 0
+            want = np.split(want, cuts)[me]
+            out = np.empty(counts[me], dtype)
+            group.Reduce_scatter(whole[rank], out, counts)
+        wrong += not np.array_equal(out, want)
     return wrong
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 999), dtype=st.sampled_from(["float32", "float64", "int32", "complex128"]))
-def test_sums_on_groups_that_overlap_are_right(eight, seed, dtype):
+def test_exchanges_on_groups_that_overlap_are_right(eight, seed, dtype):
     assert eight.call(many, dict(seed=seed, calls=60, dtype=dtype)) == [0] * 8
 
 
@@ -92,19 +108,19 @@ def test_sums_leave_nothing_behind(eight):
 
 def slow_reader():
     """Rank 0 is called away between the meeting and its reading, and catches the interrupt; nobody waits for it for ever."""
-    sums, real, caught = comm._group.sums, type(comm._group.sums).leave, False
+    shared, real, caught = comm._group.shared, type(comm._group.shared).leave, False
 
     def called_away(self, key):
         raise KeyboardInterrupt
 
     if rank == 0:
-        type(sums).leave = called_away
+        type(shared).leave = called_away
     try:
         comm.Allreduce(np.ones(3), np.empty(3))
     except KeyboardInterrupt:
         caught = True
     finally:
-        type(sums).leave = real
+        type(shared).leave = real
     pair, out = comm.Split(color=min(rank, 1)), np.empty(1)
     for _ in range(4):  # the others use both slots again, without rank 0
         pair.Allreduce(np.ones(1), out)

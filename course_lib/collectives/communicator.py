@@ -112,11 +112,11 @@ class Communicator(NonBlocking, Rooted):
         if send is not IN_PLACE and size != send.size:
             buffers.size(recv, send.size, send, "an all-reduce keeps the size", "Allreduce")
         group, code = self._group, 1 if op is SUM else reduction_code(op)
-        request = None
-        if code == 1 and group.sums is not None and group.sums.suits(recv):
-            group.add_up(ALLREDUCE, recv if send is IN_PLACE else send, recv)
+        call, shared, request = (ALLREDUCE, recv.dtype.num, size, code), group.shared, None
+        if code == 1 and shared is not None and shared.suits(recv, self._size * recv.nbytes):
+            group.exchange(call, recv if send is IN_PLACE else send, shared.add_up, recv)
         else:
-            group.meet(ALLREDUCE, recv.dtype.num, size, code)
+            group.meet(*call)
             request = group.mpi.Iallreduce(send, recv, op)
         entry = group.counts["Allreduce"]  # counted here, while the transfer is on its way
         entry[0] += 1
@@ -150,9 +150,15 @@ class Communicator(NonBlocking, Rooted):
         if recv.size != count * self._size:
             why = f"{self._size} ranks send as much each"
             buffers.size(recv, count * self._size, recv if send is IN_PLACE else send, why, "Allgather")
-        group = self._group
-        group.meet(ALLGATHER, recv.dtype.num, count, 0)
-        group.finish(group.mpi.Iallgather(send, recv), ALLGATHER)
+        group, shared = self._group, self._group.shared
+        call, mine = (ALLGATHER, recv.dtype.num, count, 0), send
+        if send is IN_PLACE:
+            mine = recv.reshape(-1)[self._rank * count : (self._rank + 1) * count]
+        if shared is not None and shared.suits(mine, recv.nbytes):
+            group.exchange(call, mine, shared.collect, recv)
+        else:
+            group.meet(*call)
+            group.finish(group.mpi.Iallgather(send, recv), ALLGATHER)
         group.count("Allgather", recv.nbytes)
         if memory.held is not None:
             memory.held.exchanged(send, recv)
@@ -203,9 +209,13 @@ class Communicator(NonBlocking, Rooted):
         if recv.size != expected:
             why = f"rank {self._rank} of {n} gets {expected} of them"
             buffers.size(recv, expected, send, why, place)
-        group = self._group
-        group.meet(REDUCE_SCATTER, recv.dtype.num, send.size, reduction_code(op) + (hash(tuple(recvcounts)) & 0xFFFFFF) * 16)
-        group.finish(group.mpi.Ireduce_scatter(send, recv, recvcounts, op), REDUCE_SCATTER)
+        group, shared, code = self._group, self._group.shared, reduction_code(op)
+        call = (REDUCE_SCATTER, recv.dtype.num, send.size, code + (hash(tuple(recvcounts)) & 0xFFFFFF) * 16)
+        if code == 1 and shared is not None and shared.suits(send, max(recvcounts) * n * recv.itemsize):
+            group.exchange(call, send, shared.add_up, recv, sum(recvcounts[: self._rank]))
+        else:
+            group.meet(*call)
+            group.finish(group.mpi.Ireduce_scatter(send, recv, recvcounts, op), REDUCE_SCATTER)
         group.count(place, send.nbytes)
         if memory.held is not None:
             memory.held.exchanged(send, recv)

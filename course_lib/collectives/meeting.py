@@ -21,7 +21,7 @@ from course_lib.collectives import calls as known
 from course_lib.collectives import explain
 from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
 from course_lib.collectives.shm import forget_files
-from course_lib.collectives.slots import SharedSum, sched_yield
+from course_lib.collectives.slots import SharedExchange, sched_yield
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
@@ -98,7 +98,7 @@ class Group:
             self._others = [board.rows[r] for r in others]
             self._seen_me = [(board.rows[r], me) for r in others]
             self._seen = [status.SEEN + r for r in others]
-        self.sums = SharedSum(board, members) if board else None
+        self.shared = SharedExchange(board, members) if board else None
 
     def __str__(self) -> str:
         return explain.group_name(self.members)
@@ -133,7 +133,7 @@ class Group:
             mine[status.DETAIL] = detail
             mine[SIGNATURE] = self._signature
         if shown is not None:
-            self.sums.put(key, shown)
+            self.shared.put(key, shown)
         mine[KEY] = key
         matched, turns = None, self._first_turn
         while matched is None:
@@ -164,18 +164,18 @@ class Group:
         if self._epoch != _epoch:
             self._fresh()
 
-    def add_up(self, operation: int, send: np.ndarray, recv: np.ndarray) -> None:
-        """An all-reduce in shared memory, the meeting included; see `slots`."""
+    def exchange(self, call: tuple[int, int, int, int], send: np.ndarray, read: Callable, *where: object) -> None:
+        """A collective in shared memory, the meeting included; see `slots`."""
         before = self._key
         try:
-            self.meet(operation, recv.dtype.num, recv.size, 1, send)
-            self.sums.add_up(self._key, recv)
+            self.meet(*call, send)
+            read(self._key, *where)
         except BaseException:
             if self._key != before:
-                self.sums.withdraw(self._key)
+                self.shared.withdraw(self._key)
             raise
         finally:
-            self.sums.leave(self._key)
+            self.shared.leave(self._key)
 
     def count(self, operation: str, payload: int) -> None:
         """Add a call to this rank's traffic."""

@@ -1,8 +1,9 @@
-"""Small sums in memory that all ranks of a machine see: one meeting, and no message.
+"""Small exchanges in memory that all ranks of a machine see: one meeting, and no message.
 
 An all-reduce by messages is a meeting, on the board, and then a transfer, in which the ranks wait for each other once more. Here
-each rank puts its array into a slot of its own before the meeting; when all have come, each adds up what lies in the slots, in the
-order of the ranks, so that all get the same to the last bit.
+each rank puts its array into a slot of its own before the meeting; when all have come, each reads what it needs from the slots: all
+for an all-gather, the sum for an all-reduce, its part of the sum for a reduce-scatter. Sums go in the order of the ranks, so that all
+get the same to the last bit.
 
 A rank has two slots, for calls with even and odd numbers. It writes to one again when nobody reads it any more: those who were to
 read it have left that call, as they say on the board, or have gone on to another one, as their row shows.
@@ -65,8 +66,8 @@ def _slots_of(board: Board) -> Slots:
     return Slots(board)
 
 
-class SharedSum:
-    """Sums of one group.
+class SharedExchange:
+    """Sums and gathers of one group.
 
     Parameters
     ----------
@@ -81,12 +82,12 @@ class SharedSum:
         self._others = [(board.rows[r], board.left + r) for r in members if r != board.rank]
         self._rows = [row for row, _ in self._others]
         self._me = members.index(board.rank)
-        self._most = min(SLOT, MOST // len(members)) if IN_ORDER and len(members) > 1 else 0
+        self._slot, self._most = (SLOT, MOST) if IN_ORDER and len(members) > 1 else (0, 0)
         self._halves = [[board.slots[r][h * SLOT : (h + 1) * SLOT] for r in members] for h in (0, 1)]
 
-    def suits(self, array: np.ndarray) -> bool:
-        """Whether such arrays are summed here: the same answer on all ranks that make the same call."""
-        return array.nbytes <= self._most and array.dtype.num in _NUMBERS
+    def suits(self, send: np.ndarray, read: int) -> bool:
+        """Whether such arrays, of which a rank reads so many bytes, go this way: the same answer on all ranks that make the same call."""
+        return send.nbytes <= self._slot and read <= self._most and send.dtype.num in _NUMBERS
 
     def put(self, key: int, array: np.ndarray) -> None:
         """Put this rank's array into its slot, for the call with this key."""
@@ -95,14 +96,22 @@ class SharedSum:
         np.frombuffer(self._halves[half][self._me], array.dtype, array.size)[...] = array.reshape(-1)
         self._slots.filled(half, key, self._rows)
 
-    def add_up(self, key: int, out: np.ndarray) -> None:
-        """The sum of what all have put there."""
-        # Made anew for each call: nothing that a rank keeps is to count as an array of the student's.
-        first, second, *more = [np.frombuffer(slot, out.dtype, out.size) for slot in self._halves[key & 1]]
+    def add_up(self, key: int, out: np.ndarray, start: int = 0) -> None:
+        """The sum of what all have put there, from element `start` on, as far as `out` has room."""
+        first, second, *more = self._views(key, out.dtype, out.size, start)
         flat = out.reshape(-1)
         np.add(first, second, flat)
         for view in more:
             np.add(flat, view, flat)
+
+    def collect(self, key: int, out: np.ndarray) -> None:
+        """What all have put there, one after the other."""
+        count = out.size // len(self._members)
+        np.concatenate(self._views(key, out.dtype, count), out=out.reshape(-1))
+
+    def _views(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
+        # Made anew for each call: nothing that a rank keeps is to count as an array of the student's.
+        return [np.frombuffer(slot, dtype, count, start * dtype.itemsize) for slot in self._halves[key & 1]]
 
     def withdraw(self, key: int) -> None:
         """The call has failed here: who has not come will not read this rank's array."""
