@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 
 import pytest
@@ -18,6 +19,9 @@ from course_lib.ddp import pytorch
 beside = os.path.dirname(os.environ["TMPDIR"]) if "PYTEST_XDIST_WORKER" in os.environ else None
 os.environ["TMPDIR"] = tempfile.tempdir = tempfile.mkdtemp(prefix="course-tests-", dir=beside)
 atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
+
+# In a job that a shell has put into the background SIGINT is ignored, and the tests that interrupt would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # Seconds that the long ones take: they begin first, dealt out to the workers, so that none is left alone with them at the end.

@@ -106,7 +106,7 @@ class NcclCommunicator(Communicator):
 class _Group:
     """The ranks' meeting place, with another transport in it."""
 
-    sums = None  # arrays on GPUs are not added up in the host's memory
+    shared = None  # arrays on GPUs are not added up in the host's memory
 
     def __init__(self, host, transport: Transport):
         self._host, self.mpi = host, transport
