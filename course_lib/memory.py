@@ -8,6 +8,7 @@ memory is given back.
 from __future__ import annotations
 
 import gc
+import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
@@ -152,11 +153,12 @@ def alive() -> int:
     """Bytes of all NumPy arrays that this process can still reach, wherever they are kept.
 
     In a variable, an attribute, a closure, a list, a module: every object that Python's garbage
-    collector knows is followed. Of views, the array that owns the memory counts, once.
+    collector knows is followed, and the modules' own names, as a rank's collector leaves out what it
+    had when it was forked. Of views, the array that owns the memory counts, once.
     """
     owners: dict[int, int] = {}
     seen: set[int] = set()
-    todo = gc.get_objects()
+    todo = [*gc.get_objects(), *(vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__"))]
     while todo:
         thing = todo.pop()
         found = list(thing.flat) if isinstance(thing, np.ndarray) else gc.get_referents(thing)

@@ -71,7 +71,7 @@ plots.holdings(whole, held, "Of the gradient of the output, a rank needs its col
 
 # %% Reduce and scatter
 # %%px
-grad = np.array([[1, 2, 3, 4], [11, 12, 13, 14]]) * 10**rank
+grad = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]) * 10**rank
 mine = np.empty((2, 1), grad.dtype)
 comm.Reduce_scatter(grad, mine)
 

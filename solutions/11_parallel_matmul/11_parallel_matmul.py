@@ -16,8 +16,6 @@
 # *10 points. About 35 minutes.*
 
 # %% Start the ranks tags=["given"]
-import time
-
 import numpy as np
 
 from course_lib import cluster, plots
