@@ -140,6 +140,19 @@ def test_interrupts_in_quick_succession_lose_no_reply(eight):
         assert [reply["error"] for _, reply in eight.run("x = 1", limit=20)] == [None] * 8
 
 
+def test_an_interrupt_that_arrives_late_does_not_hit_the_next_cell():
+    ranks = Ranks(1)
+    try:
+        ranks.run(
+            "import asyncio, time\nhandlers = get_ipython().kernel.control_handlers\nreal = handlers['interrupt_request']\n"
+            "async def late(*message):\n    await asyncio.sleep(0.8)\n    await real(*message)\nhandlers['interrupt_request'] = late"
+        )
+        assert ranks.run("while True: pass", limit=0.2)[0][1]["error"]["name"] == "TimeLimit"
+        assert ranks.run("time.sleep(2)")[0][1]["error"] is None
+    finally:
+        ranks.stop()
+
+
 def test_a_time_limit_interrupts_and_says_so(eight):
     replies = eight.run("while rank == 1: pass", limit=1.0)
     assert [bool(reply["error"]) for _, reply in replies] == [r == 1 for r in range(8)]

@@ -39,17 +39,19 @@ class Client(ipp.Client):
         # ipyparallel 9.2 sends on the socket behind the stream's back. When a reply comes at that
         # moment, the stream is not woken: the reply lies there for ever. So have it look.
         future = super()._send(socket, *args, **kwargs)
-        stream = self._control_stream if socket is self._control_socket else self._mux_stream
+        stream = self._mux_stream if socket is self._mux_socket else self._control_stream
         self._io_loop.add_callback(stream.flush)
         return future
 
     def look(self) -> None:
         """Have replies read that may lie unseen, see `_send`."""
-        self._io_loop.add_callback(self._mux_stream.flush)
+        for stream in (self._mux_stream, self._control_stream):
+            self._io_loop.add_callback(stream.flush)
 
-    def interrupt(self, engines: list[int]) -> None:
-        """Interrupt what the engines compute, as Ctrl-C would."""
-        self._send_control_request(engines, "interrupt_request", {}, block=False)
+    def interrupt(self, engines: list[int]) -> list[Future]:
+        """Interrupt what the engines compute, as Ctrl-C would; a future is done when its engine has been told."""
+        identities = self._build_targets(engines)[0] if engines else []
+        return [self._send(self._control_stream, "interrupt_request", content={}, ident=identity) for identity in identities]
 
     def _stop_scheduling_tasks(self) -> None:
         """Say nothing when a rank goes: there is no task farming here, and `connection` reports it."""

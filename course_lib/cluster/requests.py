@@ -10,6 +10,7 @@ from course_lib.cluster.client import answer
 from course_lib.cluster.connection import Connection, RanksGone
 
 Requests = dict[int, dict]  # by rank
+TOLD = 10.0  # seconds until a rank that is there has taken an interrupt
 
 
 def ask(connection: Connection, requests: Requests, limit: float | None = None) -> dict[int, dict | None]:
@@ -60,10 +61,14 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None) 
 
 def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
     """Interrupt until all have answered; end ranks that do not react."""
+    told: list[Future] = []
     for _ in range(8):
-        connection.client.interrupt([r for r, f in futures.items() if not f.done()])
+        told += connection.client.interrupt([r for r, f in futures.items() if not f.done()])
         connection.client.look()
         if not wait(futures.values(), 0.5).not_done:
+            # A rank may be told late, on a busy machine: then not when it does the next thing.
+            connection.client.look()
+            wait(told, TOLD)
             return
         connection.check()
     stubborn = [r for r, f in futures.items() if not f.done()]
