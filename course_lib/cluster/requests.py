@@ -11,6 +11,7 @@ from course_lib.cluster.connection import Connection, RanksGone
 
 Requests = dict[int, dict]  # by rank
 TOLD = 10.0  # seconds until a rank that is there has taken an interrupt
+STUBBORN, DEAF = 3.5, 20.0  # seconds until a rank is ended that has taken one, or none
 
 
 def ask(connection: Connection, requests: Requests, limit: float | None = None) -> dict[int, dict | None]:
@@ -60,18 +61,31 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None) 
 
 
 def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
-    """Interrupt until all have answered; end ranks that do not react."""
-    told: list[Future] = []
-    for _ in range(8):
-        told += connection.client.interrupt([r for r, f in futures.items() if not f.done()])
+    """Interrupt until all have answered; end ranks that do not react.
+
+    Slow is not stubborn: a rank has so many seconds from when it has taken an interrupt, and a busy machine may take its time to tell it.
+    """
+    told: dict[int, list[Future]] = {r: [] for r in futures}
+    began = time.monotonic()
+    taken = dict.fromkeys(futures, 0.0)  # since when a rank has known
+    while True:
+        silent = [r for r, f in futures.items() if not f.done()]
+        for r, future in zip(silent, connection.client.interrupt(silent), strict=True):
+            told[r].append(future)
         connection.client.look()
         if not wait(futures.values(), 0.5).not_done:
             # A rank may be told late, on a busy machine: then not when it does the next thing.
             connection.client.look()
-            wait(told, TOLD)
+            wait([future for each in told.values() for future in each], TOLD)
             return
         connection.check()
-    stubborn = [r for r, f in futures.items() if not f.done()]
+        now = time.monotonic()
+        for r in silent:
+            if not taken[r] and any(future.done() for future in told[r]):
+                taken[r] = now
+        stubborn = [r for r, f in futures.items() if not f.done()]
+        if all(now - taken[r] > STUBBORN for r in stubborn if taken[r]) and (all(taken[r] for r in stubborn) or now - began > DEAF):
+            break
     connection.end()
     raise RanksGone(
         f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended. "
