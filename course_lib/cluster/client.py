@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 import ipyparallel as ipp
 import zmq
 from ipyparallel.client.client import unpack_message
+from traitlets import List
 
 from course_lib.engine import wire
 
@@ -22,6 +23,8 @@ _REPLY = "__import__('course_lib.engine.handler', fromlist=['Reply']).Reply()"
 
 class Client(ipp.Client):
     """Sends requests to single ranks, and takes nothing but JSON from them."""
+
+    _untaken: list[Future] = List()  # interrupts on their way
 
     def request(self, engine: int, what: dict) -> Future:
         """Send one request to an engine; `answer` reads what the future gives."""
@@ -51,7 +54,15 @@ class Client(ipp.Client):
     def interrupt(self, engines: list[int]) -> list[Future]:
         """Interrupt what the engines compute, as Ctrl-C would; a future is done when its engine has been told."""
         identities = self._build_targets(engines)[0] if engines else []
-        return [self._send(self._control_stream, "interrupt_request", content={}, ident=identity) for identity in identities]
+        told = [self._send(self._control_stream, "interrupt_request", content={}, ident=identity) for identity in identities]
+        self._untaken.extend(told)
+        return told
+
+    def settled(self, timeout: float) -> None:
+        """Wait until all interrupts are taken: one that a busy rank takes late is not to hit the next thing that it does."""
+        self.look()
+        wait(self._untaken, timeout)
+        self._untaken = [future for future in self._untaken if not future.done()]
 
     def _stop_scheduling_tasks(self) -> None:
         """Say nothing when a rank goes: there is no task farming here, and `connection` reports it."""

@@ -37,6 +37,7 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None) 
     KeyboardInterrupt
         The user interrupted; the ranks are interrupted, too, and answer again.
     """
+    connection.client.settled(TOLD)
     futures = {r: connection.client.request(r, q) for r, q in requests.items()}
     deadline = time.monotonic() + limit if limit else None
     late: list[int] = []
@@ -74,9 +75,6 @@ def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
             told[r].append(future)
         connection.client.look()
         if not wait(futures.values(), 0.5).not_done:
-            # A rank may be told late, on a busy machine: then not when it does the next thing.
-            connection.client.look()
-            wait([future for each in told.values() for future in each], TOLD)
             return
         connection.check()
         now = time.monotonic()
@@ -95,6 +93,7 @@ def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
 
 def settle(connection: Connection) -> None:
     """After an interrupt, an engine drops what is queued: ask until all ranks answer again."""
+    connection.client.settled(TOLD)
     for _ in range(20):
         futures = {r: connection.client.request(r, {"do": "nothing"}) for r in range(connection.n)}
         wait(futures.values(), 1.0)
