@@ -153,12 +153,12 @@ def alive() -> int:
     """Bytes of all NumPy arrays that this process can still reach, wherever they are kept.
 
     In a variable, an attribute, a closure, a list, a module: every object that Python's garbage
-    collector knows is followed, and the modules' own names, as a rank's collector leaves out what it
-    had when it was forked. Of views, the array that owns the memory counts, once.
+    collector knows is followed, and the cells' own names: a rank's collector leaves out what it had
+    when it was forked. Of views, the array that owns the memory counts, once.
     """
     owners: dict[int, int] = {}
     seen: set[int] = set()
-    todo = [*gc.get_objects(), *(vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__"))]
+    todo = [*gc.get_objects(), vars(sys.modules["__main__"])]
     while todo:
         thing = todo.pop()
         found = list(thing.flat) if isinstance(thing, np.ndarray) else gc.get_referents(thing)
