@@ -61,6 +61,21 @@ def test_every_rank_has_the_same_to_the_last_bit(eight, size, in_place):
     assert np.allclose(answers[0], x.sum(axis=0), atol=1e-4)
 
 
+def of_one(size):
+    """On a rank: exchanges in a group of this rank alone, also of nothing."""
+    alone, found = comm.Split(color=rank), []
+    for exchange in (alone.Allreduce, alone.Allgather, alone.Reduce_scatter):
+        out = np.empty(size)
+        exchange(np.full(size, 3.0), out)
+        found.append(out)
+    return found
+
+
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_a_group_of_one_exchanges_with_itself(eight, size):
+    assert all(np.array_equal(out, np.full(size, 3.0)) for found in eight.call(of_one, dict(size=size)) for out in found)
+
+
 def half_of_them():
     """Of each pair, one rank does not come."""
     part = comm.Split(color=rank // 2)

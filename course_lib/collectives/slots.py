@@ -82,7 +82,7 @@ class SharedExchange:
         self._others = [(board.rows[r], board.left + r) for r in members if r != board.rank]
         self._rows = [row for row, _ in self._others]
         self._me = members.index(board.rank)
-        self._slot, self._most = (SLOT, MOST) if IN_ORDER and len(members) > 1 else (0, 0)
+        self._slot, self._most = (SLOT, MOST) if IN_ORDER and len(members) > 1 else (-1, -1)  # -1: not even an empty array
         self._halves = [[board.slots[r][h * SLOT : (h + 1) * SLOT] for r in members] for h in (0, 1)]
 
     def suits(self, send: np.ndarray, read: int) -> bool:
