@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import psutil
@@ -14,7 +15,7 @@ import pytest
 from processes import course_processes, wait_until
 
 from course_lib import cluster
-from course_lib.cluster import Ranks, RanksGone, launch, startup
+from course_lib.cluster import Ranks, RanksGone, launch, requests, startup
 from course_lib.engine import mpiexec
 
 
@@ -151,6 +152,30 @@ def test_an_interrupt_that_arrives_late_does_not_hit_the_next_cell():
         assert ranks.run("time.sleep(2)")[0][1]["error"] is None
     finally:
         ranks.stop()
+
+
+def test_a_rank_that_answers_in_the_last_moment_is_not_ended():
+    """Its answer comes when the wait for it is over, and before anybody looks who is stubborn."""
+    future, asked = Future(), []
+
+    class Late:
+        def interrupt(self, ranks):
+            asked.append(ranks)
+            return [Future() for _ in ranks]
+
+        def look(self):
+            pass
+
+        def check(self):
+            future.set_result(None)
+
+        def end(self):
+            raise AssertionError("the rank was ended")
+
+    connection = Late()
+    connection.client = connection
+    requests._interrupt(connection, {0: future})
+    assert asked == [[0], []]
 
 
 def test_a_time_limit_interrupts_and_says_so(eight):

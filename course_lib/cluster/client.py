@@ -60,9 +60,10 @@ class Client(ipp.Client):
 
     def settled(self, timeout: float) -> None:
         """Wait until all interrupts are taken: one that a busy rank takes late is not to hit the next thing that it does."""
+        waiting = list(self._untaken)
         self.look()
-        wait(self._untaken, timeout)
-        self._untaken = [future for future in self._untaken if not future.done()]
+        wait(waiting, timeout)
+        self._untaken = [future for future in self._untaken if future not in waiting]  # once: what is lost, nobody waits for again
 
     def _stop_scheduling_tasks(self) -> None:
         """Say nothing when a rank goes: there is no task farming here, and `connection` reports it."""

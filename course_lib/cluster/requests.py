@@ -66,9 +66,9 @@ def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
 
     Slow is not stubborn: a rank has so many seconds from when it has taken an interrupt, and a busy machine may take its time to tell it.
     """
-    told: dict[int, list[Future]] = {r: [] for r in futures}
     began = time.monotonic()
-    taken = dict.fromkeys(futures, 0.0)  # since when a rank has known
+    told: dict[int, list[Future]] = {r: [] for r in futures}
+    taken: dict[int, float] = {}  # when a rank had taken one
     while True:
         silent = [r for r, f in futures.items() if not f.done()]
         for r, future in zip(silent, connection.client.interrupt(silent), strict=True):
@@ -79,10 +79,10 @@ def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
         connection.check()
         now = time.monotonic()
         for r in silent:
-            if not taken[r] and any(future.done() for future in told[r]):
-                taken[r] = now
-        stubborn = [r for r, f in futures.items() if not f.done()]
-        if all(now - taken[r] > STUBBORN for r in stubborn if taken[r]) and (all(taken[r] for r in stubborn) or now - began > DEAF):
+            if any(future.done() for future in told[r]):
+                taken.setdefault(r, now)
+        stubborn = [r for r in silent if not futures[r].done()]
+        if stubborn and all(now - taken[r] > STUBBORN if r in taken else now - began > DEAF for r in stubborn):
             break
     connection.end()
     raise RanksGone(
