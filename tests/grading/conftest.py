@@ -1,8 +1,11 @@
 """A course of its own for the tests: nothing in the repository's grading/ is touched."""
 
+import shutil
+
 import nbformat
 import pytest
 from processes import course_processes, wait_until
+from traitlets.config import Config
 
 from grading import build
 from grading.autograde import autograde
@@ -55,9 +58,24 @@ class Course:
         return {c.id: c for c in notebook.cells}
 
 
+@pytest.fixture(scope="session")
+def empty_gradebook(tmp_path_factory):
+    """A gradebook that nbgrader has made, for which it starts another program: once, and not in each test."""
+    from nbgrader.api import Gradebook
+
+    from grading.config import configure
+
+    folder = tmp_path_factory.mktemp("gradebook")
+    Gradebook(configure(Config(), folder).CourseDirectory.db_url).close()
+    return folder / "gradebook.db"
+
+
 @pytest.fixture
-def course(tmp_path, monkeypatch):
+def course(tmp_path, monkeypatch, empty_gradebook):
     from course_lib.cluster import unattended
 
     monkeypatch.setenv(unattended.UNATTENDED, "6")
-    return Course(tmp_path / "course")
+    course = Course(tmp_path / "course")
+    course.home.mkdir()
+    shutil.copy(empty_gradebook, course.home)
+    return course
