@@ -110,6 +110,7 @@ def test_nothing_listens_beyond_loopback(eight):
         "while True: pass",
         "comm.Barrier() if rank else time.sleep(60)",
         "while True: comm.Allreduce(np.ones(1000), np.empty(1000))",
+        "try: time.sleep(60)\nexcept: pass\nwhile True: pass",
     ],
 )
 def test_an_interrupt_leaves_usable_ranks(eight, source):

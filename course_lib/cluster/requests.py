@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from concurrent.futures import Future, wait
 
@@ -11,7 +12,8 @@ from course_lib.cluster.connection import Connection, RanksGone
 
 Requests = dict[int, dict]  # by rank
 TOLD = 10.0  # seconds until a rank that is there has taken an interrupt
-STUBBORN, DEAF = 3.5, 20.0  # seconds until a rank is ended that has taken one, or none
+AGAIN = 0.5  # seconds from one interrupt to the next
+STUBBORN, DEAF = 7, 40  # interrupts until a rank is ended that has taken one, or none
 
 
 def ask(connection: Connection, requests: Requests, limit: float | None = None) -> dict[int, dict | None]:
@@ -64,25 +66,23 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None) 
 def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
     """Interrupt until all have answered; end ranks that do not react.
 
-    Slow is not stubborn: a rank has so many seconds from when it has taken an interrupt, and a busy machine may take its time to tell it.
+    Slow is not stubborn: a rank is asked so many times after it has taken an interrupt, and a busy machine may take its time to tell it.
     """
-    began = time.monotonic()
     told: dict[int, list[Future]] = {r: [] for r in futures}
-    taken: dict[int, float] = {}  # when a rank had taken one
-    while True:
+    taken: dict[int, int] = {}  # which interrupt a rank had taken first
+    for number in itertools.count():  # not seconds: where the whole machine stood still, no rank was stubborn
         silent = [r for r, f in futures.items() if not f.done()]
         for r, future in zip(silent, connection.client.interrupt(silent), strict=True):
             told[r].append(future)
         connection.client.look()
-        if not wait(futures.values(), 0.5).not_done:
+        if not wait(futures.values(), AGAIN).not_done:
             return
         connection.check()
-        now = time.monotonic()
         for r in silent:
             if any(future.done() for future in told[r]):
-                taken.setdefault(r, now)
+                taken.setdefault(r, number)
         stubborn = [r for r in silent if not futures[r].done()]
-        if stubborn and all(now - taken[r] > STUBBORN if r in taken else now - began > DEAF for r in stubborn):
+        if stubborn and all(number - taken[r] >= STUBBORN if r in taken else number >= DEAF for r in stubborn):
             break
     connection.end()
     raise RanksGone(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import pickle
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 
@@ -16,7 +18,8 @@ from course_lib.engine.capture import captured
 
 MEETING = "course_lib.collectives.meeting"  # not imported before MPI is wanted: that would start it
 _reply: dict = {}
-_interruptible = False
+AGAIN = 1.0  # seconds until what is asked for can be interrupted once more: the first may have been caught by a bare `except`
+_interruptible_from = math.inf
 
 
 class Reply:
@@ -32,26 +35,28 @@ def handle() -> None:
     The request is a pickled dict, in the message's buffer: "do" (cell, call, hello or nothing),
     "round", "targets", "epoch" and what the action needs.
     """
-    global _reply, _interruptible
+    global _reply, _interruptible_from
     _reply = {"outputs": [], "error": None}
     request = pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0])
-    # Only what is asked for may be interrupted, and once: in the kernel's own code, an interrupt would lose the reply.
+    # Only what is asked for may be interrupted: in the kernel's own code, an interrupt would lose the reply.
     signal.signal(signal.SIGINT, _interrupted)
-    _interruptible = True
+    _interruptible_from = 0.0
     try:
         _reply = _ACTIONS[request["do"]](request)
     except KeyboardInterrupt as error:
+        _interruptible_from = math.inf
         _reply = {"outputs": [], "error": describe_error(error)}
     finally:
-        _interruptible = False
+        _interruptible_from = math.inf
         _reply["abandoned"] = MEETING in sys.modules and sys.modules[MEETING].abandoned()
 
 
 def _interrupted(*_) -> None:
     """SIGINT came."""
-    global _interruptible
-    if _interruptible:
-        _interruptible = False
+    global _interruptible_from
+    now = time.monotonic()
+    if now >= _interruptible_from:
+        _interruptible_from = now + AGAIN
         raise KeyboardInterrupt
 
 
