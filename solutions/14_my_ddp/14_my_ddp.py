@@ -238,14 +238,14 @@ check.passed()
 ### BEGIN HIDDEN TESTS
 check = Check("the start", show=False)
 for size in (4, 3, 2, 1):
-    examine(check, size, layers=int(check.random.integers(1, 5)), steps=0, what=("start",))
+    examine(check, size, layers=int(check.random.integers(2, 5)), steps=0, what=("start",))
 ### END HIDDEN TESTS
 
 # %% Test: steps as on the whole batch tags=["test"] points=10
 ### BEGIN HIDDEN TESTS
 check = Check("the steps", show=False)
 for size in (4, 3, 2, 1):
-    examine(check, size, layers=int(check.random.integers(1, 5)), steps=4, what=("start", "steps"))
+    examine(check, size, layers=int(check.random.integers(2, 5)), steps=4, what=("start", "steps"))
 examine(check, 4, 3, 2, np.float32, what=("start", "steps"))
 ### END HIDDEN TESTS
 
