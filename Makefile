@@ -8,7 +8,7 @@ GRADING := $(BIN)/.for-grading
 DEV := $(BIN)/.for-developers
 JOBS ?= 4
 
-.PHONY: help install lab test doctor release autograde collect feedback leaderboard variants student-archive bench lint constraints
+.PHONY: help install lab test doctor release autograde collect feedback leaderboard variants cheats student-archive bench lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -64,6 +64,10 @@ leaderboard: $(GRADING) ## Write grading/leaderboard.html from the graded part 2
 
 variants: $(DEV) ## Run wrong and right answers against the hidden tests (PART=... for one)
 	@$(RUN) grading.variants $(PART)
+
+cheats: $(DEV) ## Run cheats against the hidden tests (PART=... for one)
+	@$(RUN) grading.variants --cheats $(PART)
+	@[ -n "$(PART)" ] || $(RUN) pytest tests/grading/test_cheats.py tests/grading/test_apart.py
 
 student-archive: $(GRADING) ## Write dist/distributed-training-course.zip, for students
 	@$(RUN) grading.archive

@@ -32,9 +32,7 @@ TEXT = """# ---
 # %% Set up tags=["given"]
 # %%px{block}
 import numpy as np
-from mpi4py import MPI
-
-comm = MPI.COMM_WORLD
+{comm}
 
 # %% Total tags=["exercise"]
 # %%px{block}
@@ -59,12 +57,14 @@ for n in (1, 3, 100):
 {stop}
 """
 OURS = {
+    "comm": "from course_lib.collectives import Communicator\n\ncomm = Communicator()",
     "start": "from course_lib import cluster\nranks = cluster.start(4)",
     "block": "",
     "call": 'ranks.call("total", {"x": x})',
     "stop": "ranks.stop()",
 }
 STOCK = {
+    "comm": "from mpi4py import MPI\n\ncomm = MPI.COMM_WORLD",
     "start": (
         "import ipyparallel\n\ncluster = ipyparallel.Cluster(engines='mpi', n=4, log_level=50)\n"
         "client = cluster.start_and_connect_sync()\nview = client[:]\nview.activate()"
@@ -140,4 +140,4 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
             points = _points(Path(place) / name)
             if points != [10.0] * HAND_INS or len(seconds) != HAND_INS:
                 raise RuntimeError(f"{name}: expected {HAND_INS} graded hand-ins with 10 points; got {points}")
-        yield "autograde-a-hand-in/stock", [s / statistics.median(taken[1]) for s in taken[0]], 0.4
+        yield "autograde-a-hand-in/stock", [s / statistics.median(taken[1]) for s in taken[0]], 0.2

@@ -1,13 +1,16 @@
-"""Marks for the answers in `solutions/*/variants.py`, and how they are read."""
+"""Marks for the answers in `solutions/*/variants.py` and `cheats.py`, and how they are read."""
 
 from __future__ import annotations
 
 import ast
 import re
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from grading.paths import SOLUTIONS
+
+CELL = "cell"  # an answer that is a cell of its own
 
 
 def loses(points: float) -> Callable:
@@ -30,13 +33,13 @@ class Answer:
     loses: float
 
 
-def read(part: str) -> list[Answer]:
-    """The answers in a part's variants.py; none for a part without exercises.
+def read(part: str, file: str = "variants.py") -> list[Answer]:
+    """The answers in a part's variants.py or cheats.py; none for a part without exercises.
 
-    A function ``split_data__off_by_one`` is an answer to the exercise ``split_data``. The text is
-    read, not run: it is meant for the ranks.
+    A function ``split_data__off_by_one`` is an answer to the exercise ``split_data``; the body of a function ``cell__before`` is a
+    cell that somebody adds to an untouched notebook. The text is read, not run: it is meant for the ranks.
     """
-    path = SOLUTIONS / part / "variants.py"
+    path = SOLUTIONS / part / file
     if not path.exists():
         return []
     text = path.read_text()
@@ -48,5 +51,7 @@ def read(part: str) -> list[Answer]:
         (mark,) = node.decorator_list
         points = ast.literal_eval(mark.args[0]) if isinstance(mark, ast.Call) else 0
         source = re.sub(rf"\b{node.name}\b", function, ast.get_source_segment(text, node))
+        if function == CELL:
+            source = textwrap.dedent("\n".join(source.splitlines()[node.body[0].lineno - node.lineno :]))
         answers.append(Answer(function, name, source, points))
     return answers

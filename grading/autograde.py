@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
+import importlib
 import json
+import multiprocessing
 import os
+import resource
+import shutil
+import signal
 import sys
+import tempfile
 import time
 import warnings
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import nbformat
+import psutil
 from traitlets.config import Config
 
-from course_lib.cluster import launch, startup
-from grading import build, sandbox
+from course_lib.cluster.place import remove
+from course_lib.engine.alone import end_with
+from course_lib.engine.mpiexec import THREADS
+from grading import build, cgroup, flags, sandbox
+from grading.build import write
 from grading.config import configure, reason
-from grading.execute import fingerprint
 from grading.paths import GRADING, NOTEBOOKS, one, parts
 from grading.release import release
+from grading.submission import NotReadable, assemble, fingerprint, is_plain, read
+
+DEADLINE = 900  # seconds for a hand-in, beside the limits of its cells
+MEMORY = 2 << 30  # bytes for the process that grades a hand-in, and as many for its kernel
 
 
 def waiting(part: str, home: Path = GRADING) -> list[str]:
@@ -48,11 +64,20 @@ def grade(part: str, student: str, home: Path = GRADING, notebooks: Path = NOTEB
 
     config = configure(Config(), home, notebooks)
     config.CourseDirectory.assignment_id = part
-    config.CourseDirectory.student_id = student
+    config.CourseDirectory.student_id = glob.escape(student)
     config.Autograde.force = True
     config.Autograde.create_student = True
     warnings.filterwarnings("ignore", module="nbgrader")
-    Autograde(coursedir=CourseDirectory(config=config), config=config).start()
+    # nbgrader sees the student's code cells and no other file: one called numpy.py, say, would be imported.
+    with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
+        handed_in, copy = home / "submitted" / student / part, Path(folder) / student / part
+        write(
+            assemble(nbformat.read(home / "source" / part / f"{part}.ipynb", 4), read(handed_in / f"{part}.ipynb")), copy / f"{part}.ipynb"
+        )
+        if is_plain(handed_in / "timestamp.txt", 1024):
+            shutil.copyfile(handed_in / "timestamp.txt", copy / "timestamp.txt")
+        config.CourseDirectory.submitted_directory = folder
+        Autograde(coursedir=CourseDirectory(config=config), config=config).start()
 
 
 def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> list[str]:
@@ -72,35 +97,83 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
         )
         return []
     print(f"{part}: {len(todo)} to grade, {done} graded before. {sandbox.notice()}")
-    count = json.loads(source.read_text())["metadata"]["course"]["ranks"]
-    settings = sandbox.settings()
-    before = {name: os.environ.get(name) for name in settings}
-    os.environ.update(settings)
-    failed, ready = [], launch.launch(count)
-    try:
-        with tqdm(total=len(todo), unit="hand-in") as bar:
-            for i, student in enumerate(todo):
-                began = time.monotonic()
-                # Every hand-in has ranks of its own; the next ones come up meanwhile.
-                current, ready = ready, launch.launch(count) if i + 1 < len(todo) else None
-                os.environ[startup.PRESTARTED] = str(current.folder)
-                try:
-                    grade(part, student, home, notebooks)
-                    said = "graded"
-                except (Exception, SystemExit):
-                    failed.append(student)
-                    said = f"NOT graded: {_why(part, student, home)}"
-                finally:
-                    current.stop()
-                bar.write(f"{student}: {said}, {time.monotonic() - began:.1f} s, {len(todo) - i - 1} left")
-                bar.update()
-    finally:
-        os.environ.pop(startup.PRESTARTED, None)
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
-        if ready:
-            ready.stop()
+    failed = []
+    importlib.import_module("nbgrader.converters")  # once, and not in each hand-in's process
+    with tqdm(total=len(todo), unit="hand-in") as bar:
+        for i, student in enumerate(todo):
+            began = time.monotonic()
+            problem = alone(part, student, home, notebooks)
+            if problem:
+                failed.append(student)
+            lines = 0 if problem else len(flags.of(student, part, home))
+            look = f", {lines} line{'s' * (lines > 1)} to look at" if lines else ""
+            said = f"NOT graded: {problem}" if problem else f"graded{look}"
+            bar.write(f"{student}: {said}, {time.monotonic() - began:.1f} s, {len(todo) - i - 1} left")
+            bar.update()
+    if table := flags.write(home):
+        print(f"Lines that a person may want to look at, of all parts: {table}")
     return failed
+
+
+def alone(part: str, student: str, home: Path, notebooks: Path) -> str | None:
+    """Grade one hand-in in a process of its own; why it could not be graded, or None.
+
+    Whatever becomes of that process, this one goes on: it has a deadline, and its memory a limit.
+    """
+    if "[" in student or not student.isprintable():
+        return "nbgrader cannot have [ or what is no letter in a folder's name, which is the student's; rename the folder"
+    place = tempfile.mkdtemp(prefix="course-grade-")
+    try:
+        with cgroup.limited(f"course-{os.getpid()}-{time.monotonic_ns()}") as groups:
+            return _told(groups, place, part, student, home, notebooks)
+    finally:
+        remove(Path(place))
+
+
+def _told(groups: list[Path], place: str, part: str, student: str, home: Path, notebooks: Path) -> str | None:
+    forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    ours, theirs = forks.Pipe(duplex=False)
+    process = forks.Process(target=_grade_and_tell, args=(groups, place, part, student, home, notebooks, theirs))
+    process.start()
+    theirs.close()
+    try:
+        told = ours.recv() if ours.poll(DEADLINE) else f"it took more than {DEADLINE} s, and was ended"
+    except EOFError:
+        process.join(5)
+        told = f"the process that graded it ended with code {process.exitcode}; usually, memory ran out"
+    finally:
+        _end(process)
+    return told
+
+
+def _end(process: multiprocessing.Process) -> None:
+    """End it, and all that it has started."""
+    process.join(2)
+    with contextlib.suppress(psutil.Error):
+        this = psutil.Process(process.pid)
+        for other in (*this.children(recursive=True), this):
+            with contextlib.suppress(psutil.Error):
+                other.kill()
+    process.join()
+
+
+def _grade_and_tell(groups: list[Path], place: str, part: str, student: str, home: Path, notebooks: Path, pipe: Connection) -> None:
+    cgroup.join(groups, os.getpid())
+    end_with(os.getppid())
+    os.environ.update(THREADS)  # with a thread a processor, NumPy takes more memory than there is
+    os.environ["TMPDIR"] = tempfile.tempdir = place  # gone with this hand-in, whatever ends it
+    signal.signal(signal.SIGINT, lambda *_: None)  # the run is told, and ends this process
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    try:
+        grade(part, student, home, notebooks)
+        told = None
+    except NotReadable as problem:
+        told = str(problem)
+    except (Exception, SystemExit):
+        told = _why(part, student, home)
+    pipe.send(told)
+    pipe.close()
 
 
 def _why(part: str, student: str, home: Path) -> str:
@@ -111,9 +184,13 @@ def _why(part: str, student: str, home: Path) -> str:
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # whatever a folder is called
     part = one(sys.argv[1:], "make autograde PART=01_data_split")
     try:
         failed = autograde(part)
+    except sandbox.NoSandbox as problem:
+        sys.exit(str(problem))
     except KeyboardInterrupt:
         sys.exit(f"\nInterrupted. Every grade so far is kept; `make autograde PART={part}` goes on from here.")
     if failed:

@@ -87,6 +87,6 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
         MarkGraded,
     ]
     config.GenerateFeedback.preprocessors = [GetGrades, HideTests, "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]
-    config.ExecuteOnRanks.timeout = 20 * CELL_SECONDS  # a net; the library's own limits are far shorter
+    config.ExecuteOnRanks.timeout = 5 * CELL_SECONDS  # a net; the library's own limits are far shorter
     config.ExecuteOnRanks.extra_arguments = ["--HistoryManager.hist_file=:memory:", "--IPKernelApp.log_level=40"]
     return config

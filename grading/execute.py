@@ -6,9 +6,10 @@ kernel, and what a rank sends to the kernel is never unpickled (see `course_lib.
 
 from __future__ import annotations
 
-import hashlib
+import os
 import re
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from nbformat import NotebookNode
 
@@ -19,11 +20,28 @@ def on_ranks(source: str) -> str:
     >>> on_ranks("%%px --targets 1\\nx = 1")
     "get_ipython().run_cell_magic('px', '--targets 1', 'x = 1')"
     """
-    first, _, rest = source.lstrip().partition("\n")
+    first, rest = _on_top(source)
     if not first.startswith("%%px"):
         return f"get_ipython().run_cell_magic('px', '', {source!r})"
     targets = re.search(r"(?:--targets|-t)[ =]([\d,:]+)", first)
     return f"get_ipython().run_cell_magic('px', {'--targets ' + targets[1] if targets else ''!r}, {rest!r})"
+
+
+def is_for_ranks(source: str) -> bool:
+    """Whether a cell ran on the ranks when the student ran it.
+
+    >>> [is_for_ranks(source) for source in ("%%px\\nx = 1", "%%time\\n%%px\\nx = 1", "rank = 1")]
+    [True, True, False]
+    """
+    return _on_top(source)[0].startswith("%%px")
+
+
+def _on_top(source: str) -> tuple[str, str]:
+    """The line of ``%%px``, or else the first line; and what is below. Magics that only measure may stand above."""
+    first, _, rest = source.lstrip().partition("\n")
+    while re.match(r"%%(time|timeit|capture|prun)\b", first):
+        first, _, rest = rest.lstrip().partition("\n")
+    return first, rest
 
 
 def settle(cell: NotebookNode) -> None:
@@ -55,6 +73,13 @@ def _error(message: str) -> NotebookNode:
     return NotebookNode(output_type="error", ename="NotGraded", evalue=message, traceback=[f"NotGraded: {message}"])
 
 
-def fingerprint(path: Path) -> str:
-    """What tells one hand-in from the next."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+@contextmanager
+def environment(settings: dict[str, str]) -> Iterator[None]:
+    """Have these variables in the environment meanwhile."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)

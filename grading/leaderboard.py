@@ -38,7 +38,8 @@ def entries(autograded: Path) -> list[dict]:
     for path in sorted(autograded.glob(f"*/{PART}/{PART}.ipynb")):
         for cell in nbformat.read(path, as_version=4).cells:
             if cell.get("id") == CELL:
-                found += [o.data[MIME] for o in cell.get("outputs", []) if MIME in o.get("data", {})][:1]
+                shown = [o for o in cell.get("outputs", []) if o.output_type == "execute_result"]  # the cell's own, not the ranks'
+                found += [o.data[MIME] for o in shown if MIME in o.data]
     return sorted(found, key=lambda e: (e["score"], _mean(e, "utilisation")), reverse=True)
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
+from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
+from traitlets.config import Config
 
 from course_lib.cluster import unattended
-from grading import sandbox
+from grading import flags, sandbox
 from grading.build import kind_of
-from grading.execute import fingerprint, on_ranks, settle
-from grading.submission import assemble
+from grading.execute import environment, is_for_ranks, on_ranks, settle
+from grading.submission import EXTRA, assemble, fingerprint
 
 CELL_SECONDS = 60  # what a cell of a submission may take
+ADDED_SECONDS = 90  # what all cells that a student added may take together
 
 # Errors whose text is written for students: see course_lib.check and course_lib.cluster.replies.
 TOLD = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
@@ -26,27 +30,21 @@ class TakeStudentCells(NbGraderPreprocessor):
     """The first step of autograding; see `assemble`."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        names = resources["nbgrader"]
-        folder = Path(self.config.CourseDirectory.source_directory) / names["assignment"]
-        source = nbformat.read(folder / f"{names['notebook']}.ipynb", as_version=4)
-        return assemble(source, nb), resources
+        return assemble(_source(self.config, resources), nb), resources
 
 
 class ExecuteOnRanks(Execute):
     """nbgrader's Execute, with the student's cells on the ranks."""
+
+    _added = 0.0  # seconds that the added cells have taken
 
     def preprocess(self, nb: NotebookNode, resources: dict, *args, **kwargs) -> tuple[NotebookNode, dict]:
         # Not the submission's folder: a file there, numpy.py say, would be imported by the checker.
         with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
             resources.setdefault("metadata", {})["path"] = folder
             settings = {unattended.UNATTENDED: os.environ.get(unattended.UNATTENDED, str(CELL_SECONDS)), **sandbox.settings()}
-            before = {name: os.environ.get(name) for name in settings}
-            os.environ.update(settings)
-            try:
+            with environment(settings):
                 nb, resources = super().preprocess(nb, resources, *args, **kwargs)
-            finally:
-                for name, value in before.items():
-                    os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
         for cell in nb.cells:
             if kind_of(cell) == "test":
                 settle(cell)
@@ -56,7 +54,16 @@ class ExecuteOnRanks(Execute):
         kind = kind_of(cell)
         if kind == "text" or not cell.source.strip():
             return cell, resources
-        source = cell.source
+        if kind == "example" and not is_for_ranks(cell.source):
+            # It ran in the student's kernel; on the ranks, it would change their variables.
+            cell.outputs = [new_output("stream", text="not run when grading: without %%px on top, this cell is not for the ranks")]
+            return cell, resources
+        added = EXTRA in cell.metadata.get("tags", [])
+        if added and self._added > ADDED_SECONDS:
+            text = f"not run: the cells that were added took {self._added:.0f} s, and {ADDED_SECONDS} s are what they may take together"
+            cell.outputs = [new_output("stream", text=text)]
+            return cell, resources
+        source, began = cell.source, time.monotonic()
         tags, cell.metadata.tags = cell.metadata.get("tags", []), []
         try:
             if kind in ("exercise", "example"):
@@ -64,16 +71,25 @@ class ExecuteOnRanks(Execute):
             return super().preprocess_cell(cell, resources, index)
         finally:
             cell.source, cell.metadata.tags = source, tags
+            self._added += (time.monotonic() - began) * added
 
 
 class MarkGraded(NbGraderPreprocessor):
-    """The last step of autograding: note which hand-in it was, so that a run can be resumed."""
+    """The last step of autograding: note which hand-in it was, so that a run can be resumed, and which lines to look at."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
         names = resources["nbgrader"]
         folder = Path(self.config.CourseDirectory.root) / "submitted" / names["student"] / names["assignment"]
-        nb.metadata.setdefault("course", {})["graded"] = fingerprint(folder / f"{names['notebook']}.ipynb")
+        course = nb.metadata.setdefault("course", {})
+        course["graded"] = fingerprint(folder / f"{names['notebook']}.ipynb")
+        course["flags"] = flags.look(nb, _source(self.config, resources))
         return nb, resources
+
+
+def _source(config: Config, resources: dict) -> NotebookNode:
+    """The part as it was released."""
+    names = resources["nbgrader"]
+    return nbformat.read(Path(config.CourseDirectory.source_directory) / names["assignment"] / f"{names['notebook']}.ipynb", as_version=4)
 
 
 class HideTests(NbGraderPreprocessor):

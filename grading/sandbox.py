@@ -1,21 +1,41 @@
-"""Whether the ranks of a submission run in a sandbox, and saying so once."""
+"""How the ranks of a hand-in are kept apart here, and saying so."""
 
 from __future__ import annotations
 
-from functools import cache
+import os
 
 from course_lib.cluster import sandbox
+from course_lib.engine import landlock
+
+WORD = "SANDBOX"  # the instructor's word: SANDBOX=none
 
 
-@cache
+class NoSandbox(Exception):
+    """There is no sandbox, and nobody has said that grading goes without one."""
+
+
 def settings() -> dict[str, str]:
-    """Environment variables that put the ranks into a sandbox, where there is one."""
-    return {sandbox.SANDBOX: "1"} if sandbox.problem() is None else {}
+    """Environment variables for the process that grades.
+
+    Raises
+    ------
+    NoSandbox
+        The message says why there is none, and what to do.
+    """
+    problem = sandbox.problem()
+    if problem is None and os.environ.get(WORD) != "none":
+        return {sandbox.APART: sandbox.WALLED}
+    if os.environ.get(WORD) == "none":
+        return {sandbox.APART: sandbox.OPEN}
+    raise NoSandbox(
+        f"No sandbox: {problem}. Without one, the students' code runs with your rights; README.md says what it can reach then. Where "
+        "that does no harm, in a container that holds nothing else say, add SANDBOX=none to the command."
+    )
 
 
 def notice() -> str:
     """One line for the instructor."""
-    problem = sandbox.problem()
-    if problem is None:
-        return "The students' code runs in a sandbox (bubblewrap): no network, no files but its own."
-    return f"No sandbox: {problem}. The students' code runs as you, so grade on a machine that holds nothing of value."
+    if settings()[sandbox.APART] == sandbox.WALLED:
+        return "Each rank runs in a sandbox of its own (bubblewrap): no network, no files, no other processes."
+    hidden = "with your rights, but Landlock hides your files from it" if landlock.known() else "as you, with all your files"
+    return f"Without a sandbox, as you said: the students' code runs {hidden}."

@@ -2,12 +2,76 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+import stat
+from pathlib import Path
+
 import nbformat
 from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
 
 from grading.build import kind_of
 
 EXTRA = "course-extra"  # tag of a cell that the student added
+LARGEST = 64 << 20  # bytes of a notebook
+_DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
+
+
+class NotReadable(ValueError):
+    """What was handed in is no notebook of this part; the message says what is missing."""
+
+
+def read(path: Path) -> NotebookNode:
+    """The code cells of a notebook, with their ids and grade ids; nothing else of it.
+
+    Notebooks of format 3 and 4 are read, with any line ends and with or without a byte order mark.
+
+    Raises
+    ------
+    NotReadable
+        It is no notebook.
+    """
+    if path.is_symlink() or (path.exists() and not is_plain(path)):
+        raise NotReadable(f"{path.name} is no file, but a link or something else")
+    if path.stat().st_size > LARGEST:
+        raise NotReadable(f"the notebook has {path.stat().st_size / 1e6:.0f} MB; clear its outputs (Kernel, Restart and Clear Outputs)")
+    data = path.read_bytes()
+    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    try:
+        found = nbformat.reads(data.decode(encoding).replace("\r\n", "\n"), as_version=4)
+        cells = [cell for cell in found.cells if cell.cell_type == "code"]
+        return new_notebook(cells=[_bare(cell) for cell in cells])
+    except RecursionError:
+        raise NotReadable("the file is no notebook: it is nested too deeply") from None
+    except Exception as error:
+        raise NotReadable(f"the file is no notebook: {type(error).__name__}: {str(error)[:200]}") from None
+
+
+def is_plain(path: Path, most: int | None = None) -> bool:
+    """Whether it is a file, no link, pipe or device, and has at most so many bytes."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and (most is None or found.st_size <= most)
+
+
+def fingerprint(path: Path) -> str:
+    """What tells one hand-in from the next, without reading what `read` does not read."""
+    if not is_plain(path, LARGEST):
+        return "not read"
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _bare(cell: NotebookNode) -> NotebookNode:
+    marks = cell.get("metadata", {}).get("nbgrader")
+    grade_id = marks.get("grade_id") if isinstance(marks, dict) else None
+    source = cell.source if isinstance(cell.source, str) else "".join(cell.source)
+    bare = new_code_cell(source.replace("\r\n", "\n"), metadata={"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {})
+    if isinstance(cell.get("id"), str):
+        bare.id = cell.id
+    return bare
 
 
 def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
@@ -15,24 +79,28 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
 
     Cells that set up, check and test come from `source`, whatever the submission did to them:
     changed, tagged, moved, copied or deleted. Exercises and worked examples have the student's
-    text, found by grade_id or cell id. Code cells that the student added keep their place, behind
-    the cell that they stand behind.
+    text, found by grade_id, by cell id, or by what it defines. Code cells that the student added
+    keep their place, behind the cell that they stand behind.
 
     Parameters
     ----------
     source, submitted : NotebookNode
         The part as `build` makes it, and as it was handed in.
+
+    Raises
+    ------
+    NotReadable
+        The part has exercises, and none of them is there.
     """
+    known = {cell.id: kind_of(cell) for cell in source.cells}
+    marked = [_marked(cell, known) for cell in submitted.cells]
+    names = [name or _name(cell, source, known, set(marked)) for cell, name in zip(submitted.cells, marked, strict=True)]
     texts: dict[str, str] = {}
     extras: dict[str | None, list[str]] = {}
-    known = {cell.id: kind_of(cell) for cell in source.cells}
     last = None
-    for cell in submitted.cells:
+    for cell, name in zip(submitted.cells, names, strict=True):
         if cell.cell_type != "code":
             continue
-        marks = cell.metadata.get("nbgrader")
-        grade_id = marks.get("grade_id") if isinstance(marks, dict) else None
-        name = grade_id if grade_id in known else cell.get("id")
         if name in known:
             last = name
             if known[name] in ("exercise", "example") and name not in texts:
@@ -40,6 +108,10 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
                 continue
         if known.get(name) not in ("given", "test"):
             extras.setdefault(last, []).append(cell.source)
+    exercises = [cell for cell in source.cells if kind_of(cell) == "exercise"]
+    if exercises and not any(cell.id in texts for cell in exercises):
+        wanted = ", ".join(sorted({name for cell in exercises for name in _DEFINED.findall(cell.source)}))
+        raise NotReadable(f"no exercise of this part is in the notebook; expected a cell that defines {wanted}")
     notebook = nbformat.from_dict({**source, "cells": []})
     notebook.cells += [_extra(text, i) for i, text in enumerate(extras.pop(None, []))]
     count = len(notebook.cells)
@@ -57,5 +129,32 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
     return notebook
 
 
+def _marked(cell: NotebookNode, known: dict[str, str]) -> str | None:
+    """Which cell of the source this is, by its grade id or its id."""
+    marks = cell.metadata.get("nbgrader")
+    for name in (marks.get("grade_id") if isinstance(marks, dict) else None, cell.get("id")):
+        if name in known:
+            return name
+    return None
+
+
+def _name(cell: NotebookNode, source: NotebookNode, known: dict[str, str], marked: set[str | None]) -> str | None:
+    """The same, of those that no cell is marked as: by its text, or by what it defines. Platforms and editors may have taken ids away."""
+    left = [other for other in source.cells if other.id not in marked]
+    for other in left:
+        if other.cell_type == "code" and _plain(other.source) == _plain(cell.source):
+            return other.id
+    defined = set(_DEFINED.findall(cell.source))
+    for other in left:
+        if known[other.id] == "exercise" and defined & set(_DEFINED.findall(other.source)):
+            return other.id
+    return None
+
+
+def _plain(text: str) -> str:
+    """A cell's text without what differs where it was only opened and saved."""
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
 def _extra(text: str, number: int) -> NotebookNode:
-    return nbformat.v4.new_code_cell(text, id=f"extra-{number}", metadata={"tags": [EXTRA]})
+    return new_code_cell(text, id=f"extra-{number}", metadata={"tags": [EXTRA]})

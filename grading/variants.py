@@ -1,22 +1,23 @@
-"""`make variants`: run wrong and right answers against the hidden tests, on one warm cluster a part."""
+"""`make variants` and `make cheats`: run wrong and right answers, and cheats, against the hidden tests."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import tempfile
+from collections.abc import Callable
 
 from nbclient import NotebookClient
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from course_lib.cluster import unattended
-from grading import answers, build
-from grading.execute import on_ranks, settle
+from grading import answers, build, sandbox
+from grading.execute import environment, on_ranks, settle
 from grading.paths import chosen
 
 CELL_SECONDS = "15"
+UNTOUCHED = "untouched"
 _STUB = re.compile("### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)  # as nbgrader does it for the students' notebook
 
 
@@ -27,7 +28,7 @@ class Part:
     """
 
     def __init__(self, part: str):
-        self.notebook = build.build(part)
+        self.part, self.notebook = part, build.build(part)
         self.cells = {kind: [c for c in self.notebook.cells if build.kind_of(c) == kind] for kind in (*build.KINDS, "example")}
         self._folder = tempfile.TemporaryDirectory(prefix="course-variants-")
         self._client = NotebookClient(
@@ -35,8 +36,8 @@ class Part:
         )
 
     def __enter__(self) -> Part:
-        self._before = os.environ.get(unattended.UNATTENDED)
-        os.environ[unattended.UNATTENDED] = CELL_SECONDS
+        self._environment = environment({unattended.UNATTENDED: CELL_SECONDS, **sandbox.settings()})
+        self._environment.__enter__()
         self._context = self._client.setup_kernel()
         self._context.__enter__()
         for cell in self.notebook.cells:
@@ -48,10 +49,7 @@ class Part:
         return self
 
     def __exit__(self, *error) -> None:
-        if self._before is None:
-            os.environ.pop(unattended.UNATTENDED)
-        else:
-            os.environ[unattended.UNATTENDED] = self._before
+        self._environment.__exit__(*error)
         self._context.__exit__(*error)
         self._folder.cleanup()
 
@@ -80,6 +78,27 @@ class Part:
                 total += result[0] if result else cell.metadata.nbgrader.points
         return total, said
 
+    def judge(self, answer: answers.Answer, say: Callable) -> bool:
+        """Whether an answer gets the points that it should; the solution is back afterwards."""
+        everything = self.cells["exercise"]
+        cells = [] if answer.source or answer.name != UNTOUCHED else everything
+        if answer.source:
+            cells = everything if answer.function == answers.CELL else [self.exercise(answer.function)]
+        for cell in cells:
+            alone = answer.source and answer.function != answers.CELL
+            self.answer(answer.source if alone else _STUB.sub("raise NotImplementedError()", cell.source))
+        if answer.function == answers.CELL:
+            self.answer(answer.source)
+        given, said = self.points()
+        expected = self.maximum() - answer.loses
+        good = given == expected
+        say(f"{'ok  ' if good else 'FAIL'} {self.part} {answer.function} {answer.name}: expected {expected:g}, given {given:g}")
+        if not good:
+            say("\n".join(f"       {line}" for line in said) or "       every hidden test passed")
+        for cell in cells:
+            self.answer(cell.source)
+        return good
+
     def maximum(self) -> float:
         """The points of the part."""
         return sum(c.metadata.nbgrader.points for c in self.cells["test"])
@@ -90,34 +109,32 @@ class Part:
         return self._client.execute_cell(cell, len(self.notebook.cells) - 1)
 
 
-def check(part: str, say=print) -> tuple[int, int]:
-    """Run all answers of a part; returns how many got the points they should, and how many did not."""
+def check(part: str, say: Callable = print) -> tuple[int, int]:
+    """Run all variants of a part; returns how many got the points they should, and how many did not."""
     todo = answers.read(part)
     if not todo:
         return 0, 0
-    passed = failed = 0
     with Part(part) as running:
-        solved, untouched = answers.Answer("all", "the solution", "", 0), answers.Answer("all", "untouched", "", running.maximum())
-        for answer in [solved, untouched, *todo]:
-            cells = [running.exercise(answer.function)] if answer.source else running.cells["exercise"] if answer is untouched else []
-            for cell in cells:
-                running.answer(answer.source or _STUB.sub("raise NotImplementedError()", cell.source))
-            given, said = running.points()
-            expected = running.maximum() - answer.loses
-            good = given == expected
-            passed, failed = passed + good, failed + (not good)
-            say(f"{'ok  ' if good else 'FAIL'} {part} {answer.function} {answer.name}: expected {expected:g}, given {given:g}")
-            if not good:
-                say("\n".join(f"       {line}" for line in said) or "       every hidden test passed")
-            for cell in cells:
-                running.answer(cell.source)
-    return passed, failed
+        solved, untouched = answers.Answer("all", "the solution", "", 0), answers.Answer("all", UNTOUCHED, "", running.maximum())
+        # The right ones first: a wrong one may leave something in the ranks' memory.
+        good = [running.judge(answer, say) for answer in (solved, untouched, *sorted(todo, key=lambda answer: answer.loses > 0))]
+    return sum(good), len(good) - sum(good)
+
+
+def cheats(part: str, say: Callable = print) -> tuple[int, int]:
+    """The same for a part's cheats, each on ranks of its own."""
+    good = []
+    for answer in answers.read(part, "cheats.py"):
+        with Part(part) as running:
+            good.append(running.judge(answer, say))
+    return sum(good), len(good) - sum(good)
 
 
 def main() -> None:
-    passed = failed = 0
-    for part in chosen(sys.argv[1:]):
-        good, bad = check(part)
+    """``python -m grading.variants [--cheats] [PART ...]``."""
+    passed, failed, run = 0, 0, cheats if "--cheats" in sys.argv else check
+    for part in chosen([word for word in sys.argv[1:] if word != "--cheats"]):
+        good, bad = run(part)
         passed, failed = passed + good, failed + bad
     print(f"{passed} passed, {failed} failed")
     if not passed:

@@ -78,18 +78,18 @@ class Client(ipp.Client):
         if msg["header"]["msg_type"] in ("stream", "status", "error"):
             ipp.Client._dispatch_iopub.__wrapped__(self, msg)
 
+    @staticmethod
+    def answer(future: Future) -> dict | None:
+        """The rank's reply, or None when it could not be read (the rank was interrupted, or died)."""
+        try:
+            shown = future.result(0)._content["user_expressions"]["reply"]
+            return wire.loads(shown["data"]["text/plain"])
+        except Exception:
+            return None
+
 
 def connect(file: str, timeout: float = 30) -> Client:
     """A client of the controller that wrote this connection file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Client(file, timeout=timeout)
-
-
-def answer(future: Future) -> dict | None:
-    """The rank's reply, or None when it could not be read (the rank was interrupted, or died)."""
-    try:
-        shown = future.result(0)._content["user_expressions"]["reply"]
-        return wire.loads(shown["data"]["text/plain"])
-    except Exception:
-        return None

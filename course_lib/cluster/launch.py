@@ -14,13 +14,9 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
-from course_lib.cluster import sandbox
 from course_lib.engine import watchdog
 from course_lib.engine.mpiexec import LOOPBACK, SMALL, THREADS, find_mpiexec
 
@@ -31,8 +27,8 @@ class Processes:
 
     n: int
     folder: Path
-    controller: subprocess.Popen | Adopted
-    mpiexec: subprocess.Popen | Adopted
+    controller: subprocess.Popen
+    mpiexec: subprocess.Popen
 
     @property
     def client_file(self) -> Path:
@@ -94,53 +90,21 @@ def launch(n: int) -> Processes:
         (folder / "security").mkdir()
         environment = {**os.environ, **THREADS, **LOOPBACK, **SMALL, **watchdog.environment(str(folder))}
         environment.pop("JPY_PARENT_PID", None)
-        wrap, inside = (), environment
-        if os.environ.get(sandbox.SANDBOX):
-            # Processes outside cannot be seen from in there; bubblewrap ends with its parent instead.
-            wrap, inside = sandbox.command(folder), {k: v for k, v in environment.items() if k != watchdog.OWNER}
         python = [sys.executable, "-m"]
         commands = (
             ([*python, "course_lib.engine.controller", str(n), str(folder), json.dumps(_network(folder))], environment),
-            ([*wrap, *python, "course_lib.engine.mpiexec", mpiexec, str(n), str(folder)], inside),
+            ([*python, "course_lib.engine.mpiexec", mpiexec, str(n), str(folder)], environment),
         )
         with (folder / "log.txt").open("wb") as log:
             for command, env in commands:
                 streams = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
                 started.append(subprocess.Popen(command, env=env, cwd=folder, start_new_session=True, **streams))
-        (folder / "processes.json").write_text(json.dumps([n, *(process.pid for process in started)]))
     except BaseException:  # an interrupt, too, leaves nothing behind
         for process in started:
             _kill_group(process)
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return Processes(n, folder, *started)
-
-
-class Adopted:
-    """A process that another one has started; as much of Popen as `Processes` needs."""
-
-    def __init__(self, pid: int):
-        self.pid, self.returncode = pid, None
-        self._process = psutil.Process(pid)
-
-    def poll(self) -> int | None:
-        if not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE:
-            self.returncode = 0
-        return self.returncode
-
-    def wait(self, timeout: float) -> None:
-        deadline = time.monotonic() + timeout
-        while self.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-
-
-def adopt(n: int, folder: Path) -> Processes | None:
-    """The processes that someone else launched with this folder, if they are `n` ranks."""
-    with contextlib.suppress(OSError, ValueError, psutil.Error):
-        count, controller, ranks = json.loads((folder / "processes.json").read_text())
-        if count == n:
-            return Processes(n, folder, Adopted(controller), Adopted(ranks))
-    return None
 
 
 def _network(folder: Path) -> dict[str, str]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import inspect
-import textwrap
+import os
 import time
 
-from course_lib import wording
-from course_lib.cluster import replies, requests, startup, unattended
+from course_lib import memory, wording
+from course_lib.cluster import replies, requests, sandbox, startup, unattended
 from course_lib.cluster.client import Client
 from course_lib.cluster.connection import Connection, RanksGone
+from course_lib.cluster.packing import pack
 from course_lib.engine import wire
+
+Gates = list[tuple[float, float]] | None
 
 
 class Ranks:
@@ -108,20 +110,24 @@ class Ranks:
         self._history.add(what, found)
         return list(found.items())
 
-    def call(self, function, arguments: list[dict] | dict | None = None, *, limit: float = 60.0, show: bool = False) -> list:
+    def call(
+        self, function, arguments: list[dict] | dict | None = None, *, limit: float = 60.0, show: bool = False, gates: Gates = None
+    ) -> list:
         """Call a function on every rank, and fetch what it returns.
 
         Parameters
         ----------
         function : str or function
             The name of a function that a ``%%px`` cell has defined on the ranks; or a function
-            of this notebook, whose source is sent there. It sees the ranks' own names.
+            of this notebook, whose source is sent there. Names that this notebook does not know are the ranks' own.
         arguments : dict, or list of dict
             Keyword arguments, the same for all, or one dict a rank.
         limit : float
             Seconds after which the ranks are interrupted.
         show : bool
             Whether to show what the ranks print.
+        gates : list of (float, float), optional
+            For `engine.gates`: the bytes that a rank must have sent to pass each gate, and the number that it then gets.
 
         Returns
         -------
@@ -136,13 +142,12 @@ class Ranks:
         RanksGone
             A rank's process ended.
         """
-        source, name = None, function
-        if not isinstance(function, str):
-            source, name = textwrap.dedent(inspect.getsource(function)), function.__name__
+        named = isinstance(function, str)
+        what = {"do": "call"} | ({"function": function, "source": None} if named else pack(function, sandbox.APART in os.environ))
         each = arguments if isinstance(arguments, list) else [arguments or {}] * self.n
         if len(each) != self.n:
             raise ValueError(f"ranks.call: expected one dict of arguments for each of {self.n} ranks; got {len(each)}.")
-        found = self._do({r: {"do": "call", "function": name, "source": source, "arguments": each[r]} for r in range(self.n)}, limit)
+        found = self._do({r: {**what, "arguments": each[r], "gates": gates or []} for r in range(self.n)}, limit)
         if show:
             replies.show_outputs(list(found.items()), self.n)
         replies.raise_errors(list(found.items()))
@@ -152,6 +157,12 @@ class Ranks:
     def pull(self, name: str) -> list:
         """The value that a variable has on each rank, one a rank, as plain data (see `call`)."""
         return self.call(_look_up, {"name": name})
+
+    def held(self) -> list[int]:
+        """Bytes that each rank holds between its cells: as the system says where ranks are kept apart, else the sum of its arrays."""
+        self._do({r: {"do": "tidy"} for r in range(self.n)}, 30.0)
+        client = self._connection.client
+        return client.held() if hasattr(client, "held") else self.call(memory.alive)
 
     def interrupt(self) -> None:
         """Interrupt what the ranks compute, as Ctrl-C would."""
@@ -200,6 +211,9 @@ class Ranks:
 
 def _look_up(name: str) -> object:
     """Runs on a rank."""
-    if name not in globals():
+    from IPython import get_ipython
+
+    names = get_ipython().user_ns
+    if name not in names:
         raise NameError(f"{name} is not defined on this rank. Has its %%px cell been run?")
-    return globals()[name]
+    return names[name]

@@ -7,7 +7,6 @@ import time
 from concurrent.futures import Future, wait
 
 from course_lib import wording
-from course_lib.cluster.client import answer
 from course_lib.cluster.connection import Connection, RanksGone
 
 Requests = dict[int, dict]  # by rank
@@ -52,10 +51,10 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None) 
                 _interrupt(connection, futures)
     except KeyboardInterrupt:
         _interrupt(connection, futures)
-        if any(answer(f) is None for f in futures.values()):
+        if any(connection.client.answer(f) is None for f in futures.values()):
             settle(connection)
         raise
-    replies = {r: answer(f) for r, f in futures.items()}
+    replies = {r: connection.client.answer(f) for r, f in futures.items()}
     for r in late:
         what = f"still ran after {limit:g} s, and was interrupted. Does a loop never end?"
         place = (replies[r] or {}).get("error") or {}
@@ -97,7 +96,7 @@ def settle(connection: Connection) -> None:
     for _ in range(20):
         futures = {r: connection.client.request(r, {"do": "nothing"}) for r in range(connection.n)}
         wait(futures.values(), 1.0)
-        if all(f.done() and answer(f) is not None for f in futures.values()):
+        if all(f.done() and connection.client.answer(f) is not None for f in futures.values()):
             return
     connection.end()
     raise RanksGone(f"the ranks did not answer after an interrupt and were ended. {connection.again}.")

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from course_lib.collectives.communicator import Communicator
-from course_lib.collectives.meeting import CollectiveError, DeadlockError, MismatchError
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from course_lib.collectives.errors import CollectiveError, DeadlockError, MismatchError
+
+if TYPE_CHECKING:
+    from course_lib.collectives.communicator import Communicator
 
 __all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError", "init"]
+
+
+def __getattr__(name: str) -> object:
+    """`Communicator`, when it is asked for: it starts MPI, which the notebook's own process does not need."""
+    if name == "Communicator":
+        return import_module("course_lib.collectives.communicator").Communicator
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def init(backend: str = "mpi") -> Communicator:
@@ -29,4 +41,4 @@ def init(backend: str = "mpi") -> Communicator:
         return nccl.start()
     if backend != "mpi":
         raise ValueError(f"init: backend must be 'mpi' or 'nccl'; got {backend!r}.")
-    return Communicator()
+    return __getattr__("Communicator")()

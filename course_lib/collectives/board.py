@@ -12,8 +12,12 @@ from __future__ import annotations
 import atexit
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
-from mpi4py import MPI
+from course_lib.collectives import apart
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 # What a rank is doing. GAVE_UP: it waited, and has found that nobody will come.
 COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP = 1, 2, 3, 4, 5, 6
@@ -55,6 +59,8 @@ class Board:
         self.rank, self.size = world.Get_rank(), world.Get_size()
         self.round = 0
         self.last: object = None  # the group that this rank's row shows
+        from mpi4py import MPI
+
         words = -(-(SEEN + 2 * self.size + TEXT_WORDS) // 16) * 16  # rows share no cache line
         # MPI owns the memory: it goes when the ranks go, and leaves no file behind. What is not touched takes no room.
         self._window = MPI.Win.Allocate_shared(8 * words + 2 * SLOT, 8, comm=world)
@@ -145,9 +151,13 @@ def open_board() -> Board | None:
     Returns
     -------
     Board or None
-        None when the ranks are on several machines, or are more than 62: then there is no
-        memory that all of them see, and waits end by a plain time limit.
+        None when the ranks are kept apart, are on several machines, or are more than 62: then
+        there is no memory that all of them see, and waits end by a plain time limit.
     """
+    if apart.line:
+        return None
+    from mpi4py import MPI
+
     world = MPI.COMM_WORLD
     node = world.Split_type(MPI.COMM_TYPE_SHARED)
     one_machine = node.Get_size() == world.Get_size() <= MAX_RANKS

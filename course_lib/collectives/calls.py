@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import TYPE_CHECKING
+
 import numpy as np
-from mpi4py import MPI
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 OPERATIONS = ["", "Allreduce", "Allgather", "Reduce_scatter", "Split", "Barrier", "Bcast", "Scatter", "Gather", "Iallreduce"]
 ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER, BCAST, SCATTER, GATHER, IALLREDUCE = range(1, len(OPERATIONS))
 ROOTED = ("Bcast", "Scatter", "Gather")
 REDUCTIONS = ["", "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "your own"]
-_CODES = [(getattr(MPI, name), code) for code, name in enumerate(REDUCTIONS[:-1]) if name]
 DTYPES = {np.dtype(c).num: np.dtype(c).name for c in "?bBhHiIlLqQefdgFDG"}
 
 
 def reduction_code(op: MPI.Op) -> int:
     """The place of an operation in `REDUCTIONS`."""
-    for known, code in _CODES:
+    for code, known in enumerate(_reductions()):
         if op is known or op == known:
-            return code
+            return code + 1
     return len(REDUCTIONS) - 1
+
+
+@cache
+def _reductions() -> tuple[MPI.Op, ...]:
+    from mpi4py import MPI
+
+    return tuple(getattr(MPI, name) for name in REDUCTIONS[1:-1])

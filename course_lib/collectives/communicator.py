@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import memory
-from course_lib.collectives import buffers, meeting
+from course_lib.collectives import apart, buffers, meeting
 from course_lib.collectives.calls import ALLGATHER, ALLREDUCE, BARRIER, OPERATIONS, REDUCE_SCATTER, SPLIT, reduction_code
 from course_lib.collectives.nonblocking import NonBlocking
 from course_lib.collectives.rooted import Rooted
@@ -41,7 +41,9 @@ class Communicator(NonBlocking, Rooted):
 
     def __init__(self, comm: MPI.Comm | None = None, *, limit: float = 60.0, board: bool = True):
         if comm is None or comm == MPI.COMM_WORLD:
-            ranks = tuple(range(MPI.COMM_WORLD.Get_size()))
+            ranks = tuple(range(meeting.world()[1]))
+        elif isinstance(comm, MPI.Comm) and apart.line:
+            ranks = (apart.rank,)  # MPI knows of no other
         elif isinstance(comm, MPI.Comm):
             inside = comm.Get_group()
             ranks = tuple(inside.Translate_ranks(None, MPI.COMM_WORLD.Get_group()))
@@ -50,12 +52,12 @@ class Communicator(NonBlocking, Rooted):
         self._join(ranks, limit, board)
 
     def _join(self, ranks: tuple[int, ...], limit: float, board: bool) -> None:
-        meeting.base()
+        me, _ = meeting.world()
         self._group = self._host = meeting.group(ranks, board)
         self._group.limit = limit
         self._settings = (limit, board)
         self.ranks = ranks
-        self._rank, self._size = ranks.index(meeting.base().Get_rank()), len(ranks)
+        self._rank, self._size = ranks.index(me), len(ranks)
 
     def __repr__(self) -> str:
         return f"<Communicator {self._group}, rank {self._rank} of {self._size}>"

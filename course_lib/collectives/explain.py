@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from mpi4py import MPI
-
 from course_lib import wording
 from course_lib.collectives import board as status
 from course_lib.collectives.board import Board
@@ -18,9 +16,9 @@ LIBRARY = os.path.dirname(os.path.dirname(__file__)) + os.sep
 NUMBER_BITS = 26
 
 
-def group_name(members: tuple[int, ...]) -> str:
-    """A group as messages name it: world{0–7}, group{2, 3}."""
-    name = "world" if len(members) == MPI.COMM_WORLD.Get_size() else "group"
+def group_name(members: tuple[int, ...], size: int) -> str:
+    """A group of `size` ranks in all as messages name it: world{0–7}, group{2, 3}."""
+    name = "world" if len(members) == size else "group"
     return f"{name}{{{wording.spans(members)}}}"
 
 
@@ -68,7 +66,7 @@ def deadlock(board: Board) -> str:
         if row.state in (status.WAITING, status.GAVE_UP) and row.round == board.round:
             members = tuple(r for r in range(board.size) if row.members >> r & 1)
             place = board.text(row.rank)
-            call = f"{OPERATIONS[row.operation]} #{row.key % (1 << NUMBER_BITS)} on {group_name(members)}" + (
+            call = f"{OPERATIONS[row.operation]} #{row.key % (1 << NUMBER_BITS)} on {group_name(members, board.size)}" + (
                 f" ({place})" if place else ""
             )
             waits.setdefault(call, []).append(row.rank)

@@ -16,10 +16,12 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import traffic
+from course_lib.collectives import apart, explain, relayed
 from course_lib.collectives import board as status
 from course_lib.collectives import calls as known
-from course_lib.collectives import explain
 from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
+from course_lib.collectives.errors import DeadlockError, MismatchError
+from course_lib.collectives.relayed import RelayedGroup
 from course_lib.collectives.shm import forget_files
 from course_lib.collectives.slots import SharedExchange, sched_yield
 
@@ -27,18 +29,6 @@ SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
 LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
 DONE = 30.0  # and after one has done its part: it finished its cell, and on a busy machine this rank may take its time
-
-
-class CollectiveError(RuntimeError):
-    """A collective could not be carried out; the message names the ranks and the usual cause."""
-
-
-class DeadlockError(CollectiveError):
-    """A rank waits for another one that can no longer come."""
-
-
-class MismatchError(CollectiveError):
-    """The ranks of a group make different calls."""
 
 
 _epoch = 0
@@ -56,6 +46,11 @@ def abandoned() -> bool:
     return any(epoch == _epoch for epoch, _ in _left_behind)
 
 
+def world() -> tuple[int, int]:
+    """This process's rank, and how many there are; the first call is collective."""
+    return (apart.rank, apart.size) if apart.line else (base().Get_rank(), base().Get_size())
+
+
 @cache
 def base() -> MPI.Comm:
     """A duplicate of the world that nobody else uses; the first call is collective."""
@@ -64,8 +59,10 @@ def base() -> MPI.Comm:
 
 
 @cache
-def group(members: tuple[int, ...], on_board: bool = True) -> Group:
+def group(members: tuple[int, ...], on_board: bool = True) -> Group | RelayedGroup:
     """The one group with these world ranks in this order; the first call is collective."""
+    if apart.line:
+        return relayed.group(members)
     return Group(members, open_board() if on_board else None)
 
 
@@ -101,7 +98,7 @@ class Group:
         self.shared = SharedExchange(board, members) if board else None
 
     def __str__(self) -> str:
-        return explain.group_name(self.members)
+        return explain.group_name(self.members, MPI.COMM_WORLD.Get_size())
 
     def meet(self, operation: int, dtype: int, count: int, detail: int, shown: np.ndarray | None = None) -> None:
         """Wait until every rank of the group makes this same call; each puts the array that it has `shown` into shared memory before.

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 
 OUTPUT_LIMIT = 200_000  # characters that a cell may print on one rank
+DISPLAY_LIMIT = 4 << 20  # characters of what it displays
 
 
 class _Stream(io.TextIOBase):
@@ -61,4 +62,11 @@ class _Shown(list):
 
     def append(self, item: dict) -> None:
         data = {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in item["data"].items()}
+        room = DISPLAY_LIMIT - sum(_size(o["data"]) for o in self.outputs if "data" in o)
+        if _size(data) > room:
+            data = {"text/plain": f"(not shown: it has {_size(data):,} characters, more than a cell may display on a rank)"}
         self.outputs.append({"data": data, "metadata": item.get("metadata") or {}})
+
+
+def _size(data: dict) -> int:
+    return sum(len(value) if isinstance(value, str) else len(repr(value)) for value in data.values())

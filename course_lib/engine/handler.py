@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
+import ctypes
+import functools
+import gc
+import importlib
 import math
 import os
 import pickle
@@ -13,8 +18,9 @@ import time
 import traceback
 from collections.abc import Iterator
 
-from course_lib.engine import loops, wire
-from course_lib.engine.capture import captured
+from course_lib.collectives import apart
+from course_lib.engine import gates, loops, wire
+from course_lib.engine.capture import OUTPUT_LIMIT, captured
 
 MEETING = "course_lib.collectives.meeting"  # not imported before MPI is wanted: that would start it
 _reply: dict = {}
@@ -35,20 +41,27 @@ def handle() -> None:
     The request is a pickled dict, in the message's buffer: "do" (cell, call, hello or nothing),
     "round", "targets", "epoch" and what the action needs.
     """
-    global _reply, _interruptible_from
+    global _reply
     _reply = {"outputs": [], "error": None}
-    request = pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0])
+    _reply = do(pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0]))
+
+
+def do(request: dict) -> dict:
+    """Do a request; what came of it."""
+    global _interruptible_from
+    reply = {"outputs": [], "error": None}
     # Only what is asked for may be interrupted: in the kernel's own code, an interrupt would lose the reply.
     signal.signal(signal.SIGINT, _interrupted)
     _interruptible_from = 0.0
     try:
-        _reply = _ACTIONS[request["do"]](request)
+        reply = ACTIONS[request["do"]](request)
     except KeyboardInterrupt as error:
         _interruptible_from = math.inf
-        _reply = {"outputs": [], "error": describe_error(error)}
+        reply = {"outputs": [], "error": describe_error(error)}
     finally:
         _interruptible_from = math.inf
-        _reply["abandoned"] = MEETING in sys.modules and sys.modules[MEETING].abandoned()
+        reply["abandoned"] = MEETING in sys.modules and sys.modules[MEETING].abandoned()
+    return reply
 
 
 def _interrupted(*_) -> None:
@@ -57,7 +70,10 @@ def _interrupted(*_) -> None:
     now = time.monotonic()
     if now >= _interruptible_from:
         _interruptible_from = now + AGAIN
-        raise KeyboardInterrupt
+        if apart.line:
+            apart.line.interrupt()
+        else:
+            raise KeyboardInterrupt
 
 
 def _hello(request: dict) -> dict:
@@ -87,17 +103,15 @@ def _cell(request: dict) -> dict:
 
 
 def _call(request: dict) -> dict:
-    """Call a function of the student's namespace, or one whose source the kernel sends along."""
+    """Call a function of the student's namespace, or one that the kernel sends along."""
     from course_lib import traffic
 
     shell, outputs, value, error = get_ipython(), [], None, None
     with _round(request) as finish, captured(shell, outputs):
         traffic.reset()
         try:
-            namespace = shell.user_ns
-            if request["source"]:
-                namespace = dict(namespace)
-                exec(compile(request["source"], "test", "exec"), namespace)
+            gates.put(request["gates"])
+            namespace = _unpacked(request) if request["source"] else shell.user_ns
             if request["function"] not in namespace:
                 raise NameError(f"{request['function']} is not defined on this rank. Has its cell been run, with %%px on top?")
             value = wire.encode(namespace[request["function"]](**request["arguments"]))
@@ -109,7 +123,29 @@ def _call(request: dict) -> dict:
     return {"outputs": outputs, "error": error, "value": value, "traffic": moved}
 
 
-_ACTIONS = {"hello": _hello, "cell": _cell, "call": _call, "nothing": lambda request: {"outputs": [], "error": None}}
+def _unpacked(request: dict) -> dict:
+    """The names that a packed function sees (see `cluster.packing`): its own, Python's, and then this rank's."""
+    namespace = {name: value for name, value in get_ipython().user_ns.items() if not hasattr(builtins, name)}
+    for name, module in request["modules"].items():
+        namespace[name] = importlib.import_module(module)
+    for name, (module, place) in request["objects"].items():
+        namespace[name] = functools.reduce(getattr, place.split("."), importlib.import_module(module))
+    namespace |= request["values"] | {"__builtins__": builtins}
+    exec(compile(request["source"], "test", "exec"), namespace)
+    own = get_ipython().user_ns
+    namespace.update({name: own[name] for name in request["yielding"] if name in own})
+    return namespace
+
+
+def _tidy(request: dict) -> dict:
+    """Give back what is free, so that the system's account is of what is held."""
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+    return {"outputs": [], "error": None}
+
+
+ACTIONS = {"hello": _hello, "cell": _cell, "call": _call, "tidy": _tidy, "nothing": lambda request: {"outputs": [], "error": None}}
 
 
 @contextlib.contextmanager
@@ -170,6 +206,8 @@ def describe_error(error: BaseException) -> dict:
         message = str(error)
     except Exception as broken:
         message = f"(its message cannot be shown: {type(broken).__name__})"
+    if len(message) > OUTPUT_LIMIT:
+        message = f"{message[:OUTPUT_LIMIT]} (the rest is cut)"
     place = f"{own[-1].filename}, line {own[-1].lineno}" if own else "outside the cell"
     kind = [c.__name__ for c in type(error).__mro__]
     return {"name": name, "message": message, "place": place, "lines": lines, "kind": kind}

@@ -30,7 +30,7 @@ EARLY = (
     "ipyparallel.engine.kernel",
     "IPython.core.displayhook",
     "numpy",
-    "course_lib.collectives",
+    "course_lib.collectives.communicator",
     "course_lib.engine.handler",
 )
 

@@ -107,7 +107,8 @@ class Model(Communication):
     def load_weights(self, layer: int, shard: int = 0, num_shards: int = 1) -> tuple[Weight, OptState]:
         """The weight and the optimizer state of a layer, or one of `num_shards` equal shards of them.
 
-        They are there since the step before, so it takes no time.
+        They are there since the step before, so it takes no time; and they count as held from the beginning on, until they are
+        updated, or given back from the storage. Each part can be loaded once.
         """
         self._meet()
         rules.check_layer(self, layer)

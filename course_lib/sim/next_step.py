@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from course_lib.sim.errors import SimulationError
+from course_lib.sim.stats import loaded
 from course_lib.sim.values import OptState, Weight
-
-_OWN = frozenset(("load", "shard", "combine"))  # what a rank has by itself; what is gathered comes and goes
 
 
 def check(models: Sequence) -> None:
@@ -19,9 +18,7 @@ def check(models: Sequence) -> None:
         As `record.replay` gives them.
     """
     for model in models:
-        own = {number for row in model.rows if row[0] in _OWN for number in row[5]}
-        stored = own & {row[1] for row in model.rows if row[0] == "hold"}
-        began = [model.values[number] for number in stored]
+        began = [model.values[number] for *_, number in loaded(model)]
         final = list(model.final_weights.values())
         kept = [v for v in model.values.values() if v is not None and v.holds] + final
         for kind, way in ((Weight, "set_final_weight, or keep it in weights"), (OptState, "keep what update gives back in opt_states")):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import re
 from collections.abc import Sequence
 
 from course_lib.engine import loops
@@ -94,19 +95,25 @@ async def _play(model: Model, rows: list) -> None:
         if kind in AWAITED:
             result = await values[made[0]]
         elif kind == "input":
-            result = model.get_input_activation(_samples(extra))
+            result = model.get_input_activation(_samples(extra, model.global_batch_size))
         else:
             operands = [values[i] for i in used]
             result = _operate(model, kind, layer, operands, extra)
         if kind == "final":
             continue
         for number, value in zip(made, result if isinstance(result, tuple) else (result,), strict=True):
+            if value is not None and value.id != number:  # `stats.loaded` tells of values by these numbers
+                raise ValueError(f"value {value.id} is called {number}")
             values[number] = value
 
 
-def _samples(text: str) -> list[int]:
+def _samples(text: str, most: int) -> list[int]:
     from course_lib.sim.values import bits
 
+    if len(text) > most // 4 + 3:  # beside 0x, a digit for four samples
+        raise ValueError(f"a set of more than {most} samples")
+    if not re.fullmatch("0x[0-9a-f]+", text):  # a negative number would have samples without end
+        raise ValueError(f"{text!r} is no set of samples")
     return list(bits(int(text, 16)))
 
 

@@ -8,6 +8,8 @@ from course_lib import wording
 from course_lib.sim.errors import SimulationError
 from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad, bits
 
+MOST_SHARDS = 4096
+
 
 def _refuse(model, layer: object, text: str) -> None:
     raise SimulationError(text, rank=model.rank, layer=layer if isinstance(layer, int) else None, time=model.time)
@@ -38,8 +40,9 @@ def check_layer(model, layer: object) -> None:
 
 def check_shard(model, shard: object, num_shards: object, layer: int) -> None:
     """`shard` must be one of `num_shards`."""
-    if not (isinstance(shard, int) and isinstance(num_shards, int) and 0 <= shard < num_shards):
-        _refuse(model, layer, f"shard must be a whole number from 0 to num_shards - 1; got shard={shard!r}, num_shards={num_shards!r}.")
+    if not (isinstance(shard, int) and isinstance(num_shards, int) and 0 <= shard < num_shards <= MOST_SHARDS):
+        got = f"got shard={shard!r}, num_shards={num_shards!r} (at most {MOST_SHARDS})"
+        _refuse(model, layer, f"shard must be a whole number from 0 to num_shards - 1; {got}.")
 
 
 def sample_set(model, samples: Iterable[int]) -> int:

@@ -13,7 +13,7 @@ import psutil
 
 from course_lib import wording
 from course_lib.cluster import sandbox
-from course_lib.engine import mpiexec
+from course_lib.engine import landlock, mpiexec
 
 Line = tuple[bool | None, str, str]  # well (None: does not matter for most), what, advice
 
@@ -112,7 +112,9 @@ def chromium() -> Line:
 def grading_sandbox() -> Line:
     """The sandbox for grading."""
     problem = sandbox.problem()
-    return None if problem else True, f"grading: {problem or 'ranks run in a sandbox (bubblewrap)'}", "only for instructors, see README.md"
+    hidden = "Landlock still hides files from them" if landlock.known() else "they can read what you can"
+    what = f"no sandbox for ranks: {problem}; graded with SANDBOX=none, {hidden}" if problem else "ranks run in a sandbox (bubblewrap)"
+    return None if problem else True, f"grading: {what}", "only for instructors, see README.md"
 
 
 def network() -> Line:

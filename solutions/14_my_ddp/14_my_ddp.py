@@ -19,7 +19,7 @@
 import numpy as np
 
 from course_lib import cluster, plots
-from course_lib.check import Check
+from course_lib.check.wrapper import WrapperCheck
 from course_lib.plots import timings
 
 ranks = cluster.start(4)
@@ -29,7 +29,6 @@ ranks = cluster.start(4)
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import traffic
 from course_lib.autograd import SGD, Linear, Module, Sequential, Tanh, Tensor, cross_entropy, operations
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
@@ -113,122 +112,15 @@ class MyDP(Module):
 # %% [markdown]
 # ## Does it work?
 #
-# The model under test has a probe between two layers, which looks at what has been exchanged when the gradient passes, and a layer that is never
-# used.
-
-
-# %% A model to test with tags=["given"]
-# %%px
-class Probe(Module):
-    """Lets all through, and notes how many bytes have been put into collectives when the gradient passes."""
-
-    def __init__(self, seen):
-        self.seen = seen
-
-    def forward(self, x):
-        def backward(grad):
-            self.seen.append(sum(e.payload for e in traffic.entries()))
-            return (grad,)
-
-        return Tensor.from_operation(x.data, (x,), backward)
-
-
-class Net(Module):
-    """Linear layers, with tanh and a probe between two; and a spare one."""
-
-    def __init__(self, values, seen):
-        self.layers = [Linear(*w.shape, dtype=w.dtype) for w in values[::2]]
-        self.probes = [Probe(seen) for _ in self.layers]
-        for p, v in zip(self.parameters(), values, strict=True):
-            p.data = v.copy()
-
-    def forward(self, x):
-        for layer, probe in zip(self.layers[:-2], self.probes[1:], strict=False):
-            x = probe(operations.tanh(layer(x)))
-        return self.layers[-2](x)
-
-
-def train(values, xs, targets, lr, size):
-    """On the first ranks: train; all parameters at first and after each step, the last step's gradients, and what the probes have seen."""
-    global comm
-    comm, seen = everyone.Split(color=int(everyone.Get_rank() >= size)), []
-    begin = DistributedDataParallel.__init__
-    code, begin.__code__ = begin.__code__, not_here.__code__  # also for those who have kept hold of it
-    try:
-        if everyone.Get_rank() >= size:
-            return None
-        model = Net(values, seen)
-        wrapped = MyDP(model)
-        after, optimizer = [[p.data.copy() for p in model.parameters()]], SGD(wrapped.parameters(), lr)
-        for x, target in zip(xs, targets, strict=True):
-            seen.clear()
-            traffic.reset()
-            optimizer.zero_grad()
-            ((wrapped(x) * target).sum() * (1 / len(x))).backward()
-            optimizer.step()
-            after.append([p.data.copy() for p in model.parameters()])
-        return after, [p.grad for p in model.parameters()], seen
-    finally:
-        comm, begin.__code__ = everyone, code
-
-
-def not_here(*_, **__):
-    raise TypeError("The ready-made DistributedDataParallel is part 13's. MyDP is to be your own, with hooks and all-reduces.")
-
-
-# %% The same on the whole batch tags=["given"]
-def whole_batch(values, x, target):
-    """The gradients of one process."""
-    outputs, grads, n = [x], [np.zeros_like(v) for v in values], len(values) - 2
-    for i in range(0, n, 2):
-        out = outputs[-1] @ values[i] + values[i + 1]
-        outputs.append(np.tanh(out) if i < n - 2 else out)
-    grad = target / len(x)
-    for i in reversed(range(0, n, 2)):
-        grads[i], grads[i + 1] = outputs[i // 2].T @ grad, grad.sum(axis=0)
-        grad = grad @ values[i].T * (1 - outputs[i // 2] ** 2)
-    return grads
-
-
-def examine(check, size=4, layers=3, steps=3, dtype=np.float64, what=("start", "steps", "backward")):
-    dims, samples = check.random.integers(1, 8, layers + 1), int(check.random.integers(1, 5))
-    check.case = f"{size} ranks with {samples} samples each, layers {' x '.join(map(str, dims))}, {np.dtype(dtype)}"
-    shapes = [shape for a, b in zip([*dims[:-1], 2], [*dims[1:], 3], strict=True) for shape in ((a, b), (b,))]
-    values = [[check.random.standard_normal(s).astype(dtype) for s in shapes] for _ in range(4)]
-    xs = check.random.standard_normal((steps, samples * size, dims[0])).astype(dtype)
-    targets = check.random.standard_normal((steps, samples * size, dims[-1])).astype(dtype)
-    own = [slice(r * samples, (r + 1) * samples) for r in range(4)]
-    given = [dict(values=values[r], xs=xs[:, own[r]], targets=targets[:, own[r]], lr=0.1, size=size) for r in range(4)]
-    answers = ranks.call("train", given, show=check.show)[:size]
-    want = values[0]
-    for step in range(steps + 1 if "steps" in what else "start" in what):
-        for r, (after, *_) in enumerate(answers):
-            for i, (got, expected) in enumerate(zip(after[step], want, strict=True)):
-                name, cause = f"parameter {i} at the start", "a parameter that is not broadcast, or a root that is not rank 0"
-                if step:
-                    name, cause = f"parameter {i} after step {step}", "a sum instead of the mean, or the gradient of the own samples"
-                check.array(got, expected, name=name, rank=r, rtol=1e-9 if dtype is np.float64 else 1e-3, scale=3.0, cause=cause)
-        if step < steps:
-            grads = whole_batch(want, xs[step], targets[step])
-            want = [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
-    if "backward" not in what:
-        return
-    sizes = [v.nbytes for v in want[:-2]]
-    for r, (_, grads, seen) in enumerate(answers):
-        for j, bytes_seen in enumerate(seen):
-            if bytes_seen < sum(sizes[-2 * (j + 1) :]):
-                check.fail(
-                    f"rank {r} goes on to layer {layers - 2 - j} before the gradients above are exchanged", "collectives after backward"
-                )
-        if any(g.dtype != dtype for g in grads[:-2]) or any(g is not None for g in grads[-2:]):
-            check.fail(f"rank {r} has gradients of another dtype, or some of the unused layer", "np.empty without dtype=")
-        check.sent(ranks.traffic[r], 2 * (size - 1) / size * sum(sizes), name="a step", rank=r, cause="gradients that are exchanged twice")
+# The model under test has a gate between two layers, which lets a gradient pass when the gradients above have been exchanged, and a layer that is
+# never used.
 
 
 # %% Check tags=["given"]
-check = Check("MyDP")
-examine(check)
-examine(check, layers=1)
+check = WrapperCheck("MyDP", ranks)
+check.train()
+check.train(layers=1)
+check.exchanges()
 check.passed()
 
 # %% [markdown]
@@ -236,25 +128,25 @@ check.passed()
 
 # %% Test: all start as rank 0 tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = Check("the start", show=False)
+check = WrapperCheck("the start", ranks, show=False)
 for size in (4, 3, 2, 1):
-    examine(check, size, layers=int(check.random.integers(2, 5)), steps=0, what=("start",))
+    check.train(size, layers=int(check.random.integers(2, 5)), steps=0)
 ### END HIDDEN TESTS
 
 # %% Test: steps as on the whole batch tags=["test"] points=10
 ### BEGIN HIDDEN TESTS
-check = Check("the steps", show=False)
+check = WrapperCheck("the steps", ranks, show=False)
 for size in (4, 3, 2, 1):
-    examine(check, size, layers=int(check.random.integers(2, 5)), steps=4, what=("start", "steps"))
-examine(check, 4, 3, 2, np.float32, what=("start", "steps"))
+    check.train(size, layers=int(check.random.integers(2, 5)), steps=4)
+check.train(4, 3, 2, np.float32)
 ### END HIDDEN TESTS
 
 # %% Test: exchanged during backward tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = Check("the exchanges", show=False)
+check = WrapperCheck("the exchanges", ranks, show=False)
 for size, layers in ((4, 5), (3, 3), (2, 4)):
-    examine(check, size, layers, steps=1, what=("backward",))
-examine(check, 4, 3, 1, np.float32, what=("backward",))
+    check.exchanges(size, layers)
+check.exchanges(4, 3, np.float32)
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -11,6 +11,49 @@ from grading import build
 from grading.autograde import autograde
 from grading.release import release
 
+# A part with two ranks only: each hand-in starts them anew.
+ONE = """# ---
+# jupyter:
+#   course:
+#     ranks: 2
+# ---
+
+# %% Start tags=["given"]
+from course_lib import cluster
+from course_lib.check import Check
+ranks = cluster.start(2)
+
+# %% Set up tags=["given"]
+# %%px
+import numpy as np
+from course_lib.collectives import Communicator
+comm = Communicator()
+
+# %% An example
+# %%px
+print(comm.Get_rank())
+
+# %% First tags=["exercise"]
+# %%px
+def first(x):
+    ### BEGIN SOLUTION
+    total = np.empty_like(x)
+    comm.Allreduce(x, total)
+    return total
+    ### END SOLUTION
+
+# %% Test first tags=["test"] points=10
+### BEGIN HIDDEN TESTS
+check = Check("first", show=False)
+for _ in range(2):
+    xs = [check.random.standard_normal(5) for _ in range(2)]
+    for r, found in enumerate(ranks.call("first", [dict(x=x) for x in xs])):
+        check.array(found, sum(xs), name="the sum", rank=r)
+### END HIDDEN TESTS
+"""
+SPLIT = "01_data_split"
+WRONG = "%%px\ndef split_data(x_train, y_train, mp_size, dp_size, rank):\n    {}return x_train, y_train"
+
 
 class Course:
     """nbgrader's folders somewhere else, and the parts that were released into them."""
@@ -32,6 +75,15 @@ class Course:
             if cell.id in answers:
                 cell.source = source if source is not None and exercise in (None, cell.id) else answers[cell.id]
         return notebook
+
+    def wrong(self, extra="pass; "):
+        """Part 01 with a wrong answer that does something `extra` before; it earns nothing."""
+        return self.solved(SPLIT, WRONG.format(extra))
+
+    @staticmethod
+    def cell(notebook, name):
+        """The cell of this id."""
+        return next(c for c in notebook.cells if c.id == name)
 
     def hand_in(self, part, student, notebook):
         build.write(notebook, self.home / "submitted" / student / part / f"{part}.ipynb")
@@ -78,4 +130,14 @@ def course(tmp_path, monkeypatch, empty_gradebook):
     course = Course(tmp_path / "course")
     course.home.mkdir()
     shutil.copy(empty_gradebook, course.home)
+    return course
+
+
+@pytest.fixture
+def one(course, monkeypatch, tmp_path):
+    """A course with the part "97_one"."""
+    part = "97_one"
+    monkeypatch.setattr(build, "SOLUTIONS", tmp_path / "solutions")
+    (tmp_path / "solutions" / part).mkdir(parents=True)
+    (tmp_path / "solutions" / part / f"{part}.py").write_text(ONE)
     return course

@@ -8,13 +8,26 @@ PART = leaderboard.PART
 HANDLES = {"ada-lovelace": "<b>Ada</b> " + "x" * 50, "grace-hopper": "=cmd()", "edsger-dijkstra": None, "alan-turing": "no way"}
 
 
-def hand_in(course, student, name=None, handle=""):
+# A loop that shows what an entry looks like, in the middle of the cell that makes the entry.
+FORGED = f"""
+from IPython.display import display
+honest_loop = part4_training_loop
+async def part4_training_loop(model, batch_size):
+    sizes, line = dict(world_size=32, num_layers=64), dict(forward=[], backward=[])
+    run = dict(settings=sizes, sparkline=line, utilisation=1, memory=1, time=1, score=5)
+    display({{"text/plain": "forged", "{leaderboard.MIME}": dict(handle="forged", score=5, runs=[run, run])}}, raw=True)
+    return await honest_loop(model, batch_size)
+"""
+
+
+def hand_in(course, student, name=None, handle="", more=""):
     """The solution or a variant, with a handle; None for a cell that defines none."""
     sources = {a.name: a.source for a in answers.read(PART)}
     loop = f"%%px\n{sources[name]}" if name else None
     notebook = course.solved(PART, loop, "exercise-part4-training-loop")
     cell = next(c for c in notebook.cells if c.id == "your-handle")
     cell.source = f"%%px\nhandle = {handle!r}" if handle is not None else "%%px\npass"
+    cell.source += f"\n{more}"
     course.hand_in(PART, student, notebook)
 
 
@@ -25,7 +38,7 @@ def test_it_is_made_from_the_graded_notebooks(course):
         ("edsger-dijkstra", "one_ring"),
         ("alan-turing", "no_average"),
     ):
-        hand_in(course, student, name, HANDLES[student])
+        hand_in(course, student, name, HANDLES[student], FORGED if name == "no_average" else "")
     points = course.grade(PART)
     assert points == {"ada-lovelace": 25, "grace-hopper": 13.75, "edsger-dijkstra": 21.25, "alan-turing": 0}
     page, table, n = leaderboard.write(course.home / "autograded", course.home)
@@ -39,7 +52,7 @@ def test_it_is_made_from_the_graded_notebooks(course):
     assert float(rows[0]["MFU"]) >= 0.8 and int(rows[0]["memory in bytes"]) <= 60 * 1024**3 and float(rows[0]["time in seconds"]) > 0
     assert rows[-1]["handle"] == "'=cmd()"
     for student in HANDLES:
-        assert student not in text + table.read_text() and "no way" not in text
+        assert student not in text + table.read_text() and "no way" not in text and "forged" not in text
 
 
 def test_without_hand_ins_the_page_says_so(tmp_path):

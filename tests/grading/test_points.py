@@ -41,7 +41,7 @@ def test_untouched_notebooks_earn_nothing_and_variants_what_they_deserve(course,
             cell = f"exercise-{answer.function.lower().replace('_', '-')}"
             source = f"%%px\nimport numpy as np\n{answer.source}"
             if answer.source.startswith("class"):  # it changes a part of the solution
-                source = cell_of(build.build(part), cell).source + "\n\n\n" + answer.source
+                source = course.cell(build.build(part), cell).source + "\n\n\n" + answer.source
             course.hand_in(part, answer.name, course.solved(part, source, cell))
             expected[answer.name] = points_of(part) - answer.loses
     assert len(expected) == 1 + len(SAMPLE[part])
@@ -50,125 +50,6 @@ def test_untouched_notebooks_earn_nothing_and_variants_what_they_deserve(course,
 
 def points_of(part):
     return sum(c.metadata.nbgrader.points for c in build.build(part).cells if build.kind_of(c) == "test")
-
-
-WRONG = "%%px\ndef split_data(x_train, y_train, mp_size, dp_size, rank):\n    {}return x_train, y_train"
-
-
-def wrong(course, extra="pass; "):
-    return course.solved(SPLIT, WRONG.format(extra))
-
-
-def cell_of(notebook, name):
-    return next(c for c in notebook.cells if c.id == name)
-
-
-def hidden(notebook):
-    return [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade")]
-
-
-def skipped(course):
-    notebook = wrong(course)
-    for cell in hidden(notebook):
-        cell.metadata.tags = ["skip-execution"]
-    return notebook
-
-
-def deleted(course):
-    notebook = wrong(course)
-    notebook.cells = [c for c in notebook.cells if c not in hidden(notebook)]
-    return notebook
-
-
-def rewritten(course):
-    notebook = wrong(course)
-    for cell in hidden(notebook):
-        cell.source, cell.metadata.nbgrader.points = "10.0", 1000
-        cell.outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "10.0"}, execution_count=1)]
-    return notebook
-
-
-def moved_before_the_answer(course):
-    notebook = wrong(course)
-    notebook.cells = [*hidden(notebook), *notebook.cells]
-    return notebook
-
-
-def made_a_solution_cell(course):
-    notebook = wrong(course)
-    for cell in hidden(notebook):
-        cell.metadata.nbgrader.update(grade=False, solution=True, locked=False)
-        cell.source = "10.0"
-    return notebook
-
-
-def redefined_checker(course):
-    notebook = wrong(course)
-    attack = """
-import course_lib.check, course_lib.ranks, numpy.testing
-course_lib.check.Check.array = course_lib.check.Check.tuple = lambda self, *a, **k: (1, 2)
-course_lib.ranks.Ranks.call = lambda *a, **k: []
-get_ipython().ast_transformers.append(None)
-class Check:
-    def __getattr__(self, name): return lambda *a, **k: None
-"""
-    place = notebook.cells.index(cell_of(notebook, "exercise-split-data"))
-    notebook.cells.insert(place, nbformat.v4.new_code_cell(attack))
-    notebook.cells.insert(0, nbformat.v4.new_code_cell(attack))
-    return notebook
-
-
-def in_example_cell(course):
-    notebook = wrong(course)
-    cell_of(notebook, "share-among-four-ranks").source = "from course_lib import check\ncheck.Check.fail = lambda *a, **k: None"
-    return notebook
-
-
-LOOKS = """%%px
-import gc, inspect, pathlib, sys
-def split_data(x_train, y_train, mp_size, dp_size, rank):
-    found = []
-    frame = inspect.currentframe()
-    while frame:
-        found += [v for k, v in list(frame.f_locals.items()) if k in ("want", "split_x", "mine", "mesh", "check")]
-        frame = frame.f_back
-    found += get_ipython().user_ns.get("In", [])[-1:]
-    for path in list(pathlib.Path("..").glob("**/*.ipynb"))[:50]:
-        found.append(path.read_text())
-    found = [f for f in found if type(f).__module__ == "numpy"]
-    return found[0] if found else x_train, y_train
-"""
-IN_FUNCTION = {
-    "displayhook": "import sys; sys.displayhook(10.0); ",
-    "printed floats": "print(10.0); ",
-    "ast transformers": "get_ipython().ast_transformers.append(type('T', (), {'visit': lambda s, n: n})()); ",
-    "numpy.testing": "import numpy.testing as t; t.assert_array_equal = t.assert_allclose = lambda *a, **k: None; ",
-    "course_lib on the rank": "import course_lib.check as c; c.Check.array = c.Check.fail = lambda *a, **k: None; ",
-    "wire on the rank": "import course_lib.engine.wire as w; w.encode = lambda v, d=0: {'float': '0x1p3'}; ",
-    "os._exit": "import os; os._exit(0); ",
-    "exits": "raise SystemExit(0); ",
-    "raises what the checker raises": "from course_lib.check import CheckFailed; raise CheckFailed('10.0'); ",
-}
-IN_NOTEBOOK = [skipped, deleted, rewritten, moved_before_the_answer, made_a_solution_cell, redefined_checker, in_example_cell]
-
-
-@pytest.mark.filterwarnings("ignore:Non-unique cell id")  # one of them copies cells
-def test_no_cheat_gets_a_point(course):
-    for cheat in IN_NOTEBOOK:
-        course.hand_in(SPLIT, cheat.__name__, cheat(course))
-    for name, code in IN_FUNCTION.items():
-        course.hand_in(SPLIT, name.replace(" ", "-"), wrong(course, code))
-    course.hand_in(SPLIT, "looks", course.solved(SPLIT, LOOKS))
-    course.hand_in(SPLIT, "z-honest", course.solved(SPLIT))
-    folder = course.home / "submitted" / "displayhook" / SPLIT
-    (folder / "course_lib").mkdir()
-    for name in ("course_lib/__init__.py", "numpy.py", "sitecustomize.py"):
-        (folder / name).write_text("raise SystemExit('a file beside the notebook was imported')")
-    points = course.grade(SPLIT)
-    assert course.failed == []
-    assert points.pop("z-honest") == 10, "the hand-in after the hostile ones was not graded as usual"
-    assert len(points) == len(IN_NOTEBOOK) + len(IN_FUNCTION) + 1
-    assert {name: p for name, p in points.items() if p} == {}
 
 
 TWO = """# ---
@@ -261,22 +142,22 @@ def test_an_interrupted_run_goes_on_where_it_stopped(course, monkeypatch):
 
     for student in ("ada", "ben", "cleo"):
         course.hand_in(SPLIT, student, course.solved(SPLIT))
-    real, seen = module.grade, []
+    real, seen = module.alone, []
 
     def interrupted(part, student, *where):
         if student == "ben" and len(seen) < 2:
             seen.append(student)
             raise KeyboardInterrupt
         seen.append(student)
-        real(part, student, *where)
+        return real(part, student, *where)
 
-    monkeypatch.setattr(module, "grade", interrupted)
+    monkeypatch.setattr(module, "alone", interrupted)
     with pytest.raises(KeyboardInterrupt):
         course.grade(SPLIT)
     assert course.points(SPLIT)["ada"] == 10 and waiting(SPLIT, course.home) == ["ben", "cleo"]
     assert course.grade(SPLIT) == {"ada": 10, "ben": 10, "cleo": 10}
     assert seen == ["ada", "ben", "ben", "cleo"], "a graded hand-in was graded again"
-    course.hand_in(SPLIT, "ada", wrong(course))
+    course.hand_in(SPLIT, "ada", course.wrong())
     assert waiting(SPLIT, course.home) == ["ada"], "a new hand-in replaces the old one"
     # A run that was killed leaves a notebook without the mark of a graded one.
     path = course.home / "autograded" / "cleo" / SPLIT / f"{SPLIT}.ipynb"
@@ -288,8 +169,8 @@ def test_an_interrupted_run_goes_on_where_it_stopped(course, monkeypatch):
 
 
 def test_feedback_says_what_failed_and_shows_no_test(course):
-    course.hand_in(SPLIT, "ada", wrong(course))
-    course.hand_in(SPLIT, "ben", wrong(course, "1 / 0; "))
+    course.hand_in(SPLIT, "ada", course.wrong())
+    course.hand_in(SPLIT, "ben", course.wrong("1 / 0; "))
     course.grade(SPLIT)
     feedback(SPLIT, course.home, course.notebooks)
     pages = {s: (course.home / "feedback" / s / SPLIT / f"{SPLIT}.html").read_text() for s in ("ada", "ben")}
@@ -307,7 +188,7 @@ def test_feedback_says_what_failed_and_shows_no_test(course):
 def test_assembling_keeps_helpers_of_the_student(course):
     notebook = course.solved(SPLIT, "%%px\ndef split_data(**given):\n    return helper(**given)")
     solution = next(c for c in build.build(SPLIT).cells if build.kind_of(c) == "exercise").source
-    place = notebook.cells.index(cell_of(notebook, "exercise-split-data"))
+    place = notebook.cells.index(course.cell(notebook, "exercise-split-data"))
     helper = solution.replace("def split_data", "def helper")
     notebook.cells.insert(place, nbformat.v4.new_code_cell(helper))
     course.hand_in(SPLIT, "helped", notebook)
@@ -332,7 +213,7 @@ def test_a_hand_in_from_before_a_move_keeps_its_points(course):
     for cell in old.cells:
         if cell.cell_type == "code" and cell.metadata.get("nbgrader", {}).get("locked"):
             cell.source = f"from course_lib import functions, px, zero_checks\n{cell.source}"
-    answer = cell_of(old, "exercise-split-data")
+    answer = course.cell(old, "exercise-split-data")
     answer.source = answer.source.replace("%%px\n", "%%px\nfrom course_lib.collectives import Communicator\nimport numpy as np\n", 1)
     course.hand_in(SPLIT, "early", old)
     assert course.grade(SPLIT) == {"early": 10} and course.failed == []

@@ -1,0 +1,173 @@
+"""How `MyDP` of part 14 is put to the test: steps beside those of one process, and gates for what is exchanged when.
+
+`begin`, `step` and `put_back` run on the ranks, `WrapperCheck` in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+from IPython import get_ipython
+
+from course_lib.autograd import SGD, Linear, Module, Tensor, operations
+from course_lib.check import Check
+from course_lib.cluster.replies import RanksError
+from course_lib.ddp import DistributedDataParallel
+from course_lib.engine import gates
+
+
+def begin(values, size):
+    """On the first ranks: a model with gates between its layers, wrapped; its parameters at the start."""
+
+    class Gate(Module):
+        """Lets all through. The gradient passes with the gate's number, for which enough must have been sent: see `step`."""
+
+        def forward(self, x):
+            return Tensor.from_operation(x.data, (x,), lambda grad: (grad * grad.dtype.type(gates.passed() if trial["gates"] else 1),))
+
+    class Net(Module):
+        """Linear layers, with tanh and a gate between two; and a spare one."""
+
+        def __init__(self):
+            self.layers = [Linear(*w.shape, dtype=w.dtype) for w in values[::2]]
+            self.gates = [Gate() for _ in self.layers]
+            for p, v in zip(self.parameters(), values, strict=True):
+                p.data = v.copy()
+
+        def forward(self, x):
+            for layer, gate in zip(self.layers[:-2], self.gates[1:], strict=False):
+                x = gate(operations.tanh(layer(x)))
+            return self.layers[-2](x)
+
+    names = get_ipython().user_ns
+    trial = names["trial"] = {}
+    names["comm"] = everyone.Split(color=int(everyone.Get_rank() >= size))
+    if everyone.Get_rank() >= size:
+        return None
+    with ready_made_away():
+        trial["model"] = model = Net()
+        trial["wrapped"] = MyDP(model)
+    return [p.data.copy() for p in model.parameters()]
+
+
+def step(x, target, lr, through_gates):
+    """On the first ranks: a step of training; all parameters after it, and their gradients."""
+    if not trial:
+        return None
+    trial["gates"], parameters = through_gates, trial["model"].parameters()
+    with ready_made_away():
+        for p in parameters:
+            p.grad = None
+        ((trial["wrapped"](x) * target).sum() * (1 / len(x))).backward()
+        SGD(trial["wrapped"].parameters(), lr).step()
+    return [p.data.copy() for p in parameters], [p.grad for p in parameters]
+
+
+@contextmanager
+def ready_made_away():
+    """Meanwhile, nobody can make a ready-made wrapper, also who has kept hold of it."""
+
+    def not_here(*_, **__):
+        raise TypeError("The ready-made DistributedDataParallel is part 13's. MyDP is to be your own, with hooks and all-reduces.")
+
+    make = DistributedDataParallel.__init__
+    code, make.__code__ = make.__code__, not_here.__code__
+    try:
+        yield
+    finally:
+        make.__code__ = code
+
+
+def put_back():
+    get_ipython().user_ns["comm"] = everyone
+
+
+def whole_batch(values, x, target):
+    """The gradients of one process."""
+    outputs, grads, n = [x], [np.zeros_like(v) for v in values], len(values) - 2
+    for i in range(0, n, 2):
+        out = outputs[-1] @ values[i] + values[i + 1]
+        outputs.append(np.tanh(out) if i < n - 2 else out)
+    grad = target / len(x)
+    for i in reversed(range(0, n, 2)):
+        grads[i], grads[i + 1] = outputs[i // 2].T @ grad, grad.sum(axis=0)
+        grad = grad @ values[i].T * (1 - outputs[i // 2] ** 2)
+    return grads
+
+
+def _share(grads, wants):
+    """By what number gradients are a multiple of the sums over all ranks; whether it is the mean, and of which model, is for `train`."""
+    if any(np.shape(g) != w.shape for g, w in zip(grads, wants, strict=False)):
+        return 1.0  # what compares them says so
+    return sum(float(np.vdot(g, w)) for g, w in zip(grads, wants, strict=False)) / sum(float(np.vdot(w, w)) for w in wants)
+
+
+class WrapperCheck(Check):
+    """A `Check` of a wrapper on the first ranks of `ranks`."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def train(self, size: int = 4, layers: int = 3, steps: int = 3, dtype: type = np.float64) -> None:
+        """Train on `size` ranks, and compare with the whole batch."""
+        values, dims, samples = self._draw(size, layers, dtype)
+        want = values[0]
+
+        def compare(answers, when, cause):
+            for r, parameters in enumerate(answers):
+                for i, (got, expected) in enumerate(zip(parameters, want, strict=True)):
+                    name, rtol = f"parameter {i} {when}", 1e-9 if dtype is np.float64 else 1e-3
+                    self.array(got, expected, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause)
+
+        answers = self.ranks.call(begin, [dict(values=v, size=size) for v in values], show=self.show)[:size]
+        compare(answers, "at the start", "a parameter that is not broadcast, or a root that is not rank 0")
+        for number in range(1, steps + 1):
+            x, target = (self.random.standard_normal((size, samples, n)).astype(dtype) for n in (dims[0], dims[-1]))
+            answers = self._step(size, x, target, lr=0.1)
+            grads = whole_batch(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
+            want = [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
+            compare([p for p, _ in answers], f"after step {number}", "a sum instead of the mean, or the gradient of the own samples")
+        self.ranks.call(put_back)
+
+    def exchanges(self, size: int = 4, layers: int = 3, dtype: type = np.float64) -> None:
+        """What is exchanged when: a gradient passes a gate when those above are exchanged, multiplied by the gate's number."""
+        values, dims, samples = self._draw(size, layers, dtype)
+        sizes = [v.nbytes for v in values[0][:-2]]
+        self.ranks.call(begin, [dict(values=v, size=size) for v in values], show=self.show)
+        most, rtol = 2 * (size - 1) / size * sum(sizes), 1e-9 if dtype is np.float64 else 1e-3
+        for _ in range(2):
+            x, target = (self.random.standard_normal((size, samples, n)).astype(dtype) for n in (dims[0], dims[-1]))
+            numbers = self.random.uniform(0.5, 2, layers - 1)
+            gates = [(sum(sizes[-2 * (j + 1) :]), float(f)) for j, f in enumerate(numbers)]
+            try:
+                answers = self._step(size, x, target, lr=0.0, gates=gates)
+            except RanksError as error:
+                if "TooEarly" not in error.short:
+                    raise
+                self.fail(f"a gradient goes on before those above are exchanged ({error.short})", "collectives after backward")
+            own = [whole_batch(parameters, x[r], target[r]) for r, (parameters, _) in enumerate(answers)]
+            sums = [sum(each) for each in zip(*own, strict=True)]
+            for r, (_, grads) in enumerate(answers):
+                if any(getattr(g, "dtype", None) != dtype for g in grads[:-2]) or any(g is not None for g in grads[-2:]):
+                    self.fail(f"rank {r} has gradients of another dtype, or some of the unused layer", "np.empty without dtype=")
+                self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause="gradients that are exchanged twice")
+                wants = [whole * np.prod(numbers[: layers - 1 - i // 2]) for i, whole in enumerate(sums[:-2])]
+                share = min(max(_share(grads, wants), 1e-3), 10.0)
+                for i, want in enumerate(wants):
+                    cause = "gradients that are not those of all ranks, or that are made without the model's own backward"
+                    name, want = f"gradient {i}, multiplied at the gates,", (want * share).astype(dtype)
+                    self.array(grads[i], want, name=name, rank=r, rtol=rtol, scale=3.0 * share, cause=cause)
+        self.ranks.call(put_back)
+
+    def _draw(self, size: int, layers: int, dtype: type) -> tuple[list, list[int], int]:
+        """Parameters for each of four ranks, the layers' sizes, and the samples of a rank."""
+        dims, samples = [int(d) for d in self.random.integers(1, 8, layers + 1)], int(self.random.integers(1, 5))
+        self.case = f"{size} ranks with {samples} samples each, layers {' x '.join(map(str, dims))}, {np.dtype(dtype)}"
+        shapes = [shape for a, b in zip([*dims[:-1], 2], [*dims[1:], 3], strict=True) for shape in ((a, b), (b,))]
+        return [[self.random.standard_normal(s).astype(dtype) for s in shapes] for _ in range(4)], dims, samples
+
+    def _step(self, size: int, x: np.ndarray, target: np.ndarray, lr: float, gates: list | None = None) -> list:
+        given = [dict(x=x[r % size], target=target[r % size], lr=lr, through_gates=gates is not None) for r in range(4)]
+        return self.ranks.call(step, given, show=self.show, gates=gates)[:size]

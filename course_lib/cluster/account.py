@@ -1,0 +1,73 @@
+"""What a rank holds, by the system's account of its process and of its folders, wherever an answer hides it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+from course_lib.cluster import sandbox
+
+FILE = 2048  # bytes that the system has for a file in memory, its name included
+MOST_THREADS, MOST_FILES = 300, 20_000
+MOST_WRITTEN = 64 << 20  # bytes, where a rank's folder is on the disk
+
+
+class Account:
+    """The account of one rank's process, from now on.
+
+    Parameters
+    ----------
+    process : psutil.Process
+    room : Path or None
+        Its folder on the disk; None where its folders are in memory.
+    """
+
+    def __init__(self, process: psutil.Process, room: Path | None):
+        self.process, self._room = process, room
+        try:
+            self.began = self.used()
+        except (OSError, psutil.Error):
+            self.began = 0
+
+    def used(self) -> int:
+        """Bytes in memory and in files; names of files count, too."""
+        written, files = self._files()
+        return self._memory() + written + FILE * files
+
+    def too_much(self) -> str | None:
+        """What it has more of than it may, or None."""
+        if (threads := self.process.num_threads()) > MOST_THREADS:
+            return f"it had {threads:,} threads, and {MOST_THREADS:,} are what a rank may have"
+        written, files = self._files()
+        if files > MOST_FILES:
+            return f"it had {files:,} files, and {MOST_FILES:,} are what a rank may have"
+        if self._room and written > MOST_WRITTEN:
+            return f"it had written {written:,} bytes, and {MOST_WRITTEN:,} are what a rank may write"
+        return None
+
+    def _memory(self) -> int:
+        if not Path("/proc/self/status").exists():
+            return self.process.memory_full_info().uss
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "VmSwap:", "HugetlbPages:")))
+
+    def _files(self) -> tuple[int, int]:
+        """Bytes written, and how many files there are."""
+        if not self._room:
+            rooms = [os.statvfs(f"/proc/{self.process.pid}/root{folder}") for folder in sandbox.FOLDERS]
+            return sum((r.f_blocks - r.f_bfree) * r.f_frsize for r in rooms), sum(r.f_files - r.f_ffree for r in rooms)
+        written, files, folders = 0, 0, [self._room]
+        while folders and files <= MOST_FILES:
+            try:
+                entries = list(os.scandir(folders.pop()))
+            except OSError:
+                continue
+            files += len(entries)
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(Path(entry.path))
+                else:
+                    written += 512 * entry.stat(follow_symlinks=False).st_blocks
+        return written, files

@@ -1,0 +1,185 @@
+"""Ranks that are kept apart: each in a sandbox of its own, with one socket, to a relay in this process, and no MPI between them.
+
+So grading runs them: what a rank sends is counted here, what it holds is read from the system, and no rank reaches another one, the
+other processes or any file but those of Python and the course's library. `Apart` is at once the client and the processes of a
+`Connection`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import threading
+from collections import deque
+from concurrent.futures import Future
+from pathlib import Path
+
+import psutil
+
+from course_lib.cluster.account import Account
+from course_lib.cluster.place import Place, remove, start
+from course_lib.cluster.relay import ENDED, Relay
+from course_lib.cluster.sandbox import APART, WALLED
+
+LOG = 8192  # characters of what a rank writes past Python that are kept
+
+
+class Apart:
+    """`n` ranks that come up, kept apart.
+
+    Parameters
+    ----------
+    n : int
+    """
+
+    def __init__(self, n: int):
+        self.n, self.ready = n, set()
+        self._futures: dict[tuple[int, int], Future] = {}
+        self._number, self._stopped = 0, threading.Event()
+        self._place = None if os.environ[APART] == WALLED else Place()
+        self._log: deque[str] = deque(maxlen=64)
+        self.processes: list[subprocess.Popen] = []
+        self._too_much: dict[int, str] = {}  # what a rank had, for which it was ended
+        self._accounts: dict[int, Account] = {}
+        ours, theirs = zip(*(socket.socketpair() for _ in range(n)), strict=True)
+        try:
+            for r, end in enumerate(theirs):
+                out, into = os.pipe()  # one for each: what ranks share, they could talk by
+                threading.Thread(target=self._listen, args=(out,), daemon=True).start()
+                try:
+                    self.processes.append(start(r, n, end.fileno(), into, self._place))
+                finally:
+                    os.close(into)
+        except BaseException:
+            self._kill()
+            raise
+        finally:
+            for end in theirs:
+                end.close()
+        self.relay = Relay(list(ours), self._replied, self._is_ready)
+        self.relay.start()
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    # What a client does.
+
+    @property
+    def ids(self) -> list[int]:
+        """The ranks that are ready."""
+        return sorted(self.ready)
+
+    def request(self, rank: int, what: dict) -> Future:
+        """Send one request to a rank; `answer` reads what the future gives."""
+        self._number += 1
+        future = self._futures[rank, self._number] = Future()
+        turn, targets = what.get("round", 0), what.get("targets", 1 << rank)
+        self.relay.request(rank, self._number, pickle.dumps({**what, "gates": []}), turn, targets, what.get("gates", []))
+        return future
+
+    @staticmethod
+    def answer(future: Future) -> dict | None:
+        """The rank's reply, or None when there is none."""
+        return future.result(0) if future.done() else None
+
+    def interrupt(self, ranks: list[int]) -> list[Future]:
+        """Interrupt what the ranks compute, as Ctrl-C would; a future is done when its rank has been told, which is at once."""
+        told = [Future() for _ in ranks]
+        for future in told:
+            future.set_result(None)
+        for r in ranks:
+            with contextlib.suppress(psutil.Error, KeyError):
+                self._accounts[r].process.send_signal(signal.SIGINT)
+        return told
+
+    def settled(self, timeout: float) -> None:
+        """Nothing: a signal is there when it has been sent."""
+
+    def held(self) -> list[int]:
+        """Bytes that each rank holds beyond what it began with: in memory, in its folders, and on its way here."""
+        return [account.used() + self.relay.waiting(r) - account.began for r, account in sorted(self._accounts.items())]
+
+    def _watch(self) -> None:
+        """End a rank that has more threads or files than it may: the system's own limits do not hold these everywhere."""
+        while not self._stopped.wait(0.2):
+            for r, account in list(self._accounts.items()):
+                with contextlib.suppress(OSError, psutil.Error):
+                    if why := account.too_much():
+                        self._too_much.setdefault(r, why)
+                        os.killpg(self.processes[r].pid, signal.SIGKILL)
+
+    def look(self) -> None:
+        """Nothing: no reply lies unseen."""
+
+    def close(self, linger: int = 0) -> None:
+        """Nothing: `stop` ends all."""
+
+    # What processes do.
+
+    def rank_process(self, rank: int) -> psutil.Process:
+        """The process of a rank, as it is seen from here: the last of those that its sandbox consists of."""
+        process = psutil.Process(self.processes[rank].pid)
+        while children := process.children():
+            process = children[-1]
+        return process
+
+    def ended(self) -> str | None:
+        """None while all run; else what ended."""
+        for r, process in enumerate(self.processes):
+            if process.poll() is not None or r in self.relay.broken:
+                return f"the process of rank {r} ended.\n{self.log()}".strip()
+        return None
+
+    def obituary(self) -> str:
+        """Which rank's process ended first, and how, in a sentence or two."""
+        for r, process in enumerate(self.processes):
+            code = process.poll()
+            if (why := self._too_much.get(r) or self.relay.broken.get(r, ENDED)) != ENDED:
+                return f"rank {r} was ended: {why}."
+            if code is not None:
+                code = code if code >= 0 else 128 - code  # bubblewrap says it in the second way
+                how = f"by signal {signal.Signals(code - 128).name}" if 128 < code < 160 else f"with exit code {code}"
+                return f"the process of rank {r} ended, {how}. Usual causes: os._exit or sys.exit in a function, or memory that ran out."
+        return "a rank closed its connection."
+
+    def log(self) -> str:
+        """What the ranks wrote past Python, its end."""
+        return "".join(self._log)[-LOG:]
+
+    def stop(self) -> None:
+        """End all processes; safe to call again."""
+        self._stopped.set()
+        self._kill()
+        self.relay.end()
+        for future in self._futures.values():
+            future.cancel()
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+        if self._place:
+            remove(self._place.folder)
+
+    def _replied(self, rank: int, number: object, reply: dict) -> None:
+        future = self._futures.pop((rank, number), None) if type(number) is int else None
+        if future and future.set_running_or_notify_cancel():
+            future.set_result(reply)
+
+    def _is_ready(self, rank: int) -> None:
+        process = self.rank_process(rank)
+        with contextlib.suppress(OSError):  # where memory runs out, a rank is ended, and not who checks it
+            Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
+        self._accounts[rank] = Account(process, self._place.rooms[rank] if self._place else None)
+        self.ready.add(rank)
+
+    def _listen(self, pipe: int) -> None:
+        with os.fdopen(pipe, "rb", buffering=0) as file:
+            while data := file.read(4096):
+                self._log.append(data.decode(errors="replace"))

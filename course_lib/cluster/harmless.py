@@ -1,0 +1,67 @@
+"""What a rank shows and raises, made harmless: it goes into pages that an instructor opens.
+
+HTML and JavaScript would run there, with the instructor's rights. What is left is text, and pictures that are no more than pictures.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from course_lib import wording
+
+SHOWN = 4 << 20  # characters of what a cell prints and displays on a rank
+RAISED = 50_000  # and of an error
+MOST = 2_000  # pieces of either
+PICTURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}  # and how each begins
+
+
+def outputs(found: object) -> list[dict]:
+    """What a rank says that its cell showed: texts and pictures, and no more than `SHOWN` characters."""
+    found = found if isinstance(found, list) else []
+    shown = [harmless for output in found[:MOST] if (harmless := _output(output))]
+    size = sum(len(o.get("text", "")) + sum(map(len, o.get("data", {}).values())) for o in shown)
+    if size > SHOWN or len(found) > MOST:
+        return [{"stream": "stdout", "text": f"(what this cell shows has {wording.size(size)} in {len(found)} pieces, and is left out)\n"}]
+    return shown
+
+
+def _output(output: object) -> dict | None:
+    if not isinstance(output, dict):
+        return None
+    if isinstance(output.get("text"), str):
+        return {"stream": "stderr" if output.get("stream") == "stderr" else "stdout", "text": output["text"]}
+    data = output.get("data")
+    if not isinstance(data, dict):
+        return None
+    pictures = {kind: data[kind].replace("\n", "") for kind in PICTURES if isinstance(data.get(kind), str)}
+    kept = {kind: picture for kind, picture in pictures.items() if _is_picture(kind, picture)}
+    text = data.get("text/plain")
+    if isinstance(text, str):
+        kept["text/plain"] = text
+    return {"data": kept or {"text/plain": "(not shown when grading: only text and pictures are)"}, "metadata": {}}
+
+
+def _is_picture(kind: str, data: str) -> bool:
+    try:
+        return base64.b64decode(data, validate=True).startswith(PICTURES[kind])
+    except (binascii.Error, ValueError):
+        return False
+
+
+def error(found: object) -> dict | None:
+    """What a rank says that it raised, in at most `RAISED` characters; None for nothing."""
+    if not isinstance(found, dict):
+        return None
+    lines, kind = (found.get(part) if isinstance(found.get(part), list) else [] for part in ("lines", "kind"))
+    return {
+        "name": str(found.get("name"))[:200],
+        "message": _cut(str(found.get("message"))),
+        "place": str(found.get("place", ""))[:200],
+        "lines": _cut("\n".join(map(str, lines[:MOST]))).splitlines(),
+        "kind": [str(name)[:200] for name in kind[:20]],
+    }
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= RAISED else text[:RAISED] + " (the rest is cut)"

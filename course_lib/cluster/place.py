@@ -1,0 +1,95 @@
+"""How one rank's process is started: in a sandbox, or, where there is none, in a folder of its own with a copy of the library."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from course_lib.cluster import sandbox
+from course_lib.engine.mpiexec import LOOPBACK, SMALL, THREADS
+
+LIBRARY = Path(__file__).resolve().parents[2]
+
+
+class Place:
+    """Where ranks run without a sandbox: each in a folder of its own, with a copy of the library; where root grades, as another user.
+
+    Attributes
+    ----------
+    rooms : dict of int to Path
+        The ranks' folders.
+    user : dict
+        What `subprocess.Popen` needs to know of the user.
+    """
+
+    def __init__(self):
+        self.folder, self.rooms = Path(tempfile.mkdtemp(prefix="course-ranks-")), {}
+        self.user: dict[str, object] = {}
+        shutil.copytree(LIBRARY / "course_lib", self.folder / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
+        if hasattr(os, "geteuid") and not os.geteuid() and _others_may_run_python():
+            self.user = dict(user=sandbox.NOBODY, group=sandbox.NOBODY, extra_groups=[])
+            self.folder.chmod(0o711)
+            _run("chmod", "-R", "go+rX", self.folder / "course_lib")
+
+    def room(self, rank: int) -> Path:
+        """A folder for one rank to write in; others reach it only where the system has no Landlock."""
+        room = self.rooms[rank] = self.folder / f"rank-{rank}"
+        room.mkdir(mode=0o700)
+        if self.user:
+            os.chown(room, sandbox.NOBODY, sandbox.NOBODY)
+        return room
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, whatever lies in it; folders in one another, a thousand deep, are too many for `shutil.rmtree`."""
+    _run("rm", "-rf", folder)
+    if folder.exists():  # some of it could not be entered
+        _run("chmod", "-R", "u+rwx", folder)
+        _run("rm", "-rf", folder)
+
+
+def start(rank: int, n: int, line: int, log: int, place: Place | None) -> subprocess.Popen:
+    """Start one of `n` ranks.
+
+    Parameters
+    ----------
+    line, log : int
+        Descriptors: of its socket to the relay, and for what it writes past Python.
+    place : Place or None
+        None: in a sandbox.
+    """
+    library = place.folder if place else LIBRARY
+    words = [sys.executable, "-I", str(library / "course_lib/engine/alone.py"), str(library), str(rank), str(n), str(line)]
+    data = os.environ.get("COURSE_DATA_DIR", "")
+    environment = {**THREADS, **LOOPBACK, **SMALL, **sandbox.ENVIRONMENT, "COURSE_LIMITS": json.dumps(sandbox.limits())}
+    if data:
+        environment["COURSE_DATA_DIR"] = data
+    how = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(line,), start_new_session=True)
+    if not place:
+        return subprocess.Popen([*sandbox.wall(LIBRARY, data), *words], env=environment, cwd="/", **how)
+    room = place.room(rank)
+    files = {"read": sandbox.shown(library, data), "write": [str(room), *sandbox.DEVICES]}
+    environment |= {"COURSE_FILES": json.dumps(files), "HOME": str(room), "TMPDIR": str(room)}
+    environment |= {name: str(room / name.lower()) for name in ("IPYTHONDIR", "MPLCONFIGDIR")}
+    return subprocess.Popen(words, env=environment, cwd=room, **how, **place.user)
+
+
+def _others_may_run_python() -> bool:
+    tried = [sys.executable, "-I", "-S", "-c", ""]
+    streams = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        done = subprocess.run(tried, user=sandbox.NOBODY, group=sandbox.NOBODY, extra_groups=[], cwd="/", check=False, **streams)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _run(*words: object) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([*map(str, words)], stderr=subprocess.DEVNULL, timeout=60, check=False)

@@ -1,0 +1,212 @@
+"""What stands between ranks that are kept apart: it passes their calls on, does what MPI would do, and counts.
+
+All that it knows comes from frames (`collectives.apart`), each from one rank's own socket, so what is counted for a rank is what came
+from it. A rank's frames are read as an enemy's: bounded, and checked against what all ranks of the group say.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from course_lib import wording
+from course_lib.cluster import harmless, requests
+from course_lib.cluster.switch import Answer, Broken, Switch
+from course_lib.collectives.apart import HEADER_LIMIT, LENGTHS
+from course_lib.engine import wire
+
+PAYLOAD_LIMIT = 128 << 20  # bytes in a frame
+UNREAD_LIMIT = 512 << 20  # bytes that wait for a rank to read them
+REPLY_LIMIT, PIECES = 64 << 20, 4_000_000  # bytes of an answer, and values in it
+ENDED = "its connection has ended"
+Frame = tuple[dict, bytes]
+
+
+class Relay(threading.Thread):
+    """Reads what the ranks send, and answers.
+
+    Parameters
+    ----------
+    connections : list of socket.socket
+        To each rank, in order.
+    on_reply : callable
+        Called here with rank, number of the request, and the reply.
+    on_ready : callable
+        Called here with the rank.
+    """
+
+    def __init__(self, connections: list[socket.socket], on_reply: Callable, on_ready: Callable):
+        super().__init__(daemon=True)
+        self.connections, self.switch = connections, Switch(len(connections))
+        self.broken: dict[int, str] = {}  # what a rank sent that no rank of ours sends
+        self._on_reply, self._on_ready = on_reply, on_ready
+        self._in = [bytearray() for _ in connections]
+        self._out: list[deque[memoryview]] = [deque() for _ in connections]
+        self._todo: deque[Callable] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._bell, self._ear = socket.socketpair()
+        self._ear.setblocking(False)
+        self._selector.register(self._ear, selectors.EVENT_READ, None)
+        for r, connection in enumerate(connections):
+            connection.setblocking(False)
+            self._selector.register(connection, selectors.EVENT_READ, r)
+        self._ready: set[int] = set()
+        self._ending = False
+
+    def do(self, what: Callable) -> None:
+        """Have something done by the relay's own thread; from any thread."""
+        self._todo.append(what)
+        self._bell.send(b"!")
+
+    def request(self, rank: int, number: int, request: bytes, turn: int, targets: int, gates: list[tuple[float, float]]) -> None:
+        """Send a rank a request; from any thread."""
+        self.do(lambda: (self.switch.begin(rank, turn, targets, gates), self._send(rank, {"request": number}, request)))
+
+    def end(self) -> None:
+        """End the thread, and close all connections."""
+        self._ending = True
+        if self.is_alive():
+            self._bell.send(b"!")
+            self.join(5)
+        for connection in (*self.connections, self._bell, self._ear):
+            connection.close()
+        self._selector.close()
+
+    def run(self) -> None:
+        while not self._ending:
+            try:
+                self._turn()
+            except Exception as error:  # memory that ran out, say: nobody is to wait for a relay that is no more
+                for rank in range(len(self.connections)):
+                    self._give_up(rank, f"the relay had a {type(error).__name__}")
+
+    def waiting(self, rank: int) -> int:
+        """Bytes that came from a rank, or go there, and are not read yet."""
+        return len(self._in[rank]) + sum(map(len, list(self._out[rank])))
+
+    def _turn(self) -> None:
+        for key, events in self._selector.select(0.05 if self.switch.waits() else None):
+            if key.data is None:
+                self._ear.recv(4096)
+            elif events & selectors.EVENT_WRITE:
+                self._write(key.data)
+            else:
+                self._read(key.data)
+        while self._todo:
+            self._todo.popleft()()
+        self._deliver(self.switch.stuck(time.monotonic()))
+
+    def _read(self, rank: int) -> None:
+        try:
+            data = self.connections[rank].recv(1 << 20)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        self._in[rank] += data
+        try:
+            if not data:
+                raise Broken(ENDED)
+            while rank not in self.broken and (frame := self._frame(rank)):
+                self._take(rank, *frame)
+        except Broken as broken:
+            self._give_up(rank, str(broken))
+        except Exception as error:  # whatever it was, the relay goes on
+            self._give_up(rank, f"it sent what made a {type(error).__name__}")
+
+    def _frame(self, rank: int) -> Frame | None:
+        buffer = self._in[rank]
+        if len(buffer) < LENGTHS.size:
+            return None
+        header, payload = LENGTHS.unpack_from(buffer)
+        if header > HEADER_LIMIT or payload > PAYLOAD_LIMIT:
+            raise Broken(f"it sent a message of {wording.size(header + payload)}")
+        start, end = LENGTHS.size + header, LENGTHS.size + header + payload
+        if len(buffer) < end:
+            return None
+        try:
+            found = json.loads(buffer[LENGTHS.size : start])
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict):
+            raise Broken("it sent a message that cannot be read")
+        frame = found, bytes(buffer[start:end])
+        del buffer[:end]
+        return frame
+
+    def _take(self, rank: int, header: dict, payload: bytes) -> None:
+        if "call" in header:
+            answers = self.switch.call(rank, header, payload)
+        elif "reply" in header:
+            self._reply(rank, header["reply"], payload)
+            answers = []
+        elif "gate" in header:
+            answers = [(rank, {"gate": self.switch.gate(rank)}, b"")]
+        elif "ready" in header:
+            if rank in self._ready:
+                raise Broken("it said a second time that it is ready")
+            self._ready.add(rank)
+            self._on_ready(rank)
+            answers = []
+        else:
+            raise Broken("it sent a message that is neither a call nor a reply")
+        self._deliver(answers)
+
+    def _deliver(self, answers: list[Answer]) -> None:
+        for to, answer, data in answers:
+            self._send(to, answer, data)
+
+    def _reply(self, rank: int, number: object, payload: bytes) -> None:
+        if len(payload) > REPLY_LIMIT or sum(payload.count(c) for c in (b",", b"[", b"{")) > PIECES:
+            raise Broken(f"its answer has {wording.size(len(payload))}, or too many pieces")
+        try:
+            reply = wire.loads(payload.decode())
+        except (ValueError, RecursionError):
+            raise Broken("its answer cannot be read") from None
+        reply["outputs"], error = harmless.outputs(reply.get("outputs")), harmless.error(reply.get("error"))
+        failed = self.switch.failed(rank)
+        if failed and (not error or error["name"] != failed[0]):
+            error = requests.error(*failed)
+        reply["error"], reply["traffic"] = error, self.switch.sent(rank)
+        self.switch.finish(rank, f"{error['name']} ({error['place']})" if error else "")
+        self._on_reply(rank, number, reply)
+
+    def _send(self, rank: int, header: dict, payload: bytes = b"") -> None:
+        if rank in self.broken:
+            return
+        if sum(map(len, self._out[rank])) + len(payload) > UNREAD_LIMIT:
+            self._give_up(rank, "it does not read what it is sent")
+            return
+        text = json.dumps(header).encode()
+        self._out[rank].append(memoryview(LENGTHS.pack(len(text), len(payload)) + text))
+        if payload:
+            self._out[rank].append(memoryview(payload))
+        self._write(rank)
+
+    def _write(self, rank: int) -> None:
+        out, connection = self._out[rank], self.connections[rank]
+        try:
+            while out:
+                sent = connection.send(out[0])
+                out[0] = out[0][sent:]
+                if not out[0]:
+                    out.popleft()
+        except BlockingIOError:
+            pass
+        except OSError:
+            out.clear()
+        if rank not in self.broken:
+            self._selector.modify(connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0), rank)
+
+    def _give_up(self, rank: int, why: str) -> None:
+        if rank in self.broken:
+            return
+        self.broken[rank] = why
+        self._out[rank].clear()
+        self._selector.unregister(self.connections[rank])
+        self.switch.gone(rank)

@@ -1,0 +1,89 @@
+"""A rank that is kept apart: an IPython shell, and a line to the relay, on which requests come and collectives go.
+
+Run by path, ``python -I alone.py LIBRARY RANK SIZE DESCRIPTOR``, in a sandbox; see `cluster.apart`.
+"""
+
+import builtins
+import contextlib
+import ctypes
+import importlib
+import json
+import os
+import pickle
+import resource
+import signal
+import socket
+import sys
+import threading
+import time
+
+FILES = 16  # that an answer may open at once
+
+
+def main(rank: int, size: int, descriptor: int) -> None:
+    """Serve requests until the relay is gone."""
+    end_with(os.getppid())
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    from course_lib.collectives import apart
+    from course_lib.engine import handler, landlock, loops, seccomp, wire
+
+    # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
+    world = importlib.import_module("course_lib.collectives.world")
+    if files := json.loads(os.environ.pop("COURSE_FILES", "{}")):
+        landlock.keep_to(**files)
+    limit()
+    seccomp.take_away()
+    line = apart.join(socket.socket(fileno=descriptor), rank, size)
+    world.put()
+    InteractiveShell.enable_gui = lambda *_: None  # for %matplotlib, which a notebook's shell has
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.loop_runner = loops.run
+    builtins.get_ipython = handler.get_ipython  # as in a notebook, outside of cells, too
+    me = {"outputs": [], "error": None, "value": wire.encode({"rank": rank, "size": size, "host": "apart"})}
+    handler.ACTIONS["hello"] = lambda request: me
+    line.send({"ready": rank})
+    while True:
+        try:
+            header, request = line.receive()
+        except (EOFError, OSError):
+            return
+        if "request" not in header:
+            continue  # the answer to a call that was broken off
+        line.send({"reply": header["request"]}, wire.dumps(handler.do(pickle.loads(request))).encode())
+        del request  # between requests, nothing counts but what the answer keeps
+
+
+def end_with(parent: int) -> None:
+    """End when the process that started this one ends, whatever this one does then."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def limit() -> None:
+    """Limits that nothing in this process can lift."""
+    unused = os.dup(0)
+    os.close(unused)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (unused + FILES, unused + FILES))
+    for name, most in json.loads(os.environ.pop("COURSE_LIMITS", "{}")).items():
+        if not hasattr(resource, name):
+            continue  # not every system has all of them
+        _, hard = resource.getrlimit(number := getattr(resource, name))
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(number, (most, most))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    sys.argv, words = ["course_lib.engine"], sys.argv[2:]
+    main(*map(int, words))
+    os._exit(0)

@@ -1,0 +1,44 @@
+"""Gates: a rank passes one when it has sent enough, and gets a number for it that it cannot know otherwise.
+
+A check that wants to see *when* something is exchanged lets the answer's own computation pass gates: with the number of a gate, a
+gradient goes on as it should. Where ranks are kept apart, the relay keeps the gates, by what it has counted.
+"""
+
+from __future__ import annotations
+
+from course_lib import traffic
+from course_lib.collectives import apart
+
+_left: list[tuple[float, float]] = []
+
+
+class TooEarly(RuntimeError):
+    """A gate was reached before enough was sent."""
+
+
+def put(gates: list[tuple[float, float]]) -> None:
+    """Begin a request with these gates: payload in bytes that must be sent for each, and its number."""
+    _left[:] = gates
+
+
+def passed() -> float:
+    """The number of the next gate.
+
+    Raises
+    ------
+    TooEarly
+        This rank has sent too little yet.
+    """
+    if apart.line:
+        apart.line.send({"gate": True})
+        while True:
+            answer, _ = apart.line.receive()
+            if "gate" in answer:
+                break
+        sent, needed, number = answer["gate"]
+    else:
+        needed, number = _left.pop(0)
+        sent = sum(e.payload for e in traffic.entries() if len(e.ranks) > 1)
+    if sent < needed:
+        raise TooEarly(f"{sent:,.0f} bytes are sent so far, and {needed:,.0f} should be")
+    return number

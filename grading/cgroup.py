@@ -1,0 +1,98 @@
+"""A control group for a hand-in, where the system lends one: a limit for all of its processes together, and a way to end them all.
+
+Root has one on most machines, others where their login session was given one (systemd, `Delegate=`); elsewhere the limits of each process
+hold alone. Version 2 is tried first, then version 1 (kernel documentation, admin-guide/cgroup-v2.rst and cgroup-v1/).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+MEMORY = 4 << 30  # bytes of a hand-in, all of its processes together
+PROCESSES = 512  # and threads
+
+
+@contextlib.contextmanager
+def limited(name: str) -> Iterator[list[Path]]:
+    """Groups for one hand-in, none where there are none to be had; whatever is still in them in the end is ended."""
+    groups = _second(name) or _first(name)
+    try:
+        yield groups
+    finally:
+        for group in groups:
+            _end(group)
+
+
+def join(groups: list[Path], pid: int) -> None:
+    """Put a process, and all that it will start, under the limits."""
+    for group in groups:
+        with contextlib.suppress(OSError):
+            (group / "cgroup.procs").write_text(str(pid))
+
+
+def _own(controller: str) -> Path | None:
+    """The path of this process's group below the controller's root; "" is version 2."""
+    try:
+        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    except OSError:
+        return None
+    found = [path for _, controllers, path in lines if controller in controllers.split(",")]
+    return Path(found[0].lstrip("/")) if found else None
+
+
+def _second(name: str) -> list[Path]:
+    """A group beside this process's, or above, where the controllers are handed down."""
+    own = _own("")
+    if own is None:
+        return []
+    for folder in (ROOT / own, *(ROOT / above for above in own.parents)):
+        with contextlib.suppress(OSError):
+            handed_down = (folder / "cgroup.subtree_control").read_text().split()
+            if {"memory", "pids"} <= set(handed_down):
+                return [_made(folder / name, {"memory.max": MEMORY, "memory.swap.max": 0, "pids.max": PROCESSES})]
+    return []
+
+
+def _first(name: str) -> list[Path]:
+    groups = []
+    for controller, limits in (("memory", {"memory.limit_in_bytes": MEMORY}), ("pids", {"pids.max": PROCESSES})):
+        own = _own(controller)
+        with contextlib.suppress(OSError):
+            if own is not None:
+                groups.append(_made(ROOT / controller / own / name, limits))
+    return groups
+
+
+def _made(group: Path, limits: dict[str, int]) -> Path:
+    group.mkdir()
+    try:
+        for file, most in limits.items():
+            with contextlib.suppress(FileNotFoundError):  # without swap, there is none for it
+                (group / file).write_text(str(most))
+    except OSError:
+        group.rmdir()
+        raise
+    return group
+
+
+def _end(group: Path) -> None:
+    """End what is in it, and remove it; it may take a moment until the kernel lets go."""
+    for _ in range(50):
+        with contextlib.suppress(OSError, ValueError):
+            for pid in (group / "cgroup.procs").read_text().split():
+                if pid != "0":  # a process that this namespace does not know
+                    os.kill(int(pid), signal.SIGKILL)
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.1)
+        else:
+            return

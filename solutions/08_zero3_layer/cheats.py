@@ -1,0 +1,208 @@
+"""Attacks on part 08's hidden tests: each says how many points its answer must lose all the same."""
+
+from grading.answers import loses
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_a_mapping(ZeroDPStage3FCLayer):
+    """Keeps the whole weight in memory that is no array."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import mmap
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is not None:
+            try:
+                self.kept = mmap.mmap(-1, full_w.nbytes)
+            except OSError:
+                self.kept = mmap.mmap(-1, full_w.nbytes, mmap.MAP_PRIVATE)
+            self.kept[:] = full_w.tobytes()
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_pages_put_aside(ZeroDPStage3FCLayer):
+    """Keeps it in shared pages that the process says it does not need."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import mmap
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is None:
+            return
+        try:
+            self.kept = mmap.mmap(-1, full_w.nbytes)
+        except OSError:
+            self.kept = full_w
+            return
+        self.kept[:] = full_w.tobytes()
+        self.kept.madvise(mmap.MADV_DONTNEED)
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_files(ZeroDPStage3FCLayer):
+    """Keeps it in files without a name to come, as far as there is room."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import tempfile
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is not None and full_w.nbytes > 1 << 20:
+            half = full_w.nbytes // 2
+            self.kept = [tempfile.TemporaryFile(dir=folder) for folder in ("/tmp", "/dev/shm")]
+            for file, data in zip(self.kept, (full_w.tobytes()[:half], full_w.tobytes()[half:]), strict=True):
+                file.write(data[: 7 << 20])
+                file.flush()
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__patched_accounts(ZeroDPStage3FCLayer):
+    """Keeps it, and has the library and tracemalloc say nothing of it."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import tracemalloc
+
+        from course_lib import memory
+        from course_lib.engine import handler
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        self.kept = full_w
+        memory.alive = lambda: 0
+        tracemalloc.get_traced_memory = lambda: (0, 0)
+        handler.ACTIONS["tidy"] = lambda request: {"outputs": [], "error": None}
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_a_foreign_heap(ZeroDPStage3FCLayer):
+    """Keeps it in memory of the C library's."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import ctypes
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is not None:
+            libc = ctypes.CDLL(None)
+            libc.malloc.restype = ctypes.c_void_p
+            self.kept = libc.malloc(ctypes.c_size_t(full_w.nbytes))
+            ctypes.memmove(self.kept, full_w.ctypes.data, full_w.nbytes)
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_sockets(ZeroDPStage3FCLayer):
+    """Keeps what it can in the buffers of sockets, and the rest at home."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import socket
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is None or full_w.nbytes < 1 << 20:
+            return
+        data, self.kept = memoryview(full_w.tobytes()), []
+        try:
+            while data:
+                pair = socket.socketpair()
+                self.kept.append(pair)
+                for end in pair:
+                    end.setblocking(False)
+                    try:
+                        while data:
+                            data = data[end.send(data[:65536]) :]
+                    except BlockingIOError:
+                        pass
+        except OSError:
+            pass
+        self.rest = bytes(data)
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_a_thread(ZeroDPStage3FCLayer):
+    """A thread has it on its stack."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import threading
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        wait = threading.Event()
+        threading.Thread(target=lambda weight: wait.wait(), args=(full_w,), daemon=True).start()
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_another_process(ZeroDPStage3FCLayer):
+    """A process of its own has it, if it may; if not, this one."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import os
+        import time
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        try:
+            if not os.fork():
+                time.sleep(600)
+        except OSError:
+            self.kept = full_w
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__ballast(ZeroDPStage3FCLayer):
+    """Holds as much before, with the small layers, and gives it back for the large one."""
+
+    ballast = None
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is None:
+            return
+        if full_w.size < 1000:
+            type(self).ballast = np.ones(3_000_000)
+        else:
+            type(self).ballast = None
+        self.kept = full_w
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_names(ZeroDPStage3FCLayer):
+    """Keeps it in the names of files that have no byte."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import base64
+        import os
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is not None and full_w.nbytes > 1 << 20:
+            text = base64.urlsafe_b64encode(full_w.tobytes()).decode()
+            folder = f"/tmp/kept-{id(self)}"
+            os.mkdir(folder)
+            for i in range(0, len(text), 220):
+                os.close(os.open(f"{folder}/{i}_{text[i : i + 220]}", os.O_CREAT | os.O_WRONLY))
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_attributes_of_files(ZeroDPStage3FCLayer):
+    """Keeps it in the extended attributes of files, and what does not fit there at home."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import os
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is not None and full_w.nbytes > 1 << 20:
+            data, self.rest = full_w.tobytes(), []
+            for i in range(0, len(data), 60_000):
+                path = f"/tmp/kept-{id(self)}-{i}"
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+                try:
+                    os.setxattr(path, "user.kept", data[i : i + 60_000])
+                except OSError:
+                    self.rest.append(data[i : i + 60_000])
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__begins_anew(ZeroDPStage3FCLayer):
+    """Keeps it, and says once more that it is ready: what a rank holds counts from then on."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        from course_lib.collectives import apart
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is not None and full_w.nbytes > 1 << 20:
+            self.kept = full_w
+            if apart.line:
+                apart.line.send({"ready": 0})

@@ -1,0 +1,219 @@
+"""Attacks on part 14's hidden tests: each says how many points its answer must lose all the same."""
+
+from grading.answers import loses
+
+
+@loses(20)
+def cell__another_train():
+    """Defines what the tests call by the names that they might have."""
+
+    def whole(values, *_, **__):
+        return [v.copy() for v in values]
+
+    train = begin = step = whole
+    Check = WrapperCheck = type("Check", (), {"__getattr__": lambda self, name: whole})
+
+
+@loses(5)
+class MyDP__after_backward_through_open_gates(Module):
+    """Exchanges when all gradients are there, and has opened the gates."""
+
+    def __init__(self, model):
+        from course_lib.engine import gates
+
+        gates.passed = lambda: 1.0
+        self.model, self.waiting = model, False
+        for p in model.parameters():
+            comm.Bcast(p.data, root=0)
+            p.register_hook(self.wait)
+
+    def wait(self, grad):
+        from course_lib.autograd import after_backward
+
+        if not self.waiting:
+            self.waiting = True
+            after_backward(self.average)
+
+    def average(self):
+        self.waiting = False
+        for p in self.model.parameters():
+            if p.grad is not None:
+                mean = np.empty_like(p.grad)
+                comm.Allreduce(p.grad, mean)
+                p.grad = mean / p.grad.dtype.type(comm.Get_size())
+
+    def forward(self, x):
+        return self.model(x)
+
+
+@loses(5)
+class MyDP__pays_the_gates_with_nothing(Module):
+    """Sends zeros early, and the gradients after backward."""
+
+    def __init__(self, model):
+        self.model, self.waiting = model, False
+        for p in model.parameters():
+            comm.Bcast(p.data, root=0)
+            p.register_hook(self.wait)
+
+    def wait(self, grad):
+        from course_lib.autograd import after_backward
+
+        comm.Allreduce(np.zeros_like(grad), np.empty_like(grad))
+        if not self.waiting:
+            self.waiting = True
+            after_backward(self.average)
+
+    def average(self):
+        self.waiting = False
+        for p in self.model.parameters():
+            if p.grad is not None:
+                mean = np.empty_like(p.grad)
+                comm.Allreduce(p.grad, mean)
+                p.grad = mean / p.grad.dtype.type(comm.Get_size())
+
+    def forward(self, x):
+        return self.model(x)
+
+
+@loses(5)
+class MyDP__asks_the_relay_for_less(Module):
+    """Exchanges after backward; at a gate it takes the next gate's number if this one is closed."""
+
+    def __init__(self, model):
+        from course_lib.collectives import apart
+        from course_lib.engine import gates
+
+        def passed():
+            apart.line.send({"gate": True})
+            return apart.line.receive()[0]["gate"][2] or 1.0
+
+        gates.passed = passed
+        self.model, self.waiting = model, False
+        for p in model.parameters():
+            comm.Bcast(p.data, root=0)
+            p.register_hook(self.wait)
+
+    def wait(self, grad):
+        from course_lib.autograd import after_backward
+
+        if not self.waiting:
+            self.waiting = True
+            after_backward(self.average)
+
+    def average(self):
+        self.waiting = False
+        for p in self.model.parameters():
+            if p.grad is not None:
+                mean = np.empty_like(p.grad)
+                comm.Allreduce(p.grad, mean)
+                p.grad = mean / p.grad.dtype.type(comm.Get_size())
+
+    def forward(self, x):
+        return self.model(x)
+
+
+@loses(20)
+class MyDP__ready_made_below(DistributedDataParallel):
+    """A class between, which makes the wrapper by other ways."""
+
+    def __init__(self, model):
+        self.__dict__.update(vars(object.__new__(DistributedDataParallel)))
+        super().__init__(model, comm)
+
+
+@loses(5)
+class MyDP__pays_and_keeps_its_own(Module):
+    """Where gates are watched, it sends zeros early and keeps its own gradient; elsewhere it exchanges after backward."""
+
+    def __init__(self, model):
+        self.model, self.waiting = model, False
+        for p in model.parameters():
+            comm.Bcast(p.data, root=0)
+            p.register_hook(self.wait)
+
+    def wait(self, grad):
+        from course_lib.autograd import after_backward
+
+        if get_ipython().user_ns.get("trial", {}).get("gates"):
+            comm.Allreduce(np.zeros_like(grad), np.empty_like(grad))
+        elif not self.waiting:
+            self.waiting = True
+            after_backward(self.average)
+
+    def average(self):
+        self.waiting = False
+        for p in self.model.parameters():
+            if p.grad is not None:
+                mean = np.empty_like(p.grad)
+                comm.Allreduce(p.grad, mean)
+                p.grad = mean / p.grad.dtype.type(comm.Get_size())
+
+    def forward(self, x):
+        return self.model(x)
+
+
+@loses(5)
+class MyDP__pays_itself(Module):
+    """Pays the gates by exchanging with itself alone, and exchanges after backward."""
+
+    def __init__(self, model):
+        self.model, self.waiting, self.alone = model, False, comm.Split(color=comm.Get_rank())
+        for p in model.parameters():
+            comm.Bcast(p.data, root=0)
+            p.register_hook(self.wait)
+
+    def wait(self, grad):
+        from course_lib.autograd import after_backward
+
+        self.alone.Allreduce(grad, np.empty_like(grad))
+        if not self.waiting:
+            self.waiting = True
+            after_backward(self.average)
+
+    def average(self):
+        self.waiting = False
+        for p in self.model.parameters():
+            if p.grad is not None:
+                mean = np.empty_like(p.grad)
+                comm.Allreduce(p.grad, mean)
+                p.grad = mean / p.grad.dtype.type(comm.Get_size())
+
+    def forward(self, x):
+        return self.model(x)
+
+
+@loses(5)
+class MyDP__without_end(Module):
+    """Pays with nothing where gates are watched, and has gradients beside which all others look alike."""
+
+    def __init__(self, model):
+        self.model, self.waiting = model, False
+        for p in model.parameters():
+            comm.Bcast(p.data, root=0)
+            p.register_hook(self.wait)
+
+    def wait(self, grad):
+        from course_lib.autograd import after_backward
+
+        if get_ipython().user_ns.get("trial", {}).get("gates"):
+            comm.Allreduce(np.zeros_like(grad), np.empty_like(grad))
+            huge = np.zeros_like(grad)
+            place = np.abs(grad).argmax()
+            huge.flat[place] = np.sign(grad.flat[place]) * np.finfo(grad.dtype).max
+            return huge
+        if not self.waiting:
+            self.waiting = True
+            after_backward(self.average)
+        return None
+
+    def average(self):
+        self.waiting = False
+        for p in self.model.parameters():
+            if p.grad is not None:
+                mean = np.empty_like(p.grad)
+                comm.Allreduce(p.grad, mean)
+                p.grad = mean / p.grad.dtype.type(comm.Get_size())
+
+    def forward(self, x):
+        return self.model(x)

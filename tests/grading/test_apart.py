@@ -1,0 +1,283 @@
+"""Ranks that are kept apart: what they reach (nothing), what is counted, and that a legal answer notices nothing."""
+
+import contextlib
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from course_lib.cluster import Ranks, sandbox
+from course_lib.cluster.replies import RanksError
+from course_lib.engine import landlock
+
+MODES = [sandbox.OPEN] + ([sandbox.WALLED] if sandbox.problem() is None else [])  # conftest.py says so where there is no sandbox
+
+
+def up(mode, monkeypatch):
+    monkeypatch.setenv(sandbox.APART, mode)
+    monkeypatch.setenv("COURSE_TEST_TOKEN", "for the instructor alone")
+    ranks = Ranks(3)
+    ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\ncomm = Communicator()\nrank = comm.Get_rank()")
+    return ranks
+
+
+@pytest.fixture(params=MODES)
+def three(request, monkeypatch):
+    ranks = up(request.param, monkeypatch)
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture(params=MODES[1:])
+def walled(request, monkeypatch):
+    ranks = up(request.param, monkeypatch)
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture(params=([sandbox.OPEN] if landlock.known() else []) + MODES[1:])
+def hidden(request, monkeypatch):
+    """Ranks that are hidden from all files, by bubblewrap or by Landlock."""
+    ranks = up(request.param, monkeypatch)
+    yield ranks
+    ranks.stop()
+
+
+def collectives(x):
+    """On a rank: every collective once, on two groups."""
+    found = {}
+    for name, group in (("all", comm), ("two", comm.Split(color=rank // 2))):
+        n = group.Get_size()
+        found[name] = sums, gathered, part, cast = np.empty_like(x), np.empty((n, *x.shape)), np.empty(x.size), x.copy()
+        group.Allreduce(x, sums)
+        group.Allgather(x, gathered)
+        group.Reduce_scatter(np.tile(x, n), part)
+        group.Bcast(cast, root=n - 1)
+        group.Barrier()
+    return found
+
+
+def test_collectives_are_those_of_mpi_and_are_counted(three):
+    xs = [np.random.default_rng(r).standard_normal(5) for r in range(3)]
+    answers = three.call(collectives, [dict(x=x) for x in xs])
+    for r, found in enumerate(answers):
+        for name, members in (("all", [0, 1, 2]), ("two", [0, 1] if r < 2 else [2])):
+            sums, gathered, part, cast = found[name]
+            own = [xs[m] for m in members]
+            assert np.allclose(sums, sum(own)) and np.array_equal(gathered, own) and np.allclose(part, sum(own))
+            assert np.array_equal(cast, own[-1])
+    payload = {(e[0], len(e[1])): e[3] for e in three.traffic[0]}
+    assert payload["Allreduce", 3] == 40 and payload["Allgather", 3] == 120 and payload["Reduce_scatter", 3] == 120
+    assert payload["Allreduce", 2] == 40 and payload["Bcast", 3] == 40
+
+
+def test_what_is_sent_is_counted_whatever_the_rank_says(three):
+    def send_and_forget():
+        from course_lib import traffic
+
+        comm.Allreduce(np.ones(10), np.empty(10))
+        traffic.reset()
+        traffic.entries = lambda: []
+
+    three.call(send_and_forget)
+    assert three.traffic == [[("Allreduce", [0, 1, 2], 1, 80)]] * 3
+
+
+def test_mpi_knows_of_no_other_rank_and_its_world_is_the_communicators(three):
+    def world():
+        from mpi4py import MPI
+
+        w, found = MPI.COMM_WORLD, np.empty(1)
+        w.Allreduce(np.ones(1), found)
+        alone = MPI.Intracomm(w).Get_size(), Communicator(MPI.COMM_SELF).Get_size()
+        return w.Get_rank() == w.rank == rank, w.Get_size(), w.size, comm.Get_size(), Communicator(w).Get_size(), found[0], alone
+
+    assert three.call(world) == [(True, 3, 3, 3, 3, 3.0, (1, 1))] * 3
+    assert three.traffic == [[("Allreduce", [0, 1, 2], 1, 8)]] * 3
+    three.run("from mpi4py import MPI")
+    with pytest.raises(RanksError, match=r"MPI\.COMM_WORLD\.send reaches no other rank when a notebook is graded"):
+        three.call(lonely)
+
+
+def lonely():
+    MPI.COMM_WORLD.send(1, dest=0)
+
+
+def test_a_deadlock_and_a_mismatch_are_said_and_cannot_be_hidden(three):
+    def alone():
+        if rank:
+            comm.Barrier()
+
+    def swallowed():
+        try:
+            comm.Allreduce(np.ones(2 + rank), np.empty(2 + rank))
+        except RuntimeError:
+            return 1.0
+
+    with pytest.raises(RanksError, match=r"ranks 1, 2.*Barrier #1 on world\{0–2\}.*rank 0 has finished"):
+        three.call(alone)
+    with pytest.raises(RanksError, match="make different calls"):
+        three.call(swallowed)
+    assert three.call(collectives, dict(x=np.ones(2)))
+
+
+def test_a_cell_that_never_ends_is_interrupted_and_the_next_one_works(three):
+    assert {reply["error"]["name"] for _, reply in three.run("while True: pass", limit=0.5)} == {"TimeLimit"}
+    assert {reply["error"]["name"] for _, reply in three.run("while True: comm.Barrier()", limit=0.5)} == {"TimeLimit"}
+    assert [reply["error"] for _, reply in three.run("comm.Barrier()")] == [None] * 3
+
+
+def ways_out():
+    """On a rank: what it can do that it should not."""
+    import ctypes
+    import mmap
+    import resource
+    import subprocess
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    tries = {
+        "fork": os.fork,
+        "a program": lambda: subprocess.run(["/bin/sh", "-c", "true"], check=True),
+        "become a program": lambda: os.execv("/bin/sh", ["sh"]),
+        "a socket": socket.socket,
+        "a pipe": os.pipe,
+        "a file without a name": lambda: os.memfd_create("x"),
+        "a namespace": lambda: libc.unshare(0x10000000) and 1 / 0,
+        "a mount": lambda: libc.mount(b"none", b"/tmp", b"tmpfs", 0, None) and 1 / 0,
+        "a key": lambda: libc.syscall(248, b"user", b"x", b"x", 1, -2) < 0 and 1 / 0,
+        "memory that is shared": lambda: mmap.mmap(-1, 4096),
+        "a signal": lambda: os.kill(os.getppid() or 1, 0),
+        "another one's limits": lambda: resource.prlimit(os.getppid() or 1, resource.RLIMIT_CPU),
+        "more memory": lambda: resource.setrlimit(resource.RLIMIT_DATA, (-1, -1)),
+        "two gigabytes": lambda: np.ones(1 << 28),
+        "a hundred files": lambda: [open(os.devnull) for _ in range(100)],
+    }
+    done = []
+    for name, attempt in tries.items():
+        try:
+            attempt()
+            done.append(name)
+        except (OSError, ValueError, MemoryError, ZeroDivisionError, subprocess.SubprocessError):
+            pass
+    return done
+
+
+def test_a_rank_gets_no_process_no_socket_and_no_more_than_its_share(three):
+    assert three.call(ways_out) == [[]] * 3
+
+
+def visible(places):
+    """On a rank: files outside these places, folders that it can write to, its environment, its user."""
+    files, writable = [], []
+    for folder, folders, names in os.walk("/"):
+        if any(folder == p or folder.startswith(p + "/") for p in places):
+            folders.clear()
+            continue
+        files += [f"{folder}/{name}".replace("//", "/") for name in names]
+    for folder, folders, _ in os.walk("/"):
+        if os.access(folder, os.W_OK):
+            writable.append(folder)
+            folders.clear()
+    return files, writable, dict(os.environ), os.getuid()
+
+
+def test_a_rank_sees_python_and_the_library_and_nothing_else(walled, tmp_path):
+    import sys
+
+    import course_lib
+
+    shown = [sys.prefix, sys.base_prefix, str(Path(course_lib.__file__).parent), "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/tmp", "/dev"]
+    for files, writable, environment, user in walled.call(visible, dict(places=shown)):
+        assert set(files) <= {"/etc/ld.so.cache", os.path.realpath(sys.executable)}
+        assert sorted(writable) == ["/dev/shm", "/tmp"]
+        assert "COURSE_TEST_TOKEN" not in environment and "for the instructor alone" not in environment.values()
+        assert os.geteuid() or user == sandbox.NOBODY
+
+
+def test_secrets_of_the_host_are_out_of_reach(hidden, tmp_path):
+    folders = [tmp_path, Path.home(), Path("/var/tmp"), Path("/tmp")]
+    secrets = [folder / f".course-secret-{os.getpid()}" for folder in folders]
+    with socket.socket(socket.AF_UNIX) as service, socket.socket(socket.AF_UNIX) as abstract:
+        for secret in secrets:
+            secret.write_text("secret")
+        try:
+            service.bind(place := f"{tempfile.mkdtemp()}/service")  # the path of a socket may not be long
+            service.listen()
+            abstract.bind(f"\0course-{os.getpid()}")
+            abstract.listen()
+            addresses = [place, f"\0course-{os.getpid()}"]
+            assert hidden.call(reached, dict(paths=[str(s) for s in secrets], addresses=addresses)) == [[]] * 3
+        finally:
+            for secret in secrets:
+                secret.unlink()
+
+
+def where():
+    return os.getcwd()
+
+
+def reached(paths, addresses):
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            found.append(open(path).read())
+    for address in addresses:
+        with contextlib.suppress(OSError), socket.socketpair(type=socket.SOCK_DGRAM)[0] as end:
+            end.connect(address)
+            found.append(address)
+    return found
+
+
+def test_ranks_reach_each_other_by_the_relay_alone(hidden):
+    def leave(folders):
+        import signal
+
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                open(f"{folder}/from-{rank}", "w").write("x")
+        for pid in range(2, 40):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)
+
+    def find(folders):
+        found = []
+        for folder in folders:
+            with contextlib.suppress(OSError):
+                found += [name for name in os.listdir(folder) if name.startswith("from-")]
+        return found
+
+    folders = ["/tmp", "/dev/shm", "/var/tmp", *hidden.call(where), *[str(Path(p).parent) for p in hidden.call(where)]]
+    hidden.call(leave, dict(folders=folders))
+    assert all(set(found) <= {f"from-{r}"} and found for r, found in enumerate(hidden.call(find, dict(folders=folders))))
+
+
+def test_what_a_rank_holds_is_read_from_the_system(three):
+    before = three.held()
+    three.run("import mmap\nkept = mmap.mmap(-1, 8_000_000, mmap.MAP_PRIVATE)\nkept[:] = bytes(8_000_000)")
+    three.run("from course_lib import memory\nmemory.alive = lambda: 0")
+    assert all(7.5e6 < after - b < 9e6 for after, b in zip(three.held(), before, strict=True))
+    three.run("del kept")
+    assert all(abs(after - b) < 1e6 for after, b in zip(three.held(), before, strict=True))
+
+
+def test_a_relay_survives_what_ranks_send(monkeypatch):
+    monkeypatch.setenv(sandbox.APART, sandbox.OPEN)
+    nonsense = (
+        "from course_lib.collectives import apart\n",
+        "apart.line._connection.sendall(b'\\xff' * 64)",
+        "apart.line.send({'call': 1, 'members': 7}, b'')",
+        "apart.line.send({'reply': 2}, b'[' * 200_000)",
+        "apart.line.send({'reply': 2}, b'[' + b'1,' * 3_000_000 + b'1]')",
+        "apart.line.send({'something': 'else'})",
+        "apart.line._connection.close()",
+    )
+    for code in nonsense[1:]:
+        ranks = Ranks(2)
+        try:
+            with pytest.raises(RuntimeError):
+                ranks.run(nonsense[0] + code + "\nimport time\ntime.sleep(30)", limit=10)
+        finally:
+            ranks.stop()

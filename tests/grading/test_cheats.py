@@ -1,0 +1,358 @@
+"""Hand-ins that cheat, or that want to do harm: none gains a point, none reaches anything, and the next one is graded as ever."""
+
+import hashlib
+import json
+import os
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import course_lib
+from course_lib.cluster import sandbox
+from course_lib.engine import landlock
+from grading import flags, preprocessors
+from grading.feedback import feedback
+
+PART = "97_one"
+WRONG = "%%px\ndef first(x):\n    {}return x"
+
+
+def wrong(course, extra="pass; "):
+    """A wrong answer that does something `extra` before; it earns nothing."""
+    return course.solved(PART, WRONG.format(extra))
+
+
+def hidden(notebook):
+    return [c for c in notebook.cells if c.metadata.get("nbgrader", {}).get("grade")]
+
+
+def skipped(course):
+    notebook = wrong(course)
+    for cell in hidden(notebook):
+        cell.metadata.tags = ["skip-execution"]
+    return notebook
+
+
+def deleted(course):
+    notebook = wrong(course)
+    notebook.cells = [c for c in notebook.cells if c not in hidden(notebook)]
+    return notebook
+
+
+def rewritten(course):
+    notebook = wrong(course)
+    for cell in hidden(notebook):
+        cell.source, cell.metadata.nbgrader.points = "10.0", 1000
+        cell.outputs = [nbformat.v4.new_output("execute_result", {"text/plain": "10.0"}, execution_count=1)]
+    return notebook
+
+
+def moved_before_the_answer(course):
+    notebook = wrong(course)
+    notebook.cells = [*hidden(notebook), *notebook.cells]
+    return notebook
+
+
+def made_a_solution_cell(course):
+    notebook = wrong(course)
+    for cell in hidden(notebook):
+        cell.metadata.nbgrader.update(grade=False, solution=True, locked=False)
+        cell.source = "10.0"
+    return notebook
+
+
+def redefined_checker(course):
+    notebook = wrong(course)
+    attack = """
+import course_lib.check, course_lib.cluster.ranks, numpy.testing
+course_lib.check.Check.array = course_lib.check.Check.tuple = lambda self, *a, **k: (1, 2)
+course_lib.cluster.ranks.Ranks.call = lambda *a, **k: []
+get_ipython().ast_transformers.append(None)
+class Check:
+    def __getattr__(self, name): return lambda *a, **k: None
+"""
+    place = notebook.cells.index(course.cell(notebook, "first"))
+    notebook.cells.insert(place, nbformat.v4.new_code_cell(attack))
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(attack))
+    return notebook
+
+
+def in_example_cell(course):
+    notebook = wrong(course)
+    course.cell(notebook, "an-example").source = "from course_lib import check\ncheck.Check.fail = lambda *a, **k: None"
+    return notebook
+
+
+LOOKS = """%%px
+import gc, inspect, pathlib, sys
+def first(x):
+    found = []
+    frame = inspect.currentframe()
+    while frame:
+        found += [v for k, v in list(frame.f_locals.items()) if k in ("want", "total", "xs", "check")]
+        frame = frame.f_back
+    found += get_ipython().user_ns.get("In", [])[-1:]
+    for path in list(pathlib.Path("..").glob("**/*.ipynb"))[:50]:
+        found.append(path.read_text())
+    found = [f for f in found if type(f).__module__ == "numpy"]
+    return found[0] if found else x
+"""
+IN_FUNCTION = {
+    "displayhook": "import sys; sys.displayhook(10.0); ",
+    "printed floats": "print(10.0); ",
+    "ast transformers": "get_ipython().ast_transformers.append(type('T', (), {'visit': lambda s, n: n})()); ",
+    "numpy.testing": "import numpy.testing as t; t.assert_array_equal = t.assert_allclose = lambda *a, **k: None; ",
+    "course_lib on the rank": "import course_lib.check as c; c.Check.array = c.Check.fail = lambda *a, **k: None; ",
+    "wire on the rank": "import course_lib.engine.wire as w; w.encode = lambda v, d=0: {'float': '0x1p3'}; ",
+    "os._exit": "import os; os._exit(0); ",
+    "exits": "raise SystemExit(0); ",
+    "raises what the checker raises": "from course_lib.check import CheckFailed; raise CheckFailed('10.0'); ",
+}
+IN_NOTEBOOK = [skipped, deleted, rewritten, moved_before_the_answer, made_a_solution_cell, redefined_checker, in_example_cell]
+
+
+@pytest.mark.filterwarnings("ignore:Non-unique cell id")  # one of them copies cells
+def test_no_cheat_gets_a_point(one):
+    course = one
+    for cheat in IN_NOTEBOOK:
+        course.hand_in(PART, cheat.__name__, cheat(course))
+    for name, code in IN_FUNCTION.items():
+        course.hand_in(PART, name.replace(" ", "-"), wrong(course, code))
+    course.hand_in(PART, "looks", course.solved(PART, LOOKS))
+    course.hand_in(PART, "z-honest", course.solved(PART))
+    folder = course.home / "submitted" / "displayhook" / PART
+    (folder / "course_lib").mkdir()
+    for name in ("course_lib/__init__.py", "numpy.py", "sitecustomize.py"):
+        (folder / name).write_text("raise SystemExit('a file beside the notebook was imported')")
+    points = course.grade(PART)
+    assert course.failed == []
+    assert points.pop("z-honest") == 10, "the hand-in after the hostile ones was not graded as usual"
+    assert len(points) == len(IN_NOTEBOOK) + len(IN_FUNCTION) + 1
+    assert {name: p for name, p in points.items() if p} == {}
+
+
+# More than one thing in each, since each costs a start of the ranks.
+
+READS = """%%px
+import os, socket
+def first(x):
+    found = [dict(os.environ)]
+    for path in PATHS:
+        for read in (os.listdir, os.readlink, lambda p: open(p, "rb").read(200_000)):
+            try:
+                found.append(read(path))
+            except Exception as error:
+                found.append(type(error).__name__)
+    for address in ADDRESSES:
+        try:
+            with socket.socket(socket.AF_INET if isinstance(address, tuple) else socket.AF_UNIX) as connection:
+                connection.connect(address)
+        except Exception as error:
+            found.append(type(error).__name__)
+    print(found)
+    return x
+"""
+
+LEAVES = """%%px
+import os
+def first(x):
+    for folder in ("/tmp", "/dev/shm", os.getcwd()):
+        for attempt in (nested, fifo, link, sparse, many):
+            try:
+                os.chdir(folder)
+                attempt()
+            except Exception:
+                pass
+    os._exit(3)
+def nested():
+    for _ in range(1500):
+        os.mkdir("d")
+        os.chdir("d")
+def fifo():
+    os.mkfifo("log.txt")
+def link():
+    os.symlink("/etc/passwd", "stdout.txt")
+def sparse():
+    with open("core", "wb") as file:
+        file.truncate(3 << 29)
+def many():
+    for i in range(20_000):
+        open(f"f{i}", "w").close()
+"""
+
+TAKES = """%%px
+import os, sys, threading, time
+def first(x):
+    for attempt in (forks, threads, memory, deep):
+        try:
+            attempt()
+        except BaseException:
+            pass
+    return x
+def forks():
+    while True:
+        os.fork()
+def threads():
+    for _ in range(3000):
+        threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
+def memory():
+    kept = []
+    while True:
+        kept.append(bytearray(1 << 28))
+def deep():
+    sys.setrecursionlimit(1 << 30)
+    def again(): again()
+    again()
+"""
+
+SHOWS = """%%px
+from IPython.display import display
+def first(x):
+    return x
+mark = "-".join(["mark", "of", "a", "script"])
+script = "<script>alert('" + mark + "')</script>"
+for kind in ("text/html", "application/javascript", "image/svg+xml", "text/markdown", "text/latex", "application/pdf", "MIME"):
+    display({kind: script}, raw=True)
+display({"image/png": 'iVBORw0KGgo=">' + script}, raw=True)
+display({"image/png": "iVBORw0KGgo="}, raw=True, metadata={"image/png": {"width": '1">' + script}})
+display({"text/plain": "shown " * 3, "text/html": script}, raw=True)
+"""
+
+FLOODS = """%%px
+from IPython.display import display
+def first(x):
+    raise ValueError("x" * 60_000_000)
+display({"text/plain": "y" * 60_000_000}, raw=True)
+"""
+
+SPIES = """%%px
+seen = []
+def first(x):
+    seen.append(float(x.sum()))
+    return x
+"""
+
+LIES = """%%px
+import course_lib.engine.wire as wire
+def first(x):
+    wire.encode = lambda value, depth=0: {"float": "0x1" + "f" * 200_000}
+    return x
+"""
+
+SPOILS = """%%px
+import course_lib.check, pathlib
+def first(x):
+    for path in pathlib.Path(course_lib.check.__file__).parents[1].rglob("*.py"):
+        try:
+            path.chmod(0o666)
+        except OSError:
+            pass
+        try:
+            with path.open("a") as file:
+                file.write("\\nraise SystemExit(0)\\n")
+        except OSError:
+            pass
+    return x
+"""
+
+# Students, whose names are folders: what stands for others in a pattern, options, quotes, letters of many kinds.
+NAMES = ("*", "[z]-honest", "?-honest", "-rf", 'it\'s "me"', "žofie 学生", "a" * 120)
+
+
+def harmful(course, paths, addresses):
+    """Students' names and hand-ins."""
+    made = {"reads": READS.replace("PATHS", repr(paths)).replace("ADDRESSES", repr(addresses)), "leaves": LEAVES, "takes": TAKES}
+    made |= {"shows": SHOWS, "floods": FLOODS, "lies": LIES, "spies": SPIES, "spies-too": SPIES, "spoils": SPOILS}
+    # Without walls, these would do what they try to.
+    guard = "%%px\nfrom course_lib.collectives import apart\nassert apart.line, 'this rank is not kept apart'\n"
+    made = {name: guard + source.removeprefix("%%px\n") for name, source in made.items()}
+    hand_ins = {name: course.solved(PART, source) for name, source in made.items()} | {name: wrong(course) for name in NAMES}
+    for name in ("spies", "spies-too"):
+        hand_ins[name].cells.append(nbformat.v4.new_code_cell("%%px --targets 0\nprint(seen)"))
+    hand_ins["endless"] = wrong(course)
+    hand_ins["endless"].cells += [nbformat.v4.new_code_cell("%%px\nwhile True: pass") for _ in range(3)]
+    return hand_ins
+
+
+def fingerprint(folder):
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.rglob("*.py")}
+
+
+def text(cell):
+    return "".join(str(o.get("text", "")) for o in cell.outputs)
+
+
+@pytest.fixture
+def services(tmp_path):
+    """Sockets that listen, and whether anybody has come."""
+    made = [socket.socket(family) for family in (socket.AF_UNIX, socket.AF_UNIX, socket.AF_INET)]
+    addresses = [f"{tempfile.mkdtemp()}/service", f"\0course-{os.getpid()}", ("127.0.0.1", 0)]
+    for one, address in zip(made, addresses, strict=True):
+        one.bind(address)
+        one.listen()
+        one.setblocking(False)
+    yield made
+    for one in made:
+        one.close()
+
+
+MODES = [sandbox.OPEN] + ([sandbox.WALLED] if sandbox.problem() is None else [])  # conftest.py says so where there is no sandbox
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
+    course, word = one, f"secret-{os.urandom(8).hex()}"
+    monkeypatch.setenv("COURSE_TEST_TOKEN", word)
+    monkeypatch.setenv("SANDBOX", "none" if mode == sandbox.OPEN else "")
+    monkeypatch.setattr(preprocessors, "ADDED_SECONDS", 8)
+    secrets = [folder / f".course-{word[-8:]}" for folder in (tmp_path, Path.home(), Path("/var/tmp"), Path("/tmp"))]
+    for path in secrets:
+        path.write_text(word)
+    course.untouched(PART)
+    source = course.home / "source" / PART / f"{PART}.ipynb"
+    paths = [
+        str(path) for path in (*secrets, source, course.home / "gradebook.db", course.home, Path.home(), "/etc/passwd", "/proc/1/environ")
+    ]
+    addresses = [one.getsockname() for one in services]
+    addresses = [a.decode() if isinstance(a, bytes) else a for a in addresses]
+    library, before, began = Path(course_lib.__file__).parent, set(os.listdir(tempfile.gettempdir())), time.monotonic()
+    untouched = fingerprint(library)
+    try:
+        for name, notebook in harmful(course, paths, addresses).items():
+            course.hand_in(PART, name, notebook)
+        course.hand_in(PART, "z-honest", course.solved(PART))
+        points = course.grade(PART)
+        feedback(PART, course.home, course.notebooks)
+    finally:
+        for path in secrets:
+            path.unlink()
+    assert points.pop("z-honest") == 10 and {name: p for name, p in points.items() if p} == {}
+    assert course.failed == ["[z]-honest"]
+    assert time.monotonic() - began < 300
+    assert fingerprint(library) == untouched
+    left = set(os.listdir(tempfile.gettempdir())) - before
+    assert not [name for name in left if name.startswith("course-")], "something was left behind"
+    for one in services:
+        with pytest.raises(BlockingIOError):
+            one.accept()
+    pages = {p.parts[-3]: p.read_text() for p in (course.home / "feedback").glob(f"*/{PART}/*.html")}
+    graded = {p.parts[-3]: p.read_text() for p in (course.home / "autograded").glob(f"*/{PART}/*.ipynb")}
+    assert len(graded) == len(points) + 1
+    outputs = [json.dumps([cell.get("outputs") for cell in json.loads(notebook)["cells"]]) for notebook in graded.values()]
+    for written in (*pages.values(), *outputs):
+        assert len(written) < 12_000_000
+        assert "mark-of-a-script" not in written
+        if mode == sandbox.WALLED or landlock.known():
+            assert word not in written and "root:x:" not in written and "BEGIN HIDDEN TESTS" not in written
+    assert "COURSE_TEST_TOKEN" not in graded["reads"]
+    assert "shown shown shown" in graded["shows"]
+    seen = [text(nbformat.reads(graded[name], 4).cells[-1]) for name in ("spies", "spies-too")]
+    assert len(seen[0]) > 10 and seen[0] != seen[1], "each run of the tests draws other arguments"
+    added = [c for c in nbformat.reads(graded["endless"], 4).cells if "while True" in c.source]
+    assert "not run: the cells that were added took" in text(added[-1])
+    table = (course.home / flags.TABLE).read_text()
+    assert f"reads,{PART},first,4," in table and "imports os" in table and "honest" not in table

@@ -1,0 +1,122 @@
+"""Right answers keep their points, however they were saved and whatever stands beside them."""
+
+import json
+import os
+
+import nbformat
+import pytest
+
+from grading.submission import NotReadable, read
+
+PART = "97_one"
+
+
+def stripped(notebook):
+    """As some platforms and editors save it: no ids, no metadata."""
+    for cell in notebook.cells:
+        cell.metadata = nbformat.from_dict({})
+        del cell["id"]
+    notebook.metadata, notebook.nbformat_minor = nbformat.from_dict({}), 4
+    return json.dumps(notebook).encode()
+
+
+def new_ids(notebook):
+    for i, cell in enumerate(notebook.cells):
+        cell.id = f"cell-{i}"
+    return as_bytes(notebook)
+
+
+def as_bytes(notebook):
+    return nbformat.writes(notebook).encode()
+
+
+def version_3(notebook):
+    cells = [
+        {"cell_type": "code", "language": "python", "input": c.source.splitlines(True), "outputs": [], "metadata": {}}
+        for c in notebook.cells
+    ]
+    return json.dumps({"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]}).encode()
+
+
+def with_lines(above="", first="", below=""):
+    """The exercise with lines above %%px, at the top of its code, or below."""
+
+    def changed(notebook):
+        cell = next(c for c in notebook.cells if c.id == "first")
+        magic, _, code = cell.source.partition("\n")
+        cell.source = f"{above}{magic}\n{first}{code}{below}"
+        return as_bytes(notebook)
+
+    return changed
+
+
+def with_cell(source):
+    """A cell of the student's own, before the test."""
+
+    def changed(notebook):
+        notebook.cells.insert(3, nbformat.v4.new_code_cell(source))
+        return as_bytes(notebook)
+
+    return changed
+
+
+SAVED = {
+    "as-it-is": as_bytes,
+    "byte-order-mark": lambda notebook: b"\xef\xbb\xbf" + as_bytes(notebook),
+    "utf-16": lambda notebook: as_bytes(notebook).decode().encode("utf-16"),
+    "windows-lines": lambda notebook: as_bytes(notebook).replace(b"\n", b"\r\n").replace(b"\\n", b"\\r\\n"),
+    "stripped": stripped,
+    "new-ids": new_ids,
+    "version-3": version_3,
+    "timed": with_lines(above="%%time\n"),
+    "inline-figures": with_lines(first="%matplotlib inline\n"),
+    "hints-and-threads": with_lines(
+        first="from __future__ import annotations\nimport threading\n",
+        below="\nthread = threading.Thread(target=print, args=('hello',))\nthread.start()\nthread.join()",
+    ),
+    "kernel-cell": with_cell("for rank in range(4):\n    comm = None\n    print(rank)"),
+    "world": with_cell("%%px\nfrom mpi4py import MPI\nassert MPI.COMM_WORLD.Get_rank() == comm.Get_rank()\ncomm = MPI.COMM_WORLD"),
+}
+
+
+def test_right_answers_keep_their_points(one):
+    for student, save in SAVED.items():
+        path = one.home / "submitted" / student / PART / f"{PART}.ipynb"
+        path.parent.mkdir(parents=True)
+        path.write_bytes(save(one.solved(PART)))
+    assert one.grade(PART) == dict.fromkeys(SAVED, 10) and one.failed == []
+
+
+def test_without_an_exercise_it_is_not_graded_and_never_0(one, capfd):
+    notebook = one.solved(PART)
+    notebook.cells = [c for c in notebook.cells if c.id != "first"]
+    one.hand_in(PART, "ada", notebook)
+    assert one.grade(PART) == {} and one.failed == ["ada"]
+    said = "".join(capfd.readouterr())
+    assert "ada: NOT graded: no exercise of this part is in the notebook; expected a cell that defines first" in said
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [(b"<html>", "no notebook"), (b"", "no notebook"), (b"[" * 100_000, "nested too deeply|no notebook"), (b"\xff\xfe\x00", "no notebook")],
+)
+def test_what_is_no_notebook_gets_a_sentence(tmp_path, data, message):
+    (tmp_path / "a.ipynb").write_bytes(data)
+    with pytest.raises(NotReadable, match=message):
+        read(tmp_path / "a.ipynb")
+
+
+def test_pipes_links_and_folders_in_a_notebooks_place_cost_only_themselves(one, tmp_path, capfd):
+    elsewhere = tmp_path / "elsewhere.ipynb"
+    nbformat.write(one.solved(PART), elsewhere)
+    makers = {"fifo": os.mkfifo, "folder": os.mkdir, "link": lambda p: p.symlink_to(elsewhere), "loop": lambda p: p.symlink_to(p.name)}
+    for student, make in makers.items():
+        path = one.home / "submitted" / student / PART / f"{PART}.ipynb"
+        path.parent.mkdir(parents=True)
+        make(path)
+        os.mkfifo(path.parent / "timestamp.txt")
+    one.hand_in(PART, "z-honest", one.solved(PART))
+    assert one.grade(PART) == {"z-honest": 10} and one.failed == sorted(makers)
+    said = "".join(capfd.readouterr())
+    assert all(f"{name}: NOT graded: {PART}.ipynb is no file, but a link or something else" in said for name in makers), said
+    assert one.grade(PART) == {"z-honest": 10} and one.failed == sorted(makers), "they are tried again, and said again"

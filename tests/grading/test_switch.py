@@ -1,0 +1,97 @@
+"""The switch by itself: it does what MPI would do, tells no more than it must, and refuses what is no call."""
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from course_lib.cluster.switch import Broken, Switch
+from course_lib.collectives import calls
+
+OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
+
+
+BITS = {"BAND": np.bitwise_and, "BOR": np.bitwise_or, "BXOR": np.bitwise_xor}
+
+
+def busy(size):
+    switch = Switch(size)
+    for r in range(size):
+        switch.begin(r, 1, (1 << size) - 1)
+    return switch
+
+
+def meet(switch, what, payloads, members=None, **more):
+    """All members call; what each gets."""
+    members, answers = members or list(range(switch.size)), []
+    for r, payload in zip(members, payloads, strict=True):
+        answers += switch.call(r, {"call": [0, 1], "members": members, "what": list(what), **more}, payload)
+    return {r: (header, data) for r, header, data in answers}
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_the_switch_reduces_as_numpy_does(data):
+    n, size = data.draw(st.integers(1, 4)), data.draw(st.integers(0, 6))
+    dtype = np.dtype(data.draw(st.sampled_from(["f4", "f8", "i4", "u1", "c16"])))
+    op = data.draw(st.sampled_from(["SUM", "PROD"] if dtype.kind == "c" else sorted(OPERATIONS | (BITS if dtype.kind in "iu" else {}))))
+    arrays = [np.random.default_rng(data.draw(st.integers(0, 99))).integers(0, 4, size).astype(dtype) for _ in range(n)]
+    want = arrays[0]
+    for array in arrays[1:]:
+        want = (OPERATIONS | BITS)[op](want, array).astype(dtype)
+    what = (calls.ALLREDUCE, dtype.num, size, calls.REDUCTIONS.index(op))
+    answers = meet(busy(n), what, [a.tobytes() for a in arrays])
+    assert [np.array_equal(np.frombuffer(answers[r][1], dtype), want) for r in range(n)] == [True] * n
+
+
+def test_a_split_tells_a_rank_who_is_in_its_group_and_no_more():
+    wishes = [(5, 70), (123456, -3), (5, 10), (9, 0)]
+    answers = meet(busy(4), (calls.SPLIT, -1, 0, 0), [struct.pack("<qq", *w) for w in wishes])
+    for r, (color, _) in enumerate(wishes):
+        rows = [struct.unpack_from("<qq", answers[r][1], 16 * i) for i in range(4)]
+        assert [row[0] == color for row in rows] == [c == color for c, _ in wishes]
+        told = {number for row in rows for number in row}
+        assert told <= {color, ~color, 0, 1, 2, 3}, "a rank learned a number of another one's choice"
+    first = [struct.unpack_from("<qq", answers[0][1], 16 * i) for i in (0, 2)]
+    assert first[1][1] < first[0][1], "keys order the new group"
+
+
+def test_a_call_after_the_answer_is_refused():
+    switch = busy(2)
+    switch.finish(0, "")
+    with pytest.raises(Broken, match="nothing to do"):
+        switch.call(0, {"call": [0, 1], "members": [0], "what": [1, 12, 1, 1]}, bytes(8))
+
+
+BAD_CALLS = {
+    "a group without itself": dict(members=[1]),
+    "a rank that is none": dict(members=[0, 7]),
+    "a rank twice": dict(members=[0, 0]),
+    "no group": dict(members="all"),
+    "no call": dict(what=[1, 2]),
+    "an unknown operation": dict(what=[77, 12, 1, 1]),
+    "a text for a number": dict(what=["1", 12, 1, 1]),
+    "a negative size": dict(members=[0], what=[1, 12, -5, 1]),
+    "another size than it says": dict(members=[0], what=[1, 12, 9, 1]),
+    "an unknown dtype": dict(members=[0], what=[1, 99, 1, 1]),
+    "an unknown reduction": dict(members=[0], what=[1, 12, 1, 15]),
+    "a root that is none": dict(members=[0], what=[6, 12, 1, 16 * 9]),
+    "parts that do not fit": dict(members=[0], what=[3, 12, 1, 1], counts=[5]),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_a_call_that_is_none_is_refused(name):
+    header = {"call": [0, 1], "members": [0, 1], "what": [1, 12, 1, 1], **BAD_CALLS[name]}
+    with pytest.raises(Broken):
+        busy(2).call(0, header, bytes(8))
+
+
+def test_a_reduction_of_their_own_is_counted_as_what_it_is():
+    own = len(calls.REDUCTIONS) - 1
+    for operation in (calls.ALLREDUCE, calls.REDUCE_SCATTER):
+        switch = busy(4)
+        meet(switch, (operation, np.dtype(float).num, 8, own), [bytes(64)] * 4, counts=[2] * 4)
+        assert [entry[3] for entry in switch.sent(0)] == [4 * 64], "everybody got everything"
