@@ -56,7 +56,7 @@ class Communication:
         return self._collective("reduce_scatter", value, layer, ranks)
 
     def send(self, dest: int, value: Value) -> Pending:
-        """Send a value to another rank. It is buffered: it is over when it has left, received or not."""
+        """Send a value to another rank. It is buffered: it is over when it has left; the buffer is held until it is received."""
         check_place(self, dest, "send: dest")
         rules.check_own(self, value, "send: the value", Value)
         return self._start(self.dist.send(self, dest, value), value, (dest,))

@@ -8,6 +8,7 @@ whom, whatever the order in which Python runs the ranks.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Generator, Iterable
 
@@ -40,12 +41,14 @@ class Exchange:
     what each of them communicated before is over.
     """
 
-    __slots__ = ("after", "blocked", "duration", "end", "first", "future", "group", "kind", "layer", "mask", "missing", "shards", "start")
+    __slots__ = ("after", "asked", "blocked", "duration", "end", "first", "future", "group", "kind", "layer", "mask")
+    __slots__ += ("missing", "shards", "start")
 
     def __init__(self, kind: str, layer: int | None, group: Group | None, missing: int):
         self.kind, self.layer, self.group, self.missing = kind, layer, group, missing
         self.start, self.end, self.duration = 0.0, None, 0.0
         self.blocked, self.mask, self.shards = 0, 0, 0
+        self.asked = math.inf  # of a message: when its receiver asked for it
         self.first = self.future = self.after = None
 
     def join(self, model) -> None:
@@ -165,7 +168,7 @@ class Dist:
         """Rank `model` asks for the next message from `source`; its end is that of the sending."""
         self._moves += 1
         exchange = Exchange("receive", None, None, 0)
-        exchange.first = (source, None)
+        exchange.first, exchange.asked = (source, None), model.time
         way = (source, model.rank)
         sent = self._sent.get(way)
         if sent:
@@ -178,7 +181,7 @@ class Dist:
     @staticmethod
     def _match(receive: Exchange, send: Exchange) -> None:
         receive.first, receive.layer = (receive.first[0], send.first[1]), send.layer
-        receive.blocked = 0
+        receive.blocked, send.asked = 0, receive.asked
         if send.end is None:
             receive.blocked = 1
             send.after = send.after or []

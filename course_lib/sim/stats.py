@@ -70,6 +70,9 @@ def events(model) -> list[Event]:
 def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
     """Bytes that a rank holds: what is in its storage, and what a variable holds for an operation to come.
 
+    What it loads is there since the step before, so it counts from the beginning on; and until it is given back, by an update or
+    from the storage, or else to the end. What it sends stays in its buffer until the receiver asks for it.
+
     Returns
     -------
     times : numpy.ndarray
@@ -79,30 +82,58 @@ def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
     """
     rows, n = model.rows, len(model.sizes)
     born, last, stored = [0] * n, [-1] * n, set()
+    kept = {number for *_, number in loaded(model)}
     for i, row in enumerate(rows):
         kind = row[0]
         if kind == "hold":
             stored.add(row[1])
+            kept.discard(row[1])
         elif kind == "drop":
             stored.discard(row[1])
             last[row[1]] = i
         else:
             for used in row[4]:
                 last[used] = i
+            if kind == "load":
+                continue
+            if kind == "update":
+                kept.difference_update(row[4])
             for made in row[5]:
                 if kind in COMMUNICATION and kind != "all_reduce":
                     last[made] = max(last[made], i)  # its buffer was there since the call
                 else:
                     born[made] = i + 1 if kind in _IN_PLACE else i
                     last[made] = max(last[made], i)
-    for used in stored:
+    for used in stored | kept:
         last[used] = len(rows) - 1
+    operations = [i for i, row in enumerate(rows) if row[0] not in _NO_OPERATION]
+    times = np.array([rows[i][3] for i in operations])
+    sent = [(row[4][0], row[6]) for row in rows if row[0] == "send"]
+    sent += [(p.value.id, p.exchange) for p in model.pending.values() if p.exchange.kind == "send"]
+    for number, exchange in sent:
+        if exchange.asked > exchange.end:  # nobody has taken it yet: it is in the sender's buffer
+            later = operations[np.searchsorted(times, exchange.asked) :] or [len(rows) - 1]
+            last[number] = max(last[number], later[0])
     change = np.zeros(len(rows) + 2)
     np.add.at(change, born, model.sizes)
     np.subtract.at(change, np.maximum(np.array(last, int) + 1, born), model.sizes)
     held = np.cumsum(change)[: len(rows)]
-    operations = [i for i, row in enumerate(rows) if row[0] not in _NO_OPERATION]
-    return np.array([rows[i][3] for i in operations]), held[operations]
+    return times, held[operations]
+
+
+def loaded(model) -> list[tuple[str, int, int, int, int]]:
+    """What a rank began with: of all that it loaded, what it stored or used.
+
+    Returns
+    -------
+    list of (str, int, int, int, int)
+        "weight" or "optimizer state", layer, shard, of how many, and the value's number.
+    """
+    touched = {row[1] for row in model.rows if row[0] == "hold"}
+    touched.update(used for row in model.rows if len(row) > 2 for used in row[4])
+    names = ("weight", "optimizer state")
+    rows = [row for row in model.rows if row[0] == "load"]
+    return [(name, row[1], *row[6], number) for row in rows for name, number in zip(names, row[5], strict=True) if number in touched]
 
 
 def peak_memory(model) -> float:
@@ -151,8 +182,9 @@ def get_training_stats(models: Sequence) -> tuple[float, float, int]:
 
 
 def verify(models: Sequence) -> None:
-    """SimulationError unless every communication was awaited and every layer's weight was updated."""
+    """SimulationError unless every communication was awaited, every layer's weight was updated, and nothing was loaded twice."""
     for model in models:
+        _check_loaded_once(model)
         for pending in model.pending.values():
             what = f"{pending.exchange.kind} was started and never awaited."
             raise SimulationError(what, rank=model.rank, layer=pending.exchange.layer, time=model.time)
@@ -168,6 +200,17 @@ def verify(models: Sequence) -> None:
         n, shards = max(whole.items(), key=lambda item: item[1].bit_count())
         missing = wording.spans(bits((1 << n) - 1 & ~shards))
         raise SimulationError(f"the final weight is not complete: nobody has set shard {missing} of {n}.", layer=layer)
+
+
+def _check_loaded_once(model) -> None:
+    """What a rank has at the beginning it can have once; what it gives back is gone."""
+    began: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for name, layer, shard, n, _ in loaded(model):
+        before = began.setdefault((name, layer), [])
+        if any(other * n < (shard + 1) * of and shard * of < (other + 1) * n for other, of in before):
+            text = f"the same part of the {name} is loaded twice: keep what is loaded, or gather it from the ranks that have it."
+            raise SimulationError(text, rank=model.rank, layer=layer)
+        before.append((shard, n))
 
 
 def utilisation(models: Sequence) -> float:

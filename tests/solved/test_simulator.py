@@ -126,6 +126,29 @@ def test_a_send_is_buffered_and_a_receive_ends_no_earlier():
     assert np.isclose(ended, received + 10e-6 + 64 * A / (450e9 * 0.65))
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_message_that_nobody_has_taken_is_held_by_its_sender(late):
+    """Otherwise a loop could keep its activations on the way to a neighbour, and have no memory at all."""
+
+    async def loop(model):
+        weight, _ = model.load_weights(0)
+        own = model.get_input_activation(range(32)) if model.rank == 0 else model.get_input_activation([32])
+        if model.rank == 0:
+            model.send(1, own)
+            del own
+            for _ in range(10):
+                model.forward(0, model.get_input_activation([0]), weight)
+            return
+        for _ in range(40 if late else 0):
+            model.forward(0, own, weight)
+        await model.receive(0)
+
+    models = [Model(r, dist, 1, 64) for dist in [Dist(2)] for r in range(2)]
+    asyncio.run(record.together([loop(m) for m in models]))
+    while_it_works = stats.memory_profile(models[0])[1][-3:]
+    assert all((nbytes >= 33 * A) == late for nbytes in while_it_works), while_it_works / A
+
+
 def test_an_exchange_runs_beside_what_is_computed():
     async def loop(model, overlap):
         weight, state = model.load_weights(0)
