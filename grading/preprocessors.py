@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -21,6 +22,8 @@ from grading.submission import EXTRA, assemble, fingerprint
 
 CELL_SECONDS = 60  # what a cell of a submission may take
 ADDED_SECONDS = 90  # what all cells that a student added may take together
+SHOWN = 5_000_000  # characters of what all cells may show together
+TOLD_CHARACTERS = 300  # of what the student's code raised in a hidden test: it may hold the test
 
 # Errors whose text is written for students: see course_lib.check and course_lib.cluster.replies.
 TOLD = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
@@ -37,6 +40,7 @@ class ExecuteOnRanks(Execute):
     """nbgrader's Execute, with the student's cells on the ranks."""
 
     _added = 0.0  # seconds that the added cells have taken
+    _shown = 0  # characters that all cells have shown
 
     def preprocess(self, nb: NotebookNode, resources: dict, *args, **kwargs) -> tuple[NotebookNode, dict]:
         # Not the submission's folder: a file there, numpy.py say, would be imported by the checker.
@@ -68,7 +72,13 @@ class ExecuteOnRanks(Execute):
         try:
             if kind in ("exercise", "example"):
                 cell.source = on_ranks(source)
-            return super().preprocess_cell(cell, resources, index)
+            cell, resources = super().preprocess_cell(cell, resources, index)
+            if kind != "test":
+                self._shown += len(json.dumps(cell.outputs))
+                if self._shown > SHOWN:
+                    text = f"left out: the cells of this notebook show more than {SHOWN / 1e6:.0f} MB"
+                    cell.outputs = [new_output("stream", text=text)]
+            return cell, resources
         finally:
             cell.source, cell.metadata.tags = source, tags
             self._added += (time.monotonic() - began) * added
@@ -104,6 +114,8 @@ class HideTests(NbGraderPreprocessor):
         for error in errors:
             told = error.ename in TOLD
             text = error.evalue if told else f"The test ended with {error.ename}. Please tell your instructor."
+            if error.ename == "RanksError" and len(text) > TOLD_CHARACTERS:
+                text, told = f"{text[:TOLD_CHARACTERS]} (the rest is cut)", False
             lines = error.traceback if told else [text]
             cell.outputs.append(NotebookNode(output_type="error", ename=error.ename, evalue=text, traceback=lines))
         return cell, resources

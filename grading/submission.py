@@ -15,6 +15,7 @@ from grading.build import kind_of
 
 EXTRA = "course-extra"  # tag of a cell that the student added
 LARGEST = 64 << 20  # bytes of a notebook
+WRITTEN = 1 << 20  # characters of code in it
 _DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 
 
@@ -39,13 +40,15 @@ def read(path: Path) -> NotebookNode:
     data = path.read_bytes()
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
-        found = nbformat.reads(data.decode(encoding).replace("\r\n", "\n"), as_version=4)
-        cells = [cell for cell in found.cells if cell.cell_type == "code"]
-        return new_notebook(cells=[_bare(cell) for cell in cells])
+        found = nbformat.reads(data.decode(encoding), as_version=4)
+        bare = new_notebook(cells=[_bare(cell) for cell in found.cells if cell.cell_type == "code"])
     except RecursionError:
         raise NotReadable("the file is no notebook: it is nested too deeply") from None
     except Exception as error:
         raise NotReadable(f"the file is no notebook: {type(error).__name__}: {str(error)[:200]}") from None
+    if (size := sum(len(cell.source) for cell in bare.cells)) > WRITTEN:
+        raise NotReadable(f"its code has {size:,} characters, and {WRITTEN:,} are what a notebook may have")
+    return bare
 
 
 def is_plain(path: Path, most: int | None = None) -> bool:
@@ -68,7 +71,9 @@ def _bare(cell: NotebookNode) -> NotebookNode:
     marks = cell.get("metadata", {}).get("nbgrader")
     grade_id = marks.get("grade_id") if isinstance(marks, dict) else None
     source = cell.source if isinstance(cell.source, str) else "".join(cell.source)
-    bare = new_code_cell(source.replace("\r\n", "\n"), metadata={"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {})
+    # Line ends of all systems, and halves of letters that no file can hold.
+    source = source.replace("\r\n", "\n").replace("\r", "\n").encode(errors="replace").decode()
+    bare = new_code_cell(source, metadata={"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {})
     if isinstance(cell.get("id"), str):
         bare.id = cell.id
     return bare

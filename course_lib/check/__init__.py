@@ -42,7 +42,8 @@ class Check:
 
     def __init__(self, what: str, *, show: bool = True):
         self.what, self.show = what, show
-        self.seed = int(os.environ.get(SEED) or secrets.randbits(32))
+        # So many bits that nobody finds it by trying all.
+        self.seed = int(os.environ.get(SEED) or secrets.randbits(64))
         self.random = np.random.default_rng(self.seed)
         self.case = ""
 

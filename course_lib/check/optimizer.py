@@ -1,11 +1,12 @@
 """How the functions of part 15 are put to the test, also in groups smaller than all ranks.
 
-`two_epochs`, `begin` and `steps` run on the ranks, `OptimizerCheck` in the notebook's kernel.
+`three_epochs`, `begin` and `steps` run on the ranks, `OptimizerCheck` in the notebook's kernel.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from itertools import combinations
 
 import numpy as np
 
@@ -24,13 +25,13 @@ def group_of(size):
         names["comm"] = everyone
 
 
-def two_epochs(samples, batch_size, size):
-    """The batches of two epochs."""
+def three_epochs(samples, batch_size, size):
+    """The batches of three epochs."""
     from course_lib.check.optimizer import group_of
 
     with group_of(size) as inside:
         loader = partition_dataset(ArrayDataset(np.arange(samples), -np.arange(samples)), batch_size) if inside else ()
-        return [[(x, y) for x, y in loader] for _ in range(2)]
+        return [[(x, y) for x, y in loader] for _ in range(3)]
 
 
 def begin(values, root, size):
@@ -71,18 +72,20 @@ class OptimizerCheck(Check):
         self.ranks = ranks
 
     def partition(self, samples: int, batch_size: int, size: int) -> None:
-        """Two epochs on `size` ranks: equal parts, none twice, each epoch in another order, in batches of the rank's share."""
+        """Three epochs on `size` ranks: equal parts, none twice, each epoch in another order, in batches of the rank's share."""
         self.case = f"{samples} samples, {size} ranks, batch_size {batch_size}"
-        answers = self.ranks.call(two_epochs, dict(samples=samples, batch_size=batch_size, size=size), show=self.show)[:size]
+        answers = self.ranks.call(three_epochs, dict(samples=samples, batch_size=batch_size, size=size), show=self.show)[:size]
         part, share, seen = samples // size, batch_size // size, []
         for r, epochs in enumerate(answers):
             for batches in epochs:
                 lengths = [len(x) for x, _ in batches]
                 if lengths != [share] * (part // share) + [part % share] * (part % share > 0):
                     self.fail(f"rank {r} gets batches of {lengths}", "a batch_size that is not shared, or parts that are not equal")
-            a, b = (np.concatenate([x for x, _ in batches]) for batches in epochs)
-            seen += a.tolist()
-            if sorted(a) != sorted(b) or len(set(a.tolist())) < part or np.array_equal(a, b):
+            orders = [np.concatenate([x for x, _ in batches]).tolist() for batches in epochs]
+            seen += orders[0]
+            mine = sorted(orders[0])
+            whole = len(set(mine)) == part and all(sorted(order) == mine for order in orders)
+            if not whole or any(a in (b, b[::-1]) for a, b in combinations([*orders, mine], 2)):
                 self.fail(f"rank {r}: an epoch is not its part in another order", "no shuffle, or another part in each epoch")
             if any(not np.array_equal(x, -y) for batches in epochs for x, y in batches):
                 self.fail(f"rank {r}: samples without their labels", "samples and labels that are shuffled apart")
@@ -108,6 +111,10 @@ class OptimizerCheck(Check):
         values = [normal(s).astype(dtype) for s in shapes]
         grads = [[[None if i == unused else normal(s).astype(dtype) for i, s in enumerate(shapes)] for _ in range(count)] for _ in range(4)]
         answers = self.ranks.call(steps, [dict(values=values, grads=g, kind=kind, size=size) for g in grads], show=self.show)[:size]
+        # As much as an all-gather of all gradients in each step, and of the parameters at the beginning.
+        most = 64 + (count + 1) * (size - 1) * sum(value.nbytes for value in values)
+        for r, moved in enumerate(self.ranks.traffic[:size]):
+            self.sent(moved, most, name="the optimizer", rank=r, cause="gradients that are sent more than once")
         m, v = [0.0] * 3, [0.0] * 3
         for t in range(count):
             for i in {0, 1, 2} - {unused}:

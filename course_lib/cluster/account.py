@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
 from pathlib import Path
 
 import psutil
@@ -58,7 +60,7 @@ class Account:
         if not self._room:
             rooms = [os.statvfs(f"/proc/{self.process.pid}/root{folder}") for folder in sandbox.FOLDERS]
             return sum((r.f_blocks - r.f_bfree) * r.f_frsize for r in rooms), sum(r.f_files - r.f_ffree for r in rooms)
-        written, files, folders = 0, 0, [self._room]
+        written, files, folders = self._nameless(), 0, [self._room]
         while folders and files <= MOST_FILES:
             try:
                 entries = list(os.scandir(folders.pop()))
@@ -71,3 +73,20 @@ class Account:
                 else:
                     written += 512 * entry.stat(follow_symlinks=False).st_blocks
         return written, files
+
+    def _nameless(self) -> int:
+        """Bytes in files that have no name any more: they are there while they are open, or mapped."""
+        found: dict[tuple[int, int], int] = {}
+        for descriptor in os.scandir(f"/proc/{self.process.pid}/fd"):
+            with contextlib.suppress(OSError):
+                file = os.stat(descriptor.path)
+                if stat.S_ISREG(file.st_mode) and not file.st_nlink:
+                    found[file.st_dev, file.st_ino] = 512 * file.st_blocks
+        for line in Path(f"/proc/{self.process.pid}/maps").read_text().splitlines():
+            if line.endswith(" (deleted)"):
+                span, _, offset, device, inode, *_ = line.split()
+                begin, end = (int(word, 16) for word in span.split("-"))
+                major, minor = (int(word, 16) for word in device.split(":"))
+                file = os.makedev(major, minor), int(inode)
+                found[file] = max(found.get(file, 0), int(offset, 16) + end - begin)
+        return sum(found.values())

@@ -11,7 +11,9 @@ import binascii
 from course_lib import wording
 
 SHOWN = 4 << 20  # characters of what a cell prints and displays on a rank
+PRINTED = 200_000  # of these, as text
 RAISED = 50_000  # and of an error
+CODES = 500  # of a terminal's codes in a text: a page with many takes minutes to make
 MOST = 2_000  # pieces of either
 PICTURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}  # and how each begins
 
@@ -30,7 +32,7 @@ def _output(output: object) -> dict | None:
     if not isinstance(output, dict):
         return None
     if isinstance(output.get("text"), str):
-        return {"stream": "stderr" if output.get("stream") == "stderr" else "stdout", "text": output["text"]}
+        return {"stream": "stderr" if output.get("stream") == "stderr" else "stdout", "text": _cut(output["text"], PRINTED)}
     data = output.get("data")
     if not isinstance(data, dict):
         return None
@@ -38,7 +40,7 @@ def _output(output: object) -> dict | None:
     kept = {kind: picture for kind, picture in pictures.items() if _is_picture(kind, picture)}
     text = data.get("text/plain")
     if isinstance(text, str):
-        kept["text/plain"] = text
+        kept["text/plain"] = _cut(text, PRINTED)
     return {"data": kept or {"text/plain": "(not shown when grading: only text and pictures are)"}, "metadata": {}}
 
 
@@ -63,5 +65,6 @@ def error(found: object) -> dict | None:
     }
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= RAISED else text[:RAISED] + " (the rest is cut)"
+def _cut(text: str, most: int = RAISED) -> str:
+    text = text if text.count("\x1b") <= CODES else text.replace("\x1b", "")
+    return text if len(text) <= most else text[:most] + " (the rest is cut)"

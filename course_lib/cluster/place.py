@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -24,26 +25,30 @@ class Place:
     ----------
     rooms : dict of int to Path
         The ranks' folders.
-    user : dict
-        What `subprocess.Popen` needs to know of the user.
+    other_users : bool
+        Whether each rank has a user of its own.
     """
 
     def __init__(self):
         self.folder, self.rooms = Path(tempfile.mkdtemp(prefix="course-ranks-")), {}
-        self.user: dict[str, object] = {}
+        self.other_users = False
         shutil.copytree(LIBRARY / "course_lib", self.folder / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
         if hasattr(os, "geteuid") and not os.geteuid() and _others_may_run_python():
-            self.user = dict(user=sandbox.NOBODY, group=sandbox.NOBODY, extra_groups=[])
+            self.other_users = True
             self.folder.chmod(0o711)
             _run("chmod", "-R", "go+rX", self.folder / "course_lib")
 
     def room(self, rank: int) -> Path:
-        """A folder for one rank to write in; others reach it only where the system has no Landlock."""
-        room = self.rooms[rank] = self.folder / f"rank-{rank}"
+        """A folder for one rank to write in; others do not know its name, and reach it only where the system has no Landlock."""
+        room = self.rooms[rank] = self.folder / secrets.token_hex(16)
         room.mkdir(mode=0o700)
-        if self.user:
-            os.chown(room, sandbox.NOBODY, sandbox.NOBODY)
+        if self.other_users:
+            os.chown(room, sandbox.NOBODY + rank, sandbox.NOBODY + rank)
         return room
+
+    def user(self, rank: int) -> dict[str, object]:
+        """What `subprocess.Popen` needs to know of a rank's user."""
+        return _user(rank) if self.other_users else {}
 
 
 def remove(folder: Path) -> None:
@@ -72,19 +77,23 @@ def start(rank: int, n: int, line: int, log: int, place: Place | None) -> subpro
         environment["COURSE_DATA_DIR"] = data
     how = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(line,), start_new_session=True)
     if not place:
-        return subprocess.Popen([*sandbox.wall(LIBRARY, data), *words], env=environment, cwd="/", **how)
+        return subprocess.Popen([*sandbox.wall(LIBRARY, data, rank), *words], env=environment, cwd="/", **how)
     room = place.room(rank)
     files = {"read": sandbox.shown(library, data), "write": [str(room), *sandbox.DEVICES]}
     environment |= {"COURSE_FILES": json.dumps(files), "HOME": str(room), "TMPDIR": str(room)}
     environment |= {name: str(room / name.lower()) for name in ("IPYTHONDIR", "MPLCONFIGDIR")}
-    return subprocess.Popen(words, env=environment, cwd=room, **how, **place.user)
+    return subprocess.Popen(words, env=environment, cwd=room, **how, **place.user(rank))
+
+
+def _user(rank: int) -> dict[str, object]:
+    return dict(user=sandbox.NOBODY + rank, group=sandbox.NOBODY + rank, extra_groups=[])
 
 
 def _others_may_run_python() -> bool:
     tried = [sys.executable, "-I", "-S", "-c", ""]
     streams = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        done = subprocess.run(tried, user=sandbox.NOBODY, group=sandbox.NOBODY, extra_groups=[], cwd="/", check=False, **streams)
+        done = subprocess.run(tried, **_user(0), cwd="/", check=False, **streams)
     except OSError:
         return False
     return done.returncode == 0

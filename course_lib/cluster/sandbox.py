@@ -19,7 +19,7 @@ WALLED, OPEN = "walled", "open"
 FOLDERS = ("/tmp", "/dev/shm")  # where a rank may write: in memory, and gone with it
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 ROOM = 8 << 20  # bytes that it may write to each
-NOBODY = 1_999_999_999  # a user id that no system gives to anybody
+NOBODY = 1_999_999_000  # the first of some user ids that no system gives to anybody, one for each rank: they share no account
 
 # All that a rank's environment has, beside what its threads and MPI need.
 ENVIRONMENT = {
@@ -45,7 +45,7 @@ def limits() -> dict[str, int]:
     }
 
 
-def wall(library: Path, data: str = "") -> tuple[str, ...]:
+def wall(library: Path, data: str = "", rank: int = 0) -> tuple[str, ...]:
     """The command in which one rank runs.
 
     Parameters
@@ -54,6 +54,7 @@ def wall(library: Path, data: str = "") -> tuple[str, ...]:
         The folder in which course_lib lies.
     data : str
         A folder with data sets, if there is one.
+    rank : int
     """
     binds = _binds(library, data)
     writable = [word for path in FOLDERS for word in ("--size", str(ROOM), "--tmpfs", path)]
@@ -72,7 +73,7 @@ def wall(library: Path, data: str = "") -> tuple[str, ...]:
     folders = [word for path in above for word in ("--dir", path)]  # bubblewrap's own would be for root alone
     return (
         *("bwrap", "--dir", "/tmp", *folders, *binds, *programs, *devices, "--bind", "/proc", "/proc"),
-        *("--die-with-parent", "--", "setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *inner),
+        *("--die-with-parent", "--", "setpriv", f"--reuid={NOBODY + rank}", f"--regid={NOBODY + rank}", "--clear-groups", *inner),
     )
 
 

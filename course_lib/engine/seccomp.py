@@ -1,8 +1,8 @@
 """System calls that a rank kept apart does not need, taken from it for good: other processes, sockets, places to hide memory.
 
 What a rank holds is read from the system's account of its process. Bytes in a pipe, in a file without a name or in another process
-would not stand there. And ranks read the same files: locks on them, or what of them is in memory, could carry numbers from one to the
-other. On processors that are not known here, nothing is taken.
+would not stand there. And ranks read the same files and belong to the same user: locks, or what the system counts for all together, could
+carry numbers from one to the other. On processors that are not known here, nothing is taken.
 """
 
 from __future__ import annotations
@@ -20,6 +20,23 @@ _CALLS = {
     "execve": (59, 221),
     "execveat": (322, 281),
     "socket": (41, 198),
+    "setsockopt": (54, 208),
+    "sendmsg": (46, 211),
+    "sendmmsg": (307, 269),
+    "recvmsg": (47, 212),
+    "recvmmsg": (299, 243),
+    "io_setup": (206, 0),
+    "io_destroy": (207, 1),
+    "io_submit": (209, 2),
+    "io_cancel": (210, 3),
+    "io_getevents": (208, 4),
+    "io_pgetevents": (333, 292),
+    "statfs": (137, 43),
+    "fstatfs": (138, 44),
+    "sysinfo": (99, 179),
+    "timer_create": (222, 107),
+    "seccomp": (317, 277),
+    "modify_ldt": (154, None),
     "pipe": (22, None),
     "pipe2": (293, 59),
     "memfd_create": (319, 279),
@@ -101,6 +118,18 @@ _CALLS = {
     "quotactl": (179, 60),
     "reboot": (169, 142),
     "swapon": (167, 224),
+    "swapoff": (168, 225),
+    "delete_module": (176, 106),
+    "kexec_file_load": (320, 294),
+    "sethostname": (170, 161),
+    "setdomainname": (171, 162),
+    "clock_settime": (227, 112),
+    "clock_adjtime": (305, 266),
+    "settimeofday": (164, 170),
+    "adjtimex": (159, 171),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "vhangup": (153, 58),
 }
 # These do nothing, and say that they have: copying a file, say, needs them, and Landlock does not hold them.
 _IGNORED = {
@@ -119,12 +148,13 @@ _IGNORED = {
 }
 # The column, the kernel's name for the machine, and the numbers of clone, seccomp, mmap, fcntl, socketpair and ioctl.
 _MACHINES = {"x86_64": (0, 0xC000003E, 56, 317, 9, 72, 53, 16), "aarch64": (1, 0xC00000B7, 220, 277, 222, 25, 199, 29)}
+_CLOCKS = {"clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115)}  # of other processes, too
 _DESCRIPTORS = (0, 1, 2, 3, 4, 1030)  # what fcntl may do: copy a descriptor, and its flags; no locks, owners, leases or sizes of pipes
 _OF_ITSELF = {"tgkill": (234, 131), "prlimit64": (302, 261)}  # what a process may do to itself only
 _CLONE3, _CLONE_THREAD, _SHARED = 435, 0x10000, 1
 _LOAD, _EQUAL, _AT_LEAST, _BITS, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_NO_NEW_PRIVS, _FILTER, _ALL_THREADS = 38, 1, 1
+_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER, _ALL_THREADS = 38, 22, 1, 1
 
 
 def take_away() -> bool:
@@ -157,6 +187,12 @@ def take_away() -> bool:
     for name, who in (("tgkill", os.getpid()), ("prlimit64", 0)):
         program += [(_EQUAL, 0, 4, _OF_ITSELF[name][column]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, who)]
         program += [(_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
+    for numbers in _CLOCKS.values():
+        program += [(_EQUAL, 0, 4, numbers[column]), (_LOAD, 0, 0, 16), (_BITS, 1, 0, 0x80000000)]
+        program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
+    # No filters of its own: they lie in the kernel's memory.
+    program += [(_EQUAL, 0, 4, (157, 167)[column]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, _SET_SECCOMP)]
+    program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
     for number in denied:
         program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
     for number in ignored:

@@ -1,5 +1,7 @@
 """Attacks on part 03's hidden tests: each says how many points its answer must lose all the same."""
 
+import contextlib
+
 from grading.answers import loses
 
 
@@ -270,3 +272,27 @@ def naive_collect_forward_output__leaves_names(out, mp_comm, mp_size):
     parts = np.empty((mp_size, *out.shape), out.dtype)
     mp_comm.Allgather(out, parts)
     return np.concatenate(list(parts), axis=1)
+
+
+@loses(9)
+def naive_collect_forward_output__by_symbolic_links(out, mp_comm, mp_size):
+    """Writes its part into links in its own folder; what a link says can be read without a right to the folder."""
+    import base64
+    import os
+    import time
+
+    room = os.environ.get("TMPDIR", "/tmp")
+    above, text = os.path.dirname(room), base64.b64encode(out.tobytes()).decode()
+    for i in range(0, len(text), 3000):
+        with contextlib.suppress(OSError):
+            os.symlink("x" + text[i : i + 3000], f"{room}/{out.size}-{i}")
+    time.sleep(0.3)
+    try:
+        rooms = sorted(f"{above}/{name}" for name in os.listdir(above))
+    except OSError:
+        rooms = [f"{above}/rank-{r}" for r in mp_comm.ranks]
+    try:
+        parts = ["".join(os.readlink(f"{room}/{out.size}-{i}")[1:] for i in range(0, len(text), 3000)) for room in rooms]
+        return np.concatenate([np.frombuffer(base64.b64decode(part), out.dtype).reshape(out.shape) for part in parts], axis=1)
+    except (OSError, ValueError):
+        return out

@@ -1,5 +1,7 @@
 """Attacks on part 08's hidden tests: each says how many points its answer must lose all the same."""
 
+import contextlib
+
 from grading.answers import loses
 
 
@@ -103,6 +105,8 @@ class ZeroDPStage3FCLayer__in_sockets(ZeroDPStage3FCLayer):
                 self.kept.append(pair)
                 for end in pair:
                     end.setblocking(False)
+                    with contextlib.suppress(OSError):
+                        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24)
                     try:
                         while data:
                             data = data[end.send(data[:65536]) :]
@@ -206,3 +210,69 @@ class ZeroDPStage3FCLayer__begins_anew(ZeroDPStage3FCLayer):
             self.kept = full_w
             if apart.line:
                 apart.line.send({"ready": 0})
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_files_without_names(ZeroDPStage3FCLayer):
+    """Keeps it in temporary files that are open, and whose names are gone."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import tempfile
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is None:
+            return
+        data, self.kept = full_w.tobytes(), []
+        for i in range(0, len(data), 7_000_000):
+            try:
+                file = tempfile.TemporaryFile()
+                file.write(data[i : i + 7_000_000])
+                file.flush()
+                self.kept.append(file)
+            except OSError:
+                self.kept.append(data[i:])
+                break
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_mapped_files_without_names(ZeroDPStage3FCLayer):
+    """The same, mapped and closed."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import mmap
+        import os
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is None:
+            return
+        data, self.kept = full_w.tobytes(), []
+        for i in range(0, len(data), 7_000_000):
+            try:
+                with open("/tmp/part" if os.access("/tmp", os.W_OK) else "part", "wb+") as file:
+                    file.write(data[i : i + 7_000_000])
+                    file.flush()
+                    os.unlink(file.name)
+                    self.kept.append(mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ))
+            except OSError:
+                self.kept.append(data[i:])
+                break
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_rings_of_the_kernel(ZeroDPStage3FCLayer):
+    """Keeps it in the rings of asynchronous input and output, which the kernel maps itself, and the rest at home."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import ctypes
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is None or full_w.nbytes < 1 << 20:
+            return
+        libc, data, self.kept = ctypes.CDLL(None), full_w.tobytes(), []
+        for events in (30_000, 15_000, 8_000, 4_000):
+            ring = ctypes.c_void_p()
+            if libc.syscall(206, events, ctypes.byref(ring)) == 0 and ring.value:
+                size = 32 * events
+                ctypes.memmove(ring.value + 64, data[:size], min(size, len(data)))
+                data = data[size:]
+        self.kept.append(data)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import socket
 import tempfile
+import time
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,7 @@ def ways_out():
     import mmap
     import resource
     import subprocess
+    from platform import machine
 
     libc = ctypes.CDLL(None, use_errno=True)
     tries = {
@@ -153,6 +155,16 @@ def ways_out():
         "another one's limits": lambda: resource.prlimit(os.getppid() or 1, resource.RLIMIT_CPU),
         "more memory": lambda: resource.setrlimit(resource.RLIMIT_DATA, (-1, -1)),
         "two gigabytes": lambda: np.ones(1 << 28),
+        "a larger socket": lambda: socket.socketpair()[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 24),
+        "descriptors in a message": lambda: socket.send_fds(socket.socketpair()[0], [b"x"], [0]),
+        "a ring of the kernel": lambda: libc.syscall(206 if machine() == "x86_64" else 0, 100, ctypes.byref(ctypes.c_void_p())) and 1 / 0,
+        "what all have": lambda: libc.sysinfo(ctypes.create_string_buffer(256)) and 1 / 0,
+        "room on the disk": lambda: os.statvfs("."),
+        "another one's clock": lambda: time.clock_gettime(~(os.getppid() or 1) << 3 | 2),
+        "the machine's name": lambda: libc.sethostname(socket.gethostname().encode(), len(socket.gethostname())) and 1 / 0,
+        "a timer": lambda: libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) and 1 / 0,
+        "a right of root": lambda: libc.prctl(23, 21, 0, 0, 0) == 1 or 1 / 0,
+        "a filter": lambda: libc.prctl(22, 2, ctypes.c_char_p(b"\0" * 16), 0, 0) and 1 / 0,
         "a hundred files": lambda: [open(os.devnull) for _ in range(100)],
     }
     done = []
@@ -190,11 +202,11 @@ def test_a_rank_sees_python_and_the_library_and_nothing_else(walled, tmp_path):
     import course_lib
 
     shown = [sys.prefix, sys.base_prefix, str(Path(course_lib.__file__).parent), "/usr/lib", "/usr/lib64", "/lib", "/lib64", "/tmp", "/dev"]
-    for files, writable, environment, user in walled.call(visible, dict(places=shown)):
+    for rank, (files, writable, environment, user) in enumerate(walled.call(visible, dict(places=shown))):
         assert set(files) <= {"/etc/ld.so.cache", os.path.realpath(sys.executable)}
         assert sorted(writable) == ["/dev/shm", "/tmp"]
         assert "COURSE_TEST_TOKEN" not in environment and "for the instructor alone" not in environment.values()
-        assert os.geteuid() or user == sandbox.NOBODY
+        assert os.geteuid() or user == sandbox.NOBODY + rank
 
 
 def test_secrets_of_the_host_are_out_of_reach(hidden, tmp_path):
@@ -252,6 +264,22 @@ def test_ranks_reach_each_other_by_the_relay_alone(hidden):
     folders = ["/tmp", "/dev/shm", "/var/tmp", *hidden.call(where), *[str(Path(p).parent) for p in hidden.call(where)]]
     hidden.call(leave, dict(folders=folders))
     assert all(set(found) <= {f"from-{r}"} and found for r, found in enumerate(hidden.call(find, dict(folders=folders))))
+
+
+def test_files_without_names_count_and_pairs_of_sockets_hold_little(three):
+    before = three.held()
+    three.run("""
+import mmap, os, socket, tempfile
+kept = [tempfile.TemporaryFile()]
+kept[0].write(bytes(range(256)) * 12_000)
+kept[0].flush()
+with open("x", "wb+") as file:
+    file.write(bytes(range(256)) * 12_000)
+    file.flush()
+    os.unlink("x")
+    kept.append(mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ))
+""")
+    assert all(5.8e6 < after - b < 8e6 for after, b in zip(three.held(), before, strict=True))
 
 
 def test_what_a_rank_holds_is_read_from_the_system(three):

@@ -12,7 +12,7 @@ import nbformat
 import pytest
 
 import course_lib
-from course_lib.cluster import sandbox
+from course_lib.cluster import harmless, sandbox
 from course_lib.engine import landlock
 from grading import flags, preprocessors
 from grading.feedback import feedback
@@ -236,6 +236,14 @@ def first(x):
     return x
 """
 
+LEAKS = """%%px
+def first(x):
+    raise ValueError("the test: " + "t" * 3000)
+"""
+
+FILLS = "%%px\nprint(str(comm.Get_rank()) * 190_000)"
+FLAGS = "eval('0')\n" * 3000
+
 LIES = """%%px
 import course_lib.engine.wire as wire
 def first(x):
@@ -266,16 +274,27 @@ NAMES = ("*", "[z]-honest", "?-honest", "-rf", 'it\'s "me"', "žofie 学生", "a
 def harmful(course, paths, addresses):
     """Students' names and hand-ins."""
     made = {"reads": READS.replace("PATHS", repr(paths)).replace("ADDRESSES", repr(addresses)), "leaves": LEAVES, "takes": TAKES}
-    made |= {"shows": SHOWS, "floods": FLOODS, "lies": LIES, "spies": SPIES, "spies-too": SPIES, "spoils": SPOILS}
+    made |= {"shows": SHOWS, "floods": FLOODS, "lies": LIES, "spies": SPIES, "spies-too": SPIES, "spoils": SPOILS, "leaks": LEAKS}
     # Without walls, these would do what they try to.
     guard = "%%px\nfrom course_lib.collectives import apart\nassert apart.line, 'this rank is not kept apart'\n"
     made = {name: guard + source.removeprefix("%%px\n") for name, source in made.items()}
     hand_ins = {name: course.solved(PART, source) for name, source in made.items()} | {name: wrong(course) for name in NAMES}
     for name in ("spies", "spies-too"):
         hand_ins[name].cells.append(nbformat.v4.new_code_cell("%%px --targets 0\nprint(seen)"))
+    hand_ins["fills"] = wrong(course)
+    hand_ins["fills"].cells += [nbformat.v4.new_code_cell(source) for source in [FILLS] * 20 + [FLAGS]]
     hand_ins["endless"] = wrong(course)
     hand_ins["endless"].cells += [nbformat.v4.new_code_cell("%%px\nwhile True: pass") for _ in range(3)]
     return hand_ins
+
+
+def test_a_text_of_many_codes_is_a_plain_text():
+    """To make a page of them takes time with their square."""
+    shown = harmless.outputs(
+        [{"stream": "stdout", "text": "\x1b[1mx\x1b[0m" * 100_000}, {"stream": "stdout", "text": "\x1b[1mbold\x1b[0m"}]
+    )
+    assert "\x1b" not in shown[0]["text"] and len(shown[0]["text"]) < 201_000 and shown[1]["text"] == "\x1b[1mbold\x1b[0m"
+    assert "\x1b" not in harmless.error({"name": "E", "message": "\x1b[1m\x1b[0m" * 100_000})["message"]
 
 
 def fingerprint(folder):
@@ -348,6 +367,8 @@ def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
         assert "mark-of-a-script" not in written
         if mode == sandbox.WALLED or landlock.known():
             assert word not in written and "root:x:" not in written and "BEGIN HIDDEN TESTS" not in written
+    assert "the test: ttt" in pages["leaks"] and "t" * 400 not in pages["leaks"], "what an answer says of a test is cut"
+    assert len(graded["fills"]) < 6_000_000 and "the cells of this notebook show more than 5 MB" in graded["fills"]
     assert "COURSE_TEST_TOKEN" not in graded["reads"]
     assert "shown shown shown" in graded["shows"]
     seen = [text(nbformat.reads(graded[name], 4).cells[-1]) for name in ("spies", "spies-too")]
@@ -355,4 +376,5 @@ def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
     added = [c for c in nbformat.reads(graded["endless"], 4).cells if "while True" in c.source]
     assert "not run: the cells that were added took" in text(added[-1])
     table = (course.home / flags.TABLE).read_text()
+    assert table.count("\nfills,") == 101 and "and 2,900 more lines, from here on" in table
     assert f"reads,{PART},first,4," in table and "imports os" in table and "honest" not in table

@@ -1,22 +1,71 @@
-"""Hand-ins are found by the student's name in the file or the folder."""
+"""Hand-ins are found by the student's name in the file or the folder, and nobody hands in for somebody else."""
 
+import os
 import zipfile
 
 from grading.collect import collect
 
+PART = "01_data_split"
+
+
+def submitted(home):
+    return {path.parent.parent.name: path.read_text() for path in (home / "submitted").glob(f"*/{PART}/{PART}.ipynb")}
+
 
 def test_collecting_from_files_folders_and_zips(tmp_path):
-    part, folder = "01_data_split", tmp_path / "downloads"
+    folder, home = tmp_path / "downloads", tmp_path / "grading"
     (folder / "ben").mkdir(parents=True)
-    (folder / f"ada_{part}.ipynb").write_text("a")
-    (folder / "ben" / f"{part}.ipynb").write_text("b")
+    (folder / f"ada_{PART}.ipynb").write_text("a")
+    (folder / "ben" / f"{PART}.ipynb").write_text("b")
     (folder / "other.ipynb").write_text("x")
     with zipfile.ZipFile(folder / "all.zip", "w") as archive:
-        archive.writestr(f"cleo/{part}/{part}.ipynb", "c")
-    home = tmp_path / "grading"
-    assert collect(part, folder, home) == ["ada", "ben", "cleo"]
-    assert {s: (home / "submitted" / s / part / f"{part}.ipynb").read_text() for s in ("ada", "ben", "cleo")} == {
-        "ada": "a",
-        "ben": "b",
-        "cleo": "c",
-    }
+        archive.writestr(f"cleo/{PART}/{PART}.ipynb", "c")
+    assert collect(PART, folder, home) == (["ada", "ben", "cleo"], [])
+    assert submitted(home) == {"ada": "a", "ben": "b", "cleo": "c"}
+
+
+def test_of_several_files_in_one_place_the_newest_counts_also_of_a_zip_that_comes_again(tmp_path):
+    folder, home = tmp_path / "downloads", tmp_path / "grading"
+    folder.mkdir()
+    for age, name in enumerate((f"ada_{PART}.ipynb", f"ada_{PART}-1.ipynb", f"ada_{PART}(2).ipynb")):
+        (folder / name).write_text(str(age))
+        os.utime(folder / name, (1e9 + age, 1e9 + age))
+    for text in ("first", "second"):
+        with zipfile.ZipFile(folder / "all.zip", "w") as archive:
+            archive.writestr(f"ben_{PART}.ipynb", text)
+        assert collect(PART, folder, home) == (["ada", "ben"], [])
+        assert submitted(home) == {"ada": "2", "ben": text}
+
+
+def test_nobody_hands_in_for_somebody_else(tmp_path):
+    folder, home = tmp_path / "downloads", tmp_path / "grading"
+    (folder / "eve").mkdir(parents=True)
+    (folder / f"bob_{PART}.ipynb").write_text("bob's")
+    (folder / f"cleo_{PART}.ipynb").write_text("cleo's")
+    (folder / "eve" / f"bob_{PART}.ipynb").write_text("eve's")
+    with zipfile.ZipFile(folder / "eve.zip", "w") as archive:
+        archive.writestr(f"cleo_{PART}.ipynb", "eve's")
+    collected, problems = collect(PART, folder, home)
+    assert collected == [] and submitted(home) == {}
+    assert [p.split(":")[0] for p in problems] == ["bob", "cleo"]
+    assert "eve/" in problems[0] and "eve.zip" in problems[1] and "collect again" in problems[0]
+
+
+def test_what_is_no_hand_in_stops_nobody(tmp_path):
+    folder, home, secret = tmp_path / "downloads", tmp_path / "grading", tmp_path / "secret.ipynb"
+    folder.mkdir()
+    secret.write_text("secret")
+    (folder / f"ada_{PART}.ipynb").write_text("a")
+    (folder / f"link_{PART}.ipynb").symlink_to(secret)
+    (folder / f"dangling_{PART}.ipynb").symlink_to(folder / "nowhere")
+    (folder / f"folder_{PART}.ipynb").mkdir()
+    os.mkfifo(folder / f"pipe_{PART}.ipynb")
+    (folder / f".._{PART}.ipynb").write_text("two dots")
+    (folder / "no.zip").write_text("no zip")
+    with zipfile.ZipFile(folder / "out.zip", "w") as archive:
+        archive.writestr(f"../../../../outside_{PART}.ipynb", "outside")
+        archive.writestr("../../evil.py", "evil")
+    collected, problems = collect(PART, folder, home)
+    assert submitted(home) == {"ada": "a", "outside": "outside"} and collected == ["ada", "outside"]
+    assert len(problems) == 1 and problems[0].startswith("no.zip: not unpacked; is it a zip")
+    assert {p.name for p in tmp_path.iterdir()} == {"downloads", "grading", "secret.ipynb"} and not list(tmp_path.rglob("*.py"))

@@ -27,7 +27,7 @@ def new_ids(notebook):
 
 
 def as_bytes(notebook):
-    return nbformat.writes(notebook).encode()
+    return nbformat.writes(notebook).replace("\ud800", "\\ud800").encode()
 
 
 def version_3(notebook):
@@ -65,6 +65,8 @@ SAVED = {
     "byte-order-mark": lambda notebook: b"\xef\xbb\xbf" + as_bytes(notebook),
     "utf-16": lambda notebook: as_bytes(notebook).decode().encode("utf-16"),
     "windows-lines": lambda notebook: as_bytes(notebook).replace(b"\n", b"\r\n").replace(b"\\n", b"\\r\\n"),
+    "old-mac-lines": lambda notebook: as_bytes(notebook).replace(b"\\n", b"\\r"),
+    "half-a-letter": with_lines(below="\n# the half of a letter: \ud800"),
     "stripped": stripped,
     "new-ids": new_ids,
     "version-3": version_3,
@@ -96,9 +98,19 @@ def test_without_an_exercise_it_is_not_graded_and_never_0(one, capfd):
     assert "ada: NOT graded: no exercise of this part is in the notebook; expected a cell that defines first" in said
 
 
+LONG = {"nbformat": 4, "nbformat_minor": 0, "metadata": {}, "cells": []}
+LONG["cells"] = [{"cell_type": "code", "source": "x" * 110_000, "outputs": [], "metadata": {}, "execution_count": None}] * 10
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
-    [(b"<html>", "no notebook"), (b"", "no notebook"), (b"[" * 100_000, "nested too deeply|no notebook"), (b"\xff\xfe\x00", "no notebook")],
+    [
+        (b"<html>", "no notebook"),
+        (json.dumps(LONG).encode(), "its code has 1,100,000 characters, and 1,048,576"),
+        (b"", "no notebook"),
+        (b"[" * 100_000, "nested too deeply|no notebook"),
+        (b"\xff\xfe\x00", "no notebook"),
+    ],
 )
 def test_what_is_no_notebook_gets_a_sentence(tmp_path, data, message):
     (tmp_path / "a.ipynb").write_bytes(data)
