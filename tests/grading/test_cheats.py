@@ -351,7 +351,7 @@ def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
             path.unlink()
     assert points.pop("z-honest") == 10 and {name: p for name, p in points.items() if p} == {}
     assert course.failed == ["[z]-honest"]
-    assert time.monotonic() - began < 300
+    assert time.monotonic() - began < 600  # not a speed test: a hang would take longer
     assert fingerprint(library) == untouched
     left = set(os.listdir(tempfile.gettempdir())) - before
     assert not [name for name in left if name.startswith("course-")], "something was left behind"
