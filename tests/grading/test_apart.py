@@ -139,7 +139,7 @@ def ways_out():
     import subprocess
     from platform import machine
 
-    libc = ctypes.CDLL(None, use_errno=True)
+    libc, rights = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(24)
     tries = {
         "fork": os.fork,
         "a program": lambda: subprocess.run(["/bin/sh", "-c", "true"], check=True),
@@ -163,7 +163,7 @@ def ways_out():
         "another one's clock": lambda: time.clock_gettime(~(os.getppid() or 1) << 3 | 2),
         "the machine's name": lambda: libc.sethostname(socket.gethostname().encode(), len(socket.gethostname())) and 1 / 0,
         "a timer": lambda: libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) and 1 / 0,
-        "a right of root": lambda: libc.prctl(23, 21, 0, 0, 0) == 1 or 1 / 0,
+        "a right of root": lambda: libc.capget(bytes.fromhex("2205082000000000"), rights) or any(rights.raw) or 1 / 0,
         "a filter": lambda: libc.prctl(22, 2, ctypes.c_char_p(b"\0" * 16), 0, 0) and 1 / 0,
         "a hundred files": lambda: [open(os.devnull) for _ in range(100)],
     }
