@@ -12,6 +12,7 @@ from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib.cluster import Ranks, sandbox
+from course_lib.collectives import shm
 from course_lib.ddp import pytorch
 
 # A temporary folder for this process of the run alone, also for the processes that it starts. Those of pytest-xdist's
@@ -23,6 +24,8 @@ atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 # In a job that a shell has put into the background SIGINT is ignored, and the tests that interrupt would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+shm.forget_files()  # where tests are killed, nothing of them is left
 
 # Where there is no sandbox, grading goes without one, and the last line of the report says so.
 if sandbox.problem():

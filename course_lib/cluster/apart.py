@@ -24,6 +24,7 @@ from course_lib.cluster.account import Account
 from course_lib.cluster.place import Place, remove, start
 from course_lib.cluster.relay import ENDED, Relay
 from course_lib.cluster.sandbox import APART, WALLED
+from course_lib.collectives import shm
 
 LOG = 8192  # characters of what a rank writes past Python that are kept
 
@@ -37,6 +38,7 @@ class Apart:
     """
 
     def __init__(self, n: int):
+        shm.forget_files()  # of this process, which has MPI to describe calls
         self.n, self.ready = n, set()
         self._futures: dict[tuple[int, int], Future] = {}
         self._number, self._stopped = 0, threading.Event()

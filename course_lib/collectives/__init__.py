@@ -5,10 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from course_lib.collectives import shm
 from course_lib.collectives.errors import CollectiveError, DeadlockError, MismatchError
 
 if TYPE_CHECKING:
     from course_lib.collectives.communicator import Communicator
+
+shm.make_way()  # before a module of this package starts MPI
 
 __all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError", "init"]
 

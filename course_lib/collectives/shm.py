@@ -1,27 +1,43 @@
 """MPICH's shared memory, without the files that it would leave behind.
 
-MPICH keeps a file in /dev/shm until its processes end in good order. Ranks that are killed leave theirs:
-memory that nobody gives back, under a name that a later job may meet and cannot start with.
+MPICH keeps a file in /dev/shm until its processes end in good order. Those that are killed leave theirs: memory that nobody gives
+back, under a name that a later process may meet. A process that mpiexec has not started names its file by its number; when there is
+one of that name already, MPI ends it, with "Out of memory" and exit code 15.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
-from mpi4py import MPI
+FOLDER, NAME = Path("/dev/shm"), "mpich_shm_"
+LEFT_BEHIND = 600.0  # seconds after which nobody opens a file any more: all ranks of a job do that when they start
 
-PREFIX = "/dev/shm/mpich_shm_"
+
+def make_way() -> None:
+    """Before MPI starts: remove what this user's killed processes have left, and what stands in this process's way."""
+    own = FOLDER / f"{NAME}{os.getpid():x}_0"
+    with contextlib.suppress(OSError):  # only Linux has this folder
+        for file in os.scandir(FOLDER):
+            if file.name.startswith(NAME):
+                with contextlib.suppress(OSError):
+                    about = file.stat(follow_symlinks=False)
+                    old = about.st_uid == os.geteuid() and time.time() - about.st_mtime > LEFT_BEHIND
+                    if old or file.name == own.name:
+                        os.unlink(file)
 
 
 def forget_files() -> None:
     """Remove the names of the shared memory that this process has mapped; the memory itself stays. Collective."""
+    from mpi4py import MPI
+
     MPI.COMM_WORLD.Barrier()  # now every rank has mapped it
     with contextlib.suppress(OSError):  # only Linux has this list
         for line in Path("/proc/self/maps").read_text().splitlines():
             path = line.split(maxsplit=5)[-1]
             # A name that is gone already, "... (deleted)", may by now be another job's.
-            if path.startswith(PREFIX) and not line.endswith(" (deleted)"):
+            if path.startswith(f"{FOLDER}/{NAME}") and not line.endswith(" (deleted)"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)

@@ -27,11 +27,12 @@ def main(rank: int, size: int, descriptor: int) -> None:
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
-    from course_lib.collectives import apart
+    from course_lib.collectives import apart, shm
     from course_lib.engine import handler, landlock, loops, seccomp, wire
 
     # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
     world = importlib.import_module("course_lib.collectives.world")
+    shm.forget_files()  # a rank is killed in the end
     if files := json.loads(os.environ.pop("COURSE_FILES", "{}")):
         landlock.keep_to(**files)
     limit()

@@ -309,3 +309,9 @@ def test_a_relay_survives_what_ranks_send(monkeypatch):
                 ranks.run(nonsense[0] + code + "\nimport time\ntime.sleep(30)", limit=10)
         finally:
             ranks.stop()
+
+
+def test_ranks_leave_no_shared_memory_behind(three):
+    pids = [three._connection.client.rank_process(r).pid for r in range(3)]
+    three.stop()
+    assert not [pid for pid in pids if os.path.exists(f"/dev/shm/mpich_shm_{pid:x}_0")]
