@@ -42,6 +42,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> tuple[list[str], l
         The students; and, in a sentence each, what was left out and why.
     """
     unpacked = home / "downloaded" / part / "extracted"
+    shutil.rmtree(unpacked, ignore_errors=True)  # what lies there is of zips that may be gone
     problems = [problem for archive in sorted(folder.glob("*.zip")) if (problem := _unpack(archive, unpacked / archive.stem))]
     found = students(part, folder)
     for student, paths in students(part, unpacked).items():
@@ -77,10 +78,10 @@ def _unpack(archive: Path, target: Path) -> str | None:
             inside = [info for info in content.infolist() if info.filename.endswith(".ipynb") and not info.is_dir()]
             if len(inside) > MOST or any(info.file_size > LARGEST for info in inside):
                 return f"{archive.name}: not unpacked; expected at most {MOST:,} notebooks of at most {LARGEST >> 20} MB each"
-            shutil.rmtree(target, ignore_errors=True)
             for info in inside:
                 content.extract(info, target)
-    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as error:
+    except Exception as error:  # a file of a stranger: each way of packing has errors of its own
+        shutil.rmtree(target, ignore_errors=True)  # the half of a notebook is none
         return f"{archive.name}: not unpacked; is it a zip, whole and without a password? ({error})"
     return None
 

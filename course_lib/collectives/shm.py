@@ -18,14 +18,14 @@ LEFT_BEHIND = 600.0  # seconds after which nobody opens a file any more: all ran
 
 def make_way() -> None:
     """Before MPI starts: remove what this user's killed processes have left, and what stands in this process's way."""
-    own = FOLDER / f"{NAME}{os.getpid():x}_0"
+    own = f"{NAME}{os.getpid():x}_0"
     with contextlib.suppress(OSError):  # only Linux has this folder
         for file in os.scandir(FOLDER):
             if file.name.startswith(NAME):
                 with contextlib.suppress(OSError):
                     about = file.stat(follow_symlinks=False)
                     old = about.st_uid == os.geteuid() and time.time() - about.st_mtime > LEFT_BEHIND
-                    if old or file.name == own.name:
+                    if old or file.name == own:
                         os.unlink(file)
 
 

@@ -3,6 +3,8 @@
 import os
 import zipfile
 
+import pytest
+
 from grading.collect import collect
 
 PART = "01_data_split"
@@ -35,6 +37,36 @@ def test_of_several_files_in_one_place_the_newest_counts_also_of_a_zip_that_come
             archive.writestr(f"ben_{PART}.ipynb", text)
         assert collect(PART, folder, home) == (["ada", "ben"], [])
         assert submitted(home) == {"ada": "2", "ben": text}
+
+
+def test_a_zip_that_is_gone_is_no_hand_in_any_more(tmp_path):
+    """Nobody could take away what an earlier collecting has unpacked."""
+    folder, home = tmp_path / "downloads", tmp_path / "grading"
+    folder.mkdir()
+    for name, text in (("first.zip", "old"), ("second.zip", "new")):
+        with zipfile.ZipFile(folder / name, "w") as archive:
+            archive.writestr(f"ada_{PART}.ipynb", text)
+        assert collect(PART, folder, home) == (["ada"], [])
+        (folder / name).unlink()
+    assert submitted(home) == {"ada": "new"}
+
+
+@pytest.mark.parametrize("kind", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_that_is_damaged_anywhere_stops_nobody(tmp_path, kind):
+    folder, home = tmp_path / "downloads", tmp_path / "grading"
+    folder.mkdir()
+    (folder / f"ada_{PART}.ipynb").write_text("a")
+    with zipfile.ZipFile(folder / "bad.zip", "w", kind) as archive:
+        archive.writestr(f"ben_{PART}.ipynb", "b" * 5000 + "".join(map(str, range(500))))
+    whole = (folder / "bad.zip").read_bytes()
+    said = 0
+    for place in range(len(whole)):
+        (folder / "bad.zip").write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        collected, problems = collect(PART, folder, home)
+        assert collected == (["ada"] if problems else ["ada", "ben"]) or not problems, "half a notebook was collected"
+        assert "ada" in collected and all(problem.startswith("bad.zip: not unpacked") for problem in problems)
+        said += len(problems)
+    assert said > len(whole) // 2
 
 
 def test_nobody_hands_in_for_somebody_else(tmp_path):
