@@ -23,7 +23,8 @@ from grading.submission import EXTRA, assemble, fingerprint
 CELL_SECONDS = 60  # what a cell of a submission may take
 ADDED_SECONDS = 90  # what all cells that a student added may take together
 SHOWN = 5_000_000  # characters of what all cells may show together
-TOLD_CHARACTERS = 300  # of what the student's code raised in a hidden test: it may hold the test
+TOLD_CHARACTERS = 300  # of what the student's code raised in a hidden test, and as many of each line that led to it: they may hold the test
+TOLD_LINES = 20
 
 # Errors whose text is written for students: see course_lib.check and course_lib.cluster.replies.
 TOLD = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
@@ -102,6 +103,10 @@ def _source(config: Config, resources: dict) -> NotebookNode:
     return nbformat.read(Path(config.CourseDirectory.source_directory) / names["assignment"] / f"{names['notebook']}.ipynb", as_version=4)
 
 
+def _start(text: str) -> str:
+    return text if len(text) <= TOLD_CHARACTERS else f"{text[:TOLD_CHARACTERS]} (the rest is cut)"
+
+
 class HideTests(NbGraderPreprocessor):
     """Put what a hidden test found in the place of its source."""
 
@@ -114,8 +119,9 @@ class HideTests(NbGraderPreprocessor):
         for error in errors:
             told = error.ename in TOLD
             text = error.evalue if told else f"The test ended with {error.ename}. Please tell your instructor."
-            if error.ename == "RanksError" and len(text) > TOLD_CHARACTERS:
-                text, told = f"{text[:TOLD_CHARACTERS]} (the rest is cut)", False
             lines = error.traceback if told else [text]
+            if error.ename == "RanksError":
+                text, lines = _start(text), [_start(line) for line in "\n".join(lines).splitlines()]
+                lines = lines if len(lines) <= TOLD_LINES else [*lines[: TOLD_LINES // 2], "...", *lines[-TOLD_LINES // 2 :]]
             cell.outputs.append(NotebookNode(output_type="error", ename=error.ename, evalue=text, traceback=lines))
         return cell, resources

@@ -38,4 +38,4 @@ def notice() -> str:
     if settings()[sandbox.APART] == sandbox.WALLED:
         return "Each rank runs in a sandbox of its own (bubblewrap): no network, no files, no other processes."
     hidden = "with your rights, but Landlock hides your files from it" if landlock.known() else "as you, with all your files"
-    return f"Without a sandbox, as you said: the students' code runs {hidden}."
+    return f"Without a sandbox, as you said: the students' code runs {hidden}, and ranks can tell each other what nobody counts."

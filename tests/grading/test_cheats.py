@@ -241,6 +241,14 @@ def first(x):
     raise ValueError("the test: " + "t" * 3000)
 """
 
+LEAKS_IN_LINES = """%%px
+import course_lib.engine.handler as handler
+def first(x):
+    lines = ["the test: " + "u" * 3000] * 500
+    handler.describe_error = lambda error: {"name": "E", "message": "m", "place": "", "kind": ["E"], "lines": lines}
+    raise ValueError
+"""
+
 FILLS = "%%px\nprint(str(comm.Get_rank()) * 190_000)"
 FLAGS = "eval('0')\n" * 3000
 
@@ -274,7 +282,16 @@ NAMES = ("*", "[z]-honest", "?-honest", "-rf", 'it\'s "me"', "žofie 学生", "a
 def harmful(course, paths, addresses):
     """Students' names and hand-ins."""
     made = {"reads": READS.replace("PATHS", repr(paths)).replace("ADDRESSES", repr(addresses)), "leaves": LEAVES, "takes": TAKES}
-    made |= {"shows": SHOWS, "floods": FLOODS, "lies": LIES, "spies": SPIES, "spies-too": SPIES, "spoils": SPOILS, "leaks": LEAKS}
+    made |= {
+        "shows": SHOWS,
+        "floods": FLOODS,
+        "lies": LIES,
+        "spies": SPIES,
+        "spies-too": SPIES,
+        "spoils": SPOILS,
+        "leaks": LEAKS,
+        "leaks-in-lines": LEAKS_IN_LINES,
+    }
     # Without walls, these would do what they try to.
     guard = "%%px\nfrom course_lib.collectives import apart\nassert apart.line, 'this rank is not kept apart'\n"
     made = {name: guard + source.removeprefix("%%px\n") for name, source in made.items()}
@@ -368,6 +385,8 @@ def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
         if mode == sandbox.WALLED or landlock.known():
             assert word not in written and "root:x:" not in written and "BEGIN HIDDEN TESTS" not in written
     assert "the test: ttt" in pages["leaks"] and "t" * 400 not in pages["leaks"], "what an answer says of a test is cut"
+    lines = [line for line in pages["leaks-in-lines"].splitlines() if "uuu" in line]
+    assert 0 < len(lines) <= 20 and all("u" * 400 not in line for line in lines)
     assert len(graded["fills"]) < 6_000_000 and "the cells of this notebook show more than 5 MB" in graded["fills"]
     assert "COURSE_TEST_TOKEN" not in graded["reads"]
     assert "shown shown shown" in graded["shows"]
