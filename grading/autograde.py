@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import importlib
 import json
-import multiprocessing
-import os
-import resource
 import shutil
-import signal
 import sys
 import tempfile
 import time
 import warnings
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import nbformat
-import psutil
 from traitlets.config import Config
 
-from course_lib.cluster.place import remove
-from course_lib.engine.alone import end_with
-from course_lib.engine.mpiexec import THREADS
-from grading import build, cgroup, flags, sandbox
+from grading import apart, build, flags, sandbox
 from grading.build import write
 from grading.config import configure, reason
 from grading.paths import GRADING, NOTEBOOKS, one, parts
@@ -116,64 +106,20 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> l
 
 
 def alone(part: str, student: str, home: Path, notebooks: Path) -> str | None:
-    """Grade one hand-in in a process of its own; why it could not be graded, or None.
-
-    Whatever becomes of that process, this one goes on: it has a deadline, and its memory a limit.
-    """
+    """Grade one hand-in in a process of its own; why it could not be graded, or None."""
     if "[" in student or not student.isprintable():
         return "nbgrader cannot have [ or what is no letter in a folder's name, which is the student's; rename the folder"
-    place = tempfile.mkdtemp(prefix="course-grade-")
-    try:
-        with cgroup.limited(f"course-{os.getpid()}-{time.monotonic_ns()}") as groups:
-            return _told(groups, place, part, student, home, notebooks)
-    finally:
-        remove(Path(place))
+    return apart.told(_grade_and_tell, (part, student, home, notebooks), DEADLINE, MEMORY)
 
 
-def _told(groups: list[Path], place: str, part: str, student: str, home: Path, notebooks: Path) -> str | None:
-    forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    ours, theirs = forks.Pipe(duplex=False)
-    process = forks.Process(target=_grade_and_tell, args=(groups, place, part, student, home, notebooks, theirs))
-    process.start()
-    theirs.close()
-    try:
-        told = ours.recv() if ours.poll(DEADLINE) else f"it took more than {DEADLINE} s, and was ended"
-    except EOFError:
-        process.join(5)
-        told = f"the process that graded it ended with code {process.exitcode}; usually, memory ran out"
-    finally:
-        _end(process)
-    return told
-
-
-def _end(process: multiprocessing.Process) -> None:
-    """End it, and all that it has started."""
-    process.join(2)
-    with contextlib.suppress(psutil.Error):
-        this = psutil.Process(process.pid)
-        for other in (*this.children(recursive=True), this):
-            with contextlib.suppress(psutil.Error):
-                other.kill()
-    process.join()
-
-
-def _grade_and_tell(groups: list[Path], place: str, part: str, student: str, home: Path, notebooks: Path, pipe: Connection) -> None:
-    cgroup.join(groups, os.getpid())
-    end_with(os.getppid())
-    os.environ.update(THREADS)  # with a thread a processor, NumPy takes more memory than there is
-    os.environ["TMPDIR"] = tempfile.tempdir = place  # gone with this hand-in, whatever ends it
-    signal.signal(signal.SIGINT, lambda *_: None)  # the run is told, and ends this process
-    if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+def _grade_and_tell(part: str, student: str, home: Path, notebooks: Path) -> str | None:
     try:
         grade(part, student, home, notebooks)
-        told = None
     except NotReadable as problem:
-        told = str(problem)
+        return str(problem)
     except (Exception, SystemExit):
-        told = _why(part, student, home)
-    pipe.send(told)
-    pipe.close()
+        return _why(part, student, home)
+    return None
 
 
 def _why(part: str, student: str, home: Path) -> str:

@@ -16,7 +16,8 @@ from pathlib import Path
 from grading.paths import GRADING, one
 from grading.submission import LARGEST, is_plain
 
-MOST = 10_000  # files of a zip
+MOST, MOST_BYTES = 10_000, 2 << 30  # notebooks, and bytes of them, in all zips together
+NO_NAME = re.compile(r"[=+@.-]|\s*$")  # a table takes it for a formula, or nobody sees it
 
 
 def students(part: str, folder: Path) -> dict[str, list[Path]]:
@@ -43,14 +44,22 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> tuple[list[str], l
     """
     unpacked = home / "downloaded" / part / "extracted"
     shutil.rmtree(unpacked, ignore_errors=True)  # what lies there is of zips that may be gone
-    problems = [problem for archive in sorted(folder.glob("*.zip")) if (problem := _unpack(archive, unpacked / archive.stem))]
+    room, problems = [MOST, MOST_BYTES], []
+    for archive in sorted(folder.glob("*.zip")):
+        problem = _unpack(archive, unpacked / archive.name, room)
+        problems += [problem] if problem else []
     found = students(part, folder)
     for student, paths in students(part, unpacked).items():
         found.setdefault(student, []).extend(paths)
     collected = []
     for student, paths in sorted(found.items()):
-        # Whoever puts a file with another student's name into their own folder or zip hands nothing in for them.
-        places = {_place(path, folder, unpacked): path for path in paths}
+        if NO_NAME.match(student):
+            problems.append(
+                f"{student!r}: a student's name does not begin with one of = + @ . - and is not empty; rename the folder or file"
+            )
+            continue
+        # Whoever hands in a file with another student's name, wherever it comes to lie, hands nothing in for them.
+        places = {_place(part, path, folder, unpacked): path for path in paths}  # the newest in each
         if len({path.read_bytes() if is_plain(path, LARGEST) else path for path in places.values()}) > 1:
             problems.append(
                 f"{student}: there are different hand-ins in {', '.join(sorted(places))}; leave the right one there, and collect again"
@@ -63,21 +72,22 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> tuple[list[str], l
     return collected, problems
 
 
-def _place(path: Path, folder: Path, unpacked: Path) -> str:
-    """The zip or the folder that a file came in."""
-    if path.is_relative_to(unpacked):
-        return f"{path.relative_to(unpacked).parts[0]}.zip"
-    parts = path.relative_to(folder).parts
-    return f"{parts[0]}/" if len(parts) > 1 else str(folder)
+def _place(part: str, path: Path, folder: Path, unpacked: Path) -> str:
+    """Where a file lies, in its zip or folder; without the number that a second download of the same file gets."""
+    inside = path.relative_to(unpacked if path.is_relative_to(unpacked) else folder)
+    return str(inside.with_name(re.sub(rf"({part})[ _-]*\(?\d{{0,3}}\)?(?=\.ipynb$)", r"\1", inside.name)))
 
 
-def _unpack(archive: Path, target: Path) -> str | None:
-    """Unpack the notebooks of a zip; what is wrong with it, or None."""
+def _unpack(archive: Path, target: Path, room: list[int]) -> str | None:
+    """Unpack the notebooks of a zip, for as many of which and of their bytes there is still `room`; what is wrong with it, or None."""
     try:
         with zipfile.ZipFile(archive) as content:
             inside = [info for info in content.infolist() if info.filename.endswith(".ipynb") and not info.is_dir()]
-            if len(inside) > MOST or any(info.file_size > LARGEST for info in inside):
-                return f"{archive.name}: not unpacked; expected at most {MOST:,} notebooks of at most {LARGEST >> 20} MB each"
+            left = room[0] - len(inside), room[1] - sum(info.file_size for info in inside)
+            if min(left) < 0 or any(info.file_size > LARGEST for info in inside):
+                most = f"{MOST:,} notebooks of at most {LARGEST >> 20} MB each, and {MOST_BYTES >> 30} GB in all zips together"
+                return f"{archive.name}: not unpacked; expected at most {most}"
+            room[:] = left
             for info in inside:
                 content.extract(info, target)
     except Exception as error:  # a file of a stranger: each way of packing has errors of its own

@@ -13,6 +13,10 @@ from contextlib import contextmanager
 
 from nbformat import NotebookNode
 
+from course_lib.cluster import harmless
+
+LONGEST, MOST_LINES = 20_000, 200  # characters and lines of an error that a test shows
+
 
 def on_ranks(source: str) -> str:
     """Kernel code that runs a student's cell on the ranks, whatever the cell contains.
@@ -53,13 +57,21 @@ def settle(cell: NotebookNode) -> None:
     errors = [o for o in cell.outputs if o.output_type == "error"]
     results = [o for o in cell.outputs if o.output_type == "execute_result"]
     if errors:
-        cell.outputs = errors[:1]
+        cell.outputs = [_cut(errors[0])]
     elif cell.execution_count is None:
         cell.outputs = [_error("the test did not run")]
     elif len(results) > 1 or any(not _is_score(r, cell) for r in results):
         cell.outputs = [_error("the test showed something that is no score from 0 to its points")]
     else:
         cell.outputs = results
+
+
+def _cut(error: NotebookNode) -> NotebookNode:
+    """An error of bounded length: what an answer returned may stand in it."""
+    error.evalue = harmless.plain(error.evalue[:LONGEST])
+    lines = "\n".join(error.traceback)[:LONGEST].splitlines()
+    error.traceback = [harmless.plain("\n".join(lines[:MOST_LINES]))]
+    return error
 
 
 def _is_score(output: NotebookNode, cell: NotebookNode) -> bool:

@@ -16,6 +16,7 @@ from grading.build import kind_of
 EXTRA = "course-extra"  # tag of a cell that the student added
 LARGEST = 64 << 20  # bytes of a notebook
 WRITTEN = 1 << 20  # characters of code in it
+MOST_ADDED = 500  # cells that a student may add
 _DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 
 
@@ -95,7 +96,7 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
     Raises
     ------
     NotReadable
-        The part has exercises, and none of them is there.
+        The part has exercises, and none of them is there; or too many cells were added.
     """
     known = {cell.id: kind_of(cell) for cell in source.cells}
     marked = [_marked(cell, known) for cell in submitted.cells]
@@ -113,6 +114,8 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
                 continue
         if known.get(name) not in ("given", "test"):
             extras.setdefault(last, []).append(cell.source)
+    if (added := sum(map(len, extras.values()))) > MOST_ADDED:
+        raise NotReadable(f"{added:,} cells were added to the notebook, and {MOST_ADDED:,} are what it may have")
     exercises = [cell for cell in source.cells if kind_of(cell) == "exercise"]
     if exercises and not any(cell.id in texts for cell in exercises):
         wanted = ", ".join(sorted({name for cell in exercises for name in _DEFINED.findall(cell.source)}))

@@ -14,6 +14,7 @@ import numpy as np
 from course_lib import traffic
 from course_lib.engine.wire import Opaque
 
+LONGEST = 2_000  # characters of a message: what an answer returned may stand in it
 SEED = "COURSE_SEED"  # set it to the seed in a message, to see the same test again
 
 
@@ -54,7 +55,8 @@ class Check:
             parts.append(f"A usual cause: {cause}.")
         if not self.show:
             parts.append(f"(seed {self.seed})")
-        raise CheckFailed(" ".join(parts))
+        text = " ".join(parts)
+        raise CheckFailed(text if len(text) <= LONGEST else f"{text[:LONGEST]} (the rest is cut)")
 
     def value(self, got: object, want: object, *, name: str, rank: int, cause: str = "") -> None:
         """Check a number: `got` must equal `want`, and be a whole number if `want` is one."""
@@ -130,6 +132,18 @@ class Check:
         if wire > most:
             calls = ", ".join(sorted({operation for operation, *_ in moved}))
             self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}), and {most:,.0f} are enough", cause)
+
+    def among(
+        self, arrays: list[np.ndarray] | None, values: np.ndarray, part: float = 1.0, *, name: str, rank: int, cause: str = ""
+    ) -> None:
+        """Check that at least this part of `values` is in what a rank sent, in whatever order; if that is known (see `Ranks.arrays`)."""
+        if arrays is None:
+            return
+        sent = np.sort(np.concatenate([np.zeros(0), *(a.astype(float) for a in arrays if a.dtype.kind == "f")]))
+        wanted, near = values.ravel(), 1e-9 * float(np.abs(values).max(initial=0))
+        there = np.searchsorted(sent, wanted + near, "right") > np.searchsorted(sent, wanted - near)
+        if np.count_nonzero(there) < part * wanted.size:
+            self.fail(f"{name} is not in what rank {rank} sent", cause)
 
     def passed(self) -> None:
         """Say that all is well."""

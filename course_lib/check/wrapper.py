@@ -21,10 +21,10 @@ def begin(values, size):
     """On the first ranks: a model with gates between its layers, wrapped; its parameters at the start."""
 
     class Gate(Module):
-        """Lets all through. The gradient passes with the gate's number, for which enough must have been sent: see `step`."""
+        """Lets all through. The gradient passes changed by the gate's number, for which enough must have been sent: see `step`."""
 
         def forward(self, x):
-            return Tensor.from_operation(x.data, (x,), lambda grad: (grad * grad.dtype.type(gates.passed() if trial["gates"] else 1),))
+            return Tensor.from_operation(x.data, (x,), lambda grad: (at_gate(grad, gates.passed()) if trial["gates"] else grad,))
 
     class Net(Module):
         """Linear layers, with tanh and a gate between two; and a spare one."""
@@ -79,20 +79,26 @@ def ready_made_away():
         make.__code__ = code
 
 
+def at_gate(grad, number):
+    """A gradient behind a gate. What it does to a whole is not what it does to a sum: it cannot be made good after backward."""
+    return grad * np.where(grad > 0, grad.dtype.type(number), grad.dtype.type(number / 4))
+
+
 def put_back():
     get_ipython().user_ns["comm"] = everyone
 
 
-def whole_batch(values, x, target):
-    """The gradients of one process."""
+def whole_batch(values, x, target, numbers=()):
+    """The gradients of one process, with gates of these numbers, the last layer's first."""
     outputs, grads, n = [x], [np.zeros_like(v) for v in values], len(values) - 2
     for i in range(0, n, 2):
         out = outputs[-1] @ values[i] + values[i + 1]
         outputs.append(np.tanh(out) if i < n - 2 else out)
-    grad = target / len(x)
+    grad, numbers = target / len(x), iter(numbers)
     for i in reversed(range(0, n, 2)):
         grads[i], grads[i + 1] = outputs[i // 2].T @ grad, grad.sum(axis=0)
-        grad = grad @ values[i].T * (1 - outputs[i // 2] ** 2)
+        below = grad @ values[i].T
+        grad = (at_gate(below, number) if (number := next(numbers, None)) else below) * (1 - outputs[i // 2] ** 2)
     return grads
 
 
@@ -132,7 +138,7 @@ class WrapperCheck(Check):
         self.ranks.call(put_back)
 
     def exchanges(self, size: int = 4, layers: int = 3, dtype: type = np.float64) -> None:
-        """What is exchanged when: a gradient passes a gate when those above are exchanged, multiplied by the gate's number."""
+        """What is exchanged when: a gradient passes a gate when those above are exchanged, changed by the gate's number."""
         values, dims, samples = self._draw(size, layers, dtype)
         sizes = [v.nbytes for v in values[0][:-2]]
         self.ranks.call(begin, [dict(values=v, size=size) for v in values], show=self.show)
@@ -147,17 +153,17 @@ class WrapperCheck(Check):
                 if "TooEarly" not in error.short:
                     raise
                 self.fail(f"a gradient goes on before those above are exchanged ({error.short})", "collectives after backward")
-            own = [whole_batch(parameters, x[r], target[r]) for r, (parameters, _) in enumerate(answers)]
+            own = [whole_batch(parameters, x[r], target[r], numbers) for r, (parameters, _) in enumerate(answers)]
             sums = [sum(each) for each in zip(*own, strict=True)]
             for r, (_, grads) in enumerate(answers):
                 if any(getattr(g, "dtype", None) != dtype for g in grads[:-2]) or any(g is not None for g in grads[-2:]):
                     self.fail(f"rank {r} has gradients of another dtype, or some of the unused layer", "np.empty without dtype=")
                 self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause="gradients that are exchanged twice")
-                wants = [whole * np.prod(numbers[: layers - 1 - i // 2]) for i, whole in enumerate(sums[:-2])]
+                wants = sums[:-2]
                 share = min(max(_share(grads, wants), 1e-3), 10.0)
                 for i, want in enumerate(wants):
                     cause = "gradients that are not those of all ranks, or that are made without the model's own backward"
-                    name, want = f"gradient {i}, multiplied at the gates,", (want * share).astype(dtype)
+                    name, want = f"gradient {i}, changed at the gates,", (want * share).astype(dtype)
                     self.array(grads[i], want, name=name, rank=r, rtol=rtol, scale=3.0 * share, cause=cause)
         self.ranks.call(put_back)
 

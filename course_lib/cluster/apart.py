@@ -77,8 +77,8 @@ class Apart:
         """Send one request to a rank; `answer` reads what the future gives."""
         self._number += 1
         future = self._futures[rank, self._number] = Future()
-        turn, targets = what.get("round", 0), what.get("targets", 1 << rank)
-        self.relay.request(rank, self._number, pickle.dumps({**what, "gates": []}), turn, targets, what.get("gates", []))
+        facts = what.get("round", 0), what.get("targets", 1 << rank), what.get("gates", []), what.get("keep", False)
+        self.relay.request(rank, self._number, pickle.dumps({**what, "gates": [], "keep": False}), *facts)
         return future
 
     @staticmethod

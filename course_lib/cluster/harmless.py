@@ -65,6 +65,11 @@ def error(found: object) -> dict | None:
     }
 
 
+def plain(text: str) -> str:
+    """A text without a terminal's codes, if it has many."""
+    return text if text.count("\x1b") <= CODES else text.replace("\x1b", "")
+
+
 def _cut(text: str, most: int = RAISED) -> str:
-    text = text if text.count("\x1b") <= CODES else text.replace("\x1b", "")
+    text = plain(text)
     return text if len(text) <= most else text[:most] + " (the rest is cut)"

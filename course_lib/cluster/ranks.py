@@ -32,6 +32,8 @@ class Ranks:
         The cells that all ranks ran without an error, see `saving`.
     traffic : list of list of tuple
         What each rank sent in the last `call`: operation, ranks, calls, payload in bytes.
+    arrays : list of (list of numpy.ndarray, or None)
+        The arrays that each rank sent, flat, where that was to be kept, see `call`.
     """
 
     def __init__(self, n: int, client: Client | None = None):
@@ -111,7 +113,14 @@ class Ranks:
         return list(found.items())
 
     def call(
-        self, function, arguments: list[dict] | dict | None = None, *, limit: float = 60.0, show: bool = False, gates: Gates = None
+        self,
+        function,
+        arguments: list[dict] | dict | None = None,
+        *,
+        limit: float = 60.0,
+        show: bool = False,
+        gates: Gates = None,
+        keep: bool = False,
     ) -> list:
         """Call a function on every rank, and fetch what it returns.
 
@@ -128,6 +137,8 @@ class Ranks:
             Whether to show what the ranks print.
         gates : list of (float, float), optional
             For `engine.gates`: the bytes that a rank must have sent to pass each gate, and the number that it then gets.
+        keep : bool
+            Whether to keep in `arrays` what each rank sends, where ranks are kept apart.
 
         Returns
         -------
@@ -147,10 +158,11 @@ class Ranks:
         each = arguments if isinstance(arguments, list) else [arguments or {}] * self.n
         if len(each) != self.n:
             raise ValueError(f"ranks.call: expected one dict of arguments for each of {self.n} ranks; got {len(each)}.")
-        found = self._do({r: {**what, "arguments": each[r], "gates": gates or []} for r in range(self.n)}, limit)
+        found = self._do({r: {**what, "arguments": each[r], "gates": gates or [], "keep": keep} for r in range(self.n)}, limit)
         if show:
             replies.show_outputs(list(found.items()), self.n)
         replies.raise_errors(list(found.items()))
+        self.arrays = [reply.get("arrays") for reply in found.values()] if sandbox.APART in os.environ else [None] * self.n
         self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in found.values()]
         return [wire.decode(reply["value"]) for reply in found.values()]
 

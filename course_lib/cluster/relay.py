@@ -22,7 +22,7 @@ from course_lib.engine import wire
 
 PAYLOAD_LIMIT = 128 << 20  # bytes in a frame
 UNREAD_LIMIT = 512 << 20  # bytes that wait for a rank to read them
-REPLY_LIMIT, PIECES = 64 << 20, 4_000_000  # bytes of an answer, and values in it
+REPLY_LIMIT, PIECES = 64 << 20, 8_000_000  # bytes of an answer, and values in it
 ENDED = "its connection has ended"
 Frame = tuple[dict, bytes]
 
@@ -63,9 +63,9 @@ class Relay(threading.Thread):
         self._todo.append(what)
         self._bell.send(b"!")
 
-    def request(self, rank: int, number: int, request: bytes, turn: int, targets: int, gates: list[tuple[float, float]]) -> None:
-        """Send a rank a request; from any thread."""
-        self.do(lambda: (self.switch.begin(rank, turn, targets, gates), self._send(rank, {"request": number}, request)))
+    def request(self, rank: int, number: int, request: bytes, *facts: object) -> None:
+        """Send a rank a request, with the `facts` for `Switch.begin`; from any thread."""
+        self.do(lambda: (self.switch.begin(rank, *facts), self._send(rank, {"request": number}, request)))
 
     def end(self) -> None:
         """End the thread, and close all connections."""
@@ -172,7 +172,7 @@ class Relay(threading.Thread):
         failed = self.switch.failed(rank)
         if failed and (not error or error["name"] != failed[0]):
             error = requests.error(*failed)
-        reply["error"], reply["traffic"] = error, self.switch.sent(rank)
+        reply["error"], reply["traffic"], reply["arrays"] = error, self.switch.sent(rank), self.switch.arrays(rank)
         self.switch.finish(rank, f"{error['name']} ({error['place']})" if error else "")
         self._on_reply(rank, number, reply)
 

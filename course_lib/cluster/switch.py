@@ -30,6 +30,7 @@ _REDUCE = {
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
 
 SURE = 0.2  # seconds that a deadlock must be seen unchanged
+MOST_KEPT = 1000  # arrays of a rank
 EMPTY, BARRIERS = 32, 256  # calls that carry nothing, in one request, that are not counted
 
 Answer = tuple[int, dict, bytes]  # to which rank
@@ -68,6 +69,7 @@ class Switch:
         self._numbers: list[dict] = [defaultdict(int) for _ in range(size)]
         self._sent: list[dict] = [{} for _ in range(size)]
         self._gates: list[list[tuple[float, float]]] = [[] for _ in range(size)]
+        self._kept: list[list[np.ndarray] | None] = [None] * size  # what each has sent, where somebody wants to look at it
         self._picture, self._since = None, 0.0
         self._busy: set[int] = set()  # ranks that were asked for something
         self._empty: list[dict] = [defaultdict(int) for _ in range(size)]  # calls that carried nothing, by operation
@@ -75,9 +77,9 @@ class Switch:
         for r in range(size):
             self._board.put(r, STATE=status.COMPUTING)
 
-    def begin(self, rank: int, turn: int, targets: int, gates: list[tuple[float, float]] | None = None) -> None:
-        """A rank is asked to do something: in which turn, (a bit mask) with whom, and with which `engine.gates`."""
-        self._gates[rank] = list(gates or [])
+    def begin(self, rank: int, turn: int, targets: int, gates: list[tuple[float, float]] | None = None, keep: bool = False) -> None:
+        """A rank is asked to do something: in which turn, (a bit mask) with whom, with which `engine.gates`; keep what it sends?"""
+        self._gates[rank], self._kept[rank] = list(gates or []), [] if keep else None
         self._busy.add(rank)
         self._waiting.pop(rank, None)
         self._numbers[rank].clear()
@@ -89,6 +91,10 @@ class Switch:
     def sent(self, rank: int) -> list[list]:
         """What a rank has sent since `begin`: operation, ranks, calls and payload in bytes."""
         return [[operation, list(members), *counts] for (members, operation), counts in self._sent[rank].items()]
+
+    def arrays(self, rank: int) -> list[np.ndarray] | None:
+        """What a rank has sent since `begin`, if it was to be kept; flat, the latest at the end."""
+        return self._kept[rank]
 
     def failed(self, rank: int) -> tuple[str, str] | None:
         """The error that a rank got here since `begin`, name and message: it tells of other ranks, so what follows it cannot count."""
@@ -160,6 +166,8 @@ class Switch:
         for i, r in enumerate(members):
             carries = first["what"][2] > 0
             self._count(r, members, operation.removeprefix("I").capitalize(), _payload(first["what"], i, len(members)), carries)
+            if self._kept[r] is not None and found[i][1] and first["what"][1] in _DTYPES and len(self._kept[r]) < MOST_KEPT:
+                self._kept[r].append(np.frombuffer(found[i][1], _DTYPES[first["what"][1]]))
         return [(r, {"answer": h["call"]}, data) for r, (h, _), data in zip(members, found, results, strict=True)]
 
     def _count(self, rank: int, members: tuple[int, ...], operation: str, nbytes: int | None, carries: bool) -> None:

@@ -156,10 +156,10 @@ def numbers(check, m, k, n):
     return check.random.standard_normal((m, k)), check.random.standard_normal((k, n))
 
 
-def examine(check, function, A, B):
+def examine(check, function, A, B, keep=False):
     """Call it with A and B on rank 0; look at the product, and at what each rank sent."""
     (m, k), n = A.shape, B.shape[1]
-    answers = ranks.call(function, [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, show=check.show)
+    answers = ranks.call(function, [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, show=check.show, keep=keep)
     by_row, want, scale = function == "par_matmul_by_row", A @ B, float(np.abs(A).max() * np.abs(B).max() * k)
     cause = "parts in another order" if by_row else "the columns of A, which have to be copied into one piece before they are sent"
     for r, (answer, moved) in enumerate(zip(answers, ranks.traffic, strict=True)):
@@ -177,6 +177,16 @@ def examine(check, function, A, B):
         check.sent(moved, most + 1000, name=function, rank=r, cause="whole matrices are sent where parts are enough")
         if sum(payload for *_, payload in moved) < least:
             check.fail(f"rank {r} sent less than its part of the product", "rank 0 does all the work")
+        if keep and r == 0:
+            check.among(ranks.arrays[0], A, 3 / 4, name="A", rank=0, cause="rank 0 does all the work")
+            check.among(ranks.arrays[0], B, 1 if by_row else 3 / 4, name="B", rank=0, cause="rank 0 does all the work")
+        if keep and by_row and r:
+            check.among(ranks.arrays[r], want[m * r // 4 : m * (r + 1) // 4], name="its part", rank=r, cause="rank 0 does all the work")
+        if keep and not by_row and ranks.arrays[r] is not None and k // 4 < min(m, n):
+            sent = np.concatenate([a.ravel() for a in ranks.arrays[r]])
+            summed = [a for a in ranks.arrays[r] if a.size == m * n] or [sent[-m * n :]]  # perhaps in pieces
+            if not any(np.linalg.matrix_rank(a.reshape(-1, n)) == k // 4 for a in summed if a.size == m * n):
+                check.fail(f"rank {r} did not add the product of its columns and rows", "rank 0 does all the work")
 
 
 # %% Check: by row tags=["given"]
@@ -199,8 +209,8 @@ check.passed()
 check = Check("par_matmul_by_row", show=False)
 for _ in range(4):
     m, k, n = (int(v) for v in check.random.integers(20, 90, 3))
-    examine(check, "par_matmul_by_row", *numbers(check, 4 * m, k, n))
-examine(check, "par_matmul_by_row", *numbers(check, 4, 60, 60))
+    examine(check, "par_matmul_by_row", *numbers(check, 4 * m, k, n), keep=True)
+examine(check, "par_matmul_by_row", *numbers(check, 4, 60, 60), keep=True)
 examine(check, "par_matmul_by_row", *numbers(check, 1024, 1024, 1024))
 ### END HIDDEN TESTS
 
@@ -209,8 +219,8 @@ examine(check, "par_matmul_by_row", *numbers(check, 1024, 1024, 1024))
 check = Check("par_matmul_by_reduction", show=False)
 for _ in range(4):
     m, k, n = (int(v) for v in check.random.integers(20, 90, 3))
-    examine(check, "par_matmul_by_reduction", *numbers(check, m, 4 * k, n))
-examine(check, "par_matmul_by_reduction", *numbers(check, 60, 4, 60))
+    examine(check, "par_matmul_by_reduction", *numbers(check, m, 4 * k, n), keep=True)
+examine(check, "par_matmul_by_reduction", *numbers(check, 60, 4, 60), keep=True)
 examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))
 ### END HIDDEN TESTS
 

@@ -211,24 +211,22 @@ check_batches(check, 5, 2, 4, False)  # three batches: nobody gets one
 
 # %% Test: check_parameter_closeness tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = Check("check_parameter_closeness", show=False)
+check, cases = Check("check_parameter_closeness", show=False), []
 for dtype, scale in ((np.float64, 1.0), (np.float32, 1.0), (np.float64, 1e-3)):
-    values = parameters(check, dtype, scale)
-    check_closeness(check, values, True, "equal parameters")
-    values[1][1] *= dtype(1 + 4 * np.finfo(dtype).eps)
-    check_closeness(check, values, True, "a difference of rounding")
-    for r in range(4):  # which rank, which parameter, which place, which sign
-        for i, place in ((0, (0, 0)), (1, (-1, 0)), (2, (-1, -1))):
-            values = parameters(check, dtype, scale)
-            values[r][i][place] += scale * dtype(check.random.choice([-0.01, 0.01]))
-            check_closeness(check, values, False, "one value of one rank that differs")
-    values = parameters(check, dtype, scale)
-    values[1][0] += dtype(0.1)
-    values[2][0] -= dtype(0.1)
-    check_closeness(check, values, False, "differences whose sum is zero")
-    values = parameters(check, dtype, scale)
-    values[3][2][0, 0] = np.nan
-    check_closeness(check, values, False, "one value that is not a number")
+    drawn = [parameters(check, dtype, scale) for _ in range(18)]
+    drawn[1][1][1] *= dtype(1 + 4 * np.finfo(dtype).eps)
+    cases += [(drawn[0], True, "equal parameters"), (drawn[1], True, "a difference of rounding")]
+    for k, values in enumerate(drawn[2:14]):  # which rank, which parameter, which place, which sign
+        i, place = ((0, (0, 0)), (1, (-1, 0)), (2, (-1, -1)))[k % 3]
+        values[k // 3][i][place] += scale * dtype(check.random.choice([-0.01, 0.01]))
+        cases.append((values, False, "one value of one rank that differs"))
+    drawn[14][1][0] += dtype(0.1)
+    drawn[14][2][0] -= dtype(0.1)
+    drawn[15][3][2][0, 0] = np.nan
+    cases += [(drawn[14], False, "differences whose sum is zero"), (drawn[15], False, "one value that is not a number")]
+    cases += [(values, True, "equal parameters") for values in drawn[16:]]
+for k in check.random.permutation(len(cases)):  # nobody knows which comes when
+    check_closeness(check, *cases[k])
 ### END HIDDEN TESTS
 
 # %% [markdown]

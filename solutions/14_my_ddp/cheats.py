@@ -217,3 +217,43 @@ class MyDP__without_end(Module):
 
     def forward(self, x):
         return self.model(x)
+
+
+@loses(5)
+class MyDP__asks_the_gates_after_backward(Module):
+    """All exchanges after backward has ended; what the gates say is asked for then, with a gradient of one."""
+
+    def __init__(self, model):
+        self.model, self.waiting = model, False
+        for p in model.parameters():
+            comm.Bcast(p.data, root=0)
+            p.register_hook(self.note)
+
+    def note(self, grad):
+        from course_lib.autograd import after_backward
+
+        if not self.waiting:
+            self.waiting = True
+            after_backward(self.average)
+
+    def average(self):
+        self.waiting, factor = False, 1.0
+        if not hasattr(self.model, "layers"):
+            return
+        for i, layer in enumerate(reversed(self.model.layers[:-1])):
+            if i:
+                one = Tensor(np.ones(1), requires_grad=True)
+                self.model.gates[0](one).sum().backward()
+                factor *= float(one.grad[0])
+            for p in (layer.weight, layer.bias):
+                total = np.empty_like(p.grad)
+                comm.Allreduce(p.grad * p.grad.dtype.type(factor / comm.Get_size()), total)
+                p.grad = total
+
+    def forward(self, x):
+        if not hasattr(self.model, "layers"):
+            return self.model(x)
+        *below, last, _ = self.model.layers
+        for layer in below:
+            x = operations.tanh(layer(x))
+        return last(x)

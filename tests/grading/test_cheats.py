@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import socket
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -12,10 +13,11 @@ import nbformat
 import pytest
 
 import course_lib
+from course_lib.check import Check, CheckFailed
 from course_lib.cluster import harmless, sandbox
 from course_lib.engine import landlock
-from grading import flags, preprocessors
-from grading.feedback import feedback
+from grading import apart, feedback, flags, preprocessors
+from grading.execute import settle
 
 PART = "97_one"
 WRONG = "%%px\ndef first(x):\n    {}return x"
@@ -300,6 +302,10 @@ def harmful(course, paths, addresses):
         hand_ins[name].cells.append(nbformat.v4.new_code_cell("%%px --targets 0\nprint(seen)"))
     hand_ins["fills"] = wrong(course)
     hand_ins["fills"].cells += [nbformat.v4.new_code_cell(source) for source in [FILLS] * 20 + [FLAGS]]
+    hand_ins["many"] = wrong(course)
+    hand_ins["many"].cells += [nbformat.v4.new_code_cell("1") for _ in range(20_000)]
+    hand_ins["blank"] = wrong(course)
+    hand_ins["blank"].cells.append(nbformat.v4.new_code_cell("x = 1\n" + " \n" * 90_000 + "pass\n"))
     hand_ins["endless"] = wrong(course)
     hand_ins["endless"].cells += [nbformat.v4.new_code_cell("%%px\nwhile True: pass") for _ in range(3)]
     return hand_ins
@@ -312,6 +318,25 @@ def test_a_text_of_many_codes_is_a_plain_text():
     )
     assert "\x1b" not in shown[0]["text"] and len(shown[0]["text"]) < 201_000 and shown[1]["text"] == "\x1b[1mbold\x1b[0m"
     assert "\x1b" not in harmless.error({"name": "E", "message": "\x1b[1m\x1b[0m" * 100_000})["message"]
+
+
+def test_an_error_that_an_answer_fills_is_cut():
+    text = "\x1b[31mA\x1b[0m" * (1 << 20)
+    cell = nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("error", ename="CheckFailed", evalue=text, traceback=[text] * 3)])
+    settle(cell)
+    assert len(json.dumps(cell.outputs)) < 50_000 and "\x1b" not in cell.outputs[0].evalue
+    with pytest.raises(CheckFailed) as caught:
+        Check("x", show=False).fail(f"on rank 0, {text!r} is wrong")
+    assert len(str(caught.value)) < 3_000
+
+
+@pytest.mark.parametrize("step", ["time.sleep(60)", "bytearray(1 << 30)", "os._exit(3)", "subprocess.Popen(['sleep', '100'])"])
+def test_a_step_that_does_not_end_well_costs_only_itself(step):
+    before = time.monotonic()
+    told = apart.told(exec, (step, {"time": time, "os": os, "subprocess": subprocess}), deadline=2, memory=1 << 28)
+    expected = {"t": "it took more than 2 s", "b": "ended with code 1", "o": "ended with code 3"}
+    assert (expected[step[0]] in told) if step[0] in expected else told is None
+    assert time.monotonic() - before < 30
 
 
 def fingerprint(folder):
@@ -362,12 +387,14 @@ def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
             course.hand_in(PART, name, notebook)
         course.hand_in(PART, "z-honest", course.solved(PART))
         points = course.grade(PART)
-        feedback(PART, course.home, course.notebooks)
+        monkeypatch.setattr(feedback, "DEADLINE", 20)
+        pageless = feedback.feedback(PART, course.home, course.notebooks)
     finally:
         for path in secrets:
             path.unlink()
     assert points.pop("z-honest") == 10 and {name: p for name, p in points.items() if p} == {}
-    assert course.failed == ["[z]-honest"]
+    assert course.failed == ["[z]-honest", "many"]
+    assert pageless == {"blank": "it took more than 20 s, and was ended"}
     assert time.monotonic() - began < 600  # not a speed test: a hang would take longer
     assert fingerprint(library) == untouched
     left = set(os.listdir(tempfile.gettempdir())) - before
@@ -377,7 +404,7 @@ def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
             one.accept()
     pages = {p.parts[-3]: p.read_text() for p in (course.home / "feedback").glob(f"*/{PART}/*.html")}
     graded = {p.parts[-3]: p.read_text() for p in (course.home / "autograded").glob(f"*/{PART}/*.ipynb")}
-    assert len(graded) == len(points) + 1
+    assert len(graded) == len(points) + 1 and len(pages) == len(graded) - 1
     outputs = [json.dumps([cell.get("outputs") for cell in json.loads(notebook)["cells"]]) for notebook in graded.values()]
     for written in (*pages.values(), *outputs):
         assert len(written) < 12_000_000

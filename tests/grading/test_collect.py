@@ -101,3 +101,54 @@ def test_what_is_no_hand_in_stops_nobody(tmp_path):
     assert submitted(home) == {"ada": "a", "outside": "outside"} and collected == ["ada", "outside"]
     assert len(problems) == 1 and problems[0].startswith("no.zip: not unpacked; is it a zip")
     assert {p.name for p in tmp_path.iterdir()} == {"downloads", "grading", "secret.ipynb"} and not list(tmp_path.rglob("*.py"))
+
+
+ELSEWHERE = {
+    "a folder beside, in one zip": ("all.zip", ["ada/P.ipynb", "eve/ada_P.ipynb"]),
+    "a folder below, in one zip": ("all.zip", ["Ada Smith_1_file_/P.ipynb", "Eve_2_file_/Ada Smith_1_file_/P.ipynb"]),
+    "a folder with a folder, in one zip": ("all.zip", ["ada/P.ipynb", "eve/ada/P/P.ipynb"]),
+    "a level deeper": (None, ["part01/ada/P.ipynb", "part01/eve/ada_P.ipynb"]),
+    "another ending": (None, ["ada_P.ipynb", "ada_P_eve.ipynb"]),
+    "another ending, in a zip": ("all.zip", ["ada_P.ipynb", "ada_P_late_eve.ipynb"]),
+    "two zips of like names": ("ada.zip", ["ada_P.ipynb", "x/ada_P.ipynb"]),
+}
+
+
+@pytest.mark.parametrize("how", ELSEWHERE)
+def test_nobody_hands_in_for_somebody_else_wherever_it_lies(tmp_path, how):
+    folder, home = tmp_path / "downloads", tmp_path / "grading"
+    folder.mkdir()
+    archive, names = ELSEWHERE[how]
+    for who, name in zip(("ada's", "eve's"), (name.replace("P", PART) for name in names), strict=True):
+        if archive:
+            with zipfile.ZipFile(folder / archive, "a") as content:
+                content.writestr(name, who)
+        else:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(who)
+    collected, problems = collect(PART, folder, home)
+    assert collected == [] and submitted(home) == {} and len(problems) == 1
+    assert all(name.replace("P", PART) in problems[0] for name in names)
+
+
+def test_zips_that_grow_are_left_out_together(tmp_path, monkeypatch):
+    monkeypatch.setattr("grading.collect.MOST_BYTES", 2 << 20)
+    folder, home = tmp_path / "downloads", tmp_path / "grading"
+    folder.mkdir()
+    (folder / f"ada_{PART}.ipynb").write_text("a")
+    for letter in "bcd":
+        with zipfile.ZipFile(folder / f"{letter}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for i in range(16):
+                archive.writestr(f"{letter}{i}_{PART}.ipynb", " " * 60_000)
+    collected, problems = collect(PART, folder, home)
+    assert "ada" in collected and [p.split(":")[0] for p in problems] == ["d.zip"] and "in all zips together" in problems[0]
+
+
+@pytest.mark.parametrize("name", ["=1+1", '=HYPERLINK("http:evil","x")', "@SUM(1)_x", "+1", "-rf", ".hidden", " "])
+def test_a_name_that_is_a_formula_is_nobodys(tmp_path, name):
+    folder, home = tmp_path / "downloads", tmp_path / "grading"
+    folder.mkdir()
+    with zipfile.ZipFile(folder / "all.zip", "w") as archive:
+        archive.writestr(f"{name}/{PART}.ipynb", "x")
+    collected, problems = collect(PART, folder, home)
+    assert collected == [] and len(problems) == 1 and "a student's name does not begin with one of" in problems[0]
