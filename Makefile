@@ -8,7 +8,7 @@ GRADING := $(BIN)/.for-grading
 DEV := $(BIN)/.for-developers
 JOBS ?= 4
 
-.PHONY: help install lab test doctor release autograde collect feedback leaderboard variants cheats student-archive bench lint constraints
+.PHONY: help install lab update test doctor release autograde collect feedback leaderboard variants cheats student-archive bench lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -40,6 +40,9 @@ install: $(STUDENT)  ## Install what a student needs, and no more
 
 lab: $(STUDENT)      ## Open the course in JupyterLab
 	@$(RUN) course_lib.tools.lab
+
+update: $(STUDENT)   ## Bring what is new in a part into the notebook that you have begun (PART=...; all by default)
+	@$(RUN) course_lib.tools.update $(PART)
 
 test: $(DEV)         ## Run all tests, JOBS=4 at a time
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist worksteal

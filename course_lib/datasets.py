@@ -14,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
+from course_lib import downloads
+
 FOLDER = "COURSE_DATA_DIR"
 NAMES = ("digits", "mnist", "fashion-mnist")
 _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -161,17 +163,15 @@ def _find(name: str) -> list[Path]:
     found = _in(folders)
     if found:
         return found
-    import pooch  # late: it takes a tenth of a second
+    folder = downloads.cache(name)
+    folders.append(folder)
 
-    cache = Path(pooch.os_cache("distributed-training-course")) / name
-    folders.append(cache)
-    if found := _in([cache]):
-        return found
+    def fetch() -> list[Path]:
+        facts = zip(_FILES, _MD5[name], strict=True)
+        return [downloads.retrieve(f"{_SOURCES[name]}{file}.gz", md5, f"{file}.gz", folder) for file, md5 in facts]
+
     try:
-        return [
-            Path(pooch.retrieve(f"{_SOURCES[name]}{file}.gz", f"md5:{md5}", f"{file}.gz", cache))
-            for file, md5 in zip(_FILES, _MD5[name], strict=True)
-        ]
+        return downloads.once(folder, lambda: _in([folder]), fetch)
     except Exception as error:
         places = ", ".join(map(str, folders))
         debian = " On Debian and Ubuntu: apt install dataset-fashion-mnist." if name == "fashion-mnist" else ""

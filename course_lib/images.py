@@ -6,11 +6,14 @@ Images are float32, ``(n, 32, 32, 3)``, with mean 0 and about standard deviation
 from __future__ import annotations
 
 import os
+import shutil
 import tarfile
+import tempfile
 from pathlib import Path
 
 import numpy as np
 
+from course_lib import downloads
 from course_lib.datasets import FOLDER, DataError, Dataset
 
 NAMES = ("shapes", "cifar10")
@@ -105,20 +108,24 @@ def read_cifar(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _find_cifar() -> Path:
     """The folder with the six files: one that is there, or a download."""
-    import pooch
-
-    chosen, cache = os.environ.get(FOLDER), Path(pooch.os_cache("distributed-training-course")) / "cifar10"
-    inside = "cifar-10-batches-bin"
+    chosen, cache, inside = os.environ.get(FOLDER), downloads.cache("cifar10"), "cifar-10-batches-bin"
     folders = [Path(chosen), Path(chosen) / inside, Path(chosen) / "cifar10"] if chosen else []
-    for folder in [*folders, cache / inside]:
-        if all((folder / file).exists() for file in (*_TRAIN, _TEST)):
-            return folder
-    try:
-        archive = pooch.retrieve(CIFAR_URL, f"md5:{CIFAR_MD5}", "cifar-10-binary.tar.gz", cache)
-        with tarfile.open(archive) as files:
+
+    def there() -> Path | None:
+        whole = (folder for folder in [*folders, cache / inside] if all((folder / file).exists() for file in (*_TRAIN, _TEST)))
+        return next(whole, None)
+
+    def fetch() -> Path:
+        archive = downloads.retrieve(CIFAR_URL, CIFAR_MD5, "cifar-10-binary.tar.gz", cache)
+        with tarfile.open(archive) as files, tempfile.TemporaryDirectory(dir=cache) as new:
             # Python 3.11.2, Debian's, has no filters yet; the archive's checksum is the one that it should have.
-            files.extractall(cache, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+            files.extractall(new, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+            shutil.rmtree(cache / inside, ignore_errors=True)  # what an earlier one left unfinished
+            (Path(new) / inside).rename(cache / inside)
         return cache / inside
+
+    try:
+        return downloads.once(cache, there, fetch)
     except Exception as error:
         places = ", ".join(map(str, [*folders, cache / inside]))
         raise DataError(

@@ -7,10 +7,12 @@ import shutil
 import sys
 from pathlib import Path
 
+from course_lib.tools import first_cell, update
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def update(notebooks: Path, work: Path) -> list[Path]:
+def copy_new(notebooks: Path, work: Path) -> list[Path]:
     """Copy the notebooks that are not in `work` yet; what exists there is never touched.
 
     Parameters
@@ -35,6 +37,7 @@ def update(notebooks: Path, work: Path) -> list[Path]:
         shutil.copyfile(source, partial)
         os.link(partial, copy)  # fails rather than overwrite, and is there whole or not at all
         partial.unlink()
+        update.keep_original(work, source)
         new.append(copy)
     return new
 
@@ -51,10 +54,13 @@ def command(work: Path, arguments: list[str]) -> list[str]:
 
 
 def main() -> None:
+    first_cell.put()
     work = ROOT / "my_work"
-    new = update(ROOT / "notebooks", work)
+    new = copy_new(ROOT / "notebooks", work)
     if new:
         print(f"New in my_work/: {', '.join(p.name for p in new)}")
+    for mine in update.outdated(ROOT / "notebooks", work):
+        print(f"{mine.name} has changed since you opened it: make update PART={mine.stem} brings the new text in, and keeps your cells.")
     print("Opening JupyterLab in my_work/. Your files there are yours: nothing is ever overwritten. Ctrl-C twice ends it.", flush=True)
     words = command(work, sys.argv[1:])
     os.chdir(work)

@@ -1,0 +1,195 @@
+"""`make update PART=...`: bring what is new in a part into the notebook that a student has begun.
+
+`make lab` keeps each notebook as it was given out in my_work/.originals/, so that it can be told what the student
+has changed since, and what the course has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import os
+import shutil
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+ORIGINALS = ".originals"  # in the student's folder
+# nbdime merges the lines of a cell; that cells are the same, their ids say.
+YOURS_STAND = SimpleNamespace(
+    merge_strategy="use-local", input_strategy=None, output_strategy="use-local", ignore_transients=True, log_level="ERROR"
+)
+
+
+class UpdateError(RuntimeError):
+    """A notebook cannot be updated; the message says why."""
+
+
+def keep_original(work: Path, source: Path) -> None:
+    """Keep a notebook as it is given out now."""
+    (work / ORIGINALS).mkdir(exist_ok=True)
+    _put(source.read_bytes(), work / ORIGINALS / source.name)
+
+
+def outdated(notebooks: Path, work: Path) -> list[Path]:
+    """The student's notebooks of which the course has another version than the one that they began with."""
+    pairs = [(work / source.name, source) for source in sorted(notebooks.glob("*/*.ipynb"))]
+    return [mine for mine, source in pairs if mine.exists() and _original(mine).exists() and not _same(_original(mine), source)]
+
+
+def update(mine: Path, source: Path) -> tuple[Path | None, list[str]]:
+    """Bring the new version of a notebook into the student's copy.
+
+    Parameters
+    ----------
+    mine : Path
+        The student's copy; what it was before stays beside it.
+    source : Path
+        The new version.
+
+    Returns
+    -------
+    old : Path or None
+        Where the copy as it was lies now; None if there was nothing to do.
+    both : list of str
+        The first lines of cells that the student and the course have changed: the student's text stands there.
+
+    Raises
+    ------
+    UpdateError
+        The copy is no notebook, or it is not known what it began with.
+    """
+    import nbformat
+
+    original = _original(mine)
+    if not original.exists():
+        raise UpdateError(
+            f"{mine.name} was begun before the course kept what it gave out, so it cannot tell your text from its own. "
+            f"Rename your file, run make lab for the new one, and copy your answers into it."
+        )
+    if _same(original, source):
+        return None, []
+    try:
+        base, local, remote = (nbformat.read(path, as_version=4) for path in (original, mine, source))
+    except (OSError, ValueError, nbformat.ValidationError) as error:
+        raise UpdateError(f"{mine.name} cannot be read as a notebook ({error}). Nothing was changed.") from None
+    merged, both = merge(base, local, remote)
+    old = _beside(mine)
+    shutil.copyfile(mine, old)
+    _put(nbformat.writes(merged).encode(), mine)
+    keep_original(mine.parent, source)
+    return old, both
+
+
+def merge(base, local, remote) -> tuple[object, list[str]]:
+    """What the student (`local`) and the course (`remote`) have made of `base`, in one notebook; see `update`."""
+    import nbformat
+
+    _identify(local, base)
+    was, mine, new = ({cell.id: cell for cell in notebook.cells} for notebook in (base, local, remote))
+    merged, both = copy.deepcopy(remote), []
+    merged.cells = [cell for cell in merged.cells if cell.id in mine or cell.id not in was or cell.source != was[cell.id].source]
+    for cell in merged.cells:
+        if cell.id in was and cell.id in mine:
+            text = _merged_text(was[cell.id], mine[cell.id], cell)
+            if not _added(was[cell.id].source, cell.source) <= set(text.splitlines()):
+                both.append(_first_line(text))
+            cell.source = text
+        if cell.cell_type == "code" and cell.id in mine and mine[cell.id].source == cell.source:
+            cell.outputs, cell.execution_count = mine[cell.id].outputs, mine[cell.id].execution_count
+    before = None
+    for cell in local.cells:  # the student's own cells, and those of the course that are gone but were changed, come behind the same cell
+        if cell.id not in new and (cell.id not in was or cell.source != was[cell.id].source):
+            place = next((i + 1 for i, other in enumerate(merged.cells) if other.id == before), 0)
+            merged.cells.insert(place, cell)
+        before = cell.id if any(cell.id == other.id for other in merged.cells) else before
+    nbformat.validate(merged)
+    return merged, both
+
+
+def _identify(local, base) -> None:
+    """Cells that have lost their ids, as in some editors, get them again: by what grading calls them, or by their text."""
+    known, there = {cell.id for cell in base.cells}, {cell.id for cell in local.cells}
+    for cell in local.cells:
+        grade = cell.metadata.get("nbgrader", {}).get("grade_id")
+        for other in base.cells:
+            same = (grade and grade == other.metadata.get("nbgrader", {}).get("grade_id")) or cell.source == other.source
+            if cell.id not in known and other.id not in there and same:
+                cell.id = other.id
+                there.add(other.id)
+
+
+def _merged_text(was, mine, new) -> str:
+    """A cell's text with the changes of both; where they meet, the student's."""
+    if mine.source == was.source or mine.source == new.source:
+        return new.source
+    from nbdime.merging.notebooks import merge_notebooks
+    from nbformat.v4 import new_code_cell, new_notebook
+
+    one, two, three = (new_notebook(cells=[new_code_cell(cell.source, id="text")]) for cell in (was, mine, new))
+    merged, _ = merge_notebooks(one, two, three, YOURS_STAND)
+    text = merged["cells"][0]["source"]
+    return text if _added(was.source, mine.source) <= set(text.splitlines()) else mine.source
+
+
+def _added(before: str, after: str) -> set[str]:
+    """The lines that were not there before."""
+    return set(after.splitlines()) - set(before.splitlines())
+
+
+def _first_line(text: str) -> str:
+    return next((line for line in text.splitlines() if line.strip() and not line.startswith("%%")), "an empty cell")
+
+
+def _original(mine: Path) -> Path:
+    return mine.parent / ORIGINALS / mine.name
+
+
+def _same(one: Path, other: Path) -> bool:
+    return one.read_bytes() == other.read_bytes()
+
+
+def _beside(mine: Path) -> Path:
+    """A free name for the copy as it was."""
+    names = (f"{mine.stem}.old{number}.ipynb" for number in ("", *range(2, 1000)))
+    return next(path for name in names if not (path := mine.with_name(name)).exists())
+
+
+def _put(data: bytes, path: Path) -> None:
+    """Write a file whole, or not at all."""
+    partial = path.with_suffix(".part")
+    partial.write_bytes(data)
+    os.replace(partial, path)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="?", help="such as 03_naive_forward; all that have changed by default")
+    part = parser.parse_args().part
+    root = Path(__file__).resolve().parents[2]
+    notebooks, work = root / "notebooks", root / "my_work"
+    sources = {path.stem: path for path in sorted(notebooks.glob("*/*.ipynb"))}
+    if part and part not in sources:
+        sys.exit(f"There is no part {part!r}; there are {', '.join(sources)}.")
+    chosen = [part] if part else [path.stem for path in outdated(notebooks, work)]
+    for name in chosen:
+        mine = work / sources[name].name
+        if not mine.exists():
+            sys.exit(f"{mine.name} is not in my_work/ yet: make lab puts it there.")
+        try:
+            old, both = update(mine, sources[name])
+        except UpdateError as error:
+            sys.exit(f"{error}")
+        if old is None:
+            print(f"{mine.name} is up to date.")
+            continue
+        print(f"{mine.name} has the new text, and your cells. As it was before: my_work/{old.name}.")
+        print("  If it is open in JupyterLab: File, Reload Notebook from Disk.")
+        for line in both:
+            print(f'  You and the course have both changed the cell that begins with "{line}". Your text stands.')
+    if not chosen:
+        print("All notebooks in my_work/ are up to date.")
+
+
+if __name__ == "__main__":
+    main()
