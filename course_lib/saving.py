@@ -44,8 +44,13 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
         if ready:
             write(Path(folder) / file, ready, ranks.cells)
             print(f"Saved to {file}: {', '.join(ready)}.")
-        if len(ready) < len(mine):
-            print(f"Not saved, as it is not finished: {', '.join(n for n in mine if n not in ready)}.")
+        there = _definitions(ranks.cells)
+        for why, names in (
+            ("it is not finished", [name for name in mine if name not in ready and name in there]),
+            ("the ranks do not have it (is %%px on top of its cell?)", [name for name in mine if name not in there]),
+        ):
+            if names:
+                print(f"Not saved, as {why}: {', '.join(names)}.")
 
 
 def unfinished(name: str, cells: Iterable[str]) -> bool:

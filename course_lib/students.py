@@ -33,6 +33,14 @@ NOTEBOOKS = {
 }
 
 
+# What is written in all notebooks, and belongs on the ranks; but for part 12's `train`, as other notebooks have functions of that name.
+EXERCISES = frozenset(NOTEBOOKS) | {
+    *("par_matmul_by_row", "par_matmul_by_reduction", "MLP", "evaluate", "rank_batches", "check_parameter_closeness", "MyDP"),
+    *("partition_dataset", "broadcast_parameters", "DistributedOptimizer"),
+    *(f"part{i}_training_loop" for i in (1, 2, 3, 4)),
+}
+
+
 class MissingFunction(AttributeError):
     """A function that a layer needs is not there; the message names the notebook to finish."""
 

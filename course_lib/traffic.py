@@ -5,12 +5,13 @@ collective runs as a ring (Patarasuk and Yuan, 2009, "Bandwidth optimal all-redu
 algorithms", section 3): with n ranks and a full array of B bytes, 2 (n-1)/n B for an
 all-reduce and (n-1)/n B for an all-gather or a reduce-scatter. Operations with a root count, as
 payload and on the wire, what the rank itself sends: in a scatter only the root does, in a gather
-all others, and in a broadcast each rank but the last of the ring passes the array on.
+all others, and in a broadcast each rank but the last of the ring passes the array on. What the ready-made wrapper
+averages in shared memory has a payload, under a name of its own, and nothing on the wire.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 _TURNS = {"Allreduce": 2, "Allgather": 1, "Reduce_scatter": 1}
@@ -31,12 +32,26 @@ class Entry:
     wire: float
 
 
-_counts: dict[tuple[int, ...], dict[str, list[int]]] = {}
+class _Counts(dict):
+    """The counts of one group's calls: [calls, payload] by operation."""
+
+    def __init__(self, ranks: tuple[int, ...]):
+        super().__init__()
+        self.ranks = ranks
+
+    def __missing__(self, operation: str) -> list[int]:
+        if first_call:
+            first_call(self.ranks, operation)
+        return self.setdefault(operation, [0, 0])
+
+
+_counts: dict[tuple[int, ...], _Counts] = {}
+first_call: Callable[[tuple[int, ...], str], None] | None = None  # is told of the first call of each operation on each group
 
 
 def counters(ranks: tuple[int, ...]) -> dict[str, list[int]]:
     """The counts of this rank's calls on the group `ranks`: [calls, payload] by operation."""
-    return _counts.setdefault(ranks, defaultdict(lambda: [0, 0]))
+    return _counts.setdefault(ranks, _Counts(ranks))
 
 
 def wire_bytes(operation: str, n: int, payload: float) -> float:

@@ -113,8 +113,20 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel():
+def new_kernel():
+    """Makes a fresh notebook kernel, when the test wants it."""
+    kernels = []
+
+    def make():
+        kernels.append(Kernel())
+        return kernels[-1]
+
+    yield make
+    for kernel in kernels:
+        kernel.close()
+
+
+@pytest.fixture
+def kernel(new_kernel):
     """A fresh notebook kernel."""
-    kernel = Kernel()
-    yield kernel
-    kernel.close()
+    return new_kernel()

@@ -320,3 +320,13 @@ def test_a_single_number_has_gradients_too(function):
     eps = 1e-6
     slope = (function(Tensor(np.array(0.5 + eps))).item() - function(Tensor(np.array(0.5 - eps))).item()) / (2 * eps)
     assert x.grad.shape == () and np.isclose(x.grad, slope)
+
+
+def test_no_gradient_by_one_way_does_not_stop_the_others():
+    """An operation that has none for one input: what that input was made from gets its gradient by other ways all the same."""
+    x = Tensor(np.array([1.0, 2.0]), requires_grad=True)
+    doubled = x * 2.0
+    inner = doubled + 1.0
+    chosen = Tensor.from_operation(doubled.data + inner.data, (doubled, inner), lambda grad: (grad, None))
+    chosen.sum().backward()
+    assert np.array_equal(x.grad, [2.0, 2.0])

@@ -176,7 +176,7 @@ FAULTS = {
         ],
     ),
     "another operation": (
-        "x = np.ones(8)\ncomm.Allreduce(x, x * 0) if rank != 2 else comm.Allgather(x[:1], x)",
+        "x = np.ones(8)\ncomm.Allreduce(x, x * 0) if rank != 2 else comm.Allgather(np.ones(1), x)",
         ["MismatchError", "ranks 0, 1, 3–7: Allreduce of 8 float64 (op SUM)", "rank 2: Allgather of 1 float64", "the same collective"],
     ),
     "another op": (
@@ -236,6 +236,9 @@ FAULTS = {
     ),
     "objects": ("comm.Allreduce(np.array([{}, {}]), np.empty(2))", ["TypeError", "dtype object", "numbers"]),
     "the same buffer twice": ("x = np.ones(2)\ncomm.Allreduce(x, x)", ["ValueError", "the same array", "MPI.IN_PLACE"]),
+    "buffers that overlap": ("x = np.ones(4)\ncomm.Allreduce(x[:3], x[1:])", ["ValueError", "sendbuf and recvbuf overlap", "fresh array"]),
+    "a part of the whole": ("x = np.ones(8)\ncomm.Allgather(x[:1], x)", ["ValueError", "sendbuf and recvbuf overlap", "fresh array"]),
+    "scattered within": ("x = np.ones(8)\ncomm.Scatter(x, x[2:3], root=rank)", ["ValueError", "sendbuf and recvbuf overlap"]),
     "lower case": ("comm.allreduce(1)", ["AttributeError", "pickled Python objects", "comm.Allreduce(sendbuf, recvbuf)"]),
     "a float as color": ("comm.Split(rank / 2)", ["TypeError", "color must be a whole number", "//"]),
     "each other": (
@@ -257,6 +260,13 @@ def test_a_fault_gets_a_sentence_and_the_next_cell_works(eight, fault):
     for text in said:
         assert [word for word in words if word not in text] == [], text
     assert seconds < 10  # not a speed test: a hang would take a minute
+
+
+def test_a_deadlock_names_members_of_the_group_only(eight):
+    errors, _ = failing(eight, "pair = comm.Split(rank // 2)\nif rank == 4:\n    pair.Barrier()\nif rank == 7:\n    1 / 0")
+    said = errors[4]["message"]
+    assert "rank 4 waits in Barrier #1 on group{4, 5}" in said and "rank 5 has finished the cell without it" in said
+    assert "6" not in said and "7" not in said and "raised" not in said and "an if on the rank" in said
 
 
 def test_a_rank_that_raises_is_named_to_those_who_wait(eight):
@@ -301,6 +311,7 @@ def time_limited(limit):
     from course_lib.collectives import Communicator
 
     other = Communicator(limit=limit, board=False)
+    Communicator(limit=500.0, board=False).Barrier()  # changes nothing but itself
     out = np.empty(8)
     other.Allgather(np.full(1, rank, float), out)
     message = None

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from course_lib import traffic
 from course_lib.autograd import SGD, Linear, Module, cross_entropy, operations
 from course_lib.ddp import pytorch
 
@@ -101,7 +102,8 @@ def test_steps_are_those_of_one_process(eight, size):
 def test_all_buckets_give_the_same(eight, bucket_bytes, buckets, overlap, shared):
     (_, _, moved), *_ = examine(eight, 4, bucket_bytes=bucket_bytes, overlap=overlap, shared=shared)[0]
     values = 5 * 7 + 7 + 7 * 7 + 7 + 7 * 3 + 3 + 7 * 2 + 2
-    assert moved == [("Allreduce", buckets, 8 * (values + 8))]  # and a mark for each parameter
+    operation = "Allreduce in shared memory" if shared else "Allreduce"
+    assert moved == [(operation, buckets, 8 * (values + 8))]  # and a mark for each parameter
 
 
 def test_float32_stays(eight):
@@ -274,11 +276,13 @@ def test_means_are_the_same_in_shared_memory_and_by_messages(eight, kind, by, co
     for dtype in ("float32", "float64"):
         answers = eight.call(mean_of, dict(kind=kind, count=count, dtype=dtype))
         assert [name for name, *_ in answers] == by
-        for r, (_, found, files) in enumerate(answers):
+        for r, (name, found, files) in enumerate(answers):
+            operation = "Allreduce in shared memory" if name == "SharedAveraged" else "Allreduce"
             shift = 3.5 if kind == "no board" else 3 + r % 2  # the mean of the ranks in the group
             for turn, (array, moved) in enumerate(found):
                 assert array.dtype == dtype and np.allclose(array, np.arange(count) * (turn + 1) + shift, rtol=1e-6)
-                assert moved == [("Allreduce", 1, count * np.dtype(dtype).itemsize)]
+                assert moved == [(operation, 1, count * np.dtype(dtype).itemsize)]
+                assert (traffic.wire_bytes(operation, 8, 100) == 0) == (name == "SharedAveraged")
             assert files == []
 
 
@@ -289,3 +293,18 @@ def test_a_rank_that_does_not_come_to_a_mean_is_named(eight):
     assert [reply["error"] for _, reply in eight.run("total = np.empty(1)\ncomm.Allreduce(np.ones(1), total)\nassert total[0] == 8")] == [
         None
     ] * 8
+
+
+def test_what_is_wrong_in_the_wrapper_points_to_the_students_cell(eight):
+    begin = "from course_lib import autograd, ddp\ncomm = Communicator()\nrank = comm.Get_rank()\nm = autograd.Linear(3, 2)\n"
+    cases = {
+        "w = ddp.DistributedDataParallel(m, 'comm')": ("comm must be a Communicator; got str", 5),
+        "w = ddp.DistributedDataParallel(lambda x: x)": ("module must be a Module, such as a Linear; got function", 5),
+        "w = ddp.DistributedDataParallel(m, comm)\nif rank:\n    w(np.ones((2, 3))).sum().backward()": (
+            "(cell [9], line 7); rank 0 has",
+            7,
+        ),
+    }
+    for source, (said, line) in cases.items():
+        error = eight.run(begin + source, label="cell [9]")[1][1]["error"]
+        assert said in error["message"] and error["lines"][0] == f"cell [9], line {line}" and len(error["lines"]) == 2

@@ -57,6 +57,38 @@ def test_a_deadlock_costs_seconds_and_the_next_cell_works(kernel):
     assert kernel.run("%%px\ncomm.Barrier()") == ("", None)
 
 
+def stopped(kernel, source, seconds=3.0):
+    """Run a cell, and press the stop button after some seconds."""
+    press = threading.Timer(seconds, os.kill, (kernel.pid, signal.SIGINT))
+    press.start()
+    try:
+        text, error = kernel.run(source)
+    finally:
+        press.cancel()
+    return plain(text), plain(error).splitlines()
+
+
+def test_a_cell_that_is_stopped_says_where_each_rank_was_and_keeps_what_was_printed(kernel):
+    started(kernel)
+    source = """%%px
+print("begin", rank)
+def work():
+    while rank < 2:
+        time.sleep(0.01)
+    if rank == 2:
+        comm.Barrier()
+work()"""
+    text, lines = stopped(kernel, source)
+    assert [f"rank {r}\nbegin {r}" in text for r in range(4)] == [True] * 4
+    assert lines[0] == "KeyboardInterrupt: the cell was stopped."
+    said = "\n".join(lines[1:])
+    for r in (0, 1):
+        assert re.search(rf"ranks? (0, 1|{r}) (was|were) at cell \[3\], line [45], in work\n    (time|while)", said), said
+    assert "rank 2 was at cell [3], line 7, in work\n    comm.Barrier()" in said
+    assert "rank 3 had finished" in said and len(lines) < 10 and "site-packages" not in said
+    assert kernel.run("%%px\ncomm.Barrier()") == ("", None)
+
+
 def test_interrupting_a_cell(kernel):
     started(kernel)
     threading.Timer(1.0, os.kill, (kernel.pid, signal.SIGINT)).start()

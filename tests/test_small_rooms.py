@@ -3,7 +3,9 @@
 import gzip
 import re
 import struct
+import time
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from course_lib import datasets, plots, traffic
+from course_lib import datasets, downloads, plots, traffic
 from course_lib.check import Check, CheckFailed
 from course_lib.cluster import magic, replies
 from course_lib.engine import wire
@@ -186,6 +188,23 @@ def test_no_file_and_no_network_gets_a_sentence(tmp_path, monkeypatch):
         datasets.load("imagenet")
 
 
+def test_of_those_who_need_a_download_one_fetches_it(tmp_path):
+    fetched = []
+
+    def there():
+        return (tmp_path / "data").read_text() if (tmp_path / "data").exists() else None
+
+    def fetch():
+        fetched.append(1)
+        time.sleep(0.2)
+        (tmp_path / "data").write_text("whole")
+        return there()
+
+    with ThreadPoolExecutor(6) as ranks:
+        found = [f.result(30) for f in [ranks.submit(downloads.once, tmp_path, there, fetch) for _ in range(6)]]
+    assert found == ["whole"] * 6 and fetched == [1]
+
+
 def test_figures_are_drawn_from_what_ranks_hold():
     x = np.arange(40).reshape(10, 4)
     picture = plots.holdings(x, [x[:5], x[5:]], "Rows")
@@ -195,7 +214,7 @@ def test_figures_are_drawn_from_what_ranks_hold():
     guess = plots.exchange([np.arange(2)] * 3, [np.arange(2)] * 3, "Same.", (1, [0, 5]))
     assert "for rank 1, 1 of 2 values are right" in guess.text
     assert "0 of 2" in plots.exchange([np.arange(2)] * 3, [np.arange(2)] * 3, "Same.", (1, "words")).text
-    assert "14.6 KB" in plots.traffic([[("Allreduce", (0, 1), 1, 15000)]]).text
+    assert "15 kB" in plots.traffic([[("Allreduce", (0, 1), 1, 15000)]]).text
     assert len({plots.color(r) for r in range(8)}) == 8
 
 
@@ -204,13 +223,13 @@ def test_make_lab_adds_and_never_overwrites(tmp_path):
     notebooks.mkdir(parents=True)
     (notebooks / "01_a.ipynb").write_text("released")
     work = tmp_path / "my_work"
-    assert [p.name for p in lab.update(tmp_path / "notebooks", work)] == ["01_a.ipynb"]
+    assert [p.name for p in lab.copy_new(tmp_path / "notebooks", work)] == ["01_a.ipynb"]
     (work / "01_a.ipynb").write_text("my answer")
     (work / "notes.txt").write_text("mine")
     (notebooks / "01_a.ipynb").write_text("released again")
-    assert lab.update(tmp_path / "notebooks", work) == []
+    assert lab.copy_new(tmp_path / "notebooks", work) == []
     assert (work / "01_a.ipynb").read_text() == "my answer"
-    assert sorted(p.name for p in work.iterdir()) == ["01_a.ipynb", "notes.txt"]
+    assert sorted(p.name for p in work.iterdir()) == [".originals", "01_a.ipynb", "notes.txt"]
 
 
 def test_make_lab_listens_on_loopback_with_a_token(tmp_path, monkeypatch):

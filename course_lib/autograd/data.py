@@ -52,6 +52,8 @@ class DataLoader:
     """
 
     def __init__(self, dataset: ArrayDataset, batch_size: int, shuffle: bool = False, seed: int = 0, drop_last: bool = False):
+        if not isinstance(batch_size, (int, np.integer)):
+            raise TypeError(f"DataLoader: batch_size must be a whole number; got {batch_size!r}. (Use // for whole division.)")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1; got {batch_size}.")
         self.dataset, self.batch_size, self.shuffle, self.drop_last = dataset, batch_size, shuffle, drop_last

@@ -136,6 +136,8 @@ class Tensor:
         """
         if not self.requires_grad:
             raise ValueError("register_hook: this tensor has no gradient (requires_grad is False).")
+        if not callable(hook):
+            raise TypeError(f"register_hook: the hook must be a function; got {hook!r}. (Pass the function itself, without ().)")
         self._hooks = self._hooks or {}
         key = next(_numbers)
         self._hooks[key] = hook
@@ -194,9 +196,11 @@ def _flow(root: Tensor, grad: object) -> None:
     _final(root, grads, ready)
     while ready:
         _, tensor = heapq.heappop(ready)
-        inputs, backward, grad = tensor._inputs, tensor._backward, grads.pop(id(tensor))
+        inputs, backward, grad = tensor._inputs, tensor._backward, grads.pop(id(tensor), None)
         tensor._inputs, tensor._backward, tensor.requires_grad = (), None, False  # what it held can go now
-        for source, part in zip(inputs, backward(grad), strict=True):
+        # No gradient came here, nor does any come from here; but what this was made from waits for word.
+        parts = [None] * len(inputs) if grad is None else backward(grad)
+        for source, part in zip(inputs, parts, strict=True):
             if not source.requires_grad:
                 continue
             key = id(source)
@@ -215,6 +219,8 @@ def _final(tensor: Tensor, grads: dict[int, object], ready: list) -> None:
     """A tensor's gradient is complete: hooks, then keep it, or pass it on."""
     grad = grads.get(id(tensor))
     if grad is None:
+        if tensor._backward is not None:
+            heapq.heappush(ready, (-tensor._number, tensor))
         return
     for hook in list((tensor._hooks or {}).values()):
         changed = hook(grad)

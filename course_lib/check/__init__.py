@@ -12,6 +12,7 @@ import secrets
 import numpy as np
 
 from course_lib import traffic
+from course_lib.cluster import replies
 from course_lib.engine.wire import Opaque
 
 LONGEST = 2_000  # characters of a message: what an answer returned may stand in it
@@ -53,6 +54,8 @@ class Check:
         parts = [problem + (f", for {self.case}" if self.case else "") + "."]
         if cause:
             parts.append(f"A usual cause: {cause}.")
+        if replies.stray:
+            parts.append(replies.stray)
         if not self.show:
             parts.append(f"(seed {self.seed})")
         text = " ".join(parts)
@@ -100,7 +103,11 @@ class Check:
             cancel to nearly nothing, the magnitude of what was summed.
         """
         if not isinstance(got, np.ndarray):
-            self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short(got)}", "a missing return, or values in another order")
+            causes = {
+                tuple: "a comma at the end of the return",
+                type(None): "a missing return; or a collective's value, as it returns nothing",
+            }
+            self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short(got)}", causes.get(type(got), "values in another order"))
         if got.shape != want.shape:
             self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}", cause)
         if dtype and got.dtype != want.dtype:
@@ -133,6 +140,16 @@ class Check:
             calls = ", ".join(sorted({operation for operation, *_ in moved}))
             self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}), and {most:,.0f} are enough", cause)
 
+    def numbers(self, got: object, want: list[float], *, name: str, rank: int, cause: str = "", rtol: float = 1e-9) -> None:
+        """Check a list of numbers, each within a tolerance relative to the largest."""
+        values = list(got) if isinstance(got, (list, tuple, np.ndarray)) else [got]
+        for i, value in enumerate(values):
+            if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
+                self.fail(
+                    f"{name}, number {i}, on rank {rank} must be a number; got {_short(value)}", "a Tensor, whose number is its .item()"
+                )
+        self.array(np.asarray(values, float), np.asarray(want, float), name=name, rank=rank, cause=cause, rtol=rtol)
+
     def among(
         self, arrays: list[np.ndarray] | None, values: np.ndarray, part: float = 1.0, *, name: str, rank: int, cause: str = ""
     ) -> None:
@@ -153,7 +170,8 @@ class Check:
         """`got`, which must be a tuple or a list of this length."""
         if not isinstance(got, (tuple, list)) or len(got) != length:
             found = f"{len(got)} values" if isinstance(got, (tuple, list)) else _short(got)
-            self.fail(f"{name} on rank {rank} must return {length} values; got {found}", "a missing return, or a forgotten value")
+            wanted = f"{length} values" if length > 1 else "a list with one value, such as [grad_x]"
+            self.fail(f"{name} on rank {rank} must return {wanted}; got {found}", "a missing return, or a forgotten value")
         return tuple(got)
 
 

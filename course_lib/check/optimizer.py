@@ -124,6 +124,6 @@ class OptimizerCheck(Check):
                 values[i] = (values[i] - 0.1 * (adam if kind == "Adam" else g)).astype(dtype)
             for r, after in enumerate(answers):
                 for i, want in enumerate(values):
-                    cause = "a sum, or a mean of the parameters instead of the gradients"
+                    cause = "a sum, a mean of the parameters, a step before the exchange, or a mean that is not put into p.grad"
                     rtol = 1e-9 if dtype is np.float64 else 1e-4
                     self.array(after[t][i], want, name=f"parameter {i} after step {t + 1}", rank=r, rtol=rtol, scale=3.0, cause=cause)

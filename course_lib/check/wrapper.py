@@ -48,6 +48,8 @@ def begin(values, size):
     with ready_made_away():
         trial["model"] = model = Net()
         trial["wrapped"] = MyDP(model)
+    if any(p.data is None for p in model.parameters()):
+        raise ValueError("A parameter's data is None. Collectives return nothing: they fill the array that they are given.")
     return [p.data.copy() for p in model.parameters()]
 
 
@@ -134,7 +136,11 @@ class WrapperCheck(Check):
             answers = self._step(size, x, target, lr=0.1)
             grads = whole_batch(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
             want = [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
-            compare([p for p, _ in answers], f"after step {number}", "a sum instead of the mean, or the gradient of the own samples")
+            compare(
+                [p for p, _ in answers],
+                f"after step {number}",
+                "a sum instead of the mean, the gradient of the own samples, or a hook that returns nothing",
+            )
         self.ranks.call(put_back)
 
     def exchanges(self, size: int = 4, layers: int = 3, dtype: type = np.float64) -> None:

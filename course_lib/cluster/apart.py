@@ -112,8 +112,17 @@ class Apart:
                         self._too_much.setdefault(r, why)
                         os.killpg(self.processes[r].pid, signal.SIGKILL)
 
+    def fresh(self) -> list:
+        """Nothing: where ranks are kept apart, nobody watches."""
+        return []
+
     def look(self) -> None:
         """Nothing: no reply lies unseen."""
+
+    @property
+    def waits(self) -> dict[int, str]:
+        """Nobody: to MPI, each rank is alone."""
+        return {}
 
     def close(self, linger: int = 0) -> None:
         """Nothing: `stop` ends all."""

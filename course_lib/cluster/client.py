@@ -13,9 +13,10 @@ from concurrent.futures import Future, wait
 import ipyparallel as ipp
 import zmq
 from ipyparallel.client.client import unpack_message
-from traitlets import List
+from traitlets import Dict, List
 
 from course_lib.engine import wire
+from course_lib.engine.live import WAITS
 
 _CODE = "__import__('course_lib.engine.handler', fromlist=['handle']).handle()"
 _REPLY = "__import__('course_lib.engine.handler', fromlist=['Reply']).Reply()"
@@ -25,11 +26,14 @@ class Client(ipp.Client):
     """Sends requests to single ranks, and takes nothing but JSON from them."""
 
     _untaken: list[Future] = List()  # interrupts on their way
+    _asked: dict[str, int] = Dict()  # ranks by the requests that they have not answered
+    _printed: list[tuple[int, str]] = List()  # by ranks, while they run a cell
+    waits: dict[int, str] = Dict()  # by rank: the call of bare MPI that it stays in, and where that stands
 
     def request(self, engine: int, what: dict) -> Future:
         """Send one request to an engine; `answer` reads what the future gives."""
         content = {"code": _CODE, "silent": True, "user_expressions": {"reply": _REPLY}}
-        return self._send(
+        future = self._send(
             self._mux_socket,
             "execute_request",
             content=content,
@@ -37,6 +41,15 @@ class Client(ipp.Client):
             ident=self._engines[engine].encode(),
             track_outstanding=True,
         )
+        self._asked[future.msg_id] = engine
+        self.waits.pop(engine, None)
+        future.add_done_callback(lambda future: self._asked.pop(future.msg_id, None))
+        return future
+
+    def fresh(self) -> list[tuple[int, str]]:
+        """What the ranks have printed since this was asked last, while they run a cell: rank and text."""
+        printed, self._printed = self._printed, []
+        return printed
 
     def _send(self, socket: zmq.Socket, *args, **kwargs) -> Future:
         # ipyparallel 9.2 sends on the socket behind the stream's back. When a reply comes at that
@@ -75,7 +88,14 @@ class Client(ipp.Client):
 
     @unpack_message
     def _dispatch_iopub(self, msg: dict) -> None:
-        if msg["header"]["msg_type"] in ("stream", "status", "error"):
+        rank = self._asked.get((msg["parent_header"] or {}).get("msg_id"))
+        if msg["header"]["msg_type"] == "stream":
+            if rank is not None and isinstance(text := msg["content"].get("text"), str):
+                if msg["content"].get("name") == WAITS:
+                    self.waits[rank] = text
+                else:
+                    self._printed.append((rank, text))
+        elif msg["header"]["msg_type"] in ("status", "error"):
             ipp.Client._dispatch_iopub.__wrapped__(self, msg)
 
     @staticmethod

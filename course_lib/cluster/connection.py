@@ -40,12 +40,12 @@ class Connection:
         if not self.alive():
             what = self.processes.obituary()
             self.end()
-            raise RanksGone(f"{what} All ranks end with it. {self.again}, and the cells that define what you need.")
+            raise RanksGone(f"{what} All ranks end with it. {self.again}")
 
     @property
     def again(self) -> str:
         """What to do when the ranks are gone."""
-        return f"Run cluster.start({self.n}) again"
+        return "ranks.restart(rerun=True) brings up new ranks, and runs the cells again that only define functions and variables."
 
     def log(self) -> str:
         """The last lines that the processes wrote."""

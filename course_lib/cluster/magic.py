@@ -7,8 +7,9 @@ import shlex
 
 from IPython import get_ipython
 
+from course_lib.cluster import here
 from course_lib.cluster.ranks import Ranks
-from course_lib.cluster.replies import raise_errors, show_outputs
+from course_lib.cluster.replies import Interrupted, Live, raise_errors, show_outputs
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,16 +40,35 @@ def targets(text: str | None, n: int) -> list[int] | None:
         raise ValueError(f"%%px --targets: expected ranks such as 2 or 0,1 or 1:4; got {text!r}.") from None
 
 
-def run_cell(ranks: Ranks, line: str, cell: str) -> None:
-    """Run the text of a ``%%px`` cell on the ranks; `line` is what stands after %%px."""
-    options = _arguments().parse_args(shlex.split(line))
+def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> None:
+    """Run the text of a ``%%px`` cell on the ranks; `line` is what stands after %%px. `live` shows what is printed meanwhile."""
+    options = _arguments().parse_args(shlex.split(line, comments=True))
     shell = get_ipython()
     label = f"cell [{len(shell.user_ns['In']) - 1 if shell else '-'}]"
     # The first line keeps the numbers of the lines as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
-    replies = ranks.run(source, targets=targets(options.targets, ranks.n), label=label)
+    try:
+        replies = ranks.run(source, targets=targets(options.targets, ranks.n), label=label, show=live and live.show)
+    except Interrupted as stopped:
+        if live:
+            live.end()
+        show_outputs(stopped.replies, ranks.n)  # what was printed before
+        raise
+    if live:
+        live.end()
     show_outputs(replies, ranks.n)
     raise_errors(replies)
+    here.forget(source)
+
+
+def first(lines: list[str]) -> list[str]:
+    """A cell's lines with its ``%%px`` on top, where only comments and empty lines stand above it.
+
+    >>> first(["# mine\\n", "%%px\\n", "x = 1"])
+    ['%%px\\n', '# mine\\n', 'x = 1']
+    """
+    place = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
+    return [lines[place], *lines[:place], *lines[place + 1 :]] if lines and lines[place].startswith("%%px") else lines
 
 
 def register(ranks: Ranks) -> None:
@@ -56,5 +76,7 @@ def register(ranks: Ranks) -> None:
     shell = get_ipython()
     if shell is None:
         return
-    shell.register_magic_function(lambda line, cell: run_cell(ranks, line, cell), "cell", "px")
+    if first not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(first)
+    shell.register_magic_function(lambda line, cell: run_cell(ranks, line, cell, Live(ranks.n)), "cell", "px")
     shell.register_magic_function(lambda line: run_cell(ranks, "", line), "line", "px")

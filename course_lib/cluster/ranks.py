@@ -7,7 +7,8 @@ import os
 import time
 
 from course_lib import memory, wording
-from course_lib.cluster import replies, requests, sandbox, startup, unattended
+from course_lib.cluster import here, replies, requests, sandbox, startup, unattended
+from course_lib.cluster import rerun as cells
 from course_lib.cluster.client import Client
 from course_lib.cluster.connection import Connection, RanksGone
 from course_lib.cluster.packing import pack
@@ -28,8 +29,6 @@ class Ranks:
 
     Attributes
     ----------
-    cells : list of str
-        The cells that all ranks ran without an error, see `saving`.
     traffic : list of list of tuple
         What each rank sent in the last `call`: operation, ranks, calls, payload in bytes.
     arrays : list of (list of numpy.ndarray, or None)
@@ -38,7 +37,7 @@ class Ranks:
 
     def __init__(self, n: int, client: Client | None = None):
         self.n, self.attached, self.hosts = n, None, []
-        self.cells: list[str] = []
+        self._ran: list[cells.Ran] = []
         self._connection: Connection | None = None
         self._history = unattended.History()
         self._round, self._epoch, self._stopped = 0, 0, False
@@ -74,14 +73,38 @@ class Ranks:
             connection.end()
         atexit.unregister(self.stop)
 
-    def restart(self) -> None:
-        """End the ranks and bring up new ones, with empty memories."""
+    def restart(self, rerun: bool = False) -> None:
+        """End the ranks and bring up new ones, with empty memories.
+
+        Parameters
+        ----------
+        rerun : bool
+            Whether to run those cells again that did nothing but define functions, classes and variables.
+        """
         self._end()
         self._come_up()
+        if rerun:
+            again, left_out = cells.chosen(self._ran)
+            for cell in again:
+                replies.raise_errors(self.run(cell.source, targets=list(cell.targets), label=cell.label))
+            print(cells.told(again, left_out))
 
     # Running things.
 
-    def run(self, source: str, *, targets: list[int] | None = None, label: str = "cell", limit: float | None = None) -> replies.Replies:
+    @property
+    def cells(self) -> list[str]:
+        """The cells that ranks ran without an error, see `saving`."""
+        return [cell.source for cell in self._ran]
+
+    def run(
+        self,
+        source: str,
+        *,
+        targets: list[int] | None = None,
+        label: str = "cell",
+        limit: float | None = None,
+        show: requests.Show | None = None,
+    ) -> replies.Replies:
         """Run source code on the ranks, and wait.
 
         Parameters
@@ -94,6 +117,8 @@ class Ranks:
             How messages name the code, such as "cell [5]".
         limit : float, optional
             Seconds after which the ranks are interrupted.
+        show : callable, optional
+            Is given what ranks print while they run: a list of ranks and texts.
 
         Returns
         -------
@@ -106,9 +131,9 @@ class Ranks:
             A rank's process ended.
         """
         what = {r: {"do": "cell", "source": source, "label": label} for r in self._targets(targets)}
-        found = self._do(what, limit)
+        found = self._do(what, limit, show)
         if not any(reply["error"] for reply in found.values()):
-            self.cells.append(source)
+            self._ran.append(cells.Ran(source, tuple(what), label))
         self._history.add(what, found)
         return list(found.items())
 
@@ -153,6 +178,8 @@ class Ranks:
         RanksGone
             A rank's process ended.
         """
+        if sandbox.APART not in os.environ:
+            here.check()
         named = isinstance(function, str)
         what = {"do": "call"} | ({"function": function, "source": None} if named else pack(function, sandbox.APART in os.environ))
         each = arguments if isinstance(arguments, list) else [arguments or {}] * self.n
@@ -186,14 +213,14 @@ class Ranks:
             raise ValueError(f"there is no {wording.ranks(wrong)}: the ranks are 0 to {self.n - 1}.")
         return sorted(set(targets)) if targets else list(range(self.n))
 
-    def _do(self, what: requests.Requests, limit: float | None) -> dict[int, dict]:
+    def _do(self, what: requests.Requests, limit: float | None, show: requests.Show | None = None) -> dict[int, dict]:
         """One round: send the requests, wait, and give every rank's reply."""
         self._be_up()
         limits = [seconds for seconds in (limit, unattended.limit()) if seconds]
         self._round += 1
         common = {"round": self._round, "targets": sum(1 << r for r in what), "epoch": self._epoch}
         try:
-            found = requests.ask(self._connection, {r: {**q, **common} for r, q in what.items()}, min(limits, default=None))
+            found = requests.ask(self._connection, {r: {**q, **common} for r, q in what.items()}, min(limits, default=None), show)
             if any(reply is None for reply in found.values()):
                 requests.settle(self._connection)
         except RanksGone:
@@ -215,7 +242,9 @@ class Ranks:
             self.restart()
             self._history.again(lambda what: self._do(what, None))
         elif self._connection is None:
-            raise RanksGone(f"the ranks were stopped. Run cluster.start({self.n}) again.")
+            raise RanksGone(
+                "the ranks were stopped. ranks.restart(rerun=True) brings up new ones, and runs the cells again that only define."
+            )
         else:
             connection, self._connection = self._connection, None
             connection.check()

@@ -7,16 +7,21 @@ stands by itself.
 from __future__ import annotations
 
 import json
+import os
 import sys
 
-from IPython.display import display
+from IPython.display import clear_output, display
 
 from course_lib import wording
+from course_lib.cluster import here, sandbox
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
+MOST_LIVE = 20_000  # characters of what is shown while a cell runs
 _SECONDARY = {"DeadlockError"}  # these follow from what another rank did
 
 Replies = list[tuple[int, dict]]
+
+stray = ""  # what the last call did on another group than the one that it was given, see `collectives.strays`
 
 
 class RanksError(RuntimeError):
@@ -38,9 +43,62 @@ class RanksError(RuntimeError):
         return lines
 
 
+class Interrupted(KeyboardInterrupt):
+    """The user stopped a cell; `replies` are what the ranks answered then, None for a rank that could not."""
+
+    def __init__(self, replies: dict[int, dict | None]):
+        self.replies = [(r, reply) for r, reply in replies.items() if reply]
+        super().__init__("the cell was stopped")
+
+    def _render_traceback_(self) -> list[str]:
+        places: dict[tuple[str, ...], list[int]] = {}
+        for r, reply in self.replies:
+            error = reply["error"]
+            # Where a rank was: the innermost of the student's own lines.
+            place = tuple(error["lines"][-2:]) or ("a place outside of your lines",) if error else ()
+            places.setdefault(place, []).append(r)
+        lines = [f"{RED}KeyboardInterrupt{PLAIN}: {self}."]
+        for place, who in places.items():
+            was = "was" if len(who) == 1 else "were"
+            lines += [f"{wording.ranks(who)} {was} at {place[0]}", *place[1:]] if place else [f"{wording.ranks(who)} had finished"]
+        return lines
+
+
 def head(who: list[int], n: int) -> str:
     """The line above what some of n ranks show."""
     return f"{BOLD}{'all ranks' if len(who) == n > 2 else wording.ranks(who)}{PLAIN}"
+
+
+def waiting(waits: dict[int, str]) -> str:
+    """Which ranks stay in a call of bare MPI, in a sentence."""
+    places: dict[str, list[int]] = {}
+    for rank, place in sorted(waits.items()):
+        places.setdefault(place, []).append(rank)
+    return "; ".join(f"{wording.ranks(who)} wait{'s' if len(who) == 1 else ''} in {place}" for place, who in places.items())
+
+
+class Live:
+    """Shows what the ranks print while they run, as it comes; at the end, what is shown in groups takes its place.
+
+    Of much, only the latest stays: a page that grows with a flood stands still.
+    """
+
+    def __init__(self, n: int):
+        self.n, self.shown = n, 0
+
+    def show(self, printed: list[tuple[int, str]]) -> None:
+        """Show what came."""
+        if self.shown > MOST_LIVE:
+            clear_output(wait=True)
+            printed = [(rank, text[-MOST_LIVE // 8 // self.n :].partition("\n")[2] or text[-80:]) for rank, text in printed]
+        for rank, text in printed:
+            print(f"{head([rank], self.n)}\n{text}", end="" if text.endswith("\n") else "\n", flush=True)
+        self.shown += sum(len(text) for _, text in printed)
+
+    def end(self) -> None:
+        """Have it go when the next thing is shown."""
+        if self.shown:
+            clear_output(wait=True)
 
 
 def group(replies: Replies, part: str) -> list[tuple[list[int], object]]:
@@ -68,7 +126,15 @@ def show_outputs(replies: Replies, n: int) -> None:
 
 def raise_errors(replies: Replies) -> None:
     """Raise what the ranks raised, the errors that others follow from first."""
+    global stray
+    said = [] if sandbox.APART in os.environ else [(r, reply["strays"][0]) for r, reply in replies if reply.get("strays")]
+    stray = "On rank {}, {}.".format(*said[0]) if said else ""
     groups = group(replies, "error")
     if groups:
         groups.sort(key=lambda g: (bool(_SECONDARY & set(g[1]["kind"])), g[0]))
+        for who, error in groups if sandbox.APART not in os.environ else []:
+            if "NameError" in error["kind"]:
+                error["message"] += here.hint(error["message"], who, len(replies), error.get("near", []))
+        if stray:
+            groups[0][1]["message"] += f" {stray}"
         raise RanksError(groups, len(replies))

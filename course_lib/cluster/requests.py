@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 
 from course_lib import wording
+from course_lib.cluster import replies
 from course_lib.cluster.connection import Connection, RanksGone
+from course_lib.cluster.replies import Interrupted
 
 Requests = dict[int, dict]  # by rank
+Show = Callable[[list[tuple[int, str]]], None]
 TOLD = 10.0  # seconds until a rank that is there has taken an interrupt
 AGAIN = 0.5  # seconds from one interrupt to the next
 STUBBORN, DEAF = 7, 40  # interrupts until a rank is ended that has taken one, or none
 
 
-def ask(connection: Connection, requests: Requests, limit: float | None = None) -> dict[int, dict | None]:
+def ask(connection: Connection, requests: Requests, limit: float | None = None, show: Show | None = None) -> dict[int, dict | None]:
     """Send each rank its request, and wait for all replies.
 
     Parameters
@@ -25,6 +30,8 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None) 
         What to do, by rank.
     limit : float, optional
         Seconds after which the ranks are interrupted.
+    show : callable, optional
+        Is given what ranks print while they run: a list of ranks and texts.
 
     Returns
     -------
@@ -35,31 +42,38 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None) 
     ------
     RanksGone
         A process ended, or a rank did not react to an interrupt.
-    KeyboardInterrupt
+    Interrupted
         The user interrupted; the ranks are interrupted, too, and answer again.
     """
     connection.client.settled(TOLD)
     futures = {r: connection.client.request(r, q) for r, q in requests.items()}
     deadline = time.monotonic() + limit if limit else None
     late: list[int] = []
+    told: dict[int, str] = {}
+    connection.client.fresh()  # of an earlier request
     try:
         while wait(futures.values(), 0.25).not_done:
             connection.client.look()
             connection.check()
+            if show and (printed := connection.client.fresh()):
+                show(printed)
+            if told != (told := dict(connection.client.waits)):
+                print(f"{replies.waiting(told)}. If nobody comes, stop the cell.", file=sys.stderr, flush=True)
             if deadline and time.monotonic() > deadline:
                 late = [r for r, f in futures.items() if not f.done()]
                 _interrupt(connection, futures)
     except KeyboardInterrupt:
         _interrupt(connection, futures)
-        if any(connection.client.answer(f) is None for f in futures.values()):
+        answers = {r: connection.client.answer(f) for r, f in futures.items()}
+        if None in answers.values():
             settle(connection)
-        raise
-    replies = {r: connection.client.answer(f) for r, f in futures.items()}
+        raise Interrupted(answers) from None
+    found = {r: connection.client.answer(f) for r, f in futures.items()}
     for r in late:
         what = f"still ran after {limit:g} s, and was interrupted. Does a loop never end?"
-        place = (replies[r] or {}).get("error") or {}
-        replies[r] = {"outputs": [], "abandoned": True, "error": error("TimeLimit", what, place.get("lines", []))}
-    return replies
+        place = (found[r] or {}).get("error") or {}
+        found[r] = {"outputs": [], "abandoned": True, "error": error("TimeLimit", what, place.get("lines", []))}
+    return found
 
 
 def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
@@ -83,11 +97,13 @@ def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
         stubborn = [r for r in silent if not futures[r].done()]
         if stubborn and all(number - taken[r] >= STUBBORN if r in taken else number >= DEAF for r in stubborn):
             break
+    waits = {r: place for r, place in connection.client.waits.items() if r in stubborn}
     connection.end()
-    raise RanksGone(
-        f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended. "
-        f"{connection.again}, and the cells that define what you need."
-    )
+    why = ""
+    if waits:
+        said = replies.waiting(waits)
+        why = f" {said[0].upper()}{said[1:]}: Python cannot interrupt that. The course's Communicator can be, and says who waits for whom."
+    raise RanksGone(f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended.{why} {connection.again}")
 
 
 def settle(connection: Connection) -> None:
@@ -99,7 +115,7 @@ def settle(connection: Connection) -> None:
         if all(f.done() and connection.client.answer(f) is not None for f in futures.values()):
             return
     connection.end()
-    raise RanksGone(f"the ranks did not answer after an interrupt and were ended. {connection.again}.")
+    raise RanksGone(f"the ranks did not answer after an interrupt and were ended. {connection.again}")
 
 
 def error(name: str, message: str, lines: list[str] | None = None) -> dict:

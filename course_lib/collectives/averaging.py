@@ -17,6 +17,7 @@ from course_lib.collectives import shared as sharing
 from course_lib.collectives.calls import IALLREDUCE
 
 CHUNK = 1 << 15  # elements at a time, which stay in the core's own cache
+SHARED = "Allreduce in shared memory"  # as `traffic` has it: nothing is sent
 MEAN = 1 << 30  # in a call's detail on the board: not an all-reduce of MPI
 
 
@@ -64,7 +65,7 @@ class SharedAveraged(Averaged):
         group = self.comm._group
         group.meet(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN)
         self._request = group.mpi.Ibarrier()  # once it ends, all see what the others have written
-        group.count("Allreduce", self.array.nbytes)
+        group.count(SHARED, self.array.nbytes)
         if memory.held is not None:
             memory.held.exchanged(self.array)
 

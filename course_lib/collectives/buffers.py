@@ -30,15 +30,14 @@ def array(value: object, what: str, where: str) -> np.ndarray:
     if type(value) is list and len(value) > 1 and isinstance(value[-1], MPI.Datatype):
         value = value[0]  # mpi4py's [array, type]; the array knows its type
     if not isinstance(value, np.ndarray):
-        hint = " Make one with np.array(...)." if isinstance(value, (list, tuple, int, float, np.generic)) else ""
-        raise TypeError(f"{where}: {what} must be a NumPy array; got {_name(value)}.{hint}")
+        raise TypeError(f"{where}: {what} must be a NumPy array; got {_name(value)}.{_hint(value, what)}")
     if value.dtype.kind not in _KINDS or not value.dtype.isnative or value.dtype.char == "e":
         raise TypeError(f"{where}: {what} has dtype {value.dtype}, which MPI cannot move. Use numbers, float32 for example.")
     if not value.flags.c_contiguous:
         raise ValueError(
             f"{where}: {what} is not contiguous: shape {value.shape}, strides {value.strides}. "
             "It is a view (a slice of columns, a transpose); MPI would read other numbers than you see. "
-            f"Pass np.ascontiguousarray({what})" + (", or receive into a fresh array." if what == "recvbuf" else ".")
+            + ("Receive into a fresh array, and copy it from there." if what == "recvbuf" else f"Pass np.ascontiguousarray({what}).")
         )
     if what == "recvbuf" and not value.flags.writeable:
         raise ValueError(f"{where}: recvbuf is read-only. Receive into a fresh array, np.empty(...) for example.")
@@ -55,30 +54,52 @@ def same_dtype(send: np.ndarray, recv: np.ndarray, where: str) -> None:
 
 
 def distinct(send: np.ndarray, recv: np.ndarray, where: str) -> None:
-    """Raise ValueError when both buffers are the same memory, which MPI forbids."""
-    if send is recv or (send.size and _address(send) == _address(recv)):
-        raise ValueError(
-            f"{where}: sendbuf and recvbuf are the same array, which MPI forbids. "
-            "Receive into a fresh array (np.empty_like), or pass MPI.IN_PLACE as sendbuf."
-        )
+    """Raise ValueError when the buffers share memory, which MPI forbids."""
+    (mine, end), (theirs, their_end) = _span(send), _span(recv)
+    if send is recv or (send.size and mine == theirs and end == their_end):
+        what = "are the same array"
+    elif mine < their_end and theirs < end:
+        what = "overlap: they are views of the same array, and have elements in common"
+    else:
+        return
+    raise ValueError(f"{where}: sendbuf and recvbuf {what}, which MPI forbids. Receive into a fresh array (np.empty_like).")
 
 
-def _address(array: object) -> int:
+def _span(array: object) -> tuple[int, int]:
+    """Where the memory of a contiguous array begins and ends."""
     found = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
-    return found["data"][0]
+    return found["data"][0], found["data"][0] + array.nbytes
 
 
 def size(recv: np.ndarray, expected: int, send: np.ndarray, why: str, where: str) -> None:
     """Raise ValueError unless recvbuf holds `expected` elements."""
     if recv.size != expected:
+        swapped = " Are the two swapped? sendbuf comes first." if send.size > recv.size and expected > send.size else ""
         raise ValueError(
             f"{where}: recvbuf has {recv.size} elements (shape {recv.shape}), expected {expected}: "
-            f"sendbuf has {send.size} (shape {send.shape}), and {why}."
+            f"sendbuf has {send.size} (shape {send.shape}), and {why}.{swapped}"
         )
+
+
+def _hint(value: object, what: str) -> str:
+    if value is None:
+        return " A collective returns nothing: it fills the array that it is given. Or a return is missing." if what == "sendbuf" else ""
+    if isinstance(value, type(MPI.IN_PLACE)):
+        return " MPI.IN_PLACE goes first, in the place of sendbuf."
+    if not isinstance(value, (list, tuple, int, float, np.generic)):
+        return ""
+    return " Make one that is as large as what arrives: np.empty(shape, dtype)." if what == "recvbuf" else " Make one with np.array(...)."
+
+
+def shown(value: object) -> str:
+    """A value that is none, in a few words."""
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)[:60]
 
 
 def _name(value: object) -> str:
     if value is None:
         return "None"
-    kind = type(value).__name__
+    kind = "MPI.IN_PLACE" if isinstance(value, type(MPI.IN_PLACE)) else type(value).__name__
+    if kind == "MPI.IN_PLACE":
+        return kind
     return f"a {kind}" if kind[0] not in "aeiou" else f"an {kind}"

@@ -19,6 +19,8 @@ DTYPES = {np.dtype(c).num: np.dtype(c).name for c in "?bBhHiIlLqQefdgFDG"}
 
 def reduction_code(op: MPI.Op) -> int:
     """The place of an operation in `REDUCTIONS`."""
+    if not isinstance(op, type(_reductions()[0])):
+        raise TypeError(f"op must be an operation of MPI, such as MPI.MAX; got {op!r}. Leave it out for the sum.")
     for code, known in enumerate(_reductions()):
         if op is known or op == known:
             return code + 1

@@ -9,12 +9,12 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import memory
-from course_lib.collectives import apart, buffers, meeting
+from course_lib.collectives import apart, base, buffers, meeting
 from course_lib.collectives.calls import ALLGATHER, ALLREDUCE, BARRIER, OPERATIONS, REDUCE_SCATTER, SPLIT, reduction_code
 from course_lib.collectives.nonblocking import NonBlocking
 from course_lib.collectives.rooted import Rooted
 
-ndarray, SUM, IN_PLACE = np.ndarray, MPI.SUM, MPI.IN_PLACE  # names found fast
+ndarray, may_share_memory, SUM, IN_PLACE = np.ndarray, np.may_share_memory, MPI.SUM, MPI.IN_PLACE  # names found fast
 
 
 class Communicator(NonBlocking, Rooted):
@@ -41,7 +41,7 @@ class Communicator(NonBlocking, Rooted):
 
     def __init__(self, comm: MPI.Comm | None = None, *, limit: float = 60.0, board: bool = True):
         if comm is None or comm == MPI.COMM_WORLD:
-            ranks = tuple(range(meeting.world()[1]))
+            ranks = tuple(range(base.world()[1]))
         elif isinstance(comm, MPI.Comm) and apart.line:
             ranks = (apart.rank,)  # MPI knows of no other
         elif isinstance(comm, MPI.Comm):
@@ -52,9 +52,8 @@ class Communicator(NonBlocking, Rooted):
         self._join(ranks, limit, board)
 
     def _join(self, ranks: tuple[int, ...], limit: float, board: bool) -> None:
-        me, _ = meeting.world()
-        self._group = self._host = meeting.group(ranks, board)
-        self._group.limit = limit
+        me, _ = base.world()
+        self._group = self._host = meeting.group(ranks, board, limit)
         self._settings = (limit, board)
         self.ranks = ranks
         self._rank, self._size = ranks.index(me), len(ranks)
@@ -67,9 +66,10 @@ class Communicator(NonBlocking, Rooted):
             raise AttributeError(name)
         big = {n.lower(): n for n in OPERATIONS[1:]}
         if name in big:
+            arguments = "buf, root=0" if name == "bcast" else "sendbuf, recvbuf"
             raise AttributeError(
                 f"Communicator has no {name}: in mpi4py it sends pickled Python objects. "
-                f"Arrays go by {big[name]}, with a capital letter: comm.{big[name]}(sendbuf, recvbuf)."
+                f"Arrays go by {big[name]}, with a capital letter: comm.{big[name]}({arguments})."
             )
         raise AttributeError(f"Communicator has no {name}. It has {', '.join(OPERATIONS[1:])}, Get_rank and Get_size.")
 
@@ -273,14 +273,14 @@ class Communicator(NonBlocking, Rooted):
             and send.flags.c_contiguous
             and recv.flags.carray
             and send is not recv
+            and (send.base is recv.base is None or not may_share_memory(send, recv))
         )
 
     def _check(self, sendbuf: object, recvbuf: object, where: str) -> tuple:
         """The two arrays, unpacked and checked; raises what `buffers` says about them."""
-        recv = self._array(recvbuf, "recvbuf", where)
         if sendbuf is IN_PLACE:
-            return sendbuf, recv
-        send = self._array(sendbuf, "sendbuf", where)
+            return sendbuf, self._array(recvbuf, "recvbuf", where)
+        send, recv = self._array(sendbuf, "sendbuf", where), self._array(recvbuf, "recvbuf", where)
         buffers.same_dtype(send, recv, where)
         buffers.distinct(send, recv, where)
         return send, recv

@@ -57,13 +57,23 @@ def mismatch(calls: dict[str, list[int]], group: str) -> str:
     return f"the ranks of {group} make different calls. {said}. {hint}"
 
 
+def _waits(row: status.Row, board: Board) -> bool:
+    return row.state in (status.WAITING, status.GAVE_UP) and row.round == board.round
+
+
 def deadlock(board: Board) -> str:
     """Who waits where, and why nobody comes; the same words on every stuck rank."""
     rows = board.snapshot()
     waits: dict[str, list[int]] = {}
     reasons: dict[str, list[int]] = {}
+    wanted = 0  # by those who wait
     for row in rows:
-        if row.state in (status.WAITING, status.GAVE_UP) and row.round == board.round:
+        if _waits(row, board):
+            wanted |= row.members
+    for row in rows:
+        if not wanted >> row.rank & 1:
+            continue
+        if _waits(row, board):
             members = tuple(r for r in range(board.size) if row.members >> r & 1)
             place = board.text(row.rank)
             call = f"{OPERATIONS[row.operation]} #{row.key % (1 << NUMBER_BITS)} on {group_name(members, board.size)}" + (

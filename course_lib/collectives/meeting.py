@@ -19,17 +19,17 @@ from course_lib import traffic
 from course_lib.collectives import apart, explain, relayed
 from course_lib.collectives import board as status
 from course_lib.collectives import calls as known
+from course_lib.collectives.base import interrupts_wait, of_ranks
 from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
 from course_lib.collectives.errors import DeadlockError, MismatchError
 from course_lib.collectives.relayed import RelayedGroup
-from course_lib.collectives.shm import forget_files
-from course_lib.collectives.slots import SharedExchange, sched_yield
+from course_lib.collectives.slots import IN_ORDER, SharedExchange, sched_yield
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
 LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
+LIMIT = 60.0  # seconds of a wait, where ranks do not see each other
 DONE = 30.0  # and after one has done its part: it finished its cell, and on a busy machine this rank may take its time
-
 
 _epoch = 0
 _left_behind: list = []  # abandoned requests; MPI may still write to their buffers
@@ -46,45 +46,31 @@ def abandoned() -> bool:
     return any(epoch == _epoch for epoch, _ in _left_behind)
 
 
-def world() -> tuple[int, int]:
-    """This process's rank, and how many there are; the first call is collective."""
-    return (apart.rank, apart.size) if apart.line else (base().Get_rank(), base().Get_size())
-
-
-@cache
-def base() -> MPI.Comm:
-    """A duplicate of the world that nobody else uses; the first call is collective."""
-    forget_files()
-    return MPI.COMM_WORLD.Dup()
-
-
-@cache
-def group(members: tuple[int, ...], on_board: bool = True) -> Group | RelayedGroup:
-    """The one group with these world ranks in this order; the first call is collective."""
+def group(members: tuple[int, ...], on_board: bool = True, limit: float = LIMIT) -> Group | RelayedGroup:
+    """The one group with these world ranks in this order, and, where there is no board, this limit; the first call is collective."""
     if apart.line:
         return relayed.group(members)
-    return Group(members, open_board() if on_board else None)
+    board = open_board() if on_board else None
+    return _group(members, board, LIMIT if board else limit)
 
 
 class Group:
-    """Some ranks, in order, that call collectives together.
+    """Some ranks that call collectives together.
 
     Parameters
     ----------
     members : tuple of int
-        World ranks; the position is the rank within the group.
+        World ranks, in the group's order.
     board : Board or None
-        None: waits end after `limit` seconds instead.
+        Without one, waits end after `limit` seconds.
     """
 
-    def __init__(self, members: tuple[int, ...], board: Board | None):
+    def __init__(self, members: tuple[int, ...], board: Board | None, limit: float = LIMIT):
         self.members, self.board = members, board
         self.mask = sum(1 << r for r in members) if board else 0
-        self.limit = 60.0
+        self.limit = limit
         self._hash = hash(members) & 0xFFFFFF
-        self._round, self._key, self._call, self._signature = -1, 0, None, 0
-        self._clean = base().Create_group(base().Get_group().Incl(members))
-        self._epoch, self.mpi = _epoch, self._clean.Dup()
+        self._round, self._key, self._call, self._signature, self._epoch = -1, 0, None, 0, _epoch
         self.counts = traffic.counters(members)
         # Yielding after each look costs a little; do it at once only where ranks share cores.
         spare_cores = len(members) <= (os.cpu_count() or 1)
@@ -95,7 +81,20 @@ class Group:
             self._others = [board.rows[r] for r in others]
             self._seen_me = [(board.rows[r], me) for r in others]
             self._seen = [status.SEEN + r for r in others]
+        self._make()
         self.shared = SharedExchange(board, members) if board else None
+
+    def _make(self) -> None:
+        """Have MPI make the communicator: nothing ends that call, so all must be here, and stay."""
+        self._hash, usual = hash((-1, *self.members)) & 0xFFFFFF, self._hash
+        if self.board:
+            self.meet(known.SPLIT, -1, 0, 0)
+        with interrupts_wait():
+            if self.board:  # whoever was interrupted before this line does not come
+                self.meet(known.SPLIT, -1, 0, 0)
+            self._clean = of_ranks(self.members)
+            self.mpi = self._clean.Dup()
+        self._hash, self._round = usual, -1
 
     def __str__(self) -> str:
         return explain.group_name(self.members, MPI.COMM_WORLD.Get_size())
@@ -119,8 +118,7 @@ class Group:
             # The same on all ranks of the group, and of no other call: cell, group, number.
             self._key = (self._round & 0xFFF) << 50 | self._hash << explain.NUMBER_BITS
         self._key = key = self._key + 1
-        mine = board.mine
-        call = (operation, dtype, count, detail)
+        mine, call = board.mine, (operation, dtype, count, detail)
         if call != self._call or board.last is not self:
             board.last, self._call, self._signature = self, call, hash(call)
             mine[status.MEMBERS] = self.mask
@@ -129,6 +127,8 @@ class Group:
             mine[status.COUNT] = count
             mine[status.DETAIL] = detail
             mine[SIGNATURE] = self._signature
+        if not IN_ORDER:  # a row's key may be seen before its signature: an earlier call's must not fit
+            mine[SIGNATURE] = self._signature = hash((call, key))
         if shown is not None:
             self.shared.put(key, shown)
         mine[KEY] = key
@@ -295,3 +295,6 @@ class Group:
             "Every rank of the group must make the same call: look for an if on the rank around it. "
             "(These ranks share no status board, so what the others do is not known.)"
         )
+
+
+_group = cache(Group)

@@ -102,5 +102,5 @@ class Rooted:
 
     def _is_root(self, root: object, where: str) -> bool:
         if not isinstance(root, (int, np.integer)) or not 0 <= root < self._size:
-            raise ValueError(f"{where}: root must be a rank of the group, 0 to {self._size - 1}; got {root!r}.")
+            raise ValueError(f"{where}: root must be a rank of the group, 0 to {self._size - 1}; got {buffers.shown(root)}.")
         return self._rank == root

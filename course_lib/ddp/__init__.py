@@ -59,6 +59,10 @@ class DistributedDataParallel(Module):
             from course_lib.collectives import Communicator
 
             comm = Communicator()
+        if not isinstance(module, Module):
+            raise TypeError(f"DistributedDataParallel(module): module must be a Module, such as a Linear; got {type(module).__name__}.")
+        if not hasattr(comm, "averaged"):
+            raise TypeError(f"DistributedDataParallel(module, comm): comm must be a Communicator; got {type(comm).__name__}.")
         self.module, self.comm, self.overlap = module, comm, overlap
         params = module.parameters()
         for p in params:

@@ -70,9 +70,9 @@ def serve(engine: Engine) -> None:
     watch_from_environment()
     from mpi4py import MPI
 
-    from course_lib.collectives import meeting
+    from course_lib.collectives import base
 
     if not MPI.Is_initialized():  # the zygote has loaded it
         MPI.Init_thread()
-    meeting.base()  # every rank has joined MPI before it registers
+    base.base()  # every rank has joined MPI before it registers
     engine.start()

@@ -1,49 +1,159 @@
-"""What a cell prints and displays on a rank, collected in order."""
+"""What a cell prints and displays on a rank, collected in order; of a flood, the beginning and the end."""
 
 from __future__ import annotations
 
 import base64
+import codecs
 import contextlib
 import io
 import sys
+from collections import deque
 from collections.abc import Iterator
 
-OUTPUT_LIMIT = 200_000  # characters that a cell may print on one rank
+OUTPUT_LIMIT = 48_000  # bytes of what a cell prints on one rank: half of it from the beginning, half from the end
+FRESH = 4_000  # characters of what is sent while the cell runs, at a time
 DISPLAY_LIMIT = 4 << 20  # characters of what it displays
 
 
-class _Stream(io.TextIOBase):
-    """Standard output or error of a cell, in the order in which it was written."""
+class Outputs(list):
+    """What a cell has printed and displayed on a rank, in order: dicts with "stream" and "text", or with "data" and "metadata"."""
 
-    def __init__(self, name: str, outputs: list):
-        self.name, self.outputs = name, outputs
+    def __init__(self):
+        super().__init__()
+        self._room = OUTPUT_LIMIT // 2
+        self._end: deque[tuple[str, str]] = deque()  # stream and text of what came when there was no room any more
+        self._fresh = ""
+        self._size, self._lines, self._lost = 0, 0, 0  # bytes in `_end`; lines and bytes that are nowhere
+
+    def write(self, stream: str, text: str) -> None:
+        """Take what was written to a stream."""
+        self._fresh = (self._fresh + text)[-FRESH:]
+        if self._room > 0 and text:
+            first = _first(text, self._room)
+            self._room = self._room - _bytes(first) if len(first) == len(text) else 0
+            self._add(stream, first)
+            text = text[len(first) :]
+        if text:
+            self._end.append((stream, text))
+            self._size += _bytes(text)
+            while self._size > OUTPUT_LIMIT // 2:
+                self._forget()
+
+    def show(self, item: dict) -> None:
+        """Take what IPython displays."""
+        data = {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in item["data"].items()}
+        room = DISPLAY_LIMIT - sum(_characters(o["data"]) for o in self if "data" in o)
+        if _characters(data) > room:
+            data = {"text/plain": f"(not shown: it has {_characters(data):,} characters, more than a cell may display on a rank)"}
+        self.append({"data": data, "metadata": item.get("metadata") or {}})
+
+    def fresh(self) -> str:
+        """The end of what has come since this was asked last."""
+        text, self._fresh = self._fresh, ""
+        return text
+
+    def finish(self) -> None:
+        """Nothing more comes: put the end of a flood behind its beginning; of lines that were written over, the last stays."""
+        if self._lost:
+            what = f"{self._lines:,} lines" if self._lines else f"{self._lost:,} bytes"
+            self._add(self._end[0][0] if self._end else "stdout", f"\n... {what} are left out here ...\n\n")
+        while self._end:
+            self._add(*self._end.popleft())
+        self[:] = _joined(_last_lines(list(self)))
+
+    def _add(self, stream: str, text: str) -> None:
+        if self and self[-1].get("stream") == stream:
+            self[-1]["text"] += text
+        elif text:
+            self.append({"stream": stream, "text": text})
+
+    def _forget(self) -> None:
+        """Let go of the oldest piece of the end, or of so much of it that there is room."""
+        stream, text = self._end.popleft()
+        self._size -= _bytes(text)
+        kept = _first(text[::-1], OUTPUT_LIMIT // 2 - self._size)[::-1] if self._size < OUTPUT_LIMIT // 2 else ""
+        self._lines += text.count("\n") - kept.count("\n")
+        self._lost += _bytes(text) - _bytes(kept)
+        if kept:
+            self._end.appendleft((stream, kept))
+            self._size += _bytes(kept)
+
+
+def _last_lines(outputs: list[dict]) -> list[dict]:
+    """Of lines that were written over, the last; also of a bar that goes on behind what was printed meanwhile."""
+    goes_on: dict[str, bool] = {}  # whether what comes later on a stream writes over the line before
+    for output in reversed(outputs):
+        if "stream" in output:
+            text, stream = output["text"], output["stream"]
+            over, goes_on[stream] = goes_on.get(stream, False), text.startswith("\r")
+            if "\r" in text:
+                text = text[: text.rfind("\n") + 1] if over else text
+                output["text"] = "\n".join(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n"))
+    return [output for output in outputs if output.get("text") != ""]
+
+
+def _joined(outputs: list[dict]) -> list[dict]:
+    """Neighbours of the same stream in one."""
+    joined: list[dict] = []
+    for output in outputs:
+        if joined and "stream" in output and joined[-1].get("stream") == output["stream"]:
+            joined[-1]["text"] += output["text"]
+        else:
+            joined.append(output)
+    return joined
+
+
+class _Pieces(io.RawIOBase):
+    """Behind standard output: takes it in large pieces, since a flood has many small ones."""
+
+    def __init__(self, outputs: Outputs):
+        self._outputs, self._decoder = outputs, codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: memoryview) -> int:
+        self._outputs.write("stdout", self._decoder.decode(bytes(data)))
+        return len(data)
+
+
+class _Errors(io.TextIOBase):
+    """Standard error: what was printed before stands before it."""
+
+    def __init__(self, outputs: Outputs, printed: io.TextIOWrapper):
+        self._outputs, self._printed = outputs, printed
 
     def write(self, text: str) -> int:
-        room = OUTPUT_LIMIT - sum(len(o.get("text", "")) for o in self.outputs)
-        if room <= 0:
-            return len(text)
-        text = text if len(text) <= room else text[:room] + "\n(the rest of the output is cut)\n"
-        if self.outputs and self.outputs[-1].get("stream") == self.name:
-            self.outputs[-1]["text"] += text
-        else:
-            self.outputs.append({"stream": self.name, "text": text})
+        self._printed.flush()
+        self._outputs.write("stderr", text)
         return len(text)
 
-    def isatty(self) -> bool:
-        return False
+
+class _Shown(list):
+    """Takes what IPython displays and puts it among the other outputs."""
+
+    def __init__(self, outputs: Outputs, printed: io.TextIOWrapper):
+        super().__init__()
+        self._outputs, self._printed = outputs, printed
+
+    def append(self, item: dict) -> None:
+        self._printed.flush()
+        self._outputs.show(item)
 
 
 @contextlib.contextmanager
-def captured(shell, outputs: list) -> Iterator[None]:
+def captured(shell, outputs: Outputs) -> Iterator[None]:
     """Collect what a cell prints and displays in `outputs`."""
     from IPython.core.displayhook import CapturingDisplayHook
     from IPython.core.displaypub import CapturingDisplayPublisher
 
-    shown = _Shown(outputs)
+    pieces = io.BufferedWriter(_Pieces(outputs), 1 << 16)
+    printed = io.TextIOWrapper(pieces, encoding="utf-8", errors="backslashreplace", newline="\n")
+    shown = _Shown(outputs, printed)
     publisher = CapturingDisplayPublisher()
     publisher.outputs = shown
     before = (sys.stdout, sys.stderr, sys.displayhook, shell.display_pub, shell._showtraceback)
-    sys.stdout, sys.stderr = _Stream("stdout", outputs), _Stream("stderr", outputs)
+    sys.stdout, sys.stderr = printed, _Errors(outputs, printed)
     sys.displayhook = CapturingDisplayHook(shell=shell, outputs=shown)
     shell.display_pub = publisher
     shell._showtraceback = lambda *_: None
@@ -51,22 +161,22 @@ def captured(shell, outputs: list) -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr, sys.displayhook, shell.display_pub, shell._showtraceback = before
+        with contextlib.suppress(ValueError):  # the cell has closed it
+            printed.flush()
+        outputs.finish()
 
 
-class _Shown(list):
-    """Takes what IPython displays and puts it among the other outputs."""
-
-    def __init__(self, outputs: list):
-        super().__init__()
-        self.outputs = outputs
-
-    def append(self, item: dict) -> None:
-        data = {k: base64.b64encode(v).decode() if isinstance(v, bytes) else v for k, v in item["data"].items()}
-        room = DISPLAY_LIMIT - sum(_size(o["data"]) for o in self.outputs if "data" in o)
-        if _size(data) > room:
-            data = {"text/plain": f"(not shown: it has {_size(data):,} characters, more than a cell may display on a rank)"}
-        self.outputs.append({"data": data, "metadata": item.get("metadata") or {}})
+def _first(text: str, most: int) -> str:
+    """The beginning of a text, in at most so many bytes; whole lines, where there are some."""
+    if _bytes(text) <= most:
+        return text
+    text = text[:most] if text.isascii() else text.encode()[:most].decode(errors="ignore")
+    return text[: text.rfind("\n") + 1] or text
 
 
-def _size(data: dict) -> int:
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))
+
+
+def _characters(data: dict) -> int:
     return sum(len(value) if isinstance(value, str) else len(repr(value)) for value in data.values())

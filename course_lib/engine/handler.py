@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import ctypes
+import difflib
 import functools
 import gc
 import importlib
@@ -15,12 +16,11 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 
 from course_lib.collectives import apart
-from course_lib.engine import gates, loops, wire
-from course_lib.engine.capture import OUTPUT_LIMIT, captured
+from course_lib.engine import gates, live, loops, tracebacks, wire
+from course_lib.engine.capture import Outputs, captured
 
 MEETING = "course_lib.collectives.meeting"  # not imported before MPI is wanted: that would start it
 _reply: dict = {}
@@ -57,7 +57,7 @@ def do(request: dict) -> dict:
         reply = ACTIONS[request["do"]](request)
     except KeyboardInterrupt as error:
         _interruptible_from = math.inf
-        reply = {"outputs": [], "error": describe_error(error)}
+        reply = {"outputs": [], "error": tracebacks.describe(error)}
     finally:
         _interruptible_from = math.inf
         reply["abandoned"] = MEETING in sys.modules and sys.modules[MEETING].abandoned()
@@ -79,10 +79,10 @@ def _interrupted(*_) -> None:
 def _hello(request: dict) -> dict:
     from mpi4py import MPI
 
-    from course_lib.collectives import meeting
+    from course_lib.collectives import base
     from course_lib.collectives.board import open_board
 
-    meeting.base()
+    base.base()
     with contextlib.suppress(OSError):
         os.chdir(request["folder"])
     sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
@@ -95,32 +95,39 @@ def _hello(request: dict) -> dict:
 
 
 def _cell(request: dict) -> dict:
-    shell, outputs = get_ipython(), []
-    with _round(request) as finish, captured(shell, outputs), _named(shell.compile, request["label"]):
+    shell, outputs = get_ipython(), Outputs()
+    kernel = getattr(shell, "kernel", None)
+    with _round(request) as finish, captured(shell, outputs), live.sent(kernel, outputs), _named(shell.compile, request["label"]):
         result = shell.run_cell(request["source"], store_history=False)
-        error = finish(result.error_before_exec or result.error_in_exec)
+        raised = result.error_before_exec or result.error_in_exec
+        if isinstance(raised, SyntaxError) and str(raised.filename).startswith("<"):
+            raised.filename = request["label"]  # who cuts text into words does not know it
+        error = finish(raised)
     return {"outputs": outputs, "error": error}
 
 
 def _call(request: dict) -> dict:
     """Call a function of the student's namespace, or one that the kernel sends along."""
     from course_lib import traffic
+    from course_lib.collectives.strays import noticed, of_error
 
-    shell, outputs, value, error = get_ipython(), [], None, None
-    with _round(request) as finish, captured(shell, outputs):
+    shell, outputs, value, error = get_ipython(), Outputs(), None, None
+    kernel, looking = getattr(shell, "kernel", None), contextlib.nullcontext([]) if apart.line else noticed()
+    with _round(request) as finish, captured(shell, outputs), live.sent(kernel, outputs), looking as strays:
         traffic.reset()
         try:
             gates.put(request["gates"])
             namespace = _unpacked(request) if request["source"] else shell.user_ns
             if request["function"] not in namespace:
-                raise NameError(f"{request['function']} is not defined on this rank. Has its cell been run, with %%px on top?")
+                raise NameError(f"name '{request['function']}' is not defined", name=request["function"])
             value = wire.encode(namespace[request["function"]](**request["arguments"]))
         except BaseException as caught:
             error = finish(caught)
+            strays += of_error(caught)
         else:
             error = finish(None)
     moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
-    return {"outputs": outputs, "error": error, "value": value, "traffic": moved}
+    return {"outputs": outputs, "error": error, "value": value, "traffic": moved, "strays": strays[:1]}
 
 
 def _unpacked(request: dict) -> dict:
@@ -163,7 +170,9 @@ def _round(request: dict) -> Iterator:
     def finish(error: BaseException | None) -> dict | None:
         nonlocal ended
         ended = True
-        described = describe_error(error) if error else None
+        described = tracebacks.describe(error) if error else None
+        if isinstance(error, NameError):
+            described["near"] = difflib.get_close_matches(str(error.name), get_ipython().user_ns, 1, 0.75)
         if board:
             if described and "DeadlockError" in described["kind"]:
                 pass  # the board already says where this rank waited
@@ -189,28 +198,6 @@ def _named(compiler, label: str) -> Iterator[None]:
         yield
     finally:
         del compiler.get_code_name
-
-
-def describe_error(error: BaseException) -> dict:
-    """An exception as plain data: name, message, place, and the student's own lines."""
-    name = type(error).__name__
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename.startswith(("cell ", "<cell"))]
-    lines = []
-    for frame in own:
-        lines.append(f"{frame.filename}, line {frame.lineno}, in {frame.name}".replace(", in <module>", ""))
-        lines.append(f"    {frame.line}")
-    if isinstance(error, SyntaxError):
-        lines = [line.rstrip("\n") for line in traceback.format_exception_only(error)[:-1]]
-    try:
-        message = str(error)
-    except Exception as broken:
-        message = f"(its message cannot be shown: {type(broken).__name__})"
-    if len(message) > OUTPUT_LIMIT:
-        message = f"{message[:OUTPUT_LIMIT]} (the rest is cut)"
-    place = f"{own[-1].filename}, line {own[-1].lineno}" if own else "outside the cell"
-    kind = [c.__name__ for c in type(error).__mro__]
-    return {"name": name, "message": message, "place": place, "lines": lines, "kind": kind}
 
 
 def get_ipython():

@@ -74,7 +74,7 @@ def cores() -> Line:
 def memory() -> Line:
     """Free memory."""
     free = psutil.virtual_memory().available
-    return free > 2 * 1024**3, f"memory: {wording.size(free)} free", "8 ranks want about 1.5 GB: close other programs"
+    return free > 2 * 1024**3, f"memory: {wording.memory(free)} free", "8 ranks want about 1.5 GB: close other programs"
 
 
 def threads() -> Line:
@@ -89,7 +89,7 @@ def shared_memory() -> Line:
     if not os.path.isdir("/dev/shm"):
         return None, "no /dev/shm (macOS has none, and needs none)", ""
     free = shutil.disk_usage("/dev/shm").free
-    return free >= 64 * 1024**2, f"/dev/shm: {wording.size(free)} free", "8 ranks want 64 MB: docker run --shm-size=256m"
+    return free >= 64 * 1024**2, f"/dev/shm: {wording.memory(free)} free", "8 ranks want 64 MB: docker run --shm-size=256m"
 
 
 def browser() -> Line:

@@ -244,14 +244,14 @@ def first(x):
 """
 
 LEAKS_IN_LINES = """%%px
-import course_lib.engine.handler as handler
+from course_lib.engine import tracebacks
 def first(x):
     lines = ["the test: " + "u" * 3000] * 500
-    handler.describe_error = lambda error: {"name": "E", "message": "m", "place": "", "kind": ["E"], "lines": lines}
+    tracebacks.describe = lambda error: {"name": "E", "message": "m", "place": "", "kind": ["E"], "lines": lines}
     raise ValueError
 """
 
-FILLS = "%%px\nprint(str(comm.Get_rank()) * 190_000)"
+FILLS = "%%px\ndisplay({'text/plain': str(comm.Get_rank()) * 190_000}, raw=True)"
 FLAGS = "eval('0')\n" * 3000
 
 LIES = """%%px

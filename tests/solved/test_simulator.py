@@ -26,7 +26,8 @@ from course_lib.sim import (
     stats,
     write_chrome_trace,
 )
-from course_lib.sim.hardware import GB
+from course_lib.sim.checks import left_over
+from course_lib.sim.hardware import GIB
 from course_lib.sim.simulation import simulate
 
 
@@ -288,6 +289,23 @@ def test_a_record_plays_again_and_a_forged_one_does_not():
         record.replay(twice, **sizes)
 
 
+async def hoards(model, batch_size):
+    """`data_parallel`, which frees no activation."""
+    storage, deleted = model.storage()[2], type(model.storage()[2]).__delitem__
+    type(storage).__delitem__ = lambda self, key: None if self is storage else deleted(self, key)
+    try:
+        return await data_parallel(model, batch_size)
+    finally:
+        type(storage).__delitem__ = deleted
+
+
+def test_what_a_loop_does_not_free_is_named():
+    sizes = dict(world_size=1, num_layers=3, global_batch_size=4)
+    for loop, said in ((data_parallel, ""), (hoards, "; when the step ends, it still stores the activation of layers 0–3")):
+        (model,) = record.replay(record.export(simulate(loop, **sizes, batch_size=4)), **sizes)
+        assert left_over(model) == said
+
+
 def test_a_chrome_trace_has_what_the_format_asks_for(tmp_path):
     result = run(data_parallel, world_size=3, num_layers=2, global_batch_size=6)
     write_chrome_trace(result.models, tmp_path / "trace.json", global_batch_list=get_global_batch_list(6, 1))
@@ -312,7 +330,7 @@ def test_a_chrome_trace_has_what_the_format_asks_for(tmp_path):
     names = {e["name"] for e in trace["traceEvents"] if e["ph"] == "X"}
     assert "forward 1, batch 5" in names and "all_reduce 0" in names
     peak = max(e["args"]["bytes"] for e in trace["traceEvents"] if e["ph"] == "C")
-    assert peak == result.memory and result.memory < 80 * GB
+    assert peak == result.memory and result.memory < 80 * GIB
     assert max(e["ts"] + e["dur"] for e in trace["traceEvents"] if e["ph"] == "X") <= result.time * 1e6 + 1e-6
 
 

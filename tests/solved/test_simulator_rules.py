@@ -145,7 +145,7 @@ def test_ranks_that_make_different_calls():
 
 def test_memory_above_the_device_says_what_is_held():
     with pytest.raises(
-        OutOfMemory, match=r"rank 0, at .*: out of memory: .*, and H100 80 GB has 80 GB. The rank holds .*opt_states 12 GB \(64\)"
+        OutOfMemory, match=r"rank 0, at .*: out of memory: .*, and H100 80 GB has 80 GiB. The rank holds .*opt_states 12 GiB \(64\)"
     ):
         run(data_parallel, world_size=1, num_layers=64, global_batch_size=256, batch_size=256)
 

@@ -1,0 +1,61 @@
+"""What stands in the notebook's own kernel, though it belongs on the ranks; and the other way round."""
+
+from __future__ import annotations
+
+import re
+import types
+
+from IPython import get_ipython
+
+from course_lib import students
+
+
+class NotOnRanks(RuntimeError):
+    """An exercise's function is in the notebook's kernel, where nobody calls it."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31mNotOnRanks\x1b[0m: {self}"]
+
+
+def check() -> None:
+    """Raise NotOnRanks when the notebook has an answer that the ranks do not see.
+
+    Raises
+    ------
+    NotOnRanks
+    """
+    found = sorted(name for name in students.EXERCISES & _names().keys() if _written_here(_names()[name]))
+    if found:
+        raise NotOnRanks(
+            f"{', '.join(found)} is defined in the notebook, and the ranks do not see it: its cell has no %%px on top. "
+            "Put %%px in the first line of that cell, and run it again."
+        )
+
+
+def forget(source: str) -> None:
+    """The ranks have run this cell: what it defines there is not the notebook's any more."""
+    for name in re.findall(r"^(?:async def|def|class) +(\w+)", source, re.MULTILINE):
+        if name in students.EXERCISES and _written_here(_names().get(name)):
+            del _names()[name]
+
+
+def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
+    """What to add to a NameError of these ranks: where the name is, or what it may be."""
+    found = re.search(r"name '(\w+)' is not defined", message)
+    if not found:
+        return ""
+    name = found[1]
+    if len(ranks) < n:
+        return ". Other ranks have it: did its cell run with --targets?"
+    if name in _names():
+        return f". {name} is in the notebook, not on the ranks. If this cell is for the notebook, take %%px away from its top."
+    return f". Is it {near[0]}?" if near else ". Has the cell that defines it been run, with %%px on top?"
+
+
+def _names() -> dict:
+    shell = get_ipython()
+    return shell.user_ns if shell else {}
+
+
+def _written_here(value: object) -> bool:
+    return isinstance(value, (types.FunctionType, type)) and value.__module__ == "__main__"

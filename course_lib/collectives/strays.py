@@ -1,0 +1,86 @@
+"""Calls on another group than the one that a function was given: worth a word when a check fails."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import traceback
+from collections.abc import Iterator
+from types import FrameType
+
+from mpi4py import MPI
+
+from course_lib import traffic
+from course_lib.collectives import explain
+from course_lib.collectives.communicator import Communicator
+
+CELL = ("cell ", "<cell")  # how the names of cells begin
+NAMES = ("Allgather", "Allreduce", "Alltoall", "Barrier", "Bcast", "Gather", "Iallreduce", "Reduce", "Reduce_scatter", "Scatter")
+
+
+class _World(MPI.Intracomm):
+    """MPI's world, which says what is called on it."""
+
+
+def _noted(name: str):
+    def method(self, *args, **kwargs):
+        _look(tuple(range(self.Get_size())), f"MPI.COMM_WORLD.{name}")
+        return getattr(MPI.Intracomm, name)(self, *args, **kwargs)
+
+    return method
+
+
+for _name in (*NAMES, *map(str.lower, NAMES)):
+    if hasattr(MPI.Intracomm, _name):
+        setattr(_World, _name, _noted(_name))
+
+_found: list[str] = []
+
+
+@contextlib.contextmanager
+def noticed() -> Iterator[list[str]]:
+    """Look meanwhile at the first call of each collective on each group; the list has a sentence for each that went astray."""
+    world, found = MPI.COMM_WORLD, _found
+    found.clear()
+    traffic.first_call, MPI.COMM_WORLD = _look, _World(world)
+    try:
+        yield found
+    finally:
+        traffic.first_call, MPI.COMM_WORLD = None, world
+
+
+def of_error(error: BaseException) -> list[str]:
+    """The same about the call that raised an error: it has not been counted."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame, called in itertools.pairwise(frames):
+        comm = called.f_locals.get("self")
+        if frame.f_code.co_filename.startswith(CELL) and isinstance(comm, Communicator):
+            return _stray(frame, comm.ranks, called.f_code.co_name)
+    return []
+
+
+def _look(ranks: tuple[int, ...], operation: str) -> None:
+    """Find the student's function that makes this call."""
+    frame = sys._getframe(2)
+    while frame and not frame.f_code.co_filename.startswith(CELL):
+        frame = frame.f_back
+    if frame:
+        _found.extend(_stray(frame, ranks, operation))
+
+
+def _stray(frame: FrameType, ranks: tuple[int, ...], operation: str) -> list[str]:
+    """What to say when the function was given another group."""
+    code, size = frame.f_code, MPI.COMM_WORLD.Get_size()
+    given = {name: frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
+    if hasattr(given.get("self"), "__dict__"):
+        given |= {f"self.{name}": value for name, value in vars(given["self"]).items()}
+    groups = {name: value.ranks for name, value in given.items() if isinstance(value, Communicator)}
+    if not groups or ranks in groups.values():
+        return []
+    name, meant = next(iter(groups.items()))
+    what = "attribute" if "." in name else "argument"
+    place = f"{code.co_filename}, line {frame.f_lineno}"
+    return [
+        f"{operation} was called on {explain.group_name(ranks, size)} ({place}); the {what} {name} is {explain.group_name(meant, size)}"
+    ]

@@ -1,0 +1,58 @@
+"""What went wrong on a rank, as plain data: an exception's name and message, and the student's own lines that led to it."""
+
+from __future__ import annotations
+
+import re
+import traceback
+
+OWN = ("cell ", "<cell")  # how the file names of cells begin, see `handler`
+MOST = 8  # places that are shown; of more, the first two and the last two
+LONGEST = 50_000  # characters of a message
+
+
+def _assigned_below(error: BaseException) -> str:
+    found = re.search(r"local variable '(\w+)'", str(error))
+    return f". {found[1]} is assigned in this function, so it is the function's own here: choose another name for that." if found else ""
+
+
+# What usually causes an error of Python's own.
+_HINTS = {
+    "UnboundLocalError": _assigned_below,
+    "StdinNotImplementedError": lambda error: " (Ranks have no keyboard: write the value into the cell, in the place of input().)",
+}
+
+
+def describe(error: BaseException) -> dict:
+    """An exception as plain data: name, message, place, kind, and the student's own lines."""
+    name = type(error).__name__
+    own = [place for place in _places(error) if place[0].startswith(OWN)]
+    lines = [line for place in own for line in _shown(*place)]
+    if len(own) > MOST:
+        left_out = f"    ... {len(own) - 4:,} more calls between these ..."
+        lines = [*lines[:4], left_out, *lines[-4:]]
+    if isinstance(error, SyntaxError):
+        lines = [line.rstrip("\n") for line in traceback.format_exception_only(error)[:-1]]
+    try:
+        message = str(error)
+    except Exception as broken:
+        message = f"(its message cannot be shown: {type(broken).__name__})"
+    if name == "NotImplementedError" and not message and own:
+        what = "this cell" if own[-1][2] == "<module>" else own[-1][2]
+        message = f"{what} is still empty. Write your answer in the place of this line, and run the cell again."
+    message += _HINTS.get(name, lambda error: "")(error)
+    if len(message) > LONGEST:
+        message = f"{message[:LONGEST]} (the rest is cut)"
+    place = f"{own[-1][0]}, line {own[-1][1]}" if own else "outside the cell"
+    kind = [c.__name__ for c in type(error).__mro__]
+    return {"name": name, "message": message, "place": place, "lines": lines, "kind": kind}
+
+
+def _places(error: BaseException) -> list[tuple[str, int, str, str]]:
+    """File, line, function (with its class) and text, from the outermost call to the innermost."""
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    summary = traceback.extract_tb(error.__traceback__)
+    return [(f.filename, f.lineno, code.co_qualname, f.line) for f, code in zip(summary, codes, strict=True)]
+
+
+def _shown(file: str, line: int, function: str, text: str) -> list[str]:
+    return [f"{file}, line {line}" + (f", in {function}" if function != "<module>" else ""), f"    {text}"]

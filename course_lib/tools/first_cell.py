@@ -1,0 +1,44 @@
+"""An IPython extension that `make lab` puts into its environment: ``%%px`` says what to do while no ranks are up.
+
+`cluster.start` puts the real one in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+
+CONFIG = """# Written by `make lab`: until ranks are up, %%px says how to start them.
+c.InteractiveShellApp.extensions.append("course_lib.tools.first_cell")
+"""
+
+
+def load_ipython_extension(shell) -> None:
+    """Register the magics, in a kernel that has just started."""
+    shell.register_magic_function(_no_ranks, "cell", "px")
+    shell.register_magic_function(_no_ranks, "line", "px")
+
+
+def put(prefix: Path | None = None) -> None:
+    """Have every IPython of this environment load the extension; a file that somebody else wrote there is left alone."""
+    path = (prefix or Path(sys.prefix)) / "etc" / "ipython" / "ipython_config.py"
+    with contextlib.suppress(OSError):  # an environment that belongs to somebody else
+        if path.exists() and not path.read_text().startswith(CONFIG.splitlines()[0]):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(CONFIG)
+
+
+class NoRanks(RuntimeError):
+    """``%%px`` was run while no ranks were up."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31mNoRanks\x1b[0m: {self}"]
+
+
+def _no_ranks(line: str, cell: str = "") -> None:
+    raise NoRanks(
+        "%%px runs a cell on the ranks, and in this notebook none are up yet. "
+        "Run the first code cell of the notebook, the one with cluster.start, and then this one again."
+    )

@@ -1,0 +1,132 @@
+"""Calls beside the course's communicator, and groups whose making is interrupted."""
+
+import os
+import random
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from course_lib.check import Check, CheckFailed
+from course_lib.cluster import Ranks, RanksGone
+from course_lib.cluster.replies import RanksError
+
+SETUP = """import numpy as np
+from mpi4py import MPI
+from course_lib.collectives import Communicator
+comm = Communicator()
+rank = comm.Get_rank()"""
+
+
+def errors(ranks, source):
+    return [reply["error"] for _, reply in ranks.run(source, label="cell [7]", limit=60.0)]
+
+
+@pytest.fixture
+def four():
+    ranks = Ranks(4)
+    ranks.run(SETUP, label="cell [2]")
+    yield ranks
+    ranks.stop()
+
+
+def test_a_rank_that_stays_in_bare_mpi_is_named_and_its_end_says_why(four, capsys):
+    four.run("def half(x):\n    return x[: len(x) // 2]", label="cell [3]")
+    four.run("y = half(np.arange(8))", label="cell [4]")
+    four.run("print(y)", label="cell [5]")
+    threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    source = "x = np.empty(1)\nif rank < 2:\n    comm.Barrier\n    MPI.COMM_WORLD.Recv(\n        x, source=3)"
+    with pytest.raises(RanksGone) as caught:
+        four.run(source, label="cell [6]")
+    place = "ranks 0, 1 wait in MPI.COMM_WORLD.Recv (cell [6], line 4)"
+    assert capsys.readouterr().err == f"{place}. If nobody comes, stop the cell.\n"
+    assert f"R{place[1:]}: Python cannot interrupt that. The course's Communicator" in str(caught.value)
+    four.restart(rerun=True)
+    said = capsys.readouterr().out
+    assert "Run again: cell [2], cell [3], cell [4]. Not run again" in said and said.endswith("variables: cell [5].\n")
+    assert all(np.array_equal(y, np.arange(4)) for y in four.pull("y"))
+
+
+def test_so_is_one_that_a_check_has_called(four, capsys):
+    four.run("def collect(x, mp_comm):\n    request = MPI.COMM_WORLD.Irecv(x)\n    request.Wait()", label="cell [3]")
+    threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def collected():
+        return collect(np.empty(1), comm)
+
+    with pytest.raises(RanksGone, match=r"Ranks 0–3 wait in request\.Wait \(cell \[3\], line 3\)"):
+        four.call(collected)
+    assert "ranks 0–3 wait in request.Wait (cell [3], line 3)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "source", ["import time\ntime.sleep(3)", "x = np.arange(3)\nwhile x[0] < 5e6:\n    x += 1", "comm.Barrier()\nsum(range(10**8))"]
+)
+def test_one_that_computes_is_not(four, capsys, source):
+    four.run(source, label="cell [3]", limit=3.0)
+    assert capsys.readouterr().err == ""
+
+
+STRAYS = {
+    "comm.Allgather(x, out)": "Allgather was called on world{0–3} (cell [3], line 3); the argument mp_comm is group{0, 1}",
+    "MPI.COMM_WORLD.Allgather(x, out)": "MPI.COMM_WORLD.Allgather was called on world{0–3} (cell [3], line 3); the argument mp_comm is",
+    "comm.Allgather(x, out[:2])": "Allgather was called on world{0–3} (cell [3], line 3); the argument mp_comm is group{0, 1}",
+    "comm.Allgather(x, out) if rank else 0": "Allgather was called on world{0–3} (cell [3], line 3); the argument mp_comm is group{0, 1}",
+    "mp_comm.Allgather(x, out[:2])": None,
+}
+
+
+@pytest.mark.parametrize("call", STRAYS)
+def test_another_group_than_the_one_that_was_given_is_named(four, call):
+    four.run(f"def collect(x, mp_comm):\n    out = np.zeros((4, 3))\n    {call}\n    return out", label="cell [3]")
+
+    def collected(x):
+        return collect(x, comm.Split(color=rank // 2, key=rank))
+
+    check = Check("collect")
+    with pytest.raises((CheckFailed, RanksError)) as caught:
+        for r, got in enumerate(four.call(collected, {"x": np.ones(3)})):
+            check.array(got, np.ones((2, 3)), name="the result", rank=r)
+    assert (STRAYS[call] in str(caught.value)) if STRAYS[call] else ("was called on" not in str(caught.value))
+
+
+def test_making_a_group_can_be_interrupted_and_leaves_nobody_behind(eight):
+    random.seed(3)
+    eight.run("import os, random, signal\norder = random.Random(5)\ncomm = Communicator()\nrank = comm.Get_rank()")
+    eight.run("signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))")
+    again = "keys = list(range(8))\norder.shuffle(keys)\ngroup = comm.Split(0, keys[rank])\n"
+    stopped = 0
+    for _ in range(12):
+        victim, delay = random.randrange(8), random.uniform(1e-4, 2e-3)
+        begin = f"comm.Barrier()\nif rank == {victim}:\n    signal.setitimer(signal.ITIMER_REAL, {delay})\n"
+        found = eight.run(f"{begin}{again}time.sleep(0.01)", limit=60.0)
+        kinds = {reply["error"]["name"] for _, reply in found if reply["error"]}
+        assert kinds <= {"KeyboardInterrupt", "DeadlockError"}, kinds
+        stopped += "DeadlockError" in kinds
+        out = "out = np.empty(8)\ngroup.Allgather(np.array([float(rank)]), out)\nassert sorted(out) == list(range(8))"
+        assert not any(errors(eight, again + out)), "the ranks cannot go on"
+    assert stopped, "none came while a group was made"
+
+
+def test_a_call_that_was_made_before_is_no_match_where_memory_is_not_in_order(eight):
+    late = """
+import course_lib.collectives.meeting as meeting
+meeting.IN_ORDER = False
+comm = Communicator()
+rank = comm.Get_rank()
+group, out = comm._group, np.empty(4)
+comm.Allreduce(np.ones(4), out)
+assert (out == 8).all()
+if rank == 3:  # its signature is still that of the call before
+    group._key += 1
+    board = group.board
+    board.mine[meeting.status.COUNT] = 5
+    board.mine[meeting.KEY] = group._key
+    import time
+    time.sleep(1)
+else:
+    comm.Allreduce(np.ones(4), out)
+"""
+    found = [error and error["name"] for error in errors(eight, late)]
+    assert found == ["MismatchError"] * 3 + [None] + ["MismatchError"] * 4

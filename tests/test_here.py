@@ -1,0 +1,51 @@
+"""What stands in the notebook and belongs on the ranks, and the other way round."""
+
+import pytest
+
+EXERCISE = "def split_data(x):\n    return x"
+CHECK = "def look():\n    return split_data(3)\nprint(ranks.call(look))"
+
+
+@pytest.fixture
+def two(kernel):
+    kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
+    return kernel
+
+
+def test_an_answer_in_the_notebook_is_none_on_the_ranks(two):
+    two.run(EXERCISE)
+    assert "split_data is defined in the notebook, and the ranks do not see it" in two.run(CHECK)[1]
+    two.run(f"%%px\n{EXERCISE}")
+    assert two.run(CHECK) == ("[3, 3]\n", None)
+    two.run(EXERCISE.replace("return x", "return 2 * x"))  # newer than what the ranks have
+    assert "Put %%px in the first line" in two.run(CHECK)[1]
+
+
+def test_comments_may_stand_above_px(two):
+    assert two.run(f"# mine\n\n%%px\n{EXERCISE}") == ("", None) and two.run(CHECK) == ("[3, 3]\n", None)
+    assert "[3, 3]" in two.run("# %%px\nprint([3, 3])")[0]  # a comment is no magic
+
+
+HINTS = {
+    "%%px\nprint(plots)": ("plots = 1", "plots is in the notebook, not on the ranks"),
+    "%%px\nprint(splitdata)": (f"%%px\n{EXERCISE}", "Is it split_data?"),
+    "%%px\nprint(y)": ("%%px --targets 0\ny = 1", "Other ranks have it: did its cell run with --targets?"),
+    "%%px\nprint(unheard_of)": ("", "Has the cell that defines it been run, with %%px on top?"),
+    "ranks.call('split_dat')": (f"%%px\n{EXERCISE}", "Is it split_data?"),
+    "%%px\ndef f():\n    n = len(x)\n    x = 3\nf()": ("%%px\nx = [1]", "choose another name for that"),
+}
+
+
+@pytest.mark.parametrize("source", HINTS)
+def test_a_name_that_is_not_there_gets_a_hint(two, source):
+    before, said = HINTS[source]
+    two.run(before)
+    assert said in two.run(source)[1]
+
+
+def test_stopped_ranks_say_how_to_go_on(two):
+    two.run(f"%%px\n{EXERCISE}")
+    two.run("ranks.stop()")
+    assert "ranks.restart(rerun=True)" in two.run(CHECK)[1]
+    two.run("ranks.restart(rerun=True)")
+    assert two.run(CHECK) == ("[3, 3]\n", None)
