@@ -31,12 +31,25 @@ def ranks(numbers: Iterable[int]) -> str:
 
 
 def size(nbytes: float) -> str:
-    """Bytes with a unit.
+    """Bytes that travel, or that a formula counts, with a unit: powers of ten.
 
-    >>> size(1536), size(20)
-    ('1.5 KB', '20 B')
+    >>> size(56_000), size(20), size(3.3e6)
+    ('56 kB', '20 B', '3.3 MB')
     """
-    for unit, step in (("GB", 1024**3), ("MB", 1024**2), ("KB", 1024)):
+    return _with_unit(nbytes, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)))
+
+
+def memory(nbytes: float) -> str:
+    """Bytes in a device's memory, with a unit: powers of two.
+
+    >>> memory(80 * 2**30), memory(1536)
+    ('80 GiB', '1.5 KiB')
+    """
+    return _with_unit(nbytes, (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)))
+
+
+def _with_unit(nbytes: float, units: tuple[tuple[str, float], ...]) -> str:
+    for unit, step in units:
         if nbytes >= step:
             return f"{nbytes / step:.3g} {unit}"
     return f"{nbytes:.3g} B"

@@ -10,15 +10,19 @@ from course_lib import traffic as counting
 from course_lib import wording
 from course_lib.plots.figures import INK, Picture, new_figure
 
+WRITTEN = {"bytes": wording.size, "memory": wording.memory}
 
-def _size_axis(axes, label: str) -> None:
-    """Ticks in KB and MB, few enough to be read."""
+
+def _size_axis(axes, label: str, kind: str = "bytes") -> None:
+    """Ticks in kB and MB, or in KiB and MiB, all in one unit and few enough to be read."""
     from matplotlib.ticker import MaxNLocator
 
     top = axes.get_xlim()[1]
-    unit = next(step for step in (1024**3, 1024**2, 1024, 1) if top >= step)
+    step = 1000 if kind == "bytes" else 1024
+    unit = next(step**i for i in (3, 2, 1, 0) if top >= step**i)
     axes.set_xticks([t * unit for t in MaxNLocator(5).tick_values(0, top / unit) if t * unit <= top])
-    axes.xaxis.set_major_formatter(lambda value, _: wording.size(value))
+    name = WRITTEN[kind](unit).split()[1]
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g} {name}")
     axes.set_xlabel(label)
 
 
@@ -74,21 +78,21 @@ def bars(values: dict[str, float], title: str, unit: str = "bytes") -> Picture:
     title : str
         What the picture shows.
     unit : str
-        Of the values; "bytes" are written with KB and MB.
+        Of the values; "bytes" are written with kB and MB, "memory" is bytes of a device's memory, with MiB and GiB.
     """
     figure, (axes,) = new_figure(6.2, 0.9 + 0.36 * len(values), title)
     axes.barh(list(values), list(values.values()), color="#777777")
-    for i, value in enumerate(values.values()):
-        text = wording.size(value) if unit == "bytes" else f"{value:.3g} {unit}"
+    texts = [WRITTEN[unit](value) if unit in WRITTEN else f"{value:.3g} {unit}" for value in values.values()]
+    for i, (value, text) in enumerate(zip(values.values(), texts, strict=True)):
         axes.text(value, i, f" {text}", va="center", fontsize=9, color=INK)
     axes.invert_yaxis()
     axes.set_xlim(0, max(values.values()) * 1.18)
-    if unit == "bytes":
-        _size_axis(axes, unit)
+    if unit in WRITTEN:
+        _size_axis(axes, "bytes", unit)
     else:
         axes.set_xlabel(unit)
     axes.spines[["top", "right"]].set_visible(False)
-    return Picture(figure, f"{title}: " + ", ".join(f"{k} {v:g} {unit}" for k, v in values.items()))
+    return Picture(figure, f"{title}: " + ", ".join(f"{k} {text}" for k, text in zip(values, texts, strict=True)))
 
 
 def memory(held: dict[str, dict[str, int]], title: str = "Peak memory of a rank, by kind") -> Picture:

@@ -19,6 +19,8 @@ def record_of(loop, settings, hardware):
     from course_lib.sim import hardware as descriptions
     from course_lib.sim import record, simulation
 
+    if loop not in globals():
+        raise NameError(f"name '{loop}' is not defined", name=loop)
     return record.export(simulation.simulate(globals()[loop], hardware=descriptions.PRESETS[hardware], **settings))
 
 
@@ -63,12 +65,23 @@ class ScheduleCheck(Check):
     def memory(self, result: Result, most: float, cause: str) -> None:
         """No rank may hold more bytes than this."""
         if result.memory > most:
-            held = f"rank {result.memory_rank} holds {wording.size(result.memory)}"
-            self.fail(f"{held} at its peak, and {wording.size(most)} are enough", cause)
+            held = f"rank {result.memory_rank} holds {wording.memory(result.memory)}"
+            left = left_over(result.models[result.memory_rank])
+            self.fail(f"{held} at its peak, and {wording.memory(most)} are enough{left}", cause)
 
     def passed(self) -> None:
         """Say that all is well."""
         print(f"{self.what}, {self.case}: as expected.")
+
+
+def left_over(model) -> str:
+    """What a rank still stores at the end of a step, though nothing needs it any more."""
+    kept: dict[str, set[int]] = {}
+    for value in model.values.values():
+        if value is not None and value.holds and not getattr(value, "updated", False):
+            kept.setdefault(value.name, set()).add(value.layer)
+    parts = [f"the {name} of layer{'s' * (len(layers) > 1)} {wording.spans(layers)}" for name, layers in kept.items()]
+    return f"; when the step ends, it still stores {' and '.join(parts)}" if parts else ""
 
 
 def compute_seconds(samples: int, hardware: Hardware = H100) -> tuple[float, float]:

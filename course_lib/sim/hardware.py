@@ -1,14 +1,14 @@
 """What the simulator charges: descriptions of a device, of its links and of a layer, with their units.
 
 Rates are in powers of ten, as data sheets give them (450 GB/s is 450e9 bytes a second); memory is in
-powers of two, as a device reports it (80 GB is 80 * 1024**3 bytes).
+powers of two, as a device reports it (80 GB on a label is 80 * 1024**3 bytes).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-GB = 1024**3
+GIB = 1024**3
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ H100 = Hardware(
     flops=1000e12,
     efficiency=((128e9, 0.95), (16e9, 0.9), (1e9, 0.6), (0, 0.1)),
     memory_bandwidth=3072e9,
-    memory=80 * GB,
+    memory=80 * GIB,
     nvlink=Link(450e9, 0.65, 10e-6),
     network=Link(50e9, 0.9, 20e-6),
     host=Link(450e9),
@@ -104,7 +104,7 @@ A100 = Hardware(
     flops=312e12,
     efficiency=((128e9, 0.85), (16e9, 0.8), (1e9, 0.5), (0, 0.1)),
     memory_bandwidth=2039e9,
-    memory=80 * GB,
+    memory=80 * GIB,
     nvlink=Link(300e9, 0.65, 10e-6),
     network=Link(25e9, 0.9, 20e-6),
     host=Link(32e9),

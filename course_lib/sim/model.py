@@ -66,7 +66,7 @@ class Model(Communication):
         dist.models[rank] = self
 
     def __repr__(self) -> str:
-        return f"rank {self.rank} of {self.world_size}, at {wording.seconds(self.time)}, holding {wording.size(self.held)}"
+        return f"rank {self.rank} of {self.world_size}, at {wording.seconds(self.time)}, holding {wording.memory(self.held)}"
 
     # Memory.
 

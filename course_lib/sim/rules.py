@@ -27,7 +27,9 @@ def check_own(model, value: object, what: str, kinds: type | tuple[type, ...], l
             _refuse(model, layer, f"{what} is a communication that was not awaited: write `await` before it.")
         wanted = " or ".join(k.name for k in kinds)
         got = _a(value.name) if isinstance(value, Value) else type(value).__name__
-        _refuse(model, layer, f"{what} must be {_a(wanted)}; got {got}.")
+        wanted = _a(wanted) if wanted != "value" else "a weight, an activation, a gradient or an optimizer state"
+        pop = " (pop(a, b) gives b where there is no a: is the key (a, b)?)" if isinstance(value, int) else ""
+        _refuse(model, layer, f"{what} must be {wanted}; got {got}.{pop}")
     if value.model is not model:
         _refuse(model, layer, f"{what} is in the memory of rank {value.model.rank}: it has to be sent here first.")
 
@@ -167,6 +169,6 @@ def check_collective(model, kind: str, value: object, layer: object) -> None:
 def full(model, stores: tuple) -> str:
     """What fills the memory of a rank, the largest first."""
     lines = sorted(((sum(v.nbytes for v in s.values() if isinstance(v, Value)), s.name, len(s)) for s in stores), reverse=True)
-    holds = ", ".join(f"{name} {wording.size(nbytes)} ({n})" for nbytes, name, n in lines if n)
+    holds = ", ".join(f"{name} {wording.memory(nbytes)} ({n})" for nbytes, name, n in lines if n)
     device = model.dist.hardware
-    return f"out of memory: {wording.size(model.held)}, and {device.name} has {wording.size(device.memory)}. The rank holds {holds}."
+    return f"out of memory: {wording.memory(model.held)}, and {device.name} has {wording.memory(device.memory)}. The rank holds {holds}."

@@ -6,13 +6,13 @@ from course_lib import wording
 from course_lib.check import CheckFailed
 from course_lib.cluster.replies import RanksError
 from course_lib.sim.checks import ScheduleCheck
-from course_lib.sim.hardware import GB, LAYER
+from course_lib.sim.hardware import GIB, LAYER
 from course_lib.sim.simulation import Result
 
 # At least this model FLOPs utilisation: these points.
 UTILISATION_POINTS = ((0.80, 5), (0.70, 4), (0.60, 3), (0.50, 2), (0.40, 1))
 # At most these bytes on every rank: these points.
-MEMORY_POINTS = ((60 * GB, 5), (69 * GB, 4), (80 * GB, 3))
+MEMORY_POINTS = ((60 * GIB, 5), (69 * GIB, 4), (80 * GIB, 3))
 UTILISATION_SHARE, MEMORY_SHARE = 0.75, 0.25
 # What the loop is graded on.
 SETTINGS = (
@@ -37,7 +37,7 @@ def utilisation_points(utilisation: float) -> int:
 def memory_points(nbytes: float) -> int:
     """Points for the most bytes that a rank held.
 
-    >>> [memory_points(gb * GB) for gb in (60, 60.1, 75, 81)]
+    >>> [memory_points(gb * GIB) for gb in (60, 60.1, 75, 81)]
     [5, 4, 3, 0]
     """
     return next((points for most, points in MEMORY_POINTS if nbytes <= most), 0)
@@ -98,7 +98,7 @@ class Entry:
         lines = [f"{self.data['handle']}: score {self.data['score']:.2f} of {BEST:g}"]
         for run in runs:
             place = f"{run['settings']['world_size']} ranks, {run['settings']['num_layers']} layers"
-            cost = f"{wording.size(run['memory'])}, {wording.seconds(run['time'])}"
+            cost = f"{wording.memory(run['memory'])}, {wording.seconds(run['time'])}"
             lines.append(f"  {place}: MFU {run['utilisation']:.1%}, {cost}, score {run['score']:.2f}")
         self.text = "\n".join(lines)
 

@@ -54,7 +54,7 @@ class Result:
         first = self.models[0]
         return (
             f"{first.world_size} ranks, {first.num_layers} layers, {first.global_batch_size} samples: {wording.seconds(self.time)}, "
-            f"MFU {self.utilisation:.1%}, at most {wording.size(self.memory)} (rank {self.memory_rank}), bubbles {self.bubble:.1%}"
+            f"MFU {self.utilisation:.1%}, at most {wording.memory(self.memory)} (rank {self.memory_rank}), bubbles {self.bubble:.1%}"
         )
 
     def _repr_mimebundle_(self, **options) -> tuple[dict, dict]:

@@ -54,7 +54,9 @@ class Storage(dict):
         ways = {"weights": "load_weights or all_gather", "opt_states": "load_weights", "activations": "forward"}
         way = f" ({ways[self.name]} would have made it)" if self.name in ways else ""
         layer = key if isinstance(key, int) else None
-        text = f"{self.name}[{key!r}] is not there: it was never stored on this rank{way}, or has been deleted."
+        keys = ", ".join(repr(k) for k in list(self)[:6]) + (", ..." if len(self) > 6 else "")
+        there = f" The keys that are there: {keys}." if keys else ""
+        text = f"{self.name}[{key!r}] is not there: it was never stored on this rank{way}, or has been deleted.{there}"
         raise MissingValue(text, rank=self.model.rank, layer=layer, time=self.model.time)
 
     def _drop_within(self, key: object) -> None:

@@ -67,14 +67,13 @@ def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[
     for model in models:
         y = model.rank
         for kind, start, end, mask in boxes(model):
-            shapes[kind].append(_box(start * scale, end * scale, y - 0.4, y + (0.4 if n > 16 else 0.2)))
+            shapes[kind].append(_box(start * scale, end * scale, y - 0.4, y + 0.2))
             width = (end - start) / total
             if mask in numbers and n <= 16 and width > 0.011 * len(str(numbers[mask])) + 0.004:
                 labels.append(((start + end) / 2 * scale, y - 0.1, numbers[mask], FILLS[kind]))
-        top = y - 0.4 if n > 16 else y + 0.22  # with many ranks behind what is computed, else under it
         for event in stats.events(model):
             if event.kind in stats.COMMUNICATION and event.kind != "receive" and event.end > event.start:
-                shapes["communication"].append(_box(event.start * scale, event.end * scale, top, y + 0.4))
+                shapes["communication"].append(_box(event.start * scale, event.end * scale, y + 0.22, y + 0.4))
     axes.set_facecolor(PALE)
     for kind, found in shapes.items():
         edge = "white" if kind != "communication" and sum(map(len, shapes.values())) < 1500 else "face"
@@ -115,16 +114,16 @@ def _memory(axes, models: Sequence, total: float, scale: float) -> str:
         axes.plot(grid * scale, lines[worst], color=INK, linewidth=1.2, label=f"rank {worst}")
     capacity = models[0].dist.hardware.memory
     if capacity < 3 * peaks[worst]:
-        axes.axhline(capacity, color=INK, linestyle=":", linewidth=1, label=f"device, {wording.size(capacity)}")
+        axes.axhline(capacity, color=INK, linestyle=":", linewidth=1, label=f"device, {wording.memory(capacity)}")
     top = max(peaks[worst], capacity if capacity < 3 * peaks[worst] else 0) * 1.15 or 1.0
-    step, unit = next((s, u) for s, u in ((1024**3, "GB"), (1024**2, "MB"), (1024, "KB"), (1, "B")) if top >= s)
+    step, unit = next((s, u) for s, u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")) if top >= s)
     ticks = _ticks(top / step)
     axes.set(ylim=(0, top), yticks=[t * step for t in ticks])
     axes.set_yticklabels([f"{t:g} {unit}" for t in ticks], fontsize=8)
     axes.set_ylabel("memory", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 if len(models) <= 4 else 2)
-    return f"Memory at most {wording.size(peaks[worst])}, on rank {worst}"
+    return f"Memory at most {wording.memory(peaks[worst])}, on rank {worst}"
 
 
 def _at(grid: np.ndarray, times: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
