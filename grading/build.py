@@ -2,7 +2,7 @@
 
 A part's source is text in jupytext's percent format. Each code cell has a title and may have a tag:
 
-    given      set up, draw, check: the student cannot change it, and grading takes it from here
+    given      set up, draw, check: folded until a click opens it; the student cannot change it, and grading takes it from here
     exercise   the student writes what stands between BEGIN SOLUTION and END SOLUTION
     test       hidden; `points=` says what it is worth
     (none)     a worked example, to run and change
@@ -22,6 +22,7 @@ from nbformat import NotebookNode
 from grading.paths import SOLUTIONS
 
 KINDS = ("given", "exercise", "test")
+SHOWN = 88  # columns of a line of code that fit where a student sees it
 HIDDEN_NOTE = "# A hidden test: it runs when your notebook is graded."
 
 
@@ -101,7 +102,16 @@ def _metadata(cell: NotebookNode, name: str, part: str) -> NotebookNode:
         }
         if kind == "test":
             metadata["nbgrader"]["points"] = points
+        if kind == "given" and ("\n" in cell.source or len(cell.source) > SHOWN):
+            cell.source = _titled(cell.source, cell.metadata["title"])
+            metadata["jupyter"] = {"source_hidden": True}
     return nbformat.from_dict(metadata)
+
+
+def _titled(source: str, title: str) -> str:
+    """A cell whose first line, the only one that shows while it is folded, says what it does."""
+    magic, _, rest = source.partition("\n")
+    return f"{magic}  # {title}\n{rest}" if magic.startswith("%%") else f"# {title}\n{source}"
 
 
 def kind_of(cell: NotebookNode) -> str:

@@ -2,18 +2,14 @@
 # jupyter:
 #   course:
 #     ranks: 8
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
 # # 00 Warm-up: four collectives
 #
-# Distributed training is a handful of programs that exchange arrays. In this notebook you start eight of them on
-# your own machine and run the four exchanges that the whole course is built from: **all-reduce**, **all-gather**,
-# **reduce-scatter**, and a **split** into groups.
+# To train a model on several devices, you run the same program on each of them, and the programs exchange arrays. In this notebook you
+# start eight such programs on your own machine and try four collectives that most of the course is built from: **all-reduce**,
+# **all-gather**, **reduce-scatter**, and a **split** into groups.
 #
 # *Nothing to grade. About 20 minutes.* For each exchange: read the picture of what the ranks hold, write down what you
 # think one of them holds afterwards, run, and look.
@@ -21,9 +17,9 @@
 # %% [markdown]
 # ## Eight processes
 #
-# A *rank* is a process with a number. Ranks share no variables: what one of them needs from another, it has to
-# get in a message. The next cell starts eight, and from then on a cell with `%%px` on its first line runs on every rank.
-# Other cells run here, in the notebook's own process.
+# Each process has a number, its *rank*, and the process itself is called a rank, too. Ranks share no variables: if one of them
+# needs something that another one has, it has to be sent. The next cell starts eight ranks. After that, a cell whose first line
+# is `%%px` runs on all of them. All other cells run here, in the notebook's own process.
 
 # %% Start the ranks tags=["given"]
 from course_lib import cluster, plots
@@ -40,11 +36,13 @@ from course_lib.collectives import Communicator
 
 comm = Communicator()
 rank, size = comm.Get_rank(), comm.Get_size()
-print(f"{size} ranks in {comm!r}"[:16])
+print(f"There are {size} of us.")
 
 # %% [markdown]
-# `comm` is the group of all ranks. It has the names of MPI's Python package, mpi4py, and some manners of its own: it checks your arrays,
-# and it never waits for ever. What all ranks print alike is shown once. Print something that differs, `rank` for example:
+# **MPI** (Message Passing Interface) is the usual standard for exchanging arrays between processes; mpi4py is its Python package. `comm` is
+# a *communicator*: it stands for a group of ranks, here all of them, which messages call *world*. A call that all ranks of a group make
+# together is a *collective*. The methods of `comm` have mpi4py's names. Two things are added: it checks your arrays before it sends them,
+# and it never waits for ever. When all ranks print the same, you see it once. When they print different things, you see who printed what:
 
 # %% Print the rank
 # %%px
@@ -53,16 +51,17 @@ print("I am", "even" if rank % 2 == 0 else "odd")
 # %% [markdown]
 # ## All-reduce
 #
-# `comm.Allreduce(before, after, op=...)` combines the arrays of all ranks element by element, and gives *every* rank the result. The
+# `comm.Allreduce(before, after, op=...)` combines the arrays of all ranks element by element, and puts the result into `after` on *every* rank; the call itself returns nothing. The
 # default is the sum. Here we take the smallest:
 #
 # $$\text{after}[i] = \min_r \; \text{before}_r[i].$$
 #
-# Rank $r$ starts with $[\,r,\; 7 - r,\; 3r \bmod 8 + 1\,]$. What will rank 2 hold? Put your three numbers in.
+# Rank $r$ starts with $[\,r,\; 7 - r,\; 3r \bmod 8 + 1\,]$. What will rank 2 hold? Put your three numbers in the place of `None`. To draw,
+# `ranks.pull("before")` fetches a variable from all ranks, as a list.
 
 # %% Predict the all-reduce
 # %%px
-prediction = [0, 0, 0]  # your guess for rank 2
+prediction = [None, None, None]  # your guess for rank 2
 
 # %% Run the all-reduce
 # %%px
@@ -90,7 +89,7 @@ plots.exchange(
 
 # %% Predict the all-gather
 # %%px
-prediction = [0] * 16  # your guess for rank 5
+prediction = [None] * 16  # your guess for rank 5: sixteen numbers
 
 # %% Run the all-gather
 # %%px
@@ -115,7 +114,7 @@ plots.exchange(
 
 # %% Predict the reduce-scatter
 # %%px
-prediction = [0]  # your guess for rank 3
+prediction = [None]  # your guess for rank 3
 
 # %% Run the reduce-scatter
 # %%px
@@ -143,7 +142,7 @@ plots.exchange(
 
 # %% Predict the sum in a group
 # %%px
-prediction = [0]  # your guess for rank 6
+prediction = [None]  # your guess for rank 6
 
 # %% Run the sum in a group
 # %%px
@@ -174,8 +173,12 @@ if rank != 4:
 # %% [markdown]
 # ## What it costs
 #
-# How much does each of these send? We hand every rank an array of 8,000 numbers of 8 bytes, and count. When the ranks form a ring, an
-# all-reduce sends $2\frac{n-1}{n}$ times the array from each of $n$ ranks, an all-gather and a reduce-scatter half of that.
+# How much does each of these send? The whole array has 8,000 numbers of 8 bytes, 64 kB. In the all-gather, each rank gives an eighth of it.
+# When the ranks form a ring, an all-reduce sends $2\frac{n-1}{n}$ times the array from each of $n$ ranks, an all-gather and a
+# reduce-scatter half of that.
+#
+# The next cell runs in the notebook, and has no `%%px`. It uses `ranks.call(function, arguments)`, which sends a function of the
+# notebook to all ranks and calls it there, where it finds `comm`, `group` and all else that your `%%px` cells have made.
 
 
 # %% Count the bytes tags=["given"]
@@ -203,7 +206,7 @@ plots.traffic(moved, "What rank 0 sends for 8,000 numbers of 8 bytes", alternati
 #
 # 1. Eight ranks hold the same model, and each has its own gradient. Which of the four exchanges would you use to give all of them the
 #    mean gradient, and what would you divide by?
-# 2. An all-reduce sends nearly twice the array, whether 8 or 800 ranks take part. Why not more with more ranks?
+# 2. In an all-reduce, *each rank* sends nearly twice the array, whether 8 or 800 ranks take part. Why not more with more ranks?
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

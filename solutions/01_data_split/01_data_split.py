@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 8
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -50,8 +46,8 @@ rank = Communicator().Get_rank()
 # %% [markdown]
 # ## A worked example
 #
-# Without model parallelism (`mp_size=1`) each rank is a copy of its own. Twelve samples on four ranks: rank $r$ takes the three
-# samples from $3r$ on. Run it, then change the number of ranks that share, and run again.
+# Without model parallelism (`mp_size=1`) each rank is a copy of its own. Twelve samples on four ranks: rank $r$ takes the three samples
+# from $3r$ on. Run it, then set `sharing` to 2, 3 or 6, and run again.
 
 # %% Share among four ranks
 # %%px
@@ -86,7 +82,8 @@ def split_data(x_train, y_train, mp_size, dp_size, rank):
     Returns
     -------
     split_x_train, split_y_train : numpy.ndarray
-        Shape ``(n // dp_size, ...)``: this rank's samples and labels, in the given order.
+        Shape ``(n // dp_size, ...)``: this rank's samples and labels,
+        in the given order.
     """
     ### BEGIN SOLUTION
     each = len(x_train) // dp_size
@@ -167,7 +164,7 @@ for mesh in (Mesh(1, 1), Mesh(2, 2), Mesh(2, 3), Mesh(3, 4)):
 # ## What it costs
 #
 # Splitting moves nothing between ranks: each takes its part of what it has loaded. What it saves is memory, and work: below, the images of
-# one rank, when every rank keeps all data and when each keeps its part.
+# one rank, when every rank keeps all data, and when each keeps its part, for every grid of eight ranks.
 
 # %% Draw the memory tags=["given"]
 data = datasets.load("digits")
@@ -182,7 +179,7 @@ plots.bars(held, "Images of handwritten digits on rank 0", "bytes")
 # ## Questions worth arguing about
 #
 # 1. `x_train[a:b]` is a view: it keeps the whole array alive. When does a rank really need less memory?
-# 2. The digits are not shuffled here. What goes wrong in training when the data are sorted by class, and each rank has one slice?
+# 2. `split_data` does not shuffle. What goes wrong in training when the data are sorted by class, and each rank has one slice?
 #
 # The last cells save your function to `data_parallel_preprocess.py`, where part 10 finds it, and stop the ranks.
 

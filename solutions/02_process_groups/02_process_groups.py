@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 8
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -31,6 +27,9 @@ plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=4, dp_size=2")
 # Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations: the ranks of a row hold one model. Along
 # its column (**dp group**) it exchanges gradients: the ranks of a column hold the same part of the model. Its index in the row
 # is `mp_idx`, its index in the column `dp_idx`. In the picture, rank 6 has `mp_idx` 2 and `dp_idx` 1.
+#
+# The numbers of the ranks run along the first row, then along the second: neighbours are in the same mp group. This order is called
+# *model parallel major*.
 
 # %% Set up the ranks tags=["given"]
 # %%px
@@ -50,10 +49,13 @@ rank = comm.Get_rank()
 # %% Split in halves
 # %%px
 half = comm.Split(color=rank // 4, key=-rank)
-print("world rank", rank, "is rank", half.Get_rank(), "of", half.Get_size(), "in its half")
+print(f"rank {rank} of all is rank {half.Get_rank()} of {half.Get_size()} in its half")
 
 # %% [markdown]
 # ## The parts of a layer
+#
+# The model of parts 02 to 10 is a *perceptron*: fc1, then ReLU (negative numbers become 0), then fc2. What goes from layer to layer are the
+# *activations*. The output of fc1 is the *hidden layer*, and its columns are the *hidden units*.
 #
 # A fully connected layer multiplies by a weight of shape `(in_dim, out_dim)`. The ranks of an mp group share it:
 #
@@ -138,17 +140,24 @@ def look(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_d
 
 
 # %% Check tags=["given"]
-check = Check("get_info with mp_size=4, dp_size=2")
-answers = ranks.call(look, [dict(size=8, secret=r, mp_size=4, dp_size=2) for r in range(8)], show=True)
-for r, answer in enumerate(answers):
-    mp_idx, dp_idx, in_mp, in_dp, part_in, part_out = check.tuple(answer, 6, name="get_info", rank=r)
-    check.value(mp_idx, r % 4, name="mp_idx", rank=r, cause="the place in the row is what is left after dividing by mp_size")
-    check.value(dp_idx, r // 4, name="dp_idx", rank=r, cause="the number of the row is the rank divided by mp_size, without the rest")
-    row, column = np.array(mesh.mp_groups()[r // 4]), np.array(mesh.dp_groups()[r % 4])
-    check.array(in_mp, row, name="mp_comm (the ranks in it)", rank=r, cause="color and key swapped: the color is what all members share")
-    check.array(in_dp, column, name="dp_comm (the ranks in it)", rank=r, cause="color and key swapped: the color is what all members share")
-    check.value(part_in, 8, name="part_in_dim", rank=r, cause="a naive layer is split by columns")
-    check.value(part_out, 2, name="part_out_dim", rank=r, cause="a naive layer is split by columns")
+check = Check("get_info for all grids of 8 ranks and all kinds of layers")
+swapped = "color and key swapped: the color is what all members share"
+split = "only Megatron's second layer is split by rows (in_dim); all others are split by columns (out_dim)"
+for grid in (mesh, *grids(8)):
+    for is_fc1, is_megatron_mp in ((True, False), (False, False), (True, True), (False, True)):
+        mp_size, layer = grid.mp_size, dict(is_fc1=is_fc1, is_megatron_mp=is_megatron_mp, in_dim=16, out_dim=24)
+        check.case = f"mp_size {mp_size}, dp_size {grid.dp_size}, " + ", ".join(f"{k} {v}" for k, v in layer.items())
+        each = [dict(size=8, secret=r, mp_size=mp_size, dp_size=grid.dp_size, **layer) for r in range(8)]
+        rows = is_megatron_mp and not is_fc1
+        for r, answer in enumerate(ranks.call(look, each, show=grid is mesh and is_fc1 and not is_megatron_mp)):
+            mp_idx, dp_idx, in_mp, in_dp, part_in, part_out = check.tuple(answer, 6, name="get_info", rank=r)
+            row, column = grid.mp_groups()[r // mp_size], grid.dp_groups()[r % mp_size]
+            check.value(mp_idx, r % mp_size, name="mp_idx", rank=r, cause="the place in the row is the remainder of rank / mp_size")
+            check.value(dp_idx, r // mp_size, name="dp_idx", rank=r, cause="the number of the row is rank / mp_size, rounded down")
+            check.array(in_mp, np.array(row), name="mp_comm (the ranks in it)", rank=r, cause=swapped)
+            check.array(in_dp, np.array(column), name="dp_comm (the ranks in it)", rank=r, cause=swapped)
+            check.value(part_in, 16 // mp_size if rows else 16, name="part_in_dim", rank=r, cause=split)
+            check.value(part_out, 24 if rows else 24 // mp_size, name="part_out_dim", rank=r, cause=split)
 check.passed()
 
 # %% [markdown]
@@ -217,14 +226,14 @@ for mesh in grids(8):
 # %% [markdown]
 # ## What it costs
 #
-# Groups save traffic. Say that each rank has a gradient of 1 MB for its part of the model. Averaged within the dp groups, it costs what you
-# see in the upper bars. If all eight ranks took part, as they would without groups, it would cost the lowest.
+# Groups save traffic. Say that each rank has a gradient of 1 MB for its part of the model. The two upper bars show what it costs to average
+# it within the dp groups. The bottom bar shows what it would cost if all eight ranks took part.
 
 
 # %% Count the bytes tags=["given"]
 def average_gradient(mp_size, dp_size):
     *_, dp_comm, _, _ = get_info(Communicator(), Communicator().Get_rank(), mp_size, dp_size, True, False, 8, 8)
-    dp_comm.Allreduce(np.ones(2**17), np.empty(2**17))
+    dp_comm.Allreduce(np.ones(125_000), np.empty(125_000))
 
 
 moved = []

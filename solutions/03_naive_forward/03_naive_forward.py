@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -41,7 +37,7 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group when each `size` ranks that follow each other form one."""
+    """This rank's group, when every `size` consecutive ranks form one."""
     return comm.Split(color=rank // size, key=rank)
 
 
@@ -51,8 +47,8 @@ held = ranks.call(my_columns, {"whole": whole})
 plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidden layer", ("samples", "hidden units"))
 
 # %% [markdown]
-# In part 02 you gave each rank a quarter of the columns of a weight. So each rank computes a quarter of the columns of the output of the
-# first layer, **fc1**, for all samples of the batch. In the picture, four ranks share 12 hidden units.
+# With `mp_size=4`, part 02 gives each rank a quarter of the columns of fc1's weight. So each rank computes a quarter of the columns of the
+# output of the first layer, **fc1**, for all samples of the batch. In the picture, four ranks share 12 hidden units.
 #
 # The second layer, **fc2**, multiplies by a weight that is split by columns again. For that a rank needs *all* hidden units:
 #
@@ -68,7 +64,8 @@ plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidde
 
 # %% Gather the parts
 # %%px
-part = np.array([[1, 2], [11, 12]]) + 2 * rank  # row 0 is the first sample, row 1 the second
+# Row 0 is the first sample, row 1 the second.
+part = np.array([[1, 2], [11, 12]]) + 2 * rank
 received = np.empty((4, 2, 2), part.dtype)
 comm.Allgather(part, received)
 
@@ -76,8 +73,9 @@ comm.Allgather(part, received)
 plots.exchange(ranks.pull("part"), ranks.pull("received"), "Allgather: the parts lie one after the other")
 
 # %% [markdown]
-# The first sample is 1, 2, 3 ... 8. In `received` its numbers do not lie side by side: `received[r]` is the part of rank r. What you want is
-# an array of shape `(2, 8)`, whose row 0 is the first sample. `np.concatenate` and `np.transpose` can both help.
+# The first sample is 1, 2, 3 ... 8. In `received` its numbers do not lie side by side: `received[r]` is the part of rank r. What you want
+# is an array of shape `(2, 8)`, whose row 0 is the first sample. `np.concatenate` and `np.transpose` can both help. (`%%px --targets 0`
+# runs a cell on rank 0 only.)
 
 # %% Put the parts side by side
 # %%px --targets 0
@@ -100,7 +98,8 @@ def naive_collect_forward_input(x, mp_comm, mp_size):
     Parameters
     ----------
     x : numpy.ndarray
-        Shape ``(batch_size, part_in_dim)``: this rank's columns. C-contiguous; leave it as it is.
+        Shape ``(batch_size, part_in_dim)``: this rank's columns.
+        C-contiguous; leave it as it is.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -109,7 +108,8 @@ def naive_collect_forward_input(x, mp_comm, mp_size):
     Returns
     -------
     collected_x : numpy.ndarray
-        Shape ``(batch_size, part_in_dim * mp_size)``, the dtype of `x`, C-contiguous. The same on all ranks of the group.
+        Shape ``(batch_size, part_in_dim * mp_size)``, the dtype of `x`,
+        C-contiguous. The same on all ranks of the group.
     """
     ### BEGIN SOLUTION
     parts = np.empty((mp_size, *x.shape), x.dtype)
@@ -132,7 +132,8 @@ def naive_collect_forward_output(out, mp_comm, mp_size):
     Parameters
     ----------
     out : numpy.ndarray
-        Shape ``(batch_size, part_out_dim)``: this rank's columns. C-contiguous; leave it as it is.
+        Shape ``(batch_size, part_out_dim)``: this rank's columns.
+        C-contiguous; leave it as it is.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -141,7 +142,8 @@ def naive_collect_forward_output(out, mp_comm, mp_size):
     Returns
     -------
     collected_out : numpy.ndarray
-        Shape ``(batch_size, part_out_dim * mp_size)``, the dtype of `out`, C-contiguous. The same on all ranks of the group.
+        Shape ``(batch_size, part_out_dim * mp_size)``, the dtype of `out`,
+        C-contiguous. The same on all ranks of the group.
     """
     ### BEGIN SOLUTION
     parts = np.empty((mp_size, *out.shape), out.dtype)
@@ -242,7 +244,7 @@ for size in (1, 2, 4):
 # %% [markdown]
 # ## What it costs
 #
-# Another way would be to put the own columns into an array of zeros, and to all-reduce it. That is also right. Here is what a rank sends
+# Another way: each rank puts its columns into an array of zeros, and all ranks all-reduce it. That is also right. Here is what a rank sends
 # for a batch of 60 samples and 256 hidden units.
 
 

@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -41,7 +37,7 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group when each `size` ranks that follow each other form one."""
+    """This rank's group, when every `size` consecutive ranks form one."""
     return comm.Split(color=rank // size, key=rank)
 
 
@@ -94,7 +90,8 @@ def megatron_collect_forward_input(x, mp_comm, mp_size):
     Parameters
     ----------
     x : numpy.ndarray
-        Shape ``(batch_size, part_in_dim)``: this rank's columns of the hidden layer. Leave it as it is.
+        Shape ``(batch_size, part_in_dim)``: this rank's columns of the hidden layer.
+        C-contiguous; leave it as it is. It may be returned itself.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -103,7 +100,8 @@ def megatron_collect_forward_input(x, mp_comm, mp_size):
     Returns
     -------
     collected_x : numpy.ndarray
-        What is multiplied by this rank's rows of the weight, ``(part_in_dim, out_dim)``. The dtype of `x`, C-contiguous.
+        What is multiplied by this rank's rows of the weight,
+        ``(part_in_dim, out_dim)``. The dtype of `x`, C-contiguous.
     """
     ### BEGIN SOLUTION
     return x
@@ -122,7 +120,8 @@ def megatron_collect_forward_output(out, mp_comm, mp_size):
     Parameters
     ----------
     out : numpy.ndarray
-        Shape ``(batch_size, out_dim)``: this rank's summand of the output. C-contiguous; leave it as it is.
+        Shape ``(batch_size, out_dim)``: this rank's summand of the output.
+        C-contiguous; leave it as it is.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -131,7 +130,8 @@ def megatron_collect_forward_output(out, mp_comm, mp_size):
     Returns
     -------
     collected_out : numpy.ndarray
-        Shape ``(batch_size, out_dim)``, the dtype of `out`, C-contiguous. The same on all ranks of the group.
+        Shape ``(batch_size, out_dim)``, the dtype of `out`, C-contiguous.
+        The same on all ranks of the group.
     """
     ### BEGIN SOLUTION
     total = np.empty_like(out)

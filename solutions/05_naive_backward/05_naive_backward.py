@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -40,7 +36,7 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group when each `size` ranks that follow each other form one."""
+    """This rank's group, when every `size` consecutive ranks form one."""
     return comm.Split(color=rank // size, key=rank)
 
 
@@ -84,8 +80,9 @@ plots.exchange(ranks.pull("grad"), ranks.pull("mine"), "Reduce_scatter: rank 1 g
 
 # %% A column is not one block
 # %%px --targets 0
+column = grad[:, 1:2]
 print("the array     ", grad.tolist())
-print("second column ", grad[:, 1:2].tolist(), "contiguous:", grad[:, 1:2].flags.c_contiguous)
+print("second column ", column.tolist(), "contiguous:", column.flags.c_contiguous)
 print("as blocks     ", np.array(np.split(grad, 4, axis=1)).tolist())
 
 # %% [markdown]
@@ -111,7 +108,8 @@ def naive_collect_backward_output(output_grad, mp_group_idx, mp_size):
     Returns
     -------
     collected_output_grad : numpy.ndarray
-        Shape ``(batch_size, out_dim // mp_size)``: the columns of this rank. The dtype of `output_grad`, C-contiguous.
+        Shape ``(batch_size, out_dim // mp_size)``: the columns of this rank.
+        The dtype of `output_grad`, C-contiguous.
     """
     ### BEGIN SOLUTION
     part_out_dim = output_grad.shape[1] // mp_size
@@ -132,7 +130,8 @@ def naive_collect_backward_x(grad_x, mp_comm, mp_size):
     Parameters
     ----------
     grad_x : numpy.ndarray
-        Shape ``(batch_size, in_dim)``: this rank's summand. C-contiguous; leave it as it is.
+        Shape ``(batch_size, in_dim)``: this rank's summand.
+        C-contiguous; leave it as it is.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -141,7 +140,8 @@ def naive_collect_backward_x(grad_x, mp_comm, mp_size):
     Returns
     -------
     collected_grad_x : numpy.ndarray
-        Shape ``(batch_size, in_dim // mp_size)``: this rank's columns of the sum. The dtype of `grad_x`, C-contiguous.
+        Shape ``(batch_size, in_dim // mp_size)``: this rank's columns of the sum.
+        The dtype of `grad_x`, C-contiguous.
     """
     ### BEGIN SOLUTION
     blocks = np.array(np.split(grad_x, mp_size, axis=1))
@@ -206,10 +206,8 @@ for size in (4, 2):
 
 # %% Draw the gradient of the input tags=["given"]
 whole = np.arange(8 * 12.0).reshape(8, 12)
-answers = ranks.call(collect_x, [dict(grad_x=whole * (r == 0), size=4) for r in range(4)])
-plots.holdings(
-    whole, [got for got, _ in answers], "The gradient of the hidden layer, as your function leaves it", ("samples", "hidden units")
-)
+held = [got for got, _ in ranks.call(collect_x, [dict(grad_x=whole * (r == 0), size=4) for r in range(4)])]
+plots.holdings(whole, held, "The gradient of the hidden layer, as your function leaves it", ("samples", "hidden units"))
 
 # %% [markdown]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
@@ -276,15 +274,13 @@ plots.traffic(moved, "What rank 0 sends for the gradient of the hidden layer", [
 # And in memory: the summand is as large as if there were no model parallelism. What stays is a quarter.
 
 # %% Draw the memory tags=["given"]
-mine = ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0]
-plots.bars(
-    {"summand": grad_x.nbytes, "what stays": mine.nbytes}, "Gradient of the hidden layer on each rank, batch of 60, 4 ranks", "bytes"
-)
+held = {"summand": grad_x.nbytes, "what stays": ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0].nbytes}
+plots.bars(held, "Gradient of the hidden layer on each rank, batch of 60, 4 ranks", "bytes")
 
 # %% [markdown]
 # ## Questions worth arguing about
 #
-# 1. Forward all-gathers what backward reduce-scatters. Is that chance? What is the backward of an all-reduce?
+# 1. Forward all-gathers what backward reduce-scatters. Is that a coincidence? What is the backward of an all-reduce?
 # 2. The gradients of the weight need no exchange within the model parallel group. Why not?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.

@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -41,7 +37,7 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group when each `size` ranks that follow each other form one."""
+    """This rank's group, when every `size` consecutive ranks form one."""
     return comm.Split(color=rank // size, key=rank)
 
 
@@ -71,7 +67,10 @@ summand = np.full((2, 3), 1.0 + rank)
 
 
 def loss_when(who, place, change):
-    """The loss (half the sum of squares of the output) when one rank's summand is changed in one place."""
+    """The loss when one rank's summand is changed in one place.
+
+    The loss is half the sum of squares of the output.
+    """
     moved = summand.copy()
     if rank == who:
         moved[place] += change
@@ -95,7 +94,8 @@ def megatron_collect_backward_output(output_grad, mp_group_idx, mp_size):
     Parameters
     ----------
     output_grad : numpy.ndarray
-        Shape ``(batch_size, out_dim)``: the gradient of the output, whole on every rank. Leave it as it is.
+        Shape ``(batch_size, out_dim)``: the output's gradient, whole on every rank.
+        C-contiguous; leave it as it is. It may be returned itself.
     mp_group_idx : int
         This rank's index in its model parallel group.
     mp_size : int
@@ -123,7 +123,8 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
     Parameters
     ----------
     grad_x : numpy.ndarray
-        Shape ``(batch_size, part_in_dim)``: the gradient times the transposed rows of this rank. Leave it as it is.
+        Shape ``(batch_size, part_in_dim)``: the gradient times the transposed rows of
+        this rank. C-contiguous; leave it as it is. It may be returned itself.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
@@ -269,16 +270,23 @@ plots.traffic(moved, "What rank 0 sends in a step through fc2, mp_size 4", ["Meg
 # %% [markdown]
 # In memory: the gradient of the hidden layer that stays on a rank is a quarter in both styles. But on its way there, the naive one is whole.
 
+
 # %% Draw the memory tags=["given"]
-largest = ranks.call(layer, [dict(grad=np.ones((60, 12)), rows=np.ones((64, 12)), size=4)] * 4)[0]
-plots.bars(
-    {"Megatron": largest.nbytes, "naive": 4 * largest.nbytes}, "Largest gradient of the hidden layer on a rank, batch of 60", "bytes"
-)
+def naive_gradient(grad, columns):
+    return grad @ columns.T  # of this rank's columns of the weight: a summand for all hidden units
+
+
+one = np.ones((256, 12), np.float32)
+held = {"Megatron": ranks.call(layer, dict(grad=one[:60], rows=one[:64], size=4))[0]}
+held["naive"] = ranks.call(naive_gradient, dict(grad=one[:60, :3], columns=one[:, :3]))[0]
+sizes = {style: grad.nbytes for style, grad in held.items()}
+plots.bars(sizes, "Largest gradient of the hidden layer on a rank, batch of 60, float32", "bytes")
 
 # %% [markdown]
 # ## Questions worth arguing about
 #
-# 1. fc1 is the first layer. If there were one before it, what would its backward have to exchange? (The paper calls it f.)
+# 1. fc1 is the first layer. If there were one before it, what would its backward have to exchange? (Shoeybi et al., 2019, section 3, call
+#    it f; see part 04.)
 # 2. A transformer block has two such pairs of layers. How many all-reduces does a step need for each block?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.

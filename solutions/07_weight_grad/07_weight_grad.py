@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -53,11 +49,12 @@ def dp_group(mp_size):
 # ## A worked example
 #
 # Four samples, one on each rank. The loss of a sample is half the squared distance of $w$ from it, so its gradient is $w - x$. Each rank
-# computes one, and rank 0 also that of the mean loss. Which exchange turns one into the other?
+# computes its own and, for comparison, that of the mean loss. Which exchange turns one into the other?
 
 # %% One sample on each rank
 # %%px
-w, samples = np.array([2.0, 0.0]), np.array([[1.0, 1.0], [2.0, 3.0], [4.0, 0.0], [5.0, 4.0]])
+w = np.array([2.0, 0.0])
+samples = np.array([[1.0, 1.0], [2.0, 3.0], [4.0, 0.0], [5.0, 4.0]])
 own = w - samples[rank]
 of_all = np.mean(w - samples, axis=0)
 
@@ -78,15 +75,16 @@ def collect_weight_grad(grad_w, grad_b, dp_comm):
     Parameters
     ----------
     grad_w, grad_b : numpy.ndarray
-        This rank's gradients of the weight and of the bias: float32 or float64, any shape, the same on all ranks of the group.
-        C-contiguous; leave them as they are.
+        This rank's gradients of the weight and of the bias: float32 or float64, any
+        shape, the same on all ranks of the group. C-contiguous; leave them as they are.
     dp_comm : Communicator
         This rank's data parallel group.
 
     Returns
     -------
     collected_grad_w, collected_grad_b : numpy.ndarray
-        Their means over the group, with the same shapes and dtypes, C-contiguous. The same on all ranks of the group.
+        Their means over the group, with the same shapes and dtypes, C-contiguous.
+        The same on all ranks of the group.
     """
     ### BEGIN SOLUTION
     means = []
@@ -136,7 +134,7 @@ for mesh in (Mesh(1, 4), Mesh(2, 2)):
 # %% [markdown]
 # ## See it
 #
-# The bias gradients of the worked example, through your function.
+# The gradients of the worked example, given to your function as `grad_b`.
 
 # %% Draw the mean tags=["given"]
 before = ranks.pull("own")
@@ -172,8 +170,8 @@ for shape_w, shape_b in (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2
 # %% [markdown]
 # ## What it costs
 #
-# The perceptron of part 10 has 784 inputs, 256 hidden units and 10 classes. Here is what a rank sends in a step to average its part of
-# the gradients. Unlike the exchanges of parts 03 to 06, it does not depend on the batch.
+# On Fashion-MNIST, the perceptron of part 10 has 784 inputs, 256 hidden units and 10 classes. Here is what a rank sends in a step to
+# average its part of the gradients. Unlike the exchanges of parts 03 to 06, it does not depend on the batch.
 
 
 # %% Count the bytes tags=["given"]
@@ -199,7 +197,7 @@ plots.bars({"its own": own_w.nbytes, "and the mean": own_w.nbytes + mean_w.nbyte
 # ## Questions worth arguing about
 #
 # 1. When the ranks have unequally many samples, the mean of the means is wrong. What would you exchange then?
-# 2. The gradient of fc2 is ready before that of fc1. What could a rank do with the time? (Part 13 does it.)
+# 2. The gradient of fc2 is ready before that of fc1. What could a rank do with the time? (Part 14 does it.)
 #
 # The last cells save your function to `func_impl.py`, where part 10 finds it, and stop the ranks.
 

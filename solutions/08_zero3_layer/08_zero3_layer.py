@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 8
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -24,11 +20,6 @@ from course_lib.check.zero import ShardCheck, backward, forward, make, partition
 
 ranks = cluster.start(8)
 
-
-def slice_of(flat, size):
-    return np.array_split(flat, size)[rank] if rank < size else flat[:0]
-
-
 # %% Set up the ranks tags=["given"]
 # %%px
 import numpy as np
@@ -37,16 +28,17 @@ from course_lib.collectives import Communicator
 
 comm = Communicator()
 rank = comm.Get_rank()
+piece = np.array_split(np.arange(1, 12 * 16 + 1), comm.Get_size())[rank]
 
 # %% Draw the shards tags=["given"]
 weight = np.arange(1, 12 * 16 + 1).reshape(12, 16)
-pieces = ranks.call(slice_of, dict(flat=weight.ravel(), size=8))
-plots.holdings(weight, pieces, "A weight, sharded over eight data parallel ranks", ("inputs", "outputs"))
+plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data parallel ranks", ("inputs", "outputs"))
 
 # %% [markdown]
 # In data parallel training every rank holds the whole model, its gradients and the optimizer's state, all of them the same. **ZeRO**
 # (Rajbhandari et al., SC'20, "ZeRO: memory optimizations toward training trillion parameter models", section 5) lets each of $n$ ranks keep
-# one $n$-th. In stage 3 that holds for everything, parameters too. The picture shows what is left of a weight on each rank.
+# one $n$-th: in stage 1 of the optimizer's state, in stage 2 of the gradients, too, and in stage 3 of the parameters, too. The picture
+# shows what is left of a weight on each rank.
 #
 # To compute, a rank needs the whole weight after all. So it gathers it for the moment:
 #
@@ -56,7 +48,10 @@ plots.holdings(weight, pieces, "A weight, sharded over eight data parallel ranks
 # | backward | all-gather the weight again | |
 # | | reduce-scatter the gradients: sum over the ranks | this rank's shard of the sum |
 #
-# A shard is a slice of the *flat* array, not of rows or columns: that works for every shape. What does not divide is padded with zeros.
+# A shard is a slice of the *flat* array, not of rows or columns: that works for every shape. If the size is not a multiple of the ranks,
+# zeros are added at the end. Why a sum, when part 07 took the mean? In part 09, `backward` gets a gradient that is divided by `dp_size`
+# already. `comm.Reduce_scatter` gives each rank an equal part of the sum; its third argument, a list of counts, is for parts that are not
+# equal.
 
 # %% [markdown]
 # ## A worked example
@@ -90,7 +85,7 @@ del part
 # %% Exercise: ZeroDPStage3FCLayer tags=["exercise"]
 # %%px
 class ZeroDPStage3FCLayer:
-    """A fully connected layer, ``x @ w + b``, sharded over the data parallel ranks (ZeRO stage 3).
+    """A fully connected layer, ``x @ w + b``, sharded over the ranks (ZeRO stage 3).
 
     Parameters
     ----------
@@ -99,26 +94,39 @@ class ZeroDPStage3FCLayer:
     in_dim, out_dim : int
         Shape of the whole weight; the bias has shape ``(out_dim,)``.
     full_w, full_b : numpy.ndarray, optional
-        The whole weight and bias, the same on all ranks; by default drawn from `seed`, and zeros.
+        The whole weight and bias, the same on all ranks. By default the weight is
+        drawn from `seed`, and the bias is zero.
 
     Attributes
     ----------
     w_shard, b_shard, grad_w_shard, grad_b_shard : numpy.ndarray
-        This rank's shards, flat, and their gradients: ``(w_shard_size,)`` and ``(b_shard_size,)``.
+        This rank's shards and gradients: ``(w_shard_size,)`` and ``(b_shard_size,)``.
     x : numpy.ndarray
-        The input of the last `forward`.
+        The input of the last `forward`, ``(batch_size, in_dim)``, for `backward`.
     """
 
-    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+    def __init__(
+        self,
+        comm,
+        in_dim,
+        out_dim,
+        dp_size,
+        full_w=None,
+        full_b=None,
+        seed=15442,
+    ):
         self.comm, self.rank, self.dp_size = comm, comm.Get_rank(), dp_size
         self.in_dim, self.out_dim, self.x = in_dim, out_dim, None
         if full_w is None:
-            full_w = (np.random.default_rng(seed).standard_normal((in_dim, out_dim)) * np.sqrt(2 / in_dim)).astype(np.float32)
+            drawn = np.random.default_rng(seed).standard_normal((in_dim, out_dim))
+            full_w = (drawn * np.sqrt(2 / in_dim)).astype(np.float32)
         if full_b is None:
             full_b = np.zeros(out_dim, full_w.dtype)
-        self.w_shard, self.w_shard_size = self._partition_flat_tensor(full_w, self.rank, dp_size)
-        self.b_shard, self.b_shard_size = self._partition_flat_tensor(full_b, self.rank, dp_size)
-        self.grad_w_shard, self.grad_b_shard = np.zeros_like(self.w_shard), np.zeros_like(self.b_shard)
+        partition = self._partition_flat_tensor
+        self.w_shard, self.w_shard_size = partition(full_w, self.rank, dp_size)
+        self.b_shard, self.b_shard_size = partition(full_b, self.rank, dp_size)
+        self.grad_w_shard = np.zeros_like(self.w_shard)
+        self.grad_b_shard = np.zeros_like(self.b_shard)
 
     def _partition_flat_tensor(self, tensor, shard_idx, num_shards):
         """Shard number `shard_idx` of `num_shards` equal ones of an array of any shape.
@@ -139,7 +147,7 @@ class ZeroDPStage3FCLayer:
         ### END SOLUTION
 
     def forward(self, x):
-        """From this rank's samples, ``(batch_size, in_dim)``, to the output, ``(batch_size, out_dim)``; keeps x for `backward`."""
+        """The output, ``(batch_size, out_dim)``, for this rank's samples x; keeps x."""
         ### BEGIN SOLUTION
         self.x = x
         out = x @ self._gather(self.w_shard, (self.in_dim, self.out_dim))
@@ -162,9 +170,10 @@ class ZeroDPStage3FCLayer:
         ### END SOLUTION
 
     def backward(self, output_grad):
-        """From the output's gradient, ``(batch_size, out_dim)``, to ``[grad_x]``, with grad_x of shape ``(batch_size, in_dim)``.
+        """From the output's gradient, ``(batch_size, out_dim)``, to ``[grad_x]``.
 
-        `grad_w_shard` and `grad_b_shard` become this rank's shards of the sum of all ranks' gradients.
+        grad_x has shape ``(batch_size, in_dim)``. `grad_w_shard` and `grad_b_shard`
+        become this rank's shards of the sum of all ranks' gradients.
         """
         ### BEGIN SOLUTION
         grad_x = output_grad @ self._gather(self.w_shard, (self.in_dim, self.out_dim)).T
@@ -177,18 +186,20 @@ class ZeroDPStage3FCLayer:
 
 # %% [markdown]
 # ## Does it work?
-#
 # Fill a gap, run the cell with the class again, and then the check. The checks make a layer on each rank, take a few steps, and compare with
 # the same steps on the whole layer. They also look at memory: how many bytes does the layer keep alive between its calls?
 
 
 # %% Check the partition tags=["given"]
 check = Check("_partition_flat_tensor")
-shards = ranks.call(partition, dict(tensor=np.arange(1, 11, dtype=np.float32).reshape(2, 5), shards=4), show=True)[0]
-for i, (shard, answer) in enumerate(zip(([1, 2, 3], [4, 5, 6], [7, 8, 9], [10, 0, 0]), shards, strict=True)):
-    got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=0)
-    check.array(got, np.array(shard, np.float32), name=f"shard {i} of 4", rank=0, cause="padding at the end, equal shards")
-    check.value(size, 3, name="shard_size", rank=0, cause="round up, not down")
+for count in (10, 12):
+    whole = np.append(np.arange(1, count + 1), np.zeros(12 - count)).astype(np.float32)
+    for i, answer in enumerate(ranks.call(partition, dict(tensor=whole[:count].reshape(2, -1), shards=4), show=True)[0]):
+        got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=0)
+        check.array(
+            got, whole[3 * i : 3 * i + 3], name=f"shard {i} of 4 of {count} numbers", rank=0, cause="padding at the end, equal shards"
+        )
+        check.value(size, 3, name=f"shard_size, for {count} numbers on 4 ranks,", rank=0, cause="round up, not down")
 check.passed()
 
 # %% Check forward tags=["given"]
@@ -205,20 +216,15 @@ check.passed()
 # %% [markdown]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups of 1 to 8 ranks, and look at memory and traffic.
 
-
 # %% Test: the shards tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-def shards_of(array, size):
-    return np.split(np.pad(array.ravel(), (0, -array.size % size)), size)
-
-
 check = Check("_partition_flat_tensor", show=False)
 for count in range(1, 9):
     shape = tuple(int(n) for n in check.random.integers(1, 6, int(check.random.integers(1, 4))))
     tensor = check.random.standard_normal(shape).astype(check.random.choice([np.float32, np.float64]))
     check.case = f"an array of shape {shape} and {tensor.dtype}, {count} shards"
     for r, answers in enumerate(ranks.call(partition, dict(tensor=tensor, shards=count))):
-        for i, (answer, want) in enumerate(zip(answers, shards_of(tensor, count), strict=True)):
+        for i, (answer, want) in enumerate(zip(answers, np.split(np.pad(tensor.ravel(), (0, -tensor.size % count)), count), strict=True)):
             got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=r)
             check.array(got, want, name=f"shard {i}", rank=r, cause="padding at the end, equal shards", contiguous=True)
             check.value(size, want.size, name="shard_size", rank=r, cause="round up, not down")
@@ -251,25 +257,22 @@ for size in (4, 8):
 
 # %% [markdown]
 # ## What it costs
-#
 # A step through one layer of 784 inputs and 256 outputs on 8 ranks. Plain data parallelism all-reduces the gradients. Your layer gathers the
 # weight twice, and reduce-scatters the gradients, which is half of an all-reduce. For half as much traffic again, each rank holds an eighth.
 
 
 # %% Count the bytes tags=["given"]
-def sharded():
+def step(sharded):
+    if not sharded:
+        return Communicator().Allreduce(np.ones(785 * 256, np.float32), np.empty(785 * 256, np.float32))
     layer = ZeroDPStage3FCLayer(Communicator(), 784, 256, 8)
     layer.forward(np.ones((4, 784), np.float32))
     layer.backward(np.ones((4, 256), np.float32))
 
 
-def plain():
-    Communicator().Allreduce(np.ones(785 * 256, np.float32), np.empty(785 * 256, np.float32))
-
-
 moved = []
-for function in (sharded, plain):
-    ranks.call(function)
+for sharded in (True, False):
+    ranks.call(step, dict(sharded=sharded))
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends in a step through one layer", ["stage 3", "data parallel"])
 

@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -46,7 +42,8 @@ class Shards:
 
 # %% [markdown]
 # The picture is the paper's formula (Rajbhandari et al., SC'20, section 3) for float32 and Adam: 4 bytes for a parameter, 4 for its
-# gradient, 8 for Adam's two moments. Adam's state is the largest part, and the first that ZeRO shards.
+# gradient, 8 for Adam's two moments. Adam's state is the largest part, and the first that ZeRO shards: stage 0 shards nothing, stage 1
+# Adam's state, stage 2 the gradients, too, and stage 3 the parameters, too.
 #
 # Adam (Kingma and Ba, 2015, algorithm 1) keeps for each parameter a running mean $m$ of its gradient $g$, and $v$ of its square. In step $t$,
 # counted from 1:
@@ -65,7 +62,8 @@ class Shards:
 # %%px --targets 0
 for g in (1e-3, 1.0, 1e3):
     m, v = 0.1 * g, 0.001 * g**2
-    print(f"gradient {g:g}: a step of {0.01 * (m / (1 - 0.9)) / (np.sqrt(v / (1 - 0.999)) + 1e-8):.6f} at lr 0.01")
+    step = 0.01 * (m / (1 - 0.9)) / (np.sqrt(v / (1 - 0.999)) + 1e-8)
+    print(f"gradient {g:g}: a step of {step:.6f} at lr 0.01")
 
 # %% [markdown]
 # ## Your turn
@@ -81,23 +79,26 @@ class ZeroDPAdam:
     Parameters
     ----------
     layers : list
-        Objects with flat arrays ``w_shard``, ``b_shard``, ``grad_w_shard``, ``grad_b_shard``, such as part 08's layers.
+        Objects with flat arrays ``w_shard``, ``b_shard``, ``grad_w_shard`` and
+        ``grad_b_shard``, such as part 08's layers. A step keeps their dtypes.
 
     Attributes
     ----------
     state : dict
-        From ``(layer_index, "w")`` or ``"b"`` to a dict with the arrays "m" and "v", like the shard. Steps are counted in `t`.
+        From ``(layer_index, "w")`` or ``"b"`` to a dict with the arrays "m" and "v",
+        like the shard. Steps are counted in `t`.
     """
 
     def __init__(self, layers, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
-        self.layers, self.lr, self.beta1, self.beta2, self.eps, self.t = layers, lr, beta1, beta2, eps, 0
-        self.state = {}
+        self.lr, self.beta1, self.beta2, self.eps = lr, beta1, beta2, eps
+        self.layers, self.state, self.t = layers, {}, 0
         for i, layer in enumerate(layers):
-            self.state[i, "w"] = {"m": np.zeros_like(layer.w_shard), "v": np.zeros_like(layer.w_shard)}
-            self.state[i, "b"] = {"m": np.zeros_like(layer.b_shard), "v": np.zeros_like(layer.b_shard)}
+            w, b = layer.w_shard, layer.b_shard
+            self.state[i, "w"] = {"m": np.zeros_like(w), "v": np.zeros_like(w)}
+            self.state[i, "b"] = {"m": np.zeros_like(b), "v": np.zeros_like(b)}
 
     def step(self):
-        """Update ``w_shard`` and ``b_shard`` of every layer, keeping their dtype; the gradients stay as they are."""
+        """Update every ``w_shard`` and ``b_shard``; the gradients stay as they are."""
         ### BEGIN SOLUTION
         self.t += 1
         rate, correction = self.lr / (1 - self.beta1**self.t), 1 / (1 - self.beta2**self.t)
@@ -143,9 +144,8 @@ check = Check("ZeroDPAdam.step")
 settings = dict(lr=0.3, beta1=0.5, beta2=0.5, eps=0.0)
 w, b, plus, minus = np.array([1.0, 2.0]), np.array([5.0]), (np.ones(2), np.full(1, 100.0)), (-np.ones(2), np.full(1, -100.0))
 for case, grads, moved in (("one step", [plus], -0.3), ("two steps, the second one back", [plus, minus], -0.3 + 0.1)):
-    check.case = case
+    check.case, cause = case, "t must count steps from 1, both moments be corrected for it, and the state be kept for the next step"
     for r, (shards, *_) in enumerate(ranks.call(train, dict(shards=[(w, b)], grads=[[g] for g in grads], settings=settings), show=True)):
-        cause = "t must count steps from 1, both moments be corrected for it, and the state be kept for the next step"
         check.array(shards[0][0], w + moved, name="w_shard", rank=r, cause=cause, rtol=1e-12)
         check.array(shards[0][1], b + moved, name="b_shard", rank=r, cause=cause, rtol=1e-12)
 check.passed()
@@ -226,8 +226,7 @@ def epoch(x, y, seed, lr):
 
 
 check = Check("an epoch on the digits", show=False)
-data = datasets.load("digits")
-seed = int(check.random.integers(2**31))
+data, seed = datasets.load("digits"), int(check.random.integers(2**31))
 answers = ranks.call(epoch, [dict(x=data.x_train[r::4], y=data.y_train[r::4], seed=seed, lr=0.008) for r in range(4)])
 for r, ((w1, b1), (w2, b2)) in enumerate(answers):
     accuracy = np.mean((np.maximum(data.x_test @ w1 + b1, 0) @ w2 + b2).argmax(1) == data.y_test)
@@ -270,7 +269,8 @@ for name, r in results.items():
 plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of rank 0 at each stage of ZeRO, 4 ranks")
 
 # %% [markdown]
-# What `tracemalloc` saw beyond the account are temporary arrays. And here is the paper's formula beside what a rank held at most.
+# The bars are what the layers say that they hold. The short line is what Python's own `tracemalloc` saw at most; the rest are temporary
+# arrays. And here is the paper's formula beside what a rank held at most.
 
 # %% Compare with the formula tags=["given"]
 parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))

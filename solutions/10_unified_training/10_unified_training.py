@@ -2,27 +2,22 @@
 # jupyter:
 #   course:
 #     ranks: 8
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
 # # 10 Unified training
 #
-# **You will see** your own functions train a model on real images: data parallel, tensor parallel, and both at once.
+# **You will see** your own functions train a model on real images: data parallel, tensor parallel (another name for the model parallelism
+# of parts 02 to 06), and both at once.
 #
 # *Nothing to grade. About 30 minutes.*
 
 # %% Start the ranks tags=["given"]
-import sys
 from dataclasses import asdict
 
 import numpy as np
-from tqdm import tqdm
 
-from course_lib import cluster, plots, students
+from course_lib import cluster, plots, progress, students
 from course_lib.mesh import Mesh
 from course_lib.training import Config
 
@@ -93,7 +88,7 @@ def train(**sizes):
     """Train on a grid; the results are kept under its name."""
     config = Config(data=DATA, **sizes)  # says so if the sizes do not fit
     total, losses = ranks.call("prepare", {"config": asdict(config)})[0], []
-    with tqdm(total=total, desc=config.name, unit="step", file=sys.stdout) as bar:
+    with progress.bar(total, config.name) as bar:
         while len(losses) < total:
             losses += ranks.call("steps", {"count": -(-total // 40)})[0]
             bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
@@ -107,6 +102,8 @@ def train(**sizes):
 train(mp_size=2, dp_size=4, megatron=True)
 
 # %% Draw the loss tags=["given"]
+if not results:
+    raise SystemExit("No run yet: see above which functions are still missing.")
 last = results[list(results)[-1]]
 plots.losses({"": last["losses"]}, f"{last['config'].name} on {DATA}: test accuracy {last['accuracy']:.3f}")
 
@@ -177,7 +174,7 @@ plots.memory({name: r["held"] for name, r in results.items()}, f"Peak memory of 
 #
 # 1. You may use 8 ranks on 2 machines with a slow cable between them. Which grid, and which ranks on which machine?
 # 2. The batch is twice as large. Which bars of the two pictures change, and by how much? Guess, then try.
-# 3. Megatron with `mp_size=8` and `dp_size=1` moves few bytes here. Why is it still not how one would train this model?
+# 3. Try Megatron with `mp_size=8` and `dp_size=1`: it moves few bytes. Why is it still not how one would train this model?
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

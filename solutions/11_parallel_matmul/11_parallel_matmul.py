@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -34,7 +30,7 @@ rank, size = comm.Get_rank(), comm.Get_size()
 
 
 def sizes(A, B):
-    """Tell all ranks m, k and n, of A with shape (m, k) and B with shape (k, n); those are on rank 0 alone."""
+    """m, k and n on every rank, for A of shape (m, k) and B of shape (k, n). All ranks call it together; only rank 0 needs A and B."""
     numbers = np.array([*A.shape, B.shape[1]]) if rank == 0 else np.empty(3, int)
     comm.Bcast(numbers, root=0)
     return numbers.tolist()
@@ -53,7 +49,8 @@ def sizes(A, B):
 # %% The pieces
 # %%px
 A = np.arange(64.0).reshape(8, 8)
-row_piece, column_piece = np.split(A, size, axis=0)[rank], np.split(A, size, axis=1)[rank]
+row_piece = np.split(A, size, axis=0)[rank]
+column_piece = np.split(A, size, axis=1)[rank]
 
 # %% Draw the pieces by row tags=["given"]
 plots.holdings(np.arange(64.0).reshape(8, 8), ranks.pull("row_piece"), "By row: the piece of A (and of C) that each rank has")
@@ -90,12 +87,13 @@ plots.exchange(start, ranks.pull("in_the_end"), "Scattered, multiplied by rank +
 # %% Exercise: par_matmul_by_row tags=["exercise"]
 # %%px
 def par_matmul_by_row(A, B):
-    """Multiply two matrices: broadcast B, scatter the rows of A, gather those of the product.
+    """Multiply A by B: broadcast B, scatter the rows of A, gather those of the product.
 
     Parameters
     ----------
     A, B : numpy.ndarray or None
-        On rank 0: float64, shapes ``(m, k)`` and ``(k, n)``; the number of ranks divides m. On the others None; `sizes` tells m, k, n.
+        On rank 0: float64, shapes ``(m, k)`` and ``(k, n)``; the number of ranks
+        divides m. On the others None; `sizes` tells m, k, n.
 
     Returns
     -------
@@ -123,7 +121,9 @@ def par_matmul_by_row(A, B):
 # %% Exercise: par_matmul_by_reduction tags=["exercise"]
 # %%px
 def par_matmul_by_reduction(A, B):
-    """Multiply two matrices: scatter the columns of A and the rows of B, and sum the products of the parts over all ranks.
+    """Multiply A by B: scatter the columns of A and the rows of B, sum the products.
+
+    Each rank multiplies its parts, and the sum is over all ranks.
 
     Parameters
     ----------
@@ -228,7 +228,8 @@ examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))
 # ## What it costs
 #
 # Two products of 1024 x 1024 matrices: what does each rank send? Which of the two would you take for a tall A and a small B, and which for
-# a flat one?
+# a flat A? (A broadcast goes along the ring: each rank but the last passes the array on. A scatter counts on the root, a gather on all
+# others.)
 
 # %% Count the bytes tags=["given"]
 A, B = np.random.default_rng(0).standard_normal((2, 1024, 1024))
@@ -264,7 +265,7 @@ plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, "A product of 1
 # ## Questions worth arguing about
 #
 # 1. On a machine with four cores, how large must the matrices be for the four ranks to win? Which grows faster, work or traffic?
-# 2. In parts 03 to 06 a layer was split by columns of the weight, or by rows. Which of the two products here is which?
+# 2. If you did parts 03 to 06: a layer was split by columns of the weight, or by rows. Which of the two products here is which?
 #
 # The last cell stops the ranks.
 

@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -34,8 +30,7 @@ from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel, pytorch
 
 comm = Communicator()
-rank, size = comm.Get_rank(), comm.Get_size()
-data = datasets.load("digits")
+rank, size, data = comm.Get_rank(), comm.Get_size(), datasets.load("digits")
 
 
 def network(seed):
@@ -51,7 +46,8 @@ def network(seed):
 #
 # ## A worked example
 #
-# Each rank has one sample and a model of four weights. Look at the gradients without the wrapper, and with it. What do you expect?
+# Each rank has one sample and a model with four inputs and two classes. The picture shows the gradients of the four weights of the second
+# class. Look at the gradients without the wrapper, and with it. What do you expect?
 
 # %% One sample a rank
 # %%px
@@ -67,13 +63,13 @@ loss.backward()  # 3: as ever; in the end each gradient is the mean over the ran
 before, after = alone.weight.grad[:, 1], shared.weight.grad[:, 1]
 
 # %% Draw the gradients tags=["given"]
-plots.exchange(ranks.pull("before"), ranks.pull("after"), "The gradient of four weights, alone and with the wrapper")
+plots.exchange(ranks.pull("before"), ranks.pull("after"), "The gradients of the second class's four weights, alone and with the wrapper")
 
 # %% [markdown]
 # ## Your turn: whose batch is it?
 #
-# All ranks have the same data set, and a loader that goes through it in the same order. So they need not talk to share the batches: with n
-# ranks, each takes every n-th. But they must all take as many. A rank that has one more waits in its exchange for gradients that never come.
+# All ranks have the same data set, and a loader that goes through it in the same order. So they share the batches without any exchange: each
+# of n ranks takes every n-th batch. But all must take the same number. A rank with one batch more would wait for gradients that never come.
 
 
 # %% Exercise: rank_batches tags=["exercise"]
@@ -84,14 +80,15 @@ def rank_batches(loader, rank, size):
     Parameters
     ----------
     loader : DataLoader
-        Gives the batches, ``len(loader)`` of them. It may shuffle: then each loop over it gives another order.
+        Gives ``len(loader)`` batches. If it shuffles, each loop gives another order.
     rank, size : int
         Which of how many ranks.
 
     Returns
     -------
     iterable of (numpy.ndarray, numpy.ndarray)
-        Batch number rank, rank + size, rank + 2 size ..., ``len(loader) // size`` in all; what is left at the end is nobody's.
+        Batch number rank, rank + size, rank + 2 size ..., ``len(loader) // size`` in
+        all; what is left at the end is nobody's.
     """
     ### BEGIN SOLUTION
     last = len(loader) // size * size
@@ -102,7 +99,7 @@ def rank_batches(loader, rank, size):
 # %% [markdown]
 # ## Your turn: are the models still equal?
 #
-# Rank 0 fetches each parameter of all ranks, and compares with its own. A difference of rounding is none: `np.allclose` knows.
+# Rank 0 collects each parameter from all ranks with `comm.Gather`, and compares with its own; `np.allclose` allows for rounding.
 
 
 # %% Exercise: check_parameter_closeness tags=["exercise"]
@@ -113,13 +110,13 @@ def check_parameter_closeness(model):
     Parameters
     ----------
     model : Module
-        ``model.parameters()`` is in the same order on all ranks; the values are in ``parameter.data``.
+        ``parameters()`` has the same order on all ranks; the values are in ``p.data``.
 
     Returns
     -------
     close : bool
-        On rank 0: whether each parameter of each rank is close to rank 0's, by `np.allclose` with its own tolerances. What the other ranks
-        return does not matter.
+        On rank 0: whether all ranks' parameters are close to rank 0's, by `np.allclose`
+        with its own tolerances. What the other ranks return does not matter.
     """
     ### BEGIN SOLUTION
     close = True
@@ -156,7 +153,10 @@ def compare(values):
 def check_batches(check, samples, batch, size, shuffle):
     check.case = f"{samples} samples in {'shuffled ' * shuffle}batches of {batch}, {size} ranks"
     loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)
-    batches, cause = list(loader), "the last batches, which are too few for all ranks; or blocks of batches instead of every n-th"
+    batches, cause = (
+        list(loader),
+        "the last batches, too few for all; blocks instead of every n-th; or a second loop over a loader that shuffles",
+    )
     answer = ranks.call(take, dict(samples=samples, batch=batch, shuffle=shuffle, size=size), show=check.show)[0]
     for r, got in enumerate(answer):
         expected = batches[r : len(batches) // size * size : size]
@@ -204,8 +204,7 @@ check.passed()
 check = Check("rank_batches", show=False)
 for size in (1, 2, 3, 4, 7):
     for shuffle in (False, True):
-        batch = int(check.random.integers(1, 5))
-        check_batches(check, int(check.random.integers(40, 60)), batch, size, shuffle)
+        check_batches(check, batch=int(check.random.integers(1, 5)), samples=int(check.random.integers(40, 60)), size=size, shuffle=shuffle)
 check_batches(check, 5, 2, 4, False)  # three batches: nobody gets one
 ### END HIDDEN TESTS
 
@@ -231,7 +230,6 @@ for k in check.random.permutation(len(cases)):  # nobody knows which comes when
 
 # %% [markdown]
 # ## Train
-#
 # Each rank trains on its batches, once with the wrapper and once without. Without it, four models go their own ways.
 
 
@@ -239,8 +237,8 @@ for k in check.random.permutation(len(cases)):  # nobody knows which comes when
 # %%px
 def train(model, epochs=2, lr=0.2):
     """After each step, how far the ranks' first weights are from rank 0's."""
-    loader, optimizer = DataLoader(ArrayDataset(data.x_train, data.y_train), 8, shuffle=True), SGD(model.parameters(), lr)
-    apart = []
+    loader = DataLoader(ArrayDataset(data.x_train, data.y_train), 8, shuffle=True)
+    optimizer, apart = SGD(model.parameters(), lr), []
     for _ in range(epochs):
         for x, y in rank_batches(loader, rank, size):
             optimizer.zero_grad()
@@ -252,7 +250,8 @@ def train(model, epochs=2, lr=0.2):
     right = np.mean(model(data.x_test).data.argmax(axis=1) == data.y_test)
     same = check_parameter_closeness(model)
     if rank == 0:
-        print(f"accuracy of rank 0's model: {right:.3f}; the ranks have the same model: {same}")
+        print(f"accuracy of rank 0's model: {right:.3f}", end="; ")
+        print(f"the ranks have the same model: {same}")
     return apart
 
 
@@ -265,23 +264,26 @@ plots.lines(curves, "How far the ranks' models are apart", "step", "largest diff
 
 # %% [markdown]
 # ## The same in PyTorch
-#
 # PyTorch's wrapper has the same name, and is used in the same three lines. Here both train the same model for 20 steps on the same ranks. By
 # how much do the weights differ in the end?
 
 # %% Beside PyTorch
 # %%px
-batches = list(rank_batches(DataLoader(ArrayDataset(data.x_train, data.y_train), 8), rank, size))[:20]
+loader = DataLoader(ArrayDataset(data.x_train, data.y_train), 8)
+batches = list(rank_batches(loader, rank, size))[:20]
 model = DistributedDataParallel(network(seed=rank))
-optimizer, start = SGD(model.parameters(), 0.2), [p.data.copy() for p in model.parameters()]
+optimizer = SGD(model.parameters(), 0.2)
+start = [p.data.copy() for p in model.parameters()]
 for x, y in batches:
     optimizer.zero_grad()
     cross_entropy(model(x), y).backward()
     optimizer.step()
 if pytorch.available():
     theirs = pytorch.train(start, batches, 0.2, comm)
-    apart = max(float(np.abs(p.data - w).max()) for p, w in zip(model.parameters(), theirs, strict=True))
-    print(f"after {len(batches)} steps the largest difference of a weight is {apart:.1e}")
+    pairs = zip(model.parameters(), theirs, strict=True)
+    apart = max(float(np.abs(p.data - w).max()) for p, w in pairs)
+    steps = len(batches)
+    print(f"after {steps} steps the largest difference of a weight is {apart:.1e}")
 else:
     print(pytorch.HOW)
 
@@ -289,8 +291,7 @@ else:
 # ## Questions worth arguing about
 #
 # 1. With four ranks and batches of 8, which batch size would one process need for the same steps? What does that say about the learning rate?
-# 2. The wrapper takes the mean of the gradients, not of the weights. Where would the mean of the weights, after each step, give the same? (Think
-#    of momentum, or Adam.)
+# 2. The wrapper averages the gradients. Where would averaging the weights, after each step, give the same? (Think of momentum, or Adam.)
 #
 # The last cell stops the ranks.
 

@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -52,15 +48,20 @@ plots.exchange(ranks.pull("before"), ranks.pull("after"), "The weights of four m
 # %% [markdown]
 # ## A worked example: hooks
 #
-# `parameter.register_hook(function)` has `function(grad)` called in `backward`, as soon as that parameter's gradient is final. If the function
-# returns an array, that becomes the gradient. In which order do you expect the names? When does the first come, before or after the last layer's
-# gradient has gone on to the layer below?
+# `parameter.register_hook(function)` has `function(grad)` called in `backward`, as soon as that parameter's gradient is final. If the
+# function returns an array, that becomes the gradient. In which order do you expect the names: the first layer's first, or the last
+# layer's?
+
 
 # %% The order of hooks
 # %%px --targets 0
+def tell(name, grad):
+    print(f"{name}: the gradient is final, shape {grad.shape}")
+
+
 model = Sequential(Linear(3, 4), Tanh(), Linear(4, 4), Tanh(), Linear(4, 2))
 for name, p in model.named_parameters():
-    p.register_hook(lambda grad, name=name: print(f"{name}: the gradient is final, shape {grad.shape}"))
+    p.register_hook(lambda grad, name=name: tell(name, grad))
 cross_entropy(model(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 
 # %% [markdown]
@@ -74,17 +75,20 @@ cross_entropy(model(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 # %% Exercise: MyDP tags=["exercise"]
 # %%px
 class MyDP(Module):
-    """A model that trains on all ranks of `comm` as one does on all their samples.
+    """A model that trains on all ranks of `comm` as it would on one rank with all their
+    samples.
 
     Parameters
     ----------
     model : Module
-        The same on all ranks, up to its parameters' values; in ``p.data`` for each p in ``model.parameters()``. Those become rank 0's.
+        The same on all ranks, up to its parameters' values: ``p.data`` for each p in
+        ``model.parameters()``. Those become rank 0's.
 
     Notes
     -----
-    Each gradient is averaged over the ranks by one all-reduce, in a hook of its parameter. A parameter that the output does not depend on has no
-    gradient: its hook is never called.
+    Each gradient is averaged over the ranks by one all-reduce, in a hook of its
+    parameter. A parameter that the output does not depend on has no gradient: its hook
+    is never called.
     """
 
     def __init__(self, model):
@@ -152,24 +156,31 @@ check.exchanges(4, 3, np.float32)
 # %% [markdown]
 # ## What it costs
 #
-# A step on two ranks, measured: your wrapper with one collective a parameter; the ready-made one, which puts gradients into *buckets* and
-# exchanges those after `backward`; the same with buckets that travel beside it (non-blocking collectives: start, go on, wait at the end); and with
-# buckets in memory that both ranks see. There nothing is sent: each rank sums its half, and writes the mean into both buckets.
+# How long does a step take? The next cell measures one on two ranks, in four ways:
+#
+# 1. Your wrapper, with one all-reduce for each parameter.
+# 2. The ready-made wrapper. It copies several gradients into one larger array, a *bucket*, and exchanges the buckets when `backward` is done.
+# 3. Buckets of half the size, each exchanged as soon as it is full, while `backward` goes on. This takes non-blocking collectives: the call
+#    returns at once, and the rank waits for the result only at the end.
+# 4. Buckets in memory that both ranks can see. Nothing is sent then. Each rank adds up one half of the numbers, and writes the mean for both.
 
 # %% Time four ways
 # %%px
-comm = recorder = timings.Recorder(everyone.Split(color=everyone.Get_rank() // 2))  # two pairs of ranks
+pair = everyone.Split(color=everyone.Get_rank() // 2)  # ranks 0 and 1, ranks 2 and 3
+comm = recorder = timings.Recorder(pair)
+DDP = DistributedDataParallel
 ways = {
     "one a parameter": MyDP,
-    "buckets": lambda net: DistributedDataParallel(net, recorder, 8 << 20, overlap=False, shared=False),
-    "buckets, beside": lambda net: DistributedDataParallel(net, recorder, 4 << 20, shared=False),
-    "in shared memory": lambda net: DistributedDataParallel(net, recorder, 4 << 20),
+    "buckets": lambda net: DDP(net, recorder, 8 << 20, overlap=False, shared=False),
+    "buckets, beside": lambda net: DDP(net, recorder, 4 << 20, shared=False),
+    "in shared memory": lambda net: DDP(net, recorder, 4 << 20),
 }
 x, y, steps = np.ones((16, 1024), np.float32), np.zeros(16, int), {}
 everyone.Barrier()
 for name, way in ways.items() if everyone.Get_rank() < 2 else ():
     layers, marks = [Linear(1024, 1024) for _ in range(4)], []
-    net = way(Sequential(*(part for layer in layers for part in (layer, timings.Mark(marks), Tanh()))))
+    parts = (part for layer in layers for part in (layer, timings.Mark(marks), Tanh()))
+    net = way(Sequential(*parts))
     steps[name] = timings.median_step(net, marks, x, y, recorder)
 comm = everyone
 
@@ -180,8 +191,8 @@ timings.draw({name: (first[name], second[name]) for name in first}, "A step on t
 # %% [markdown]
 # ## Questions worth arguing about
 #
-# 1. The exchanges that begin early end no earlier here: this MPI moves data only while a rank is in one of its calls. What would change with a
-#    network card, or a GPU, that moves data by itself?
+# 1. The exchanges that begin early end hardly earlier here: each dark bar lasts until the rank has its result, and this MPI moves data only
+#    while a rank is in one of its calls. What would change with a network card, or a GPU, that moves data by itself?
 # 2. Rank 1 uses a layer that rank 0 does not use in this step. What happens with `MyDP`? What could a wrapper do about it?
 #
 # The last cell stops the ranks.

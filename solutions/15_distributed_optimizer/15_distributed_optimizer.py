@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 4
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -26,6 +22,7 @@ ranks = cluster.start(4)
 # %% Set up the ranks tags=["given"]
 # %%px
 import numpy as np
+from tqdm import tqdm
 
 from course_lib import images, resnet
 from course_lib.autograd import SGD, ArrayDataset, DataLoader, DataPartitioner, Linear, Sequential, cross_entropy
@@ -40,30 +37,32 @@ first = [int(np.flatnonzero(y == kind)[0]) for kind in range(10)]
 plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
 
 # %% [markdown]
-# The last parts wrapped the model. Here the *optimizer* is wrapped, as Horovod does it (Sergeev and Del Balso, 2018, "Horovod: fast and easy
-# distributed deep learning in TensorFlow", section 3): the training loop stays as it was, and three lines are added to it. That it comes to the
-# same rests on one identity.
+# In parts 13 and 14 a wrapper around the *model* averaged the gradients. Here the *optimizer* is wrapped instead, which is how Horovod does
+# it (Sergeev and Del Balso, 2018, "Horovod: fast and easy distributed deep learning in TensorFlow", section 3). The training loop stays as it
+# was, except for three more lines. A short calculation shows why the result is the same.
 #
-# Let $L = \frac1N \sum_{i=1}^N \ell_i$ be the loss of a batch. Cut it into parts $B_0, \dots, B_{n-1}$ of $N_r$ samples, with
-# $L_r = \frac1{N_r} \sum_{i \in B_r} \ell_i$. A gradient is linear, so
+# Let $L = \frac1N \sum_{i=1}^N \ell_i$ be the mean loss of a batch. Cut the batch into parts $B_0, \dots, B_{n-1}$ with $N_r$ samples each, and
+# let $L_r = \frac1{N_r} \sum_{i \in B_r} \ell_i$ be the mean loss of a part. The gradient of a sum is the sum of the gradients, so
 #
 # $$ \nabla L = \frac1N \sum_r \sum_{i \in B_r} \nabla \ell_i = \sum_r \frac{N_r}{N}\, \nabla L_r,
 # \qquad\text{and if all } N_r = \tfrac Nn:\qquad \nabla L = \frac1n \sum_r \nabla L_r. $$
 #
-# With equal parts, the gradient of the batch is the mean of the parts' gradients. With unequal parts, the mean counts a sample of a small part
-# for more than one of a large part.
+# So when all parts are equal, the gradient of the batch is the mean of the parts' gradients. When they are not, a plain mean is wrong: a
+# sample in a small part would count for more than a sample in a large one.
 #
 # ## A worked example
 #
-# A batch of 24, cut into equal and unequal parts. Does the weight $N_r n / N$, before the mean, mend it?
+# Here is a batch of 24 samples, cut into equal and into unequal parts. What if each part's gradient is multiplied by $N_r n / N$ before the
+# mean: is the result right again?
 
 
 # %% Equal and unequal parts
 # %%px
 def off(parts, weighted):
-    """How far the mean of the parts' gradients is from the gradient of the whole batch, relative to that."""
+    """How far the parts' mean gradient is from the whole batch's, relative to that."""
     random = np.random.default_rng(0)
-    x, y, w = random.standard_normal((24, 6)), random.integers(0, 3, 24), random.standard_normal((6, 3))
+    x, y = random.standard_normal((24, 6)), random.integers(0, 3, 24)
+    w = random.standard_normal((6, 3))
     grads, ends, rank = [], np.cumsum(parts), comm.Get_rank()
     for rows in (slice(None), slice(ends[rank] - parts[rank], ends[rank])):
         model = Linear(6, 3, bias=False, dtype=float)
@@ -75,14 +74,17 @@ def off(parts, weighted):
     return np.abs(mean / 4 - grads[0]).max() / np.abs(grads[0]).max()
 
 
-print(f"parts of 6, 6, 6, 6:            off by {off((6, 6, 6, 6), weighted=False):.1e}")
-print(f"parts of 12, 6, 4, 2:           off by {off((12, 6, 4, 2), weighted=False):.1e}")
-print(f"parts of 12, 6, 4, 2, weighted: off by {off((12, 6, 4, 2), weighted=True):.1e}")
+equal, unequal = (6, 6, 6, 6), (12, 6, 4, 2)
+print(f"parts of 6, 6, 6, 6:            off by {off(equal, weighted=False):.1e}")
+print(f"parts of 12, 6, 4, 2:           off by {off(unequal, weighted=False):.1e}")
+print(f"parts of 12, 6, 4, 2, weighted: off by {off(unequal, weighted=True):.1e}")
 
 # %% [markdown]
 # ## Your turn: share the data
 #
 # `DataPartitioner(dataset, fractions, seed)` shuffles and cuts; `.use(i)` is part number i, a data set. The seed must be the same on all ranks.
+# Each part is rounded down to whole samples. Before you run the cells: how many of 32 samples does each of the four parts get, and how many are
+# in no part?
 
 # %% Four parts
 # %%px
@@ -90,13 +92,21 @@ samples = ArrayDataset(np.arange(32), np.arange(32))
 mine = DataPartitioner(samples, [0.4, 0.3, 0.2, 0.1]).use(comm.Get_rank()).x
 
 # %% Draw the parts tags=["given"]
-plots.holdings(np.arange(32).reshape(4, 8), ranks.pull("mine"), "32 samples, cut by 0.4, 0.3, 0.2 and 0.1", ("rows", "samples in a row"))
+plots.holdings(
+    np.arange(32).reshape(4, 8),
+    ranks.pull("mine"),
+    "32 samples, cut by 0.4, 0.3, 0.2 and 0.1: two are left over",
+    ("rows", "samples in a row"),
+)
 
 
 # %% Exercise: partition_dataset tags=["exercise"]
 # %%px
 def partition_dataset(dataset, batch_size):
-    """A loader of this rank's equal part of a data set; there are ``comm.Get_size()`` parts.
+    """A loader of this rank's part of a data set.
+
+    The data set is shuffled, in the same way on all ranks, and cut into
+    ``comm.Get_size()`` equal parts. What is left over is in no part.
 
     Parameters
     ----------
@@ -108,8 +118,9 @@ def partition_dataset(dataset, batch_size):
     Returns
     -------
     DataLoader
-        Gives the samples of this rank's part, each once in an epoch and each epoch in another order, in batches of its share of `batch_size`.
-        The last batch may be smaller.
+        Gives the samples of this rank's part, each once in an epoch and each epoch in
+        another order, in batches of its share of `batch_size`. The last batch may be
+        smaller.
     """
     ### BEGIN SOLUTION
     size = comm.Get_size()
@@ -152,7 +163,8 @@ class DistributedOptimizer:
     Parameters
     ----------
     opt : Optimizer
-        SGD or Adam: has `params`, `zero_grad()` and `step()`. A parameter whose ``grad`` is None has no gradient in this step, on any rank.
+        SGD or Adam: has `params`, `zero_grad()` and `step()`. A parameter whose
+        ``grad`` is None has no gradient in this step, on any rank.
     """
 
     def __init__(self, opt):
@@ -218,14 +230,18 @@ check.optimizer(4, "SGD", np.float32)
 #
 # A network with eight convolutions and residual connections, on images of 32 x 32 pixels as in CIFAR-10. To train on CIFAR-10 itself, with the
 # ready-made wrapper: `mpiexec -n 2 python -m course_lib.resnet --data cifar10`.
+#
+# The next cell trains for half a minute to two, as fast as the machine is. The bar shows how far it is.
 
 # %% Train
 # %%px
 model = resnet.resnet9(width=8, seed=comm.Get_rank())
 loader = partition_dataset(ArrayDataset(data.x_train, data.y_train), batch_size=64)  # 1
 broadcast_parameters(model)  # 2
-optimizer = DistributedOptimizer(SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4))  # 3
+sgd = SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
+optimizer = DistributedOptimizer(sgd)  # 3
 losses = []
+bar = tqdm(total=4 * len(loader), unit="step", ncols=80, disable=comm.Get_rank() > 0)
 for epoch in range(4):
     for x, y in loader:
         optimizer.zero_grad()
@@ -233,8 +249,11 @@ for epoch in range(4):
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
+        bar.update()
     if comm.Get_rank() == 0:
-        print(f"epoch {epoch + 1}: test accuracy {resnet.accuracy(model, data.x_test, data.y_test):.3f}")
+        accuracy = resnet.accuracy(model, data.x_test, data.y_test)
+        print(f"epoch {epoch + 1}: test accuracy {accuracy:.3f}")
+bar.close()
 
 # %% Draw the loss tags=["given"]
 plots.losses(
@@ -244,6 +263,7 @@ plots.losses(
 # %% [markdown]
 # ## And on GPUs?
 #
+# CuPy is NumPy for NVIDIA's GPUs, NCCL their library of collectives, NVLink the fast link between GPUs of one machine.
 # `init(backend="nccl")` gives the same communicator for CuPy arrays: the collectives then run over NVLink or the network, from one GPU's
 # memory to another's. `model.to(cupy)` moves a model there. Where there is no GPU, it says so.
 

@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 1
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -32,9 +28,9 @@ from course_lib.sim import get_next_microbatch
 # ## What is simulated
 #
 # The model is a stack of equal layers, each one $4096 \times 4096$ matrix, on sequences of 1024 tokens, in half precision. The device is an
-# H100 with 80 GB. No matrix exists: the simulator counts FLOP and bytes, and moves a **virtual clock**. A layer's forward takes
-# $2 \cdot 4096^2$ FLOP a token, its backward twice as many. An exchange takes what the ring algorithm takes, on NVLink within 8 ranks and
-# on the network beyond.
+# H100 with 80 GiB. No matrix exists: the simulator counts FLOP (floating-point operations) and bytes, and moves a **virtual clock**. A
+# layer's forward takes $2 \cdot 4096^2$ FLOP a token, its backward twice as many. An exchange takes what the ring algorithm takes, on
+# NVLink, the fast link within a group of 8 devices, and on the network beyond.
 #
 # How well a loop does is told by two numbers. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak,
 # over the time that the step really takes. **Memory** is the most that a rank held at once.
@@ -44,12 +40,14 @@ from course_lib.sim import get_next_microbatch
 # | | |
 # |---|---|
 # | `model.storage()` | five dicts: weights, optimizer states, activations, their gradients, gradients of the weights |
-# | `model.load_weights(layer)` | a layer's weight and optimizer state, there since the step before |
+# | `model.rank`, `world_size`, `num_layers`, `global_batch_size` | which rank this is, of how many; layers; samples of a step |
+# | `get_next_microbatch(global_batch_size, world_size, batch_size, rank)` | this rank's samples, in micro-batches |
+# | `model.load_weights(layer, shard, num_shards)` | a layer's weight and optimizer state, there since the step before; or a shard |
 # | `model.get_input_activation(samples)` | the input of layer 0 |
 # | `model.forward(layer, activation, weight)` | the input of layer + 1 |
 # | `model.loss(activation)` | the gradient of the last output |
 # | `model.backward(layer, activation, grad_activation, weight)` | the gradients of weight and input |
-# | `model.update(layer, weight_grad, weight, opt_state)` | the optimizer's step |
+# | `model.update(layer, weight_grad, weight, opt_state)` | the optimizer's step: the new weight and the new state |
 # | `model.set_final_weight(layer, weight)` | says what came out |
 # | `await model.all_reduce(value, layer)`, `all_gather`, `reduce_scatter` | all ranks exchange |
 # | `await model.send(dest, value)`, `await model.receive(source)` | two ranks exchange |
@@ -67,31 +65,51 @@ from course_lib.sim import get_next_microbatch
 # %%px
 async def train_ddp(model, batch_size):
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers = range(model.num_layers)
+    layers, last = range(model.num_layers), model.num_layers
     for layer in layers:
         weights[layer], opt_states[layer] = model.load_weights(layer)
 
-    for samples in get_next_microbatch(model.global_batch_size, model.world_size, batch_size, model.rank):
+    total, n = model.global_batch_size, model.world_size
+    for samples in get_next_microbatch(total, n, batch_size, model.rank):
         activations[0] = model.get_input_activation(samples)
         for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+            weight = weights[layer]
+            activations[layer + 1] = model.forward(layer, activations[layer], weight)
         # pop takes a value out of the storage: after this operation nobody needs it.
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
+        grad_activations[last] = model.loss(activations.pop(last))
         for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+            grad, grad_activations[layer] = model.backward(
+                layer,
+                activations.pop(layer),
+                grad_activations.pop(layer + 1),
+                weights[layer],
+            )
+            if layer in grad_weights:
+                grad = grad_weights[layer] + grad
+            grad_weights[layer] = grad
         del grad_activations[0]
 
     for layer in layers:
         grad_weights[layer] = await model.all_reduce(grad_weights[layer], layer)
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        weights[layer], opt_states[layer] = model.update(
+            layer,
+            grad_weights.pop(layer),
+            weights[layer],
+            opt_states[layer],
+        )
         model.set_final_weight(layer, weights[layer])
     return model
 
 
 # %% Run it on four ranks
 # %%px
-result = sim.run(train_ddp, world_size=4, num_layers=8, global_batch_size=64, batch_size=4)
+result = sim.run(
+    train_ddp,
+    world_size=4,
+    num_layers=8,
+    global_batch_size=64,
+    batch_size=4,
+)
 print(result)
 result
 
@@ -102,46 +120,68 @@ result
 # ## Freeing
 #
 # This loop is the same, but for what it leaves in the storage. Predict the memory before you run it: a sample's activation has
-# $1024 \cdot 4096$ numbers of 2 bytes, 8 MB.
+# $1024 \cdot 4096$ numbers of 2 bytes, 8 MiB.
 
 
 # %% The same, without freeing
 # %%px
 async def train_without_freeing(model, batch_size):
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers = range(model.num_layers)
+    layers, last = range(model.num_layers), model.num_layers
     for layer in layers:
         weights[layer], opt_states[layer] = model.load_weights(layer)
-    for samples in get_next_microbatch(model.global_batch_size, model.world_size, batch_size, model.rank):
+    total, n = model.global_batch_size, model.world_size
+    for samples in get_next_microbatch(total, n, batch_size, model.rank):
         activations[0] = model.get_input_activation(samples)
         for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-        grad_activations[model.num_layers] = model.loss(activations[model.num_layers])
+            weight = weights[layer]
+            activations[layer + 1] = model.forward(layer, activations[layer], weight)
+        grad_activations[last] = model.loss(activations[last])
         for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations[layer], grad_activations[layer + 1], weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+            grad, grad_activations[layer] = model.backward(
+                layer,
+                activations[layer],
+                grad_activations[layer + 1],
+                weights[layer],
+            )
+            if layer in grad_weights:
+                grad = grad_weights[layer] + grad
+            grad_weights[layer] = grad
     for layer in layers:
         grad_weights[layer] = await model.all_reduce(grad_weights[layer], layer)
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights[layer], weights[layer], opt_states[layer])
+        weights[layer], opt_states[layer] = model.update(
+            layer,
+            grad_weights[layer],
+            weights[layer],
+            opt_states[layer],
+        )
         model.set_final_weight(layer, weights[layer])
     return model
 
 
-kept = sim.run(train_without_freeing, world_size=4, num_layers=8, global_batch_size=64, batch_size=4)
+kept = sim.run(
+    train_without_freeing,
+    world_size=4,
+    num_layers=8,
+    global_batch_size=64,
+    batch_size=4,
+)
 memory = {"freed as soon as possible": result.memory, "nothing freed": kept.memory}
 
 # %% Draw the memory tags=["given"]
-plots.bars(ranks.pull("memory")[0], "Most memory of a rank, 4 ranks, 8 layers, micro-batches of 4", "bytes")
+plots.bars(ranks.pull("memory")[0], "Most memory of a rank, 4 ranks, 8 layers, micro-batches of 4", "memory")
 
 # %% [markdown]
 # ## The size of a micro-batch
 #
-# Larger micro-batches need more memory. They also use the device better, as small matrix products do not fill it. Where would you stop?
+# Larger micro-batches need more memory. Up to a size, they also use the device better, as small matrix products do not fill it; but a rank
+# waits longer for its first input. Where would you stop?
 
 # %% Several sizes
 # %%px
 sizes = (1, 2, 4, 8, 16)
-runs = [sim.run(train_ddp, world_size=4, num_layers=8, global_batch_size=64, batch_size=b) for b in sizes]
+settings = dict(world_size=4, num_layers=8, global_batch_size=64)
+runs = [sim.run(train_ddp, **settings, batch_size=b) for b in sizes]
 by_size = [
     {f"micro-batches of {b}": get(r) for b, r in zip(sizes, runs, strict=True)}
     for get in (lambda r: 100 * r.utilisation, lambda r: r.memory)
@@ -151,13 +191,13 @@ by_size = [
 plots.bars(ranks.pull("by_size")[0][0], "MFU of data parallel training, 4 ranks, 8 layers, 64 samples", "%")
 
 # %% Draw memory by size tags=["given"]
-plots.bars(ranks.pull("by_size")[0][1], "Most memory of a rank", "bytes")
+plots.bars(ranks.pull("by_size")[0][1], "Most memory of a rank", "memory")
 
 # %% [markdown]
 # ## When a loop is wrong
 #
 # The simulator knows what each value is of: which layer, which samples, which shards. A loop that no real training step could be ends with
-# a sentence. Here one rank of four leaves early. Change the loop, and see what else it says: for instance, let rank 2 only leave out the
+# a sentence. Here one rank of four leaves early. Change the loop, and see what else it says: for instance, let rank 2 leave out only the
 # all-reduce.
 
 
@@ -168,11 +208,17 @@ async def one_rank_leaves(model):
     weights[0], opt_states[0] = model.load_weights(0)
     activations[0] = model.get_input_activation([model.rank])
     activations[1] = model.forward(0, activations[0], weights[0])
-    grad_weights[0], _ = model.backward(0, activations[0], model.loss(activations[1]), weights[0])
+    grad = model.loss(activations[1])
+    grad_weights[0], _ = model.backward(0, activations[0], grad, weights[0])
     if model.rank == 2:
         return
     grad_weights[0] = await model.all_reduce(grad_weights[0], 0)
-    weights[0], opt_states[0] = model.update(0, grad_weights[0], weights[0], opt_states[0])
+    weights[0], opt_states[0] = model.update(
+        0,
+        grad_weights[0],
+        weights[0],
+        opt_states[0],
+    )
 
 
 try:
@@ -205,7 +251,8 @@ sim.run(train_ddp, world_size=64, num_layers=32, global_batch_size=2048, batch_s
 # %% Write a trace
 # %%px
 result.trace("train_ddp.json")
-print("Written beside this notebook: train_ddp.json,", wording.size(Path("train_ddp.json").stat().st_size))
+size = wording.size(Path("train_ddp.json").stat().st_size)
+print("Written beside this notebook: train_ddp.json,", size)
 
 # %% [markdown]
 # In a script of your own, the same is `models = [Model(rank, dist, ...) for rank in ...]`, then

@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 1
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -30,13 +26,13 @@ import asyncio
 from course_lib.sim import Dist, Model, get_next_microbatch
 
 # %% [markdown]
-# In part 16 every rank held the whole model. A layer has $4096^2$ weights: 32 MB in half precision, 32 MB more for their gradients, and
-# 192 MB for the optimizer, which keeps 12 bytes a weight. The optimizer's part is the largest, and every rank computes the same with it.
+# In part 16 every rank held the whole model. A layer has $4096^2$ weights: 32 MiB in half precision, 32 MiB more for their gradients, and
+# 192 MiB for the optimizer, which keeps 12 bytes a weight. The optimizer's part is the largest, and every rank computes the same with it.
 #
 # | a rank of n holds, for a layer | weights | gradients | optimizer states |
 # |---|---|---|---|
-# | data parallel | 32 MB | 32 MB | 192 MB |
-# | ZeRO stage 3 | 32 MB / n | 32 MB / n | 192 MB / n |
+# | data parallel | 32 MiB | 32 MiB | 192 MiB |
+# | ZeRO stage 3 | 32 MiB / n | 32 MiB / n | 192 MiB / n |
 #
 # A layer can only be computed with its whole weight. So a rank gathers it right before, and lets go of it right after; in forward, and
 # again in backward.
@@ -52,12 +48,14 @@ from course_lib.sim import Dist, Model, get_next_microbatch
 # %%px
 async def gather_one(model):
     weights, opt_states, *_ = model.storage()
+    rank, n = model.rank, model.world_size
     for layer in range(2):
-        weights[layer], opt_states[layer] = model.load_weights(layer, model.rank, model.world_size)
+        weights[layer], opt_states[layer] = model.load_weights(layer, rank, n)
     before = model.memory()
     weights["whole"] = await model.all_gather(weights[0], 0)
     after = model.memory()
-    print(f"rank {model.rank}: {weights[0]} and {weights['whole']}, {(after - before) / 2**20:g} MB more")
+    more = (after - before) / 2**20
+    print(f"rank {rank}: {weights[0]} and {weights['whole']}, {more:g} MiB more")
 
 
 dist = Dist(world_size=2)
@@ -74,12 +72,19 @@ done = await asyncio.gather(*(gather_one(model) for model in models))
 # ## Your turn
 #
 # In each micro-batch, a rank gathers every layer twice and scatters its gradient once. More exchanges cost time, and fewer need memory.
+# From [part 16](16_training_step.ipynb) you know `model.storage()`, the five dicts, and `model.set_final_weight`, which says what came out.
+#
+# **The target.** Time: each micro-batch's input; then, for each layer and micro-batch, forward, backward, two all-gathers and a
+# reduce-scatter, one after the other; at the end, the update of a shard. Memory: the rank's shards; the activations of one micro-batch, one
+# a layer and four more; five whole weights.
 
 
 # %% Exercise: part1_training_loop tags=["exercise"]
 # %%px
 async def part1_training_loop(model, batch_size):
-    """One training step of a rank, with ZeRO stage 3: weights, gradients and optimizer states sharded over all ranks.
+    """One training step of a rank, with ZeRO stage 3.
+
+    Weights, gradients and optimizer states are sharded over all ranks.
 
     Parameters
     ----------
@@ -91,8 +96,9 @@ async def part1_training_loop(model, batch_size):
     Returns
     -------
     sim.Model
-        The model. Every rank has set its shard of each final weight, and its storage has its shards of the updated weights and
-        optimizer states, as the next step begins with them.
+        The model. Every rank has set its shard of each final weight, and its storage
+        has its shards of the updated weights and optimizer states, as the next step
+        begins with them.
     """
     ### BEGIN SOLUTION
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -196,15 +202,16 @@ result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch
 # %% [markdown]
 # ## What it costs
 #
-# The state of a model with 48 layers, as n ranks share it. Data parallel training would hold the first bar on every rank, however many there
-# are.
+# The most that a rank holds when n ranks share a model with 48 layers. The state, 12 GiB, shrinks with n; the activations of a micro-batch
+# and a few whole weights do not. Data parallel training would hold the first bar on every rank, however many there are.
 
 # %% Draw the memory tags=["given"]
 runs = {n: check.run(world_size=n, num_layers=48, global_batch_size=64, batch_size=1) for n in (1, 4, 16, 64)}
-plots.bars({f"world_size {n}": r.memory for n, r in runs.items()}, "Most memory of a rank, 48 layers, micro-batches of 1", "bytes")
+plots.bars({f"world_size {n}": r.memory for n, r in runs.items()}, "Most memory of a rank, 48 layers, micro-batches of 1", "memory")
 
 # %% [markdown]
-# It is paid for in time: every micro-batch moves every weight three times, and a small micro-batch computes little for it.
+# It is paid for in time: every micro-batch moves every weight twice and every gradient once, and a small micro-batch computes little for
+# it.
 
 # %% Draw the utilisation tags=["given"]
 sizes = {b: check.run(world_size=16, num_layers=8, global_batch_size=1024, batch_size=b) for b in (1, 4, 16, 64)}
@@ -213,7 +220,7 @@ plots.bars(
 )
 
 # %% [markdown]
-# On sixteen ranks, most of the time goes by on the network.
+# With small micro-batches on sixteen ranks, most of the time goes by on the network.
 
 # %% Draw sixteen ranks tags=["given"]
 sizes[16].draw("ZeRO stage 3, micro-batches of 16")
@@ -223,7 +230,7 @@ sizes[16].draw("ZeRO stage 3, micro-batches of 16")
 #
 # 1. The next layer's weight could be gathered while this one computes. What does it cost, and when does it hide all of the exchange? (A
 #    call without `await` starts an exchange; `await` its result later.)
-# 2. Stages 1 and 2 keep the weights whole. From which size of micro-batch on would you prefer them?
+# 2. Stages 1 and 2 keep the weights whole. Up to which size of micro-batch would you prefer them to stage 3?
 #
 # The last cell stops the rank.
 

@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 1
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -37,14 +33,14 @@ from course_lib.sim import Dist, Model
 # $$ \text{rank } 0 \xrightarrow{\;x_2\;} \text{rank } 1 \xrightarrow{\;x_4\;} \text{rank } 2 \xrightarrow{\;x_6\;} \text{rank } 3
 # \qquad \text{rank } 0 \xleftarrow{\;g_2\;} \text{rank } 1 \xleftarrow{\;g_4\;} \text{rank } 2 \xleftarrow{\;g_6\;} \text{rank } 3 $$
 #
-# Activation $x_i$ is the input of layer $i$, and $g_i$ its gradient. Compare: for a micro-batch of one sample, $x_i$ has 8 MB. A layer's
-# weight has 32 MB.
+# Activation $x_i$ is the input of layer $i$, and $g_i$ its gradient. Compare: for one sample, $x_i$ has 8 MiB. A layer's weight has 32 MiB.
 
 # %% [markdown]
 # ## A worked example: a message
 #
-# A `send` is **buffered**: the sender goes on when the message has left, whether or not anyone waits for it. A `receive` ends no earlier than
-# the send did. Rank 0 has little to do, and rank 1 much; and then the other way round. Predict the times.
+# A `send` is **buffered**: the sender goes on when the message has left, whether or not anyone waits for it. A `receive` ends no earlier
+# than the send did. Rank 0 has little to do, and rank 1 much; and then the other way round. The input takes 1.2 ms, a forward 2.3 ms, the
+# message 1.8 ms. Predict the times.
 
 
 # %% A message
@@ -66,21 +62,30 @@ async def message(model, work):
 
 for work in ((1, 4), (4, 1)):
     dist = Dist(world_size=2)
-    models = [Model(rank, dist, num_layers=1, global_batch_size=64) for rank in range(2)]
+    models = [Model(r, dist, num_layers=1, global_batch_size=64) for r in range(2)]
     done = await asyncio.gather(*(message(model, work) for model in models))
 
 # %% [markdown]
-# What is sent stays in the sender's storage, too, until you take it out.
+# What is sent stays in the sender's storage, too, until you take it out. And the message takes memory of the sender until the receiver asks
+# for it.
 #
 # ## Your turn
 #
-# Every rank goes forward and backward once, with all samples. The first rank has the input, and the last one the loss.
+# Every rank goes forward and backward once, with all samples. The first rank has the input, and the last one the loss. As in parts
+# [16](16_training_step.ipynb) and [17](17_zero_schedule.ipynb), `model.storage()` gives you the five dicts, and `model.set_final_weight`
+# says what came out.
+#
+# **The target.** Time: loading the input; all layers one after the other, forward and backward; one message between neighbours each way;
+# the update of one rank's layers. Memory: a rank's own layers with their gradients and optimizer states, one activation for each of them,
+# and four for what is just computed.
 
 
 # %% Exercise: part2_training_loop tags=["exercise"]
 # %%px
 async def part2_training_loop(model):
-    """One training step of a rank in a pipeline: it has ``num_layers / world_size`` layers, and all samples.
+    """One training step of a rank in a pipeline.
+
+    The rank has ``num_layers / world_size`` layers, and all samples.
 
     Parameters
     ----------
@@ -90,8 +95,8 @@ async def part2_training_loop(model):
     Returns
     -------
     sim.Model
-        The model. Every rank has set the final weights of its layers, and its storage has their updated weights and optimizer
-        states, as the next step begins with them.
+        The model. Every rank has set its layers' final weights, and its storage has
+        their updated weights and optimizer states, as the next step begins with them.
     """
     ### BEGIN SOLUTION
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -216,7 +221,7 @@ plots.bars({f"{n} layers": 100 * r.utilisation for n, r in by_layers.items()}, "
 # But it does share the memory: no rank has a layer that another one has, and activations are shared as well.
 
 # %% Draw the memory tags=["given"]
-plots.bars({f"world_size {n}": r.memory for n, r in by_ranks.items()}, "Most memory of a rank, 8 layers, 64 samples", "bytes")
+plots.bars({f"world_size {n}": r.memory for n, r in by_ranks.items()}, "Most memory of a rank, 8 layers, 64 samples", "memory")
 
 # %% [markdown]
 # Sixteen ranks, with two layers each. The staircase is the pipeline.
@@ -227,9 +232,10 @@ check.run(world_size=16, num_layers=32, global_batch_size=64).draw("A pipeline o
 # %% [markdown]
 # ## Questions worth arguing about
 #
-# 1. With p ranks, MFU is close to 1/p of what one rank reaches, whatever the number of layers. Why, and what is missing to exactly 1/p?
+# 1. With four ranks, MFU stays below a quarter of what one rank reaches, and comes closer to it with more layers. Why a quarter, and where
+#    does the rest go?
 # 2. Twice as many samples do not help either. What if rank 0 did not wait for its last sample before it passed the first one on? (Part 19.)
-# 3. Which ranks have the most memory, when, and does it matter that the last one has the loss?
+# 3. All ranks have the same peak, but at different times. When, and why does it not matter that the last one has the loss?
 #
 # The last cell stops the rank.
 

@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 1
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -18,7 +14,7 @@
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots
 from course_lib.sim import FREE_COMMUNICATION, LAYER, orders, stats
-from course_lib.sim.checks import ScheduleCheck, compute_seconds, update_seconds
+from course_lib.sim.checks import ScheduleCheck, compute_seconds, left_over, update_seconds
 
 ranks = cluster.start(1)
 gpipe = ["F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7"] * 4
@@ -60,7 +56,8 @@ from course_lib.sim import Dist, Model, get_global_batch_list
 async def forward_only(model):
     weights, _, activations, *_ = model.storage()
     weights[model.rank], _ = model.load_weights(model.rank)
-    for k, samples in enumerate(get_global_batch_list(model.global_batch_size, batch_size=8)):
+    batches = get_global_batch_list(model.global_batch_size, batch_size=8)
+    for k, samples in enumerate(batches):
         if model.rank == 0:
             activations[0, k] = model.get_input_activation(samples)
             activations[1, k] = model.forward(0, activations[0, k], weights[0])
@@ -68,7 +65,8 @@ async def forward_only(model):
         else:
             activations[1, k] = await model.receive(0)
             activations[2, k] = model.forward(1, activations[1, k], weights[1])
-        print(f"rank {model.rank}, micro-batch {k}: {wording.seconds(model.time)}, {len(activations)} activations")
+        now, held = wording.seconds(model.time), len(activations)
+        print(f"rank {model.rank}, micro-batch {k}: {now}, activations: {held}")
 
 
 dist = Dist(world_size=2)
@@ -77,11 +75,14 @@ done = await asyncio.gather(*(forward_only(model) for model in models))
 
 # %% [markdown]
 # Messages between two ranks arrive in the order in which they are sent, so no micro-batch needs a label.
-#
 # ## Your turn
 #
-# How many micro-batches does rank r send forward before it turns to the first backward? Look at the picture. Then it is one and one, and in
-# the end the rest of backward. It may help to write a forward and a backward of one micro-batch as functions of their own, inside.
+# How many forwards does rank r do before its first backward? Look at the picture. Then it is one and one, and in the end the rest of
+# backward. Layers are split as in [part 18](18_pipeline.ipynb), with the five dicts of `model.storage()` and `model.set_final_weight`.
+#
+# **The target.** Order: that of the picture. Time, where messages are free: $T$ and the update of a rank's layers. Memory of rank r: its
+# layers with gradients and optimizer states, and one more weight; for each of at most $p - r$ micro-batches in flight one activation for
+# each of its layers, and four more.
 
 
 # %% Exercise: part3_training_loop tags=["exercise"]
@@ -94,13 +95,13 @@ async def part3_training_loop(model, batch_size):
     model : sim.Model
         This rank. Its world_size divides its num_layers; rank 0 has the first layers.
     batch_size : int
-        Samples of a micro-batch, see `get_global_batch_list`; the last one may have fewer.
+        Samples of a micro-batch (`get_global_batch_list`); the last one may have fewer.
 
     Returns
     -------
     sim.Model
-        The model. Every rank has set the final weights of its layers, and its storage has their updated weights and optimizer
-        states, as the next step begins with them.
+        The model. Every rank has set its layers' final weights, and its storage has
+        their updated weights and optimizer states, as the next step begins with them.
     """
     ### BEGIN SOLUTION
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -179,7 +180,7 @@ def examine_memory(check, result, world_size, num_layers, global_batch_size, bat
             check.fail(f"rank {model.rank} has {flying} micro-batches in flight, and {most} are enough", "forward runs ahead of backward")
         enough = state + (most * depth + 4) * LAYER.activation_bytes(batch_size)
         if stats.peak_memory(model) > enough:
-            check.fail(f"rank {model.rank} holds more than it needs at its peak", "activations that are not freed after their backward")
+            check.fail(f"rank {model.rank} holds too much at its peak{left_over(model)}", "activations not freed after their backward")
 
 
 def examine_time(check, world_size, num_layers, global_batch_size, batch_size):
@@ -250,8 +251,7 @@ check = ScheduleCheck("part3_training_loop", ranks, show=False)
 for world_size, depth, batches, batch_size in ((1, 3, 12, 2), (4, 4, 12, 2), (8, 2, 4, 4), (6, 3, 14, 4)):
     batches = batches + int(check.random.integers(0, 3))
     sizes = dict(world_size=world_size, num_layers=world_size * depth, global_batch_size=batches * batch_size, batch_size=batch_size)
-    result = check.run(**sizes)
-    examine_memory(check, result, **sizes)
+    examine_memory(check, check.run(**sizes), **sizes)
 ### END HIDDEN TESTS
 
 # %% Test: the bubbles tags=["test"] points=7
@@ -270,15 +270,14 @@ for world_size, depth, batches, batch_size in ((1, 1, 4, 1), (2, 3, 5, 2), (4, 2
 
 # %% Draw the utilisation tags=["given"]
 runs = {b: check.run(world_size=8, num_layers=16, global_batch_size=256, batch_size=b) for b in (1, 2, 4, 8, 16, 32)}
-plots.bars(
-    {f"{256 // b} micro-batches of {b}": 100 * r.utilisation for b, r in runs.items()}, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%"
-)
+used = {f"{256 // b} micro-batches of {b}": 100 * r.utilisation for b, r in runs.items()}
+plots.bars(used, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%")
 
 # %% [markdown]
 # The memory depends on the size of a micro-batch, and not on how many there are.
 
 # %% Draw the memory tags=["given"]
-plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Most memory of a rank", "bytes")
+plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Most memory of a rank", "memory")
 
 # %% [markdown]
 # Sixteen ranks, 48 micro-batches. NVLink joins ranks 0 to 7 and ranks 8 to 15; find the place where messages go over the network.
@@ -290,7 +289,8 @@ check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).dra
 # ## Questions worth arguing about
 #
 # 1. The formula gives GPipe and 1F1B the same time. Why does everybody use 1F1B?
-# 2. In the second picture, a rank waits for a message in every round. Which calls could it start earlier, and await later?
+# 2. In the picture with messages (*See it*), a rank waits for a message in every round. Which calls could it start earlier, and await
+#    later?
 # 3. If each rank had two pieces of the model, layers 0 and 4 of 8 for rank 0 of 4, say, the bubbles would be half as large (interleaved
 #    1F1B, section 2.2 of the paper). What would it cost?
 #

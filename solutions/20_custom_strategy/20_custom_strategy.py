@@ -2,10 +2,6 @@
 # jupyter:
 #   course:
 #     ranks: 1
-#   kernelspec:
-#     display_name: Python 3
-#     language: python
-#     name: python3
 # ---
 
 # %% [markdown]
@@ -38,19 +34,19 @@ from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbat
 # |---|---|---|---|---|---|
 # | points | 5 | 4 | 3 | 2 | 1 |
 #
-# | memory of every rank at most | 60 GB | 69 GB | 80 GB |
+# | memory of every rank at most | 60 GiB | 69 GiB | 80 GiB |
 # |---|---|---|---|
 # | points | 5 | 4 | 3 |
 #
 # A cluster's score is 0.75 times the MFU points and 0.25 times the memory points. Your points are the mean of both scores, times 5.
 #
-# Here is what the loops of the earlier parts reach. None of them is enough.
+# Here is what the loops of the earlier parts reach. None of them gets all points.
 #
 # | | 32 ranks, 64 layers | | 64 ranks, 32 layers | |
 # |---|---|---|---|---|
-# | 16 data parallel | 67 % | 47 GB | 43 % | 16 GB |
-# | 17 ZeRO stage 3 | 60 % | 34 GB | 35 % | 9 GB |
-# | 19 1F1B, micro-batches of 64 | 29 % | 34 GB | does not run | |
+# | 16 data parallel | 67 % | 47 GiB | 43 % | 16 GiB |
+# | 17 ZeRO stage 3 | 60 % | 34 GiB | 35 % | 9 GiB |
+# | 19 1F1B, micro-batches of 64 | 29 % | 35 GiB | does not run | |
 
 # %% [markdown]
 # ## Three tools
@@ -64,7 +60,8 @@ from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbat
 async def overlap(model, early):
     weight, _ = model.load_weights(0, model.rank, model.world_size)
     other, _ = model.load_weights(1)
-    activation = model.forward(0, model.get_input_activation(range(8)), model.load_weights(0)[0])
+    samples = model.get_input_activation(range(8))
+    activation = model.forward(0, samples, model.load_weights(0)[0])
     begun = model.time
     coming = model.all_gather(weight, 0)
     if not early:
@@ -74,16 +71,18 @@ async def overlap(model, early):
     if early:
         await coming
     if model.rank == 0:
-        print(f"awaited {'late' if early else 'at once'}: {wording.seconds(model.time - begun)}")
+        when = "late" if early else "at once"
+        print(f"awaited {when}: {wording.seconds(model.time - begun)}")
 
 
 for early in (False, True):
     dist = Dist(world_size=16)
-    done = await asyncio.gather(*(overlap(Model(rank, dist, 2, 64), early) for rank in range(16)))
+    models = [Model(rank, dist, 2, 64) for rank in range(16)]
+    done = await asyncio.gather(*(overlap(model, early) for model in models))
 
 # %% [markdown]
-# **Groups.** A collective takes `ranks=`, those that take part. NVLink joins ranks 0 to 7, 8 to 15, and so on: six times as fast as the
-# network, and half the latency, which a ring pays at each of its steps.
+# **Groups.** A collective takes `ranks=`, those that take part. NVLink joins ranks 0 to 7, 8 to 15, and so on: six and a half times as fast
+# as the network, and half the latency, the time before the first byte arrives, which a ring pays at each of its steps.
 
 
 # %% Groups
@@ -97,9 +96,15 @@ async def gather_in(model, groups):
 
 everyone, nodes = [range(32)], [range(n, n + 8) for n in range(0, 32, 8)]
 across = [range(first, 32, 8) for first in range(8)]
-for name, groups in (("all 32 ranks", everyone), ("8 ranks of a node", nodes), ("4 ranks of different nodes", across)):
+ways = {
+    "all 32 ranks": everyone,
+    "8 ranks of a node": nodes,
+    "4 ranks of different nodes": across,
+}
+for name, groups in ways.items():
     dist = Dist(world_size=32)
-    times = await asyncio.gather(*(gather_in(Model(rank, dist, 1, 64), groups) for rank in range(32)))
+    models = [Model(rank, dist, 1, 64) for rank in range(32)]
+    times = await asyncio.gather(*(gather_in(model, groups) for model in models))
     print(f"a weight gathered by {name}: {wording.seconds(max(times))}")
 
 # %% [markdown]
@@ -126,8 +131,8 @@ async def part4_training_loop(model, batch_size):
     Returns
     -------
     sim.Model
-        The model. The final weights of all layers are set, and each rank's storage has the updated form of the weights and
-        optimizer states that it began with.
+        The model. The final weights of all layers are set, and each rank's storage has
+        the updated form of the weights and optimizer states that it began with.
     """
     ### BEGIN SOLUTION
     # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
@@ -226,7 +231,7 @@ float(12.5 * score.score(check.run(**score.SETTINGS[1])) / score.BEST)
 # %% Draw the memory tags=["given"]
 state = {f"{s['num_layers']} layers, the state alone": s["num_layers"] * score.STATE_BYTES for s in score.SETTINGS}
 yours = {f"{r.models[0].world_size} ranks, {r.models[0].num_layers} layers": r.memory for r in results}
-plots.bars(yours | state, "Most memory of a rank", "bytes")
+plots.bars(yours | state, "Most memory of a rank", "memory")
 
 # %% [markdown]
 # ## The leaderboard
@@ -243,7 +248,7 @@ score.Entry(ranks)
 # %% [markdown]
 # ## Questions worth arguing about
 #
-# 1. Which of your choices would you take back if the network were as fast as NVLink? And which if a device had 16 GB?
+# 1. Which of your choices would you take back if the network were as fast as NVLink? And which if a device had 16 GiB?
 # 2. MFU counts a recomputed forward as waste. When is it worth it all the same?
 # 3. What does the simulator leave out that would hurt your strategy most on a real cluster?
 #
