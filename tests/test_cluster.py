@@ -40,7 +40,7 @@ def test_stopping_leaves_no_process_and_no_file():
     assert wait_until(lambda: not course_processes() - before), course_processes() - before
     assert folders() == files
     ranks.stop()  # once more does no harm
-    with pytest.raises(RanksGone, match=r"were stopped. Run cluster.start\(3\)"):
+    with pytest.raises(RanksGone, match=r"were stopped. ranks.restart\(rerun=True\)"):
         ranks.run("1")
 
 
@@ -189,14 +189,14 @@ def test_a_time_limit_interrupts_and_says_so(eight):
 def test_ranks_that_ignore_the_interrupt_are_ended(two):
     two.run("import time")
     stubborn = "while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"
-    with pytest.raises(RanksGone, match=r"ranks 0, 1 did not react to the interrupt.*cluster.start\(2\)"):
+    with pytest.raises(RanksGone, match=r"ranks 0, 1 did not react to the interrupt.*ranks.restart\(rerun=True\)"):
         two.run(stubborn, limit=0.5)
     two.restart()
     assert two.run("1")[0][1]["error"] is None
 
 
 def test_a_rank_that_dies_is_named_and_new_ones_come_up(two):
-    with pytest.raises(RanksGone, match=r"rank 1 ended, with exit code 7.*cluster.start\(2\)"):
+    with pytest.raises(RanksGone, match=r"rank 1 ended, with exit code 7.*ranks.restart\(rerun=True\)"):
         two.run("import os\nfrom mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: os._exit(7)")
     two.restart()
     with pytest.raises(RanksGone, match="rank 0 ended, by signal SIGKILL"):

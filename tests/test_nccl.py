@@ -126,7 +126,7 @@ def test_split_makes_new_nccl_groups(ranks):
 
 
 WRONG = [
-    ("comm.Allreduce(np.ones(2), np.ones(2))", "recvbuf must be a CuPy array; got ndarray. cupy.asarray(array) moves it to the GPU."),
+    ("comm.Allreduce(np.ones(2), np.ones(2))", "sendbuf must be a CuPy array; got ndarray. cupy.asarray(array) moves it to the GPU."),
     ("comm.Allreduce(cupy.asarray(np.ones(2)), cupy.asarray(np.ones(3)))", "recvbuf has 3 elements"),
     ("comm.Allreduce(cupy.asarray(np.ones(2, complex)), cupy.asarray(np.ones(2, complex)))", "which NCCL cannot move"),
     ("comm.Allreduce(cupy.asarray(np.ones((4, 4)))[:, 1], cupy.asarray(np.ones(4)))", "not contiguous"),

@@ -102,7 +102,7 @@ def test_a_dead_rank_is_said_and_start_brings_new_ones(kernel):
     _, error = kernel.run("%%px\nimport os\nif rank == 1:\n    os._exit(3)")
     assert "the process of rank 1 ended, with exit code 3" in plain(error)
     _, error = kernel.run("%%px\n1")
-    assert "cluster.start(4)" in plain(error)
+    assert "ranks.restart(rerun=True)" in plain(error)
     started(kernel)
 
 

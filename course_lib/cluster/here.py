@@ -45,6 +45,8 @@ def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
     if not found:
         return ""
     name = found[1]
+    if name in ("MPI", "np"):
+        return ". Is `from mpi4py import MPI` missing?" if name == "MPI" else ". Is `import numpy as np` missing?"
     if len(ranks) < n:
         return ". Other ranks have it: did its cell run with --targets?"
     if name in _names():

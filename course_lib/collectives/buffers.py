@@ -83,7 +83,8 @@ def size(recv: np.ndarray, expected: int, send: np.ndarray, why: str, where: str
 
 def _hint(value: object, what: str) -> str:
     if value is None:
-        return " A collective returns nothing: it fills the array that it is given. Or a return is missing." if what == "sendbuf" else ""
+        causes = " Is it the value of a collective (it returns none), or p.grad in a hook (there, the gradient is the hook's argument)?"
+        return causes if what == "sendbuf" else ""
     if isinstance(value, type(MPI.IN_PLACE)):
         return " MPI.IN_PLACE goes first, in the place of sendbuf."
     if not isinstance(value, (list, tuple, int, float, np.generic)):

@@ -102,7 +102,8 @@ def refuse_backward(model, layer: object, activation: object, grad: object, weig
     if grad.layer != layer + 1:
         _refuse(model, layer, f"backward got the gradient of layer {grad.layer}; it needs that of the layer's output, layer {layer + 1}.")
     one, other = (wording.spans(bits(v.mask)) for v in (activation, grad))
-    _refuse(model, layer, f"backward got the activation of samples {one} and the gradient of samples {other}: they do not match.")
+    why = "Has that of a later micro-batch taken its place in the storage?"
+    _refuse(model, layer, f"backward got the activation of samples {one} and the gradient of samples {other}: they do not match. {why}")
 
 
 def check_update(model, layer: object, grad: object, weight: object, state: object) -> None:

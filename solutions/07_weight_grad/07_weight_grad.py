@@ -117,7 +117,7 @@ def compare(check, grads, mesh):
         for i, name in enumerate(("grad_w", "grad_b")):
             want = np.mean([grads[member][i] for member in column], axis=0, dtype=np.float64).astype(given[i].dtype)
             rtol = 1e-5 if want.dtype == np.float32 else 1e-12
-            cause = "the sum instead of the mean, or the wrong group"
+            cause = "the sum instead of the mean, the wrong group, or a division that rounds down"
             scale = max(np.abs(grads[member][i]).max() for member in column)
             check.array(means[i], want, name=f"the collected {name}", rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True)
             check.array(given[i], grads[r][i], name=f"{name}, after the call,", rank=r, cause="an operation in place")

@@ -194,11 +194,9 @@ class ZeroDPStage3FCLayer:
 check = Check("_partition_flat_tensor")
 for count in (10, 12):
     whole = np.append(np.arange(1, count + 1), np.zeros(12 - count)).astype(np.float32)
-    for i, answer in enumerate(ranks.call(partition, dict(tensor=whole[:count].reshape(2, -1), shards=4), show=True)[0]):
+    for i, answer in enumerate(ranks.call(partition, dict(tensor=whole[:count].reshape(2, -1), shards=4))[0]):
         got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=0)
-        check.array(
-            got, whole[3 * i : 3 * i + 3], name=f"shard {i} of 4 of {count} numbers", rank=0, cause="padding at the end, equal shards"
-        )
+        check.array(got, whole[3 * i : 3 * i + 3], name=f"shard {i} of {count} numbers", rank=0, cause="padding at the end, equal shards")
         check.value(size, 3, name=f"shard_size, for {count} numbers on 4 ranks,", rank=0, cause="round up, not down")
 check.passed()
 

@@ -56,9 +56,9 @@ plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w), by hand and b
 #
 # `Linear` also takes a `dtype`. `operations.tanh(x)` is the hyperbolic tangent, `cross_entropy(logits, labels)` the mean loss of a batch, a
 # Tensor; `t.data` is the array of a Tensor, `t.item()` its single number. Inside of `with no_grad():` nothing is remembered for backward.
-# `SGD(parameters, lr)` has `zero_grad()`, which forgets the gradients, and `step()`, which takes a step.
-# The last outputs, one number a class, are the *logits*. The *cross-entropy* is minus the logarithm of the probability that their softmax
-# gives to the right class. An *epoch* is one pass through the data.
+# `SGD(parameters, lr)` has `zero_grad()`, which forgets the gradients, and `step()`, which takes a step. The last outputs, one number a
+# class, are the *logits*. The *cross-entropy* is minus the logarithm of the probability that their softmax gives to the right class. An
+# *epoch* is one pass through the data.
 #
 # ## Your turn: the network
 #
@@ -179,7 +179,6 @@ def go_through(dims, weights, x, y):
 
 
 def use(w, x, y, batch, epochs=0, lr=0.0):
-    """Evaluate a model of one layer, or train it; with its last weight, and whether it has a gradient then."""
     model, loader = Linear(*w.shape, bias=False, dtype=w.dtype), DataLoader(ArrayDataset(x, y), batch)
     model.weight.data = w.copy()
     answer = train(model, loader, epochs, lr) if epochs else evaluate(model, loader)
@@ -188,7 +187,6 @@ def use(w, x, y, batch, epochs=0, lr=0.0):
 
 # %% The same in NumPy tags=["given"]
 def softmax_loss(logits, y):
-    """The losses of the samples, and the gradient of their mean."""
     soft = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     return -np.log(soft[np.arange(len(y)), y]), (soft - np.eye(logits.shape[1])[y]) / len(y)
 
@@ -220,10 +218,9 @@ def problem(check, samples):
 def check_evaluate(check, samples, batch):
     (w, x, y), check.case = problem(check, samples), f"{samples} samples in batches of {batch}"
     answer, after, clean = ranks.call(use, dict(w=w, x=x, y=y, batch=batch), show=check.show)[0]
-    loss, accuracy = check.tuple(answer, 2, name="evaluate", rank=0)
     logits, cause = x @ w, "the mean of the batches' means, where the last batch is smaller"
     want = [softmax_loss(logits, y)[0].mean(), np.mean(logits.argmax(axis=1) == y)]
-    check.numbers([loss, accuracy], want, name="the pair of loss and accuracy", rank=0, rtol=1e-12, cause=cause)
+    check.numbers(check.tuple(answer, 2, name="evaluate", rank=0), want, name="loss and accuracy", rank=0, rtol=1e-12, cause=cause)
     if not clean or not np.array_equal(after, w):
         check.fail("evaluate leaves gradients behind, or changes the weights", "a missing no_grad, or a training step")
 
@@ -231,7 +228,7 @@ def check_evaluate(check, samples, batch):
 def check_train(check, samples, batch, epochs, lr):
     (w, x, y), check.case = problem(check, samples), f"{samples} samples in batches of {batch}, {epochs} epochs, lr {lr}"
     losses, after, _ = ranks.call(use, dict(w=w, x=x, y=y, batch=batch, epochs=epochs, lr=lr), show=check.show)[0]
-    steps, want, cause = epochs * -(-samples // batch), [], "gradients that are not set to None before a step, or another learning rate"
+    steps, want, cause = epochs * -(-samples // batch), [], "gradients not None before backward, or None at the step, or another rate"
     for step in range(steps):
         rows = slice(step % (steps // epochs) * batch, step % (steps // epochs) * batch + batch)
         each, grad = softmax_loss(x[rows] @ w, y[rows])

@@ -155,7 +155,7 @@ def check_batches(check, samples, batch, size, shuffle):
     loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)
     batches, cause = (
         list(loader),
-        "the last batches, too few for all; blocks instead of every n-th; or a second loop over a loader that shuffles",
+        "the last batches, too few for all; blocks instead of every n-th; a second loop over a loader that shuffles, or the first batch again",
     )
     answer = ranks.call(take, dict(samples=samples, batch=batch, shuffle=shuffle, size=size), show=check.show)[0]
     for r, got in enumerate(answer):

@@ -6,6 +6,7 @@ import zipfile
 import nbformat
 import pytest
 
+from course_lib import students
 from grading import answers, archive, build
 from grading.paths import NOTEBOOKS, ROOT, parts
 from grading.release import release
@@ -93,3 +94,33 @@ def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
     texts = [p.read_text(errors="replace") for p in course.rglob("*") if p.is_file()]
     long = [s for s in secrets if len(s) > 40]  # "return x" is a solution, too
     assert long and not [s for s in long for text in texts if s in text]
+
+
+def test_the_library_knows_the_names_of_all_exercises():
+    names = [
+        re.findall(r"^(?:async def|def|class) +(\w+)", c.source, re.M) for part in parts() for c in build.build(part).cells if exercise(c)
+    ]
+    assert {name for found in names for name in found} - {"train"} == students.EXERCISES
+
+
+def exercise(cell):
+    return build.kind_of(cell) == "exercise"
+
+
+def test_what_sets_up_draws_or_checks_is_folded_and_says_what_it_does():
+    for part in parts():
+        for cell in build.build(part).cells:
+            folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+            if build.kind_of(cell) != "given":
+                assert not folded
+            elif folded:
+                assert re.match(r"(%%px(  | --\S+ \S+  ))?# [A-Z]", cell.source)
+
+
+def test_what_a_student_sees_of_the_code_fits():
+    for part in parts():
+        for cell in build.build(part).cells:
+            if build.kind_of(cell) in ("exercise", "example") or (cell.source.count("\n") == 0 and build.kind_of(cell) == "given"):
+                shown = re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "", cell.source, flags=re.DOTALL)
+                folded = "jupyter" in cell.metadata
+                assert folded or max(map(len, shown.splitlines())) <= build.SHOWN, (part, cell.id)
