@@ -78,6 +78,8 @@ STOCK = {
 def _submit(home: Path, words: dict) -> None:
     """The source, and ten hand-ins that solve it."""
     notebook = build.from_text(TEXT.format(**words), PART)
+    for cell in notebook.cells:  # ipyparallel's own %%px takes no title
+        cell.source = cell.source.replace("  # Set up\n", "\n")
     build.write(notebook, home / "source" / PART / f"{PART}.ipynb")
     for i in range(HAND_INS):
         build.write(notebook, home / "submitted" / f"student{i:02d}" / PART / f"{PART}.ipynb")
