@@ -1,7 +1,8 @@
 """Images to train on: handwritten digits that come along, and MNIST and Fashion-MNIST from files.
 
 The digits are scikit-learn's: 1,797 real images of 8 x 8 pixels, in its wheel, so they need no
-network. The larger sets are read from a folder, or downloaded once with a checksum.
+network. The larger sets are read from a folder, or downloaded with a checksum: once on a machine,
+and whole or not at all.
 """
 
 from __future__ import annotations
@@ -9,12 +10,11 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-
-from course_lib import downloads
 
 FOLDER = "COURSE_DATA_DIR"
 NAMES = ("digits", "mnist", "fashion-mnist")
@@ -163,15 +163,15 @@ def _find(name: str) -> list[Path]:
     found = _in(folders)
     if found:
         return found
-    folder = downloads.cache(name)
+    folder = cache(name)
     folders.append(folder)
 
     def fetch() -> list[Path]:
         facts = zip(_FILES, _MD5[name], strict=True)
-        return [downloads.retrieve(f"{_SOURCES[name]}{file}.gz", md5, f"{file}.gz", folder) for file, md5 in facts]
+        return [retrieve(f"{_SOURCES[name]}{file}.gz", md5, f"{file}.gz", folder) for file, md5 in facts]
 
     try:
-        return downloads.once(folder, lambda: _in([folder]), fetch)
+        return once(folder, lambda: _in([folder]), fetch)
     except Exception as error:
         places = ", ".join(map(str, folders))
         debian = " On Debian and Ubuntu: apt install dataset-fashion-mnist." if name == "fashion-mnist" else ""
@@ -189,6 +189,42 @@ def _in(folders: list[Path]) -> list[Path] | None:
         if all(found):
             return found
     return None
+
+
+def cache(name: str) -> Path:
+    """The folder in which a data set's files are kept."""
+    import pooch  # late: it takes a tenth of a second
+
+    return Path(pooch.os_cache("distributed-training-course")) / name
+
+
+def once(folder: Path, there: Callable[[], object], fetch: Callable[[], object]) -> object:
+    """What is there, or what one process has fetched while the others that need it waited.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the files are to be; made if it does not exist.
+    there : callable
+        Gives what is there, or None.
+    fetch : callable
+        Fetches it.
+    """
+    found = there()
+    if found:
+        return found
+    from filelock import FileLock
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):
+        return there() or fetch()
+
+
+def retrieve(url: str, md5: str, name: str, folder: Path) -> Path:
+    """A file by its address, with this checksum; put into the folder when it is whole."""
+    import pooch
+
+    return Path(pooch.retrieve(url, f"md5:{md5}", name, os.fspath(folder)))
 
 
 def classification() -> Dataset:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from course_lib import downloads
+from course_lib import datasets
 from course_lib.datasets import FOLDER, DataError, Dataset
 
 NAMES = ("shapes", "cifar10")
@@ -108,7 +108,7 @@ def read_cifar(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 
 def _find_cifar() -> Path:
     """The folder with the six files: one that is there, or a download."""
-    chosen, cache, inside = os.environ.get(FOLDER), downloads.cache("cifar10"), "cifar-10-batches-bin"
+    chosen, cache, inside = os.environ.get(FOLDER), datasets.cache("cifar10"), "cifar-10-batches-bin"
     folders = [Path(chosen), Path(chosen) / inside, Path(chosen) / "cifar10"] if chosen else []
 
     def there() -> Path | None:
@@ -116,7 +116,7 @@ def _find_cifar() -> Path:
         return next(whole, None)
 
     def fetch() -> Path:
-        archive = downloads.retrieve(CIFAR_URL, CIFAR_MD5, "cifar-10-binary.tar.gz", cache)
+        archive = datasets.retrieve(CIFAR_URL, CIFAR_MD5, "cifar-10-binary.tar.gz", cache)
         with tarfile.open(archive) as files, tempfile.TemporaryDirectory(dir=cache) as new:
             # Python 3.11.2, Debian's, has no filters yet; the archive's checksum is the one that it should have.
             files.extractall(new, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
@@ -125,7 +125,7 @@ def _find_cifar() -> Path:
         return cache / inside
 
     try:
-        return downloads.once(cache, there, fetch)
+        return datasets.once(cache, there, fetch)
     except Exception as error:
         places = ", ".join(map(str, [*folders, cache / inside]))
         raise DataError(

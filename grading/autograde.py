@@ -15,7 +15,7 @@ from pathlib import Path
 import nbformat
 from traitlets.config import Config
 
-from grading import apart, build, flags, sandbox
+from grading import build, flags, own_process, sandbox
 from grading.build import write
 from grading.config import configure, reason
 from grading.paths import GRADING, NOTEBOOKS, one, parts
@@ -109,7 +109,7 @@ def alone(part: str, student: str, home: Path, notebooks: Path) -> str | None:
     """Grade one hand-in in a process of its own; why it could not be graded, or None."""
     if "[" in student or not student.isprintable():
         return "nbgrader cannot have [ or what is no letter in a folder's name, which is the student's; rename the folder"
-    return apart.told(_grade_and_tell, (part, student, home, notebooks), DEADLINE, MEMORY)
+    return own_process.told(_grade_and_tell, (part, student, home, notebooks), DEADLINE, MEMORY)
 
 
 def _grade_and_tell(part: str, student: str, home: Path, notebooks: Path) -> str | None:

@@ -10,14 +10,16 @@ import os
 import re
 import shutil
 import sys
+import unicodedata
 import zipfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from grading.paths import GRADING, one
 from grading.submission import LARGEST, is_plain
 
 MOST, MOST_BYTES = 10_000, 2 << 30  # notebooks, and bytes of them, in all zips together
-NO_NAME = re.compile(r"[=+@.-]|\s*$")  # a table takes it for a formula, or nobody sees it
+NO_NAME = re.compile(r"[=+@.\s-]|$")  # a table takes it for a formula, or nobody sees it
 
 
 def students(part: str, folder: Path) -> dict[str, list[Path]]:
@@ -51,11 +53,14 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> tuple[list[str], l
     found = students(part, folder)
     for student, paths in students(part, unpacked).items():
         found.setdefault(student, []).extend(paths)
-    collected = []
+    collected, alike = [], _alike(found)
     for student, paths in sorted(found.items()):
+        if len(alike[student]) > 1:
+            problems.append(f"{student}: {', '.join(alike[student])} may be one student; rename the folder or file of one of them")
+            continue
         if NO_NAME.match(student):
             problems.append(
-                f"{student!r}: a student's name does not begin with one of = + @ . - and is not empty; rename the folder or file"
+                f"{student!r}: a student's name does not begin with a space or one of = + @ . - and is not empty; rename the folder or file"
             )
             continue
         # Whoever hands in a file with another student's name, wherever it comes to lie, hands nothing in for them.
@@ -70,6 +75,14 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> tuple[list[str], l
         shutil.copyfile(paths[-1], target, follow_symlinks=False)
         collected.append(student)
     return collected, problems
+
+
+def _alike(names: Iterable[str]) -> dict[str, list[str]]:
+    """For each name those that are the same on some disks, or to the eye: capital letters, and ways to write an accent."""
+    same: dict[str, list[str]] = {}
+    for name in sorted(names):
+        same.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
+    return {name: names for names in same.values() for name in names}
 
 
 def _place(part: str, path: Path, folder: Path, unpacked: Path) -> str:

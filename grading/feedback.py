@@ -10,7 +10,7 @@ from pathlib import Path
 
 from traitlets.config import Config
 
-from grading import apart
+from grading import own_process
 from grading.config import configure, reason
 from grading.paths import GRADING, NOTEBOOKS, one
 
@@ -27,7 +27,7 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
     """
     importlib.import_module("nbgrader.converters")  # once, and not in each process
     students = sorted(folder.parent.name for folder in (home / "autograded").glob(f"*/{part}"))
-    told = {student: apart.told(_page, (part, home, notebooks, student), DEADLINE, MEMORY) for student in students}
+    told = {student: own_process.told(_page, (part, home, notebooks, student), DEADLINE, MEMORY) for student in students}
     return {student: problem for student, problem in told.items() if problem}
 
 

@@ -21,8 +21,25 @@ def test_an_answer_in_the_notebook_is_none_on_the_ranks(two):
     assert "Put %%px in the first line" in two.run(CHECK)[1]
 
 
+def test_a_function_of_ones_own_that_no_check_calls_is_in_nobodys_way(two):
+    two.run("def evaluate(x):\n    return x\nclass MLP:\n    pass")
+    two.run(f"%%px\n{EXERCISE}")
+    assert two.run(CHECK) == ("[3, 3]\n", None)
+    two.run("def measured():\n    return evaluate(3)")
+    assert "evaluate is defined in the notebook" in two.run("ranks.call(measured)")[1]
+
+
+def test_nor_does_one_hide_in_what_a_check_of_the_course_calls(two):
+    two.run("class MyDP:\n    pass\nasync def part1_training_loop(model):\n    pass")
+    two.run("from course_lib.check import wrapper\nfrom course_lib.sim import checks")
+    assert "MyDP is defined in the notebook" in two.run("ranks.call(wrapper.begin, dict(values=[], size=2))")[1]
+    said = two.run("ranks.call(checks.record_of, dict(loop='part1_training_loop', settings={}, hardware='H100 80 GB'))")[1]
+    assert "part1_training_loop is defined in the notebook" in said
+
+
 def test_comments_may_stand_above_px(two):
     assert two.run(f"# mine\n\n%%px\n{EXERCISE}") == ("", None) and two.run(CHECK) == ("[3, 3]\n", None)
+    assert two.run("# mine\n%%px") == ("", None)
     assert "[3, 3]" in two.run("# %%px\nprint([3, 3])")[0]  # a comment is no magic
 
 

@@ -22,7 +22,7 @@ FLOORS = (
     ("autograd",),
     ("students", "images"),
     ("mesh", "traffic", "memory", "datasets"),
-    ("wording", "downloads", "progress"),
+    ("wording", "progress"),
 )
 
 

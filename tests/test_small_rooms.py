@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from course_lib import datasets, downloads, plots, traffic
+from course_lib import datasets, plots, traffic
 from course_lib.check import Check, CheckFailed
 from course_lib.cluster import magic, replies
 from course_lib.engine import wire
@@ -201,7 +201,7 @@ def test_of_those_who_need_a_download_one_fetches_it(tmp_path):
         return there()
 
     with ThreadPoolExecutor(6) as ranks:
-        found = [f.result(30) for f in [ranks.submit(downloads.once, tmp_path, there, fetch) for _ in range(6)]]
+        found = [f.result(30) for f in [ranks.submit(datasets.once, tmp_path, there, fetch) for _ in range(6)]]
     assert found == ["whole"] * 6 and fetched == [1]
 
 

@@ -95,6 +95,20 @@ def test_a_second_update_keeps_both_old_files(tmp_path):
     assert "Third text." in nbformat.read(mine, 4).cells[0].source and "half =" in nbformat.read(mine, 4).cells[2].source
 
 
+def test_a_copy_from_before_originals_were_kept_can_be_updated_when_it_was_untouched_then(tmp_path):
+    before = given()
+    mine, source = put(tmp_path, before, before, before)
+    notebooks, kept = tmp_path / "notebooks", mine.parent / update.ORIGINALS / mine.name
+    for text in (mine.read_bytes() + b"\n", source.read_bytes()):
+        kept.unlink(missing_ok=True)
+        mine.write_bytes(text)
+        update.keep_untouched(notebooks, mine.parent)
+        assert kept.exists() == (text == source.read_bytes())
+    nbformat.write(renewed(before), source)
+    assert update.outdated(notebooks, mine.parent) == [mine]
+    assert "Second text." in nbformat.read(update.update(mine, source)[0].with_name(mine.name), 4).cells[0].source
+
+
 @pytest.mark.parametrize(
     ("text", "said"), [("{", "cannot be read as a notebook"), (None, "was begun before the course kept what it gave out")]
 )

@@ -66,6 +66,12 @@ def test_what_is_printed_shown_and_said_as_an_error_stays_in_order(eight):
     assert found == [("stdout", "a\n"), ("stderr", "b\n"), ("stdout", "c\n"), (None, "3"), ("stdout", "d"), (None, "4")]
 
 
+def test_what_is_printed_is_kept_nowhere_else(eight):
+    eight.run("print('one more line')")
+    (_, reply), *_ = eight.run("len(get_ipython().history_manager.outputs)")
+    assert reply["outputs"][0]["data"]["text/plain"] == "0"
+
+
 def test_letters_of_all_kinds_and_halves_of_them_come_through(eight):
     _, reply = eight.run("print('žluť 学生 🎓' * 1000)\nprint('half: \\ud800')")[0]
     assert printed(reply) == "žluť 学生 🎓" * 1000 + "\nhalf: \\ud800\n"
@@ -107,6 +113,24 @@ def test_a_traceback_of_some_frames_is_whole(eight):
     assert [line.rsplit(" ", 1)[-1] for line in error["lines"][2::2]] == [f"f{i}" for i in range(7)]
 
 
+BROKEN = {
+    "tracebacks are cut": "import sys\nsys.tracebacklimit = 0\n1 / 0",
+    "a message that raises": "class UnboundLocalError(Exception):\n    __str__ = lambda self: 1 / 0\nraise UnboundLocalError",
+    "a name that raises": "class E(NameError):\n    name = property(lambda self: 1 / 0)\nraise E('x')",
+    "a name that is none": "raise NameError",
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_an_error_that_cannot_be_described_is_said_all_the_same(eight, what):
+    try:
+        found = errors(eight, BROKEN[what])
+        assert all(error and error["lines"] for error in found), found
+        assert errors(eight, "1") == [None] * 8
+    finally:
+        eight.run("import sys\nsys.__dict__.pop('tracebacklimit', None)")
+
+
 EMPTY = {
     "def split(x):\n    # Your code here.\n    raise NotImplementedError\nsplit(1)": "split is still empty",
     "class Layer:\n    def forward(self, x):\n        raise NotImplementedError()\nLayer().forward(1)": "Layer.forward is still empty",
@@ -118,6 +142,26 @@ EMPTY = {
 def test_an_empty_exercise_is_named(eight, source):
     (error, *_) = errors(eight, source)
     assert error["message"] == f"{EMPTY[source]}. Write your answer in the place of this line, and run the cell again."
+
+
+HINTS = {
+    "exit()": "To leave a function, write return.",
+    "def f():\n    quit(1)\nf()": "To leave a function, write return.",
+    "import sys\nsys.exit('done')": "To leave a function, write return.",
+    "x = 1\ndef f():\n    x += 1\nf()": "choose another name for that.",
+    "input('how many?')": "write the value into the cell",
+    "import numpy as np\nnp.ones(4) / comm.Get_size": "without its parentheses",
+    "import numpy as np\nout = np.ones(4)\nout /= comm.Get_size": "without its parentheses",
+    "import numpy as np\nnp.empty(comm.Get_size)": "without its parentheses",
+    "import numpy as np\nwhole = np.arange(4)\nwhole /= 2": "x = x / n makes a new array",
+}
+
+
+@pytest.mark.parametrize("source", HINTS)
+def test_the_usual_cause_of_an_error_of_python_is_said(eight, source):
+    setup = "from course_lib.collectives import Communicator\ncomm = Communicator()\n"
+    assert all(HINTS[source] in error["message"] for error in errors(eight, setup + source))
+    assert errors(eight, "1") == [None] * 8
 
 
 @pytest.mark.parametrize("source", ["def f():\n    a = 1\n  b = 2", "if 1:\nx = 1", "x = 1\n  y = 2", "if 1:\n\tx = 1\n        y = 2"])

@@ -139,7 +139,8 @@ class WrapperCheck(Check):
             compare(
                 [p for p, _ in answers],
                 f"after step {number}",
-                "a sum instead of the mean, the gradient of the own samples, or a hook that returns nothing",
+                "a sum instead of the mean, the gradient of the own samples, a hook that returns nothing, "
+                "or hooks that are registered anew in each forward",
             )
         self.ranks.call(put_back)
 

@@ -114,11 +114,14 @@ class ShardCheck(Check):
                 (grad_x,) = self.tuple(back, 1, name="backward", rank=r)
                 cause = "the weight not transposed, or not gathered again"
                 self.array(grad_x, grads[r] @ w.T, name="grad_x", rank=r, cause=cause, rtol=rtol)
-                cause = "a mean instead of the sum over the ranks, another rank's shard, or the gradient of an earlier step"
+                causes = {
+                    "grad_w_shard": "a mean instead of the sum over the ranks, another rank's shard, or the gradient of an earlier step",
+                    "grad_b_shard": "not summed over the samples (axis 0), a mean instead of the sum over the ranks, or another shard",
+                }
                 for name, got, want in zip(("grad_w_shard", "grad_b_shard"), shards, (grad_w, grad_b), strict=True):
                     part, scale = -(-want.size // size), float(np.abs(grads).max()) * batch
                     padded = np.append(want, np.zeros(part * size - want.size)).astype(dtype)
-                    self.array(got, padded[r * part : r * part + part], name=name, rank=r, cause=cause, rtol=rtol, scale=scale)
+                    self.array(got, padded[r * part : r * part + part], name=name, rank=r, cause=causes[name], rtol=rtol, scale=scale)
                 cause = "gather the weight once, and reduce-scatter each gradient once"
                 self.sent(self.ranks.traffic[r], 2 * gather, name="backward", rank=r, cause=cause)
             look("backward")

@@ -17,14 +17,14 @@ class NotOnRanks(RuntimeError):
         return [f"\x1b[31mNotOnRanks\x1b[0m: {self}"]
 
 
-def check() -> None:
-    """Raise NotOnRanks when the notebook has an answer that the ranks do not see.
+def check(words: set[str]) -> None:
+    """Raise NotOnRanks when one of the words that a call needs is an answer in the notebook, which the ranks do not see.
 
     Raises
     ------
     NotOnRanks
     """
-    found = sorted(name for name in students.EXERCISES & _names().keys() if _written_here(_names()[name]))
+    found = sorted(name for name in students.EXERCISES & words & _names().keys() if _written_here(_names()[name]))
     if found:
         raise NotOnRanks(
             f"{', '.join(found)} is defined in the notebook, and the ranks do not see it: its cell has no %%px on top. "

@@ -68,7 +68,7 @@ def first(lines: list[str]) -> list[str]:
     ['%%px\\n', '# mine\\n', 'x = 1']
     """
     place = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
-    return [lines[place], *lines[:place], *lines[place + 1 :]] if lines and lines[place].startswith("%%px") else lines
+    return [lines[place].rstrip("\n") + "\n", *lines[:place], *lines[place + 1 :]] if lines and lines[place].startswith("%%px") else lines
 
 
 def register(ranks: Ranks) -> None:

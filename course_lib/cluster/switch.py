@@ -30,7 +30,7 @@ _REDUCE = {
 _DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
 
 SURE = 0.2  # seconds that a deadlock must be seen unchanged
-MOST_KEPT = 1000  # arrays of a rank
+MOST_KEPT, MOST_ARRAYS = 64 << 20, 2000  # bytes and arrays of what a rank has sent, where that is kept
 EMPTY, BARRIERS = 32, 256  # calls that carry nothing, in one request, that are not counted
 
 Answer = tuple[int, dict, bytes]  # to which rank
@@ -166,8 +166,7 @@ class Switch:
         for i, r in enumerate(members):
             carries = first["what"][2] > 0
             self._count(r, members, operation.removeprefix("I").capitalize(), _payload(first["what"], i, len(members)), carries)
-            if self._kept[r] is not None and found[i][1] and first["what"][1] in _DTYPES and len(self._kept[r]) < MOST_KEPT:
-                self._kept[r].append(np.frombuffer(found[i][1], _DTYPES[first["what"][1]]))
+            self._keep(r, first["what"][1], found[i][1])
         return [(r, {"answer": h["call"]}, data) for r, (h, _), data in zip(members, found, results, strict=True)]
 
     def _count(self, rank: int, members: tuple[int, ...], operation: str, nbytes: int | None, carries: bool) -> None:
@@ -180,6 +179,14 @@ class Switch:
             entry = self._sent[rank].setdefault((members, operation), [0, 0])
             entry[0] += 1
             entry[1] += nbytes
+
+    def _keep(self, rank: int, dtype: int, payload: bytes) -> None:
+        """Keep what a rank has sent, where somebody wants to look at it and there is room."""
+        kept = self._kept[rank]
+        if kept is None or not payload or dtype not in _DTYPES or len(kept) == MOST_ARRAYS:
+            return
+        if sum(array.nbytes for array in kept) + len(payload) <= MOST_KEPT:
+            kept.append(np.frombuffer(payload, _DTYPES[dtype]))
 
     def waits(self) -> bool:
         """Whether some rank waits in a call."""

@@ -10,6 +10,7 @@ from course_lib.collectives import board as status
 from course_lib.collectives.board import Board
 from course_lib.collectives.calls import DTYPES, OPERATIONS, REDUCTIONS, ROOTED
 
+CELL = ("cell ", "<cell")  # how the file names of cells begin, see `engine.handler`
 LIBRARY = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 # A call's key on the board ends in this many bits of its number within the cell.

@@ -15,7 +15,6 @@ from course_lib import traffic
 from course_lib.collectives import explain
 from course_lib.collectives.communicator import Communicator
 
-CELL = ("cell ", "<cell")  # how the names of cells begin
 NAMES = ("Allgather", "Allreduce", "Alltoall", "Barrier", "Bcast", "Gather", "Iallreduce", "Reduce", "Reduce_scatter", "Scatter")
 
 
@@ -55,7 +54,7 @@ def of_error(error: BaseException) -> list[str]:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame, called in itertools.pairwise(frames):
         comm = called.f_locals.get("self")
-        if frame.f_code.co_filename.startswith(CELL) and isinstance(comm, Communicator):
+        if frame.f_code.co_filename.startswith(explain.CELL) and isinstance(comm, Communicator):
             return _stray(frame, comm.ranks, called.f_code.co_name)
     return []
 
@@ -63,7 +62,7 @@ def of_error(error: BaseException) -> list[str]:
 def _look(ranks: tuple[int, ...], operation: str) -> None:
     """Find the student's function that makes this call."""
     frame = sys._getframe(2)
-    while frame and not frame.f_code.co_filename.startswith(CELL):
+    while frame and not frame.f_code.co_filename.startswith(explain.CELL):
         frame = frame.f_back
     if frame:
         _found.extend(_stray(frame, ranks, operation))

@@ -15,7 +15,7 @@ import threading
 import time
 from types import FrameType
 
-from course_lib.engine.tracebacks import OWN
+from course_lib.collectives.explain import CELL
 
 SURE = 1.0  # seconds that a rank must stay in the same call
 
@@ -31,7 +31,7 @@ class Watch:
     def place(self) -> str | None:
         """The call and its place, such as "MPI.COMM_WORLD.Recv (cell [5], line 3)", once; None while there is nothing to say."""
         frame = sys._current_frames().get(threading.main_thread().ident)
-        if frame is None or not frame.f_code.co_filename.startswith(OWN):
+        if frame is None or not frame.f_code.co_filename.startswith(CELL):
             self._seen = None
             return None
         now = id(frame), frame.f_lasti, [id(value) for value in list(frame.f_locals.values())]  # a loop that goes on changes its names

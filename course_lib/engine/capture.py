@@ -152,15 +152,22 @@ def captured(shell, outputs: Outputs) -> Iterator[None]:
     shown = _Shown(outputs, printed)
     publisher = CapturingDisplayPublisher()
     publisher.outputs = shown
-    before = (sys.stdout, sys.stderr, sys.displayhook, shell.display_pub, shell._showtraceback)
+    before = (sys.stdout, sys.stderr, sys.displayhook, shell.display_pub)
+    own = {
+        "showtraceback": lambda *_, **__: None,  # see `tracebacks`; IPython's own takes seconds for a thousand frames
+        "showsyntaxerror": lambda *_, **__: None,
+        "_tee": lambda channel: contextlib.nullcontext(),  # keeps all that is printed once more, and is slow
+    }
     sys.stdout, sys.stderr = printed, _Errors(outputs, printed)
     sys.displayhook = CapturingDisplayHook(shell=shell, outputs=shown)
     shell.display_pub = publisher
-    shell._showtraceback = lambda *_: None
+    vars(shell).update(own)
     try:
         yield
     finally:
-        sys.stdout, sys.stderr, sys.displayhook, shell.display_pub, shell._showtraceback = before
+        sys.stdout, sys.stderr, sys.displayhook, shell.display_pub = before
+        for name in own:
+            vars(shell).pop(name, None)
         with contextlib.suppress(ValueError):  # the cell has closed it
             printed.flush()
         outputs.finish()

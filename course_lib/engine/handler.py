@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 
 from course_lib.collectives import apart
@@ -88,6 +89,8 @@ def _hello(request: dict) -> dict:
     sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
     shell = get_ipython()
     shell.loop_runner = loops.run
+    shell.user_ns["exit"] = shell.user_ns["quit"] = sys.exit  # IPython's do nothing on a rank, without a word
+    warnings.filterwarnings("ignore", "To exit: use")  # what IPython says of SystemExit
     shell.kernel.pre_handler_hook = shell.kernel.post_handler_hook = lambda: None  # they set SIGINT's handler, see `handle`
     open_board()
     me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": socket.gethostname()}
@@ -123,7 +126,7 @@ def _call(request: dict) -> dict:
             value = wire.encode(namespace[request["function"]](**request["arguments"]))
         except BaseException as caught:
             error = finish(caught)
-            strays += of_error(caught)
+            strays += [] if apart.line else of_error(caught)
         else:
             error = finish(None)
     moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
@@ -171,8 +174,8 @@ def _round(request: dict) -> Iterator:
         nonlocal ended
         ended = True
         described = tracebacks.describe(error) if error else None
-        if isinstance(error, NameError):
-            described["near"] = difflib.get_close_matches(str(error.name), get_ipython().user_ns, 1, 0.75)
+        if type(error) is NameError and isinstance(error.name, str):
+            described["near"] = difflib.get_close_matches(error.name, get_ipython().user_ns, 1, 0.75)
         if board:
             if described and "DeadlockError" in described["kind"]:
                 pass  # the board already says where this rank waited

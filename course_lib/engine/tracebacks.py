@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 import traceback
 
-OWN = ("cell ", "<cell")  # how the file names of cells begin, see `handler`
+from course_lib.collectives.explain import CELL
+
 MOST = 8  # places that are shown; of more, the first two and the last two
 LONGEST = 50_000  # characters of a message
 
 
-def _assigned_below(error: BaseException) -> str:
-    found = re.search(r"local variable '(\w+)'", str(error))
+def _assigned_below(message: str) -> str:
+    found = re.search(r"local variable '(\w+)'", message)
     return f". {found[1]} is assigned in this function, so it is the function's own here: choose another name for that." if found else ""
+
+
+def _types(message: str) -> str:
+    if re.search(r"'(builtin_function_or_)?method'|<bound method|not method", message) or "output from dtype('O')" in message:
+        return " (A method without its parentheses? comm.Get_size() is a number, comm.Get_size is not.)"
+    if message.startswith("Cannot cast ufunc"):
+        return " (x /= n keeps the type of x; x = x / n makes a new array of the type that the result needs.)"
+    return ""
 
 
 # What usually causes an error of Python's own.
 _HINTS = {
     "UnboundLocalError": _assigned_below,
-    "StdinNotImplementedError": lambda error: " (Ranks have no keyboard: write the value into the cell, in the place of input().)",
+    "TypeError": _types,
+    "UFuncTypeError": _types,
+    "SystemExit": lambda message: " (A rank goes on: exit() and sys.exit() end only this cell. To leave a function, write return.)",
+    "StdinNotImplementedError": lambda message: " (Ranks have no keyboard: write the value into the cell, in the place of input().)",
 }
 
 
 def describe(error: BaseException) -> dict:
     """An exception as plain data: name, message, place, kind, and the student's own lines."""
     name = type(error).__name__
-    own = [place for place in _places(error) if place[0].startswith(OWN)]
+    own = [place for place in _places(error) if place[0].startswith(CELL)]
     lines = [line for place in own for line in _shown(*place)]
     if len(own) > MOST:
         left_out = f"    ... {len(own) - 4:,} more calls between these ..."
@@ -39,7 +52,7 @@ def describe(error: BaseException) -> dict:
     if name == "NotImplementedError" and not message and own:
         what = "this cell" if own[-1][2] == "<module>" else own[-1][2]
         message = f"{what} is still empty. Write your answer in the place of this line, and run the cell again."
-    message += _HINTS.get(name, lambda error: "")(error)
+    message += _HINTS.get(name, lambda message: "")(message)
     if len(message) > LONGEST:
         message = f"{message[:LONGEST]} (the rest is cut)"
     place = f"{own[-1][0]}, line {own[-1][1]}" if own else "outside the cell"
@@ -49,9 +62,11 @@ def describe(error: BaseException) -> dict:
 
 def _places(error: BaseException) -> list[tuple[str, int, str, str]]:
     """File, line, function (with its class) and text, from the outermost call to the innermost."""
-    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
-    summary = traceback.extract_tb(error.__traceback__)
-    return [(f.filename, f.lineno, code.co_qualname, f.line) for f, code in zip(summary, codes, strict=True)]
+    found = []
+    for frame, line in traceback.walk_tb(error.__traceback__):  # whatever limit there is for what Python itself prints
+        code = frame.f_code
+        found.append((code.co_filename, line, code.co_qualname, linecache.getline(code.co_filename, line).strip()))
+    return found
 
 
 def _shown(file: str, line: int, function: str, text: str) -> list[str]:

@@ -124,7 +124,9 @@ def check_update(model, layer: object, grad: object, weight: object, state: obje
     if weight.updated or state.updated:
         _refuse(model, layer, "update a second time in one step: the weight or the optimizer state is that of the next step already.")
     if not weight.shards == state.shards == grad.shards or not weight.num_shards == state.num_shards == grad.num_shards:
-        said = ", ".join(f"{v.name}: {wording.spans(bits(v.shards))} of {v.num_shards}" for v in (grad, weight, state))
+        said = ", ".join(
+            f"{v.name}: {'whole' if v.whole else f'{wording.spans(bits(v.shards))} of {v.num_shards}'}" for v in (grad, weight, state)
+        )
         _refuse(model, layer, f"update with mismatched shards ({said}): it needs the same of all three.")
 
 

@@ -57,6 +57,7 @@ def main() -> None:
     first_cell.put()
     work = ROOT / "my_work"
     new = copy_new(ROOT / "notebooks", work)
+    update.keep_untouched(ROOT / "notebooks", work)
     if new:
         print(f"New in my_work/: {', '.join(p.name for p in new)}")
     for mine in update.outdated(ROOT / "notebooks", work):

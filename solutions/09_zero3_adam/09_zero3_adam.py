@@ -144,7 +144,13 @@ check = Check("ZeroDPAdam.step")
 settings = dict(lr=0.3, beta1=0.5, beta2=0.5, eps=0.0)
 w, b, plus, minus = np.array([1.0, 2.0]), np.array([5.0]), (np.ones(2), np.full(1, 100.0)), (-np.ones(2), np.full(1, -100.0))
 for case, grads, moved in (("one step", [plus], -0.3), ("two steps, the second one back", [plus, minus], -0.3 + 0.1)):
-    check.case, cause = case, "t must count steps from 1, both moments be corrected for it, and the state be kept for the next step"
+    check.case, cause = (
+        case,
+        (
+            "the layer's own array must change (in place, or assign to layer.w_shard), t count steps from 1, both moments be "
+            "corrected for it, and the state be kept for the next step"
+        ),
+    )
     for r, (shards, *_) in enumerate(ranks.call(train, dict(shards=[(w, b)], grads=[[g] for g in grads], settings=settings), show=True)):
         check.array(shards[0][0], w + moved, name="w_shard", rank=r, cause=cause, rtol=1e-12)
         check.array(shards[0][1], b + moved, name="b_shard", rank=r, cause=cause, rtol=1e-12)
@@ -180,8 +186,8 @@ def compare(check, sizes, steps, dtype, rtol, **settings):
                 check.fail(f"the state's keys on rank {r} are not (layer_index, 'w') and (layer_index, 'b') for each layer")
             found = (shards[i][j], *state[f"{i} {'wb'[j]}"])
             for what, got, want in zip((name, f"m for {name}", f"v for {name}"), found, wanted, strict=True):
-                cause, scale = "t must count steps from 1, and the state be kept", np.abs(want).max()
-                check.array(got, np.split(want, 4)[r].astype(dtype), name=what, rank=r, cause=cause, rtol=rtol, scale=scale)
+                cause = "the layer's own array must change, t count steps from 1, and the state be kept"
+                check.array(got, np.split(want, 4)[r].astype(dtype), name=what, rank=r, cause=cause, rtol=rtol, scale=np.abs(want).max())
             check.array(after[i][j], cut_grads[r][-1][i][j], name=f"grad_{name}", rank=r, cause="changed in place")
 
 

@@ -16,7 +16,7 @@ import course_lib
 from course_lib.check import Check, CheckFailed
 from course_lib.cluster import harmless, sandbox
 from course_lib.engine import landlock
-from grading import apart, feedback, flags, preprocessors
+from grading import feedback, flags, own_process, preprocessors
 from grading.execute import settle
 
 PART = "97_one"
@@ -333,7 +333,7 @@ def test_an_error_that_an_answer_fills_is_cut():
 @pytest.mark.parametrize("step", ["time.sleep(60)", "bytearray(1 << 30)", "os._exit(3)", "subprocess.Popen(['sleep', '100'])"])
 def test_a_step_that_does_not_end_well_costs_only_itself(step):
     before = time.monotonic()
-    told = apart.told(exec, (step, {"time": time, "os": os, "subprocess": subprocess}), deadline=2, memory=1 << 28)
+    told = own_process.told(exec, (step, {"time": time, "os": os, "subprocess": subprocess}), deadline=2, memory=1 << 28)
     expected = {"t": "it took more than 2 s", "b": "ended with code 1", "o": "ended with code 3"}
     assert (expected[step[0]] in told) if step[0] in expected else told is None
     assert time.monotonic() - before < 30

@@ -144,11 +144,22 @@ def test_zips_that_grow_are_left_out_together(tmp_path, monkeypatch):
     assert "ada" in collected and [p.split(":")[0] for p in problems] == ["d.zip"] and "in all zips together" in problems[0]
 
 
-@pytest.mark.parametrize("name", ["=1+1", '=HYPERLINK("http:evil","x")', "@SUM(1)_x", "+1", "-rf", ".hidden", " "])
+@pytest.mark.parametrize("name", ["=1+1", '=HYPERLINK("http:evil","x")', "@SUM(1)_x", "+1", "-rf", ".hidden", " ", "\t=1+1", " =1"])
 def test_a_name_that_is_a_formula_is_nobodys(tmp_path, name):
     folder, home = tmp_path / "downloads", tmp_path / "grading"
     folder.mkdir()
     with zipfile.ZipFile(folder / "all.zip", "w") as archive:
         archive.writestr(f"{name}/{PART}.ipynb", "x")
     collected, problems = collect(PART, folder, home)
-    assert collected == [] and len(problems) == 1 and "a student's name does not begin with one of" in problems[0]
+    assert collected == [] and len(problems) == 1 and "a student's name does not begin with" in problems[0]
+
+
+@pytest.mark.parametrize(("one", "other"), [("ada", "Ada"), ("jos\u00e9", "jose\u0301"), ("ada", "\uff41da")])
+def test_names_that_some_disks_and_eyes_take_for_one_are_named(tmp_path, one, other):
+    folder, home = tmp_path / "downloads", tmp_path / "grading"
+    for name in (one, other, "ben"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / f"{PART}.ipynb").write_text(name)
+    collected, problems = collect(PART, folder, home)
+    assert collected == ["ben"] and list(submitted(home)) == ["ben"]
+    assert len(problems) == 2 and all(one in p and other in p and "may be one student" in p for p in problems)

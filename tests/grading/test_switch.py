@@ -95,3 +95,16 @@ def test_a_reduction_of_their_own_is_counted_as_what_it_is():
         switch = busy(4)
         meet(switch, (operation, np.dtype(float).num, 8, own), [bytes(64)] * 4, counts=[2] * 4)
         assert [entry[3] for entry in switch.sent(0)] == [4 * 64], "everybody got everything"
+
+
+def test_of_what_a_rank_sends_no_more_is_kept_than_there_is_room_for(monkeypatch):
+    monkeypatch.setattr("course_lib.cluster.switch.MOST_KEPT", 1000)
+    monkeypatch.setattr("course_lib.cluster.switch.MOST_ARRAYS", 5)
+    number = np.dtype(float).num
+    for size, kept in ((1, 5), (30, 4), (200, 0)):
+        switch, part = busy(2), np.arange(size, dtype=float)
+        switch.begin(1, 1, 3, None, True)
+        for _ in range(9):
+            meet(switch, (calls.ALLGATHER, number, size, 0), [part.tobytes()] * 2)
+        assert switch.arrays(0) is None and len(switch.arrays(1)) == kept
+        assert all(np.array_equal(array, part) for array in switch.arrays(1))
