@@ -113,6 +113,25 @@ def test_a_traceback_of_some_frames_is_whole(eight):
     assert [line.rsplit(" ", 1)[-1] for line in error["lines"][2::2]] == [f"f{i}" for i in range(7)]
 
 
+def test_ranks_that_fail_in_the_same_line_with_other_numbers_share_it(eight):
+    from course_lib.cluster.replies import RanksError, group
+
+    replies = eight.run("x = rank if rank < 6 else 0\nraise ValueError(f'{x} is too small')", label="cell [7]")
+    error = RanksError(group(replies, "error"), 8)
+    text = re.sub(r"\x1b\[\d*m", "", "\n".join(error._render_traceback_()))
+    assert text.startswith("all ranks\ncell [7], line 2\n    raise") and text.count("cell [7]") == 1
+    assert "ValueError on ranks 0, 6, 7: 0 is too small\nValueError on rank 1: 1 is too small\n" in text
+
+
+def test_one_of_pythons_own_functions_that_has_become_a_number_is_named(eight):
+    for source in ("sum = 3\nmax = 4", "sum([1, 2])"):
+        found = errors(eight, source)
+    assert all("Some cell has assigned to max, sum. `del max, sum` brings back" in error["message"] for error in found)
+    assert errors(eight, "del max, sum\nassert sum([1, 2]) == 3") == [None] * 8
+    (error, *_) = errors(eight, "3()")
+    assert error["message"] == "'int' object is not callable"
+
+
 BROKEN = {
     "tracebacks are cut": "import sys\nsys.tracebacklimit = 0\n1 / 0",
     "a message that raises": "class UnboundLocalError(Exception):\n    __str__ = lambda self: 1 / 0\nraise UnboundLocalError",

@@ -35,11 +35,16 @@ class RanksError(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         lines = []
+        places: dict[tuple[str, ...], list[tuple[list[int], dict]]] = {}
         for who, error in self.groups:
+            places.setdefault((error["name"], *error["lines"]), []).append((who, error))
+        for (name, *own), said in places.items():  # ranks that say the same with other numbers share the lines above
             if self.n > 1:
-                lines.append(head(who, self.n))
-            lines += [f"{DIM}{line}{PLAIN}" if not line.startswith("    ") else line for line in error["lines"]]
-            lines.append(f"{RED}{error['name']}{PLAIN}: {error['message']}")
+                lines.append(head(sorted(r for who, _ in said for r in who), self.n))
+            lines += [f"{DIM}{line}{PLAIN}" if not line.startswith("    ") else line for line in own]
+            for who, error in said:
+                on = f" on {wording.ranks(who)}" if len(said) > 1 else ""
+                lines.append(f"{RED}{name}{PLAIN}{on}: {error['message']}")
         return lines
 
 

@@ -174,6 +174,8 @@ def _round(request: dict) -> Iterator:
         nonlocal ended
         ended = True
         described = tracebacks.describe(error) if error else None
+        if type(error) is TypeError:
+            described["message"] += tracebacks.hidden(described["message"], get_ipython().user_ns)
         if type(error) is NameError and isinstance(error.name, str):
             described["near"] = difflib.get_close_matches(error.name, get_ipython().user_ns, 1, 0.75)
         if board:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine
 
+COURSE = os.path.dirname(os.path.dirname(__file__))
 PATIENCE = 0.5  # seconds that cancelled tasks have to end
 
 
@@ -27,3 +29,14 @@ def run(coroutine: Coroutine) -> object:
         finally:
             loop.close()
             asyncio._set_running_loop(outer)
+
+
+def place(task: asyncio.Task) -> str:
+    """Where a waiting task stands: the innermost line that is not the course's, such as "line 4 of loop"; empty if there is none."""
+    coroutine, found = task.get_coro(), ""
+    while getattr(coroutine, "cr_frame", None):
+        frame = coroutine.cr_frame
+        if not frame.f_code.co_filename.startswith(COURSE):
+            found = f"line {frame.f_lineno} of {frame.f_code.co_name}"
+        coroutine = coroutine.cr_await
+    return found

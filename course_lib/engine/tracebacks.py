@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import linecache
 import re
 import traceback
@@ -58,6 +59,14 @@ def describe(error: BaseException) -> dict:
     place = f"{own[-1][0]}, line {own[-1][1]}" if own else "outside the cell"
     kind = [c.__name__ for c in type(error).__mro__]
     return {"name": name, "message": message, "place": place, "lines": lines, "kind": kind}
+
+
+def hidden(message: str, names: dict) -> str:
+    """What to add to a TypeError when one of Python's own functions has been given another value in a cell."""
+    found = sorted(name for name in names if hasattr(builtins, name) and not name.startswith("_") and not callable(names[name]))
+    if "is not callable" not in message or not found:
+        return ""
+    return f" (Some cell has assigned to {', '.join(found)}. `del {', '.join(found)}` brings back what Python means by it.)"
 
 
 def _places(error: BaseException) -> list[tuple[str, int, str, str]]:

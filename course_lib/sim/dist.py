@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Generator, Iterable
 
 from course_lib import wording
+from course_lib.engine import loops
 from course_lib.sim.errors import Deadlock, Mismatch, SimulationError
 from course_lib.sim.hardware import H100, LAYER, Hardware, Layer
 
@@ -198,6 +199,7 @@ class Dist:
         exchange, loop = pending.exchange, asyncio.get_running_loop()
         if exchange.future is None:
             exchange.future = loop.create_future()
+        pending.model.meet()
         self._waiting[id(pending)] = pending
         if not self._watched:
             self._watched = True
@@ -240,14 +242,15 @@ class Dist:
         return model is not None and model.task is not None and model.task.done()
 
     def _obituary(self) -> str:
-        """What each rank waits for, ranks that wait for the same drawn together."""
-        waits: dict[str, list] = {}
+        """What each rank waits for, ranks that wait for the same said together."""
+        waits: dict[tuple[str, str], list] = {}
         for pending in self._waiting.values():
-            waits.setdefault(self._reason(pending), []).append(pending.model)
+            waits.setdefault((self._reason(pending), loops.place(pending.model.task)), []).append(pending.model)
         lines = []
-        for reason, models in waits.items():
+        for (reason, place), models in waits.items():
             ranks = sorted({m.rank for m in models})
-            lines.append(f"{wording.ranks(ranks)} wait{'s' * (len(ranks) == 1)} (since {wording.seconds(models[0].time)}) {reason}")
+            when = ", ".join(filter(None, (f"since {wording.seconds(models[0].time)}", place)))
+            lines.append(f"{wording.ranks(ranks)} wait{'s' * (len(ranks) == 1)} ({when}) {reason}")
         waiting = {p.model.rank for p in self._waiting.values()}
         ended = [r for r in range(self.world_size) if r not in waiting and self._finished(r)]
         for how, failed in (("finished", False), ("stopped with an error", True)):

@@ -72,7 +72,7 @@ class Model(Communication):
 
     def storage(self) -> tuple[Storage, Storage, Storage, Storage, Storage]:
         """The rank's memory: weights, opt_states, activations, grad_activations, grad_weights."""
-        self._meet()
+        self.meet()
         return self._stores
 
     def memory(self) -> float:
@@ -110,7 +110,7 @@ class Model(Communication):
         They are there since the step before, so it takes no time; and they count as held from the beginning on, until they are
         updated, or given back from the storage. Each part can be loaded once.
         """
-        self._meet()
+        self.meet()
         rules.check_layer(self, layer)
         rules.check_shard(self, shard, num_shards, layer)
         weight = Weight(self, layer, 1 << shard, num_shards)
@@ -123,7 +123,7 @@ class Model(Communication):
 
         Inputs come over the host link, one after the other from time 0 on; a rank that is faster waits.
         """
-        self._meet()
+        self.meet()
         mask = rules.sample_set(self, samples)
         made = Activation(self, 0, mask, mask.bit_count())
         start = self.time
@@ -238,7 +238,7 @@ class Model(Communication):
         self._durations[count] = hardware.compute(flop, nbytes)
         return self._durations[count]
 
-    def _meet(self) -> None:
+    def meet(self) -> None:
         """Remember which task runs this rank, so that a deadlock can tell who has finished."""
         if self.task is None:
             try:

@@ -197,13 +197,7 @@ for count in (10, 12):
     for i, answer in enumerate(ranks.call(partition, dict(tensor=whole[:count].reshape(2, -1), shards=4))[0]):
         got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=0)
         check.array(got, whole[3 * i : 3 * i + 3], name=f"shard {i} of {count} numbers", rank=0, cause="padding at the end, equal shards")
-        check.value(
-            size,
-            3,
-            name=f"shard_size, for {count} numbers on 4 ranks,",
-            rank=0,
-            cause="round up, and count with size: len is the first axis",
-        )
+        check.value(size, 3, name=f"shard_size, for {count} numbers on 4 ranks,", rank=0, cause="round up; size counts all, len one axis")
 check.passed()
 
 # %% Check forward tags=["given"]
@@ -231,7 +225,7 @@ for count in range(1, 9):
         for i, (answer, want) in enumerate(zip(answers, np.split(np.pad(tensor.ravel(), (0, -tensor.size % count)), count), strict=True)):
             got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=r)
             check.array(got, want, name=f"shard {i}", rank=r, cause="padding at the end, equal shards", contiguous=True)
-            check.value(size, want.size, name="shard_size", rank=r, cause="round up, and count with size: len is the first axis")
+            check.value(size, want.size, name="shard_size", rank=r, cause="round up; size counts all, len one axis")
 ### END HIDDEN TESTS
 
 # %% Test: forward tags=["test"] points=4

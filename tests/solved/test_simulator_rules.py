@@ -112,8 +112,24 @@ def test_when_nothing_can_move_it_says_what_each_rank_waits_for():
         run(missing, world_size=4, num_layers=1)
     assert time.monotonic() - began < 1
     said = str(caught.value)
-    assert "ranks 0, 1 wait (since 0 s) in all_gather of layer 0 for ranks 2, 3" in said
-    assert "rank 2 waits (since 0 s) to receive from rank 0, which has not sent" in said and "rank 3 has finished" in said
+    first = missing.__code__.co_firstlineno
+    assert f"ranks 0, 1 wait (since 0 s, line {first + 6} of missing) in all_gather of layer 0 for ranks 2, 3" in said
+    assert f"rank 2 waits (since 0 s, line {first + 5} of missing) to receive from rank 0, which has not sent" in said
+    assert "rank 3 has finished" in said
+
+
+def test_a_rank_that_only_receives_is_named_with_the_line_of_its_helper():
+    async def theirs(model):
+        await model.receive(1)
+
+    async def loop(model):
+        if model.rank == 0:
+            await theirs(model)
+
+    with pytest.raises(Deadlock) as caught:
+        run(loop, world_size=2, num_layers=1)
+    line = theirs.__code__.co_firstlineno + 1
+    assert f"rank 0 waits (since 0 s, line {line} of theirs) to receive from rank 1" in str(caught.value)
 
 
 def test_a_deadlock_in_a_plain_event_loop_ends_too():
