@@ -139,13 +139,14 @@ def losses(curves: dict[str, Sequence[float]], title: str = "Training loss") -> 
     return lines(curves, title, "step", "mean loss over the batch")
 
 
-def lines(curves: dict[str, Sequence[float]], title: str, across: str, up: str) -> Picture:
-    """Curves, each one value a step from left to right; `across` and `up` say what the axes are."""
+def lines(curves: dict[str, Sequence[float]], title: str, across: str, up: str, at: Sequence[float] | None = None) -> Picture:
+    """Curves, each one value a step, or at these places; `across` and `up` say what the axes are."""
     figure, (axes,) = new_figure(7.2, 3.2, title)
     styles = ["-", "--", ":", "-."]
     for i, (name, values) in enumerate(curves.items()):
-        shade = INK if len(curves) == 1 else ["#222222", "#666666", "#AAAAAA"][i % 3]
-        axes.plot(np.arange(len(values)), values, styles[i % 4], color=shade, linewidth=1.6, label=name)
+        # Curves that agree lie on each other: the first is broad and light, so that it shows below the others.
+        shade, width = (INK, 1.6) if len(curves) == 1 else [("#BBBBBB", 4), ("#222222", 1.6), ("#777777", 1.6)][i % 3]
+        axes.plot(np.arange(len(values)) if at is None else at, values, styles[i % 4], color=shade, linewidth=width, label=name)
     axes.set(xlabel=across, ylabel=up, ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     if len(curves) > 1:

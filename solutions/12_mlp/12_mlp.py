@@ -48,7 +48,7 @@ loss.backward()
 curves = {"by hand": x * (1 - np.tanh(w.data * x) ** 2), "by backward": w.grad}
 
 # %% Draw the gradient tags=["given"]
-plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w), by hand and by backward", "w, in 40 steps from -2 to 2", "gradient")
+plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w)", "w", "gradient", at=np.linspace(-2, 2, 41))
 
 # %% [markdown]
 # A `Module` is a function with parameters, such as `Linear(inputs, outputs, bias, random)`, or is made of other modules, which are its
