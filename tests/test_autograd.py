@@ -143,6 +143,24 @@ def test_a_whole_network_against_finite_differences():
             assert abs(slope - p.grad[place]) < 1e-6, name
 
 
+def test_a_hook_that_returns_another_shape_is_named_with_its_line():
+    w = Tensor(np.ones((3, 2)), requires_grad=True)
+
+    def flat(grad):
+        return grad.ravel()
+
+    remove = w.register_hook(flat)
+    line = flat.__code__.co_firstlineno
+    with pytest.raises(
+        ValueError, match=rf"flat, .*, line {line}\) must return .* of shape \(3, 2\), or None; got an array of shape \(6,\)"
+    ):
+        w.sum().backward()
+    remove()
+    w.register_hook(lambda grad: 3.0)
+    with pytest.raises(ValueError, match=r"or None; got 3\.0"):
+        w.sum().backward()
+
+
 def test_hooks_fire_as_soon_as_a_gradient_is_final():
     order = []
     shared, last, unused = (Parameter(np.full((2, 2), v)) for v in (1.0, 2.0, 3.0))

@@ -215,6 +215,12 @@ def _flow(root: Tensor, grad: object) -> None:
                 _final(source, grads, ready)
 
 
+def _line_of(hook: Callable) -> str:
+    """Where a function begins, such as "cell [5], line 3"."""
+    code = getattr(hook, "__code__", None)
+    return f"{code.co_filename}, line {code.co_firstlineno}" if code else "not a function of Python"
+
+
 def _final(tensor: Tensor, grads: dict[int, object], ready: list) -> None:
     """A tensor's gradient is complete: hooks, then keep it, or pass it on."""
     grad = grads.get(id(tensor))
@@ -224,6 +230,10 @@ def _final(tensor: Tensor, grads: dict[int, object], ready: list) -> None:
         return
     for hook in list((tensor._hooks or {}).values()):
         changed = hook(grad)
+        if changed is not None and getattr(changed, "shape", None) != grad.shape:
+            found = f"an array of shape {changed.shape}" if hasattr(changed, "shape") else repr(changed)
+            where = f"{getattr(hook, '__qualname__', hook)}, {_line_of(hook)}"
+            raise ValueError(f"a hook ({where}) must return the gradient, an array of shape {grad.shape}, or None; got {found}.")
         grad = grad if changed is None else changed
     if tensor._backward is None:
         tensor.grad = grad if tensor.grad is None else tensor.grad + grad

@@ -107,7 +107,9 @@ class Check:
                 tuple: "a comma at the end of the return",
                 type(None): "a missing return; or a collective's value, as it returns nothing",
             }
-            self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short(got)}", causes.get(type(got), "values in another order"))
+            if isinstance(got, (int, float, np.number)):
+                causes[type(got)] = "a sum, mean or maximum over all axes; axis= says over which"
+            self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short(got)}", causes.get(type(got), ""))
         if got.shape != want.shape:
             self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}", cause)
         if dtype and got.dtype != want.dtype:
@@ -123,7 +125,7 @@ class Check:
             where = tuple(int(i) for i in np.argwhere(wrong)[0])
             values = f"; at {list(where)} it is {got[where]}, expected {want[where]}" if self.show else ""
             many = f"{np.count_nonzero(wrong)} of {want.size} values"
-            self.fail(f"{name} on rank {rank} has the right shape, but {many} differ{values}", cause)
+            self.fail(f"{name} on rank {rank} has the right shape, but {many} differ{values}{_relation(got, want)}", cause)
 
     def sent(self, moved: list[tuple], most: float, *, name: str, rank: int, cause: str = "") -> None:
         """Check that a rank sent no more than `most` bytes on the wire.
@@ -173,6 +175,24 @@ class Check:
             wanted = f"{length} values" if length > 1 else "a list with one value, such as [grad_x]"
             self.fail(f"{name} on rank {rank} must return {wanted}; got {found}", "a missing return, or a forgotten value")
         return tuple(got)
+
+
+def _relation(got: np.ndarray, want: np.ndarray) -> str:
+    """What wrong values are to the right ones, where that can be seen, to put behind them in a sentence."""
+    if want.size < 3 or got.dtype.kind not in "fiu" or not np.all(np.isfinite(got)):
+        return ""
+    got, want = got.astype(float), want.astype(float)
+    largest = float(np.max(np.abs(want)))
+    factor = float(np.vdot(got, want)) / (float(np.vdot(want, want)) or 1.0)
+    if not largest or not np.any(got):
+        return "; all are 0" if not np.any(got) else ""
+    if np.ptp(want) and np.allclose(got, factor * want, rtol=0, atol=1e-4 * abs(factor) * largest) and abs(factor - 1) > 1e-3:
+        return f"; each is {factor:.4g} times what it should be"
+    if want.ndim == 2 and want.shape[0] == want.shape[1] and np.allclose(got.T, want, rtol=0, atol=1e-5 * largest):
+        return "; they are the right ones, transposed"
+    if np.allclose(np.sort(got, axis=None), np.sort(want, axis=None), rtol=0, atol=1e-5 * largest):
+        return "; they are the right ones, in another order"
+    return ""
 
 
 def _short(value: object) -> str:

@@ -134,6 +134,9 @@ class WrapperCheck(Check):
         for number in range(1, steps + 1):
             x, target = (self.random.standard_normal((size, samples, n)).astype(dtype) for n in (dims[0], dims[-1]))
             answers = self._step(size, x, target, lr=0.1)
+            if size > 1 and not any(payload for rank in self.ranks.traffic[:size] for *_, payload in rank):
+                cause = "hooks that are not registered, or that wait until those of all parameters have run (the unused layer's never do)"
+                self.fail(f"no gradient was exchanged in step {number}", cause)
             grads = whole_batch(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
             want = [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
             compare(

@@ -98,12 +98,13 @@ class ShardCheck(Check):
         rtol = 2e-5 if dtype == np.float32 else 1e-13
         full = [np.dtype(dtype).itemsize * size * -(-n // size) for n in (w.size, b.size)]
         gather = sum(wire_bytes("Allgather", size, n) for n in full)
-        for _ in range(steps):
+        for number in range(1, steps + 1):
+            again = f"in step {number}, after its shards have changed, " if number > 1 else ""
             x, grads = (self.random.standard_normal((n, batch, m)).astype(dtype) for m in shape)
             outputs = self.ranks.call(forward, [dict(x=x[r]) for r in range(n)], show=self.show)[:size]
             for r, out in enumerate(outputs):
-                cause = "the shards in another order, or the padding not cut off"
-                self.array(out, x[r] @ w + b, name="the output", rank=r, cause=cause, rtol=rtol)
+                cause = "weights kept from the step before" if again else "the shards in another order, or the padding not cut off"
+                self.array(out, x[r] @ w + b, name=f"{again}the output", rank=r, cause=cause, rtol=rtol)
                 self.sent(self.ranks.traffic[r], gather, name="forward", rank=r, cause="one all-gather of each shard is enough")
             look("forward")
             if only_forward:
@@ -113,7 +114,7 @@ class ShardCheck(Check):
             for r, (back, *shards) in enumerate(answers):
                 (grad_x,) = self.tuple(back, 1, name="backward", rank=r)
                 cause = "the weight not transposed, or not gathered again"
-                self.array(grad_x, grads[r] @ w.T, name="grad_x", rank=r, cause=cause, rtol=rtol)
+                self.array(grad_x, grads[r] @ w.T, name=f"{again}grad_x", rank=r, cause=cause, rtol=rtol)
                 causes = {
                     "grad_w_shard": "a mean instead of the sum over the ranks, another rank's shard, or the gradient of an earlier step",
                     "grad_b_shard": "not summed over the samples (axis 0), a mean instead of the sum over the ranks, or another shard",
@@ -121,7 +122,9 @@ class ShardCheck(Check):
                 for name, got, want in zip(("grad_w_shard", "grad_b_shard"), shards, (grad_w, grad_b), strict=True):
                     part, scale = -(-want.size // size), float(np.abs(grads).max()) * batch
                     padded = np.append(want, np.zeros(part * size - want.size)).astype(dtype)
-                    self.array(got, padded[r * part : r * part + part], name=name, rank=r, cause=causes[name], rtol=rtol, scale=scale)
+                    self.array(
+                        got, padded[r * part : r * part + part], name=f"{again}{name}", rank=r, cause=causes[name], rtol=rtol, scale=scale
+                    )
                 cause = "gather the weight once, and reduce-scatter each gradient once"
                 self.sent(self.ranks.traffic[r], 2 * gather, name="backward", rank=r, cause=cause)
             look("backward")

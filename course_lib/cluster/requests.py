@@ -103,6 +103,8 @@ def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
     if waits:
         said = replies.waiting(waits)
         why = f" {said[0].upper()}{said[1:]}: Python cannot interrupt that. The course's Communicator can be, and says who waits for whom."
+    elif all(r in taken for r in stubborn):
+        why = " Does an `except:` in a loop catch the interrupt, too? `except Exception:` does not."
     raise RanksGone(f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended.{why} {connection.again}")
 
 

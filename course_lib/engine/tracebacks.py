@@ -15,12 +15,22 @@ LONGEST = 50_000  # characters of a message
 
 def _assigned_below(message: str) -> str:
     found = re.search(r"local variable '(\w+)'", message)
-    return f". {found[1]} is assigned in this function, so it is the function's own here: choose another name for that." if found else ""
+    if not found:
+        return ""
+    name = found[1]
+    return (
+        f". Some line of this function assigns {name}, but none has on this rank: is that line in an `if`, or further down? "
+        f"If {name} is meant that stands outside the function, choose another name in it."
+    )
 
 
 def _types(message: str) -> str:
     if re.search(r"'(builtin_function_or_)?method'|<bound method|not method", message) or "output from dtype('O')" in message:
         return " (A method without its parentheses? comm.Get_size() is a number, comm.Get_size is not.)"
+    if "NoneType" in message or "does not have enough dimensions (has 0" in message:
+        return (
+            " (Is one of them None? A collective returns nothing: it fills the array that it is given. So does a function without return.)"
+        )
     if message.startswith("Cannot cast ufunc"):
         return " (x /= n keeps the type of x; x = x / n makes a new array of the type that the result needs.)"
     return ""
@@ -30,6 +40,8 @@ def _types(message: str) -> str:
 _HINTS = {
     "UnboundLocalError": _assigned_below,
     "TypeError": _types,
+    "ValueError": _types,
+    "AttributeError": _types,
     "UFuncTypeError": _types,
     "SystemExit": lambda message: " (A rank goes on: exit() and sys.exit() end only this cell. To leave a function, write return.)",
     "StdinNotImplementedError": lambda message: " (Ranks have no keyboard: write the value into the cell, in the place of input().)",

@@ -13,18 +13,24 @@ from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, W
 class Pending:
     """A communication that has been started; ``await`` it for its result."""
 
-    __slots__ = ("exchange", "id", "model", "result", "row", "value")
+    __slots__ = ("exchange", "id", "made", "model", "row", "value")
 
     def __init__(self, model: Communication, exchange, value):
         self.model, self.exchange, self.value = model, exchange, value
         self.id = len(model.sizes)
         model.sizes.append(0.0)
-        self.row, self.result = None, None
+        self.row, self.made = None, None
 
     def __await__(self) -> Generator:
         if self.exchange.end is None:
             yield from self.model.dist.wait(self)
-        return self.result if self.row else self.model.arrive(self)
+        return self.made if self.row else self.model.arrive(self)
+
+    def __getattr__(self, name: str) -> object:
+        raise AttributeError(f"{self!r} has no {name}: write `value = await pending`, and use the value.")
+
+    def __repr__(self) -> str:
+        return f"<{self.exchange.kind}, started; await it when you need its result>"
 
 
 class Communication:
@@ -87,7 +93,7 @@ class Communication:
         exchange, value, before = pending.exchange, pending.value, self.time
         self.time = max(before, exchange.end)
         del self.pending[pending.id]
-        pending.result = made = self._result(exchange, value)
+        pending.made = made = self._result(exchange, value)
         used = () if value is None else (value.id,)
         if made is not None:  # it takes the number that its communication got
             self.sizes.pop()

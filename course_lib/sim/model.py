@@ -20,6 +20,7 @@ from course_lib.sim.errors import OutOfMemory, SimulationError
 from course_lib.sim.storage import Storage
 from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad
 
+ENDLESS = 200  # times a layer and a sample: a loop that does more on a rank never ends
 STORES = ("weights", "opt_states", "activations", "grad_activations", "grad_weights")
 
 
@@ -62,6 +63,7 @@ class Model(Communication):
         self.activation_bytes = layer.activation_bytes(1)
         self.all_samples = (1 << global_batch_size) - 1
         self._capacity, self._durations, self._host_free = dist.hardware.memory, {}, 0.0
+        self._most_rows = ENDLESS * num_layers * global_batch_size + 10_000
         self._stores = tuple(Storage(name, self) for name in STORES)
         dist.models[rank] = self
 
@@ -143,6 +145,8 @@ class Model(Communication):
             and weight.model is self is activation.model
         ):
             rules.refuse_forward(self, layer, activation, weight)
+        if len(self.rows) > self._most_rows:
+            rules.refuse_endless(self, layer, activation)
         count, start = activation.count, self.time
         made = Activation(self, layer + 1, activation.mask, count)
         self.time = start + (self._durations.get(count) or self._duration(count))

@@ -26,6 +26,8 @@ def check(models: Sequence) -> None:
             last = _parts([v for v in kept if isinstance(v, kind) and v.updated])
             for layer, part in first.items():
                 if last.get(layer, 0.0) < part:
+                    if not any(row[0] == "hold" for row in model.rows):
+                        way += ". Nothing at all was put into the dicts of model.storage(); others are not the rank's memory"
                     raise SimulationError(
                         f"the rank began with {_of(part)} of the {kind.name} and ends with {_of(last.get(layer, 0.0))} of the updated one, "
                         f"so the next step could not begin: {way}.",

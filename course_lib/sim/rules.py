@@ -65,6 +65,13 @@ def sample_set(model, samples: Iterable[int]) -> int:
     return mask
 
 
+def refuse_endless(model, layer: int, activation: Activation) -> None:
+    """A rank goes forward without end."""
+    _refuse(
+        model, layer, f"{len(model.rows):,} operations, and forward with sample {_few(activation.mask)} once more. Does a loop never end?"
+    )
+
+
 def _check_weight(model, what: str, layer: object, weight: object) -> None:
     check_own(model, weight, f"{what}: the weight", Weight, layer)
     if weight.layer != layer:

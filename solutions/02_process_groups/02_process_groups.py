@@ -154,8 +154,13 @@ for grid in (mesh, *grids(8)):
             row, column = grid.mp_groups()[r // mp_size], grid.dp_groups()[r % mp_size]
             check.value(mp_idx, r % mp_size, name="mp_idx", rank=r, cause="the place in the row is the remainder of rank / mp_size")
             check.value(dp_idx, r // mp_size, name="dp_idx", rank=r, cause="the number of the row is rank / mp_size, rounded down")
-            check.array(in_mp, np.array(row), name="mp_comm (the ranks in it)", rank=r, cause=swapped)
-            check.array(in_dp, np.array(column), name="dp_comm (the ranks in it)", rank=r, cause=swapped)
+            if list(in_mp) == column != row and list(in_dp) == row:
+                check.fail(
+                    f"on rank {r}, mp_comm has the ranks of dp_comm, and dp_comm those of mp_comm", f"{swapped}; or the order of return"
+                )
+            for name, got, want in (("mp_comm", in_mp, row), ("dp_comm", in_dp, column)):
+                other = "a key that gives another order than that of the ranks" if sorted(got) == sorted(want) else swapped
+                check.array(got, np.array(want), name=f"{name} (the ranks in it)", rank=r, cause=other)
             check.value(part_in, 16 // mp_size if rows else 16, name="part_in_dim", rank=r, cause=split)
             check.value(part_out, 24 if rows else 24 // mp_size, name="part_out_dim", rank=r, cause=split)
 check.passed()

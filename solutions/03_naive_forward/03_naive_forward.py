@@ -38,7 +38,8 @@ rank = comm.Get_rank()
 
 def mp_group(size):
     """This rank's group, when every `size` consecutive ranks form one."""
-    return comm.Split(color=rank // size, key=rank)
+    me = comm.Get_rank()  # and not `rank`, which another cell may have changed
+    return comm.Split(color=me // size, key=me)
 
 
 # %% Draw the hidden activations tags=["given"]

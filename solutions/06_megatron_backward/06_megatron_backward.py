@@ -38,7 +38,7 @@ rank = comm.Get_rank()
 
 def mp_group(size):
     """This rank's group, when every `size` consecutive ranks form one."""
-    return comm.Split(color=rank // size, key=rank)
+    return comm.Split(color=comm.Get_rank() // size, key=comm.Get_rank())
 
 
 # %% Draw what a rank computes tags=["given"]

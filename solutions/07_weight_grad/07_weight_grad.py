@@ -35,7 +35,8 @@ rank = comm.Get_rank()
 
 def dp_group(mp_size):
     """This rank's data parallel group: a column of the grid."""
-    return comm.Split(color=rank % mp_size, key=rank)
+    me = comm.Get_rank()  # and not `rank`, which another cell may have changed
+    return comm.Split(color=me % mp_size, key=me)
 
 
 # %% [markdown]

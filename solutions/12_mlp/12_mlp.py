@@ -15,7 +15,7 @@
 import numpy as np
 
 from course_lib import cluster, plots
-from course_lib.check import Check
+from course_lib.check.perceptron import PerceptronCheck
 
 ranks = cluster.start(1)
 
@@ -167,82 +167,12 @@ def train(model, loader, epochs, lr):
 # ## Does it work?
 
 
-# %% Runs on the rank tags=["given"]
-def go_through(dims, weights, x, y):
-    model = MLP(dims, np.random.default_rng(0), x.dtype)
-    drawn = [p.data.copy() for p in model.parameters()]
-    for p, w in zip(model.parameters(), weights, strict=False):  # the check looks at how many there are
-        p.data = w.copy()
-    logits = model(x)
-    cross_entropy(logits, y).backward()
-    return [w.shape for w in drawn], logits.data, [p.grad for p in model.parameters()], [bool(np.ptp(w)) for w in drawn]
-
-
-def use(w, x, y, batch, epochs=0, lr=0.0):
-    model, loader = Linear(*w.shape, bias=False, dtype=w.dtype), DataLoader(ArrayDataset(x, y), batch)
-    model.weight.data = w.copy()
-    answer = train(model, loader, epochs, lr) if epochs else evaluate(model, loader)
-    return answer, model.weight.data, model.weight.grad is None
-
-
-# %% The same in NumPy tags=["given"]
-def softmax_loss(logits, y):
-    soft = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    return -np.log(soft[np.arange(len(y)), y]), (soft - np.eye(logits.shape[1])[y]) / len(y)
-
-
-def check_mlp(check, dims, batch):
-    normal, check.case = check.random.standard_normal, f"dims {tuple(dims)}, a batch of {batch}"
-    weights = [normal(dims[i : i + 2]) / np.sqrt(dims[i]) for i in range(len(dims) - 1)]
-    x, y = normal((batch, dims[0])), check.random.integers(0, dims[-1], batch)
-    shapes, logits, grads, drawn = ranks.call(go_through, dict(dims=list(dims), weights=weights, x=x, y=y), show=check.show)[0]
-    if [tuple(s) for s in shapes] != [w.shape for w in weights] or not all(drawn):
-        check.fail(
-            f"parameters of shapes {shapes} were drawn, expected {[w.shape for w in weights]}",
-            "biases, a layer too many, or layers in what is no list",
-        )
-    outputs = [x]
-    for i, w in enumerate(weights):
-        outputs.append(outputs[-1] @ w if i == len(weights) - 1 else np.tanh(outputs[-1] @ w))
-    check.array(logits, outputs[-1], name="the logits", rank=0, rtol=1e-12, cause="a tanh too many (after the last layer) or too few")
-    grad = softmax_loss(logits, y)[1]
-    for i in reversed(range(len(weights))):
-        check.array(grads[i], outputs[i].T @ grad, name=f"the gradient of layer {i}", rank=0, rtol=1e-10, scale=1.0)
-        grad = grad @ weights[i].T * (1 - outputs[i] ** 2)
-
-
-def problem(check, samples):
-    return check.random.standard_normal((5, 4)), check.random.standard_normal((samples, 5)), check.random.integers(0, 4, samples)
-
-
-def check_evaluate(check, samples, batch):
-    (w, x, y), check.case = problem(check, samples), f"{samples} samples in batches of {batch}"
-    answer, after, clean = ranks.call(use, dict(w=w, x=x, y=y, batch=batch), show=check.show)[0]
-    logits, cause = x @ w, "the mean of the batches' means, where the last batch is smaller"
-    want = [softmax_loss(logits, y)[0].mean(), np.mean(logits.argmax(axis=1) == y)]
-    check.numbers(check.tuple(answer, 2, name="evaluate", rank=0), want, name="loss and accuracy", rank=0, rtol=1e-12, cause=cause)
-    if not clean or not np.array_equal(after, w):
-        check.fail("evaluate leaves gradients behind, or changes the weights", "a missing no_grad, or a training step")
-
-
-def check_train(check, samples, batch, epochs, lr):
-    (w, x, y), check.case = problem(check, samples), f"{samples} samples in batches of {batch}, {epochs} epochs, lr {lr}"
-    losses, after, _ = ranks.call(use, dict(w=w, x=x, y=y, batch=batch, epochs=epochs, lr=lr), show=check.show)[0]
-    steps, want, cause = epochs * -(-samples // batch), [], "gradients not None before backward, or None at the step, or another rate"
-    for step in range(steps):
-        rows = slice(step % (steps // epochs) * batch, step % (steps // epochs) * batch + batch)
-        each, grad = softmax_loss(x[rows] @ w, y[rows])
-        want.append(each.mean())
-        w = w - lr * (1 - 0.7 * step / (steps - 1)) * x[rows].T @ grad
-    check.numbers(losses, want, name="the list of losses", rank=0, cause=cause)
-    check.array(after, w, name="the weight after training", rank=0, rtol=1e-9, cause=cause)
-
-
 # %% Check tags=["given"]
-check = Check("MLP, evaluate and train")
-check_mlp(check, (6, 5, 4, 3), 7)
-check_evaluate(check, 10, 4)
-check_train(check, 10, 4, 3, 0.5)
+check = PerceptronCheck("MLP, evaluate and train", ranks)
+check.mlp((6, 5, 4, 3), 7)
+check.evaluate(10, 4)
+for epochs in (3, 1):
+    check.train(10, 4, epochs, 0.5)
 check.passed()
 
 # %% [markdown]
@@ -250,23 +180,23 @@ check.passed()
 
 # %% Test: MLP tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = Check("MLP", show=False)
+check = PerceptronCheck("MLP", ranks, show=False)
 for layers in (1, 2, 3, 5):
-    check_mlp(check, [int(n) for n in check.random.integers(2, 9, layers + 1)], int(check.random.integers(3, 12)))
+    check.mlp([int(n) for n in check.random.integers(2, 9, layers + 1)], int(check.random.integers(3, 12)))
 ### END HIDDEN TESTS
 
 # %% Test: evaluate tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-check = Check("evaluate", show=False)
+check = PerceptronCheck("evaluate", ranks, show=False)
 for batch in (1, 4, 7, 50):
-    check_evaluate(check, 4 * int(check.random.integers(5, 9)) + 1, batch)
+    check.evaluate(4 * int(check.random.integers(5, 9)) + 1, batch)
 ### END HIDDEN TESTS
 
 # %% Test: train tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = Check("train", show=False)
+check = PerceptronCheck("train", ranks, show=False)
 for batch, epochs in ((3, 1), (5, 2), (8, 4), (20, 2)):
-    check_train(check, int(check.random.integers(11, 25)), batch, epochs, float(check.random.uniform(0.2, 1.0)))
+    check.train(int(check.random.integers(11, 25)), batch, epochs, float(check.random.uniform(0.2, 1.0)))
 ### END HIDDEN TESTS
 
 # %% [markdown]

@@ -118,6 +118,34 @@ def test_when_nothing_can_move_it_says_what_each_rank_waits_for():
     assert "rank 3 has finished" in said
 
 
+def test_a_loop_without_end_is_stopped_with_its_line():
+    async def loop(model):
+        weight, _ = model.load_weights(0)
+        while True:
+            model.forward(0, model.get_input_activation(range(2)), weight)
+
+    with pytest.raises(
+        SimulationError, match=r"rank 0, layer 0, at .*: 10,40. operations, and forward with sample 0, 1 once more"
+    ) as caught:
+        run(loop, world_size=1, num_layers=1, global_batch_size=2)
+    assert "loop" in [entry.name for entry in caught.traceback]
+
+
+def test_what_was_started_is_awaited_and_nothing_else():
+    async def loop(model):
+        weight, _ = model.load_weights(0)
+        coming = model.all_gather(weight, 0)
+        with pytest.raises(AttributeError, match=r"<all_gather, started; await it .*has no result: write `value = await pending`"):
+            coming.result()
+        with pytest.raises(TypeError, match="a coroutine was expected, got <all_gather, started; await it when you need its result>"):
+            asyncio.create_task(coming)  # noqa: RUF006
+        await coming
+        model.set_final_weight(0, weight)
+
+    with pytest.raises(SimulationError):  # it is no training step
+        run(loop, world_size=2, num_layers=1)
+
+
 def test_a_rank_that_only_receives_is_named_with_the_line_of_its_helper():
     async def theirs(model):
         await model.receive(1)

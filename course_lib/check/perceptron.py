@@ -1,0 +1,102 @@
+"""How the perceptron of part 12 is put to the test: beside the same mathematics in NumPy.
+
+`go_through` and `use` run on the rank, `PerceptronCheck` in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from course_lib.autograd import ArrayDataset, DataLoader, Linear, cross_entropy
+from course_lib.check import Check
+
+
+def go_through(dims, weights, x, y):
+    """On the rank: shapes that `MLP` draws, logits and gradients with given weights, and whether its weights are those of `random`."""
+    model, again = (MLP(dims, np.random.default_rng(0), x.dtype) for _ in range(2))
+    drawn, twice = ([p.data.copy() for p in m.parameters()] for m in (model, again))
+    same = all(np.array_equal(a, b) and a.dtype == x.dtype and np.ptp(a) for a, b in zip(drawn, twice, strict=False))
+    for p, w in zip(model.parameters(), weights, strict=False):  # the check looks at how many there are
+        p.data = w.copy()
+    logits = model(x)
+    cross_entropy(logits, y).backward()
+    return [w.shape for w in drawn], logits.data, [p.grad for p in model.parameters()], same
+
+
+def use(w, x, y, batch, epochs=0, lr=0.0):
+    """On the rank: what `train` (`evaluate`, without epochs) gives for one layer; its weight afterwards, and if it has no gradient."""
+    model, loader = Linear(*w.shape, bias=False, dtype=w.dtype), DataLoader(ArrayDataset(x, y), batch)
+    model.weight.data = w.copy()
+    answer = train(model, loader, epochs, lr) if epochs else evaluate(model, loader)
+    return answer, model.weight.data, model.weight.grad is None
+
+
+def softmax_loss(logits: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The cross-entropy of each sample, and the gradient of their mean."""
+    soft = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    return -np.log(soft[np.arange(len(y)), y]), (soft - np.eye(logits.shape[1])[y]) / len(y)
+
+
+class PerceptronCheck(Check):
+    """A `Check` of the perceptron, its evaluation and its training, on the one rank of `ranks`."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def mlp(self, dims: Sequence[int], batch: int) -> None:
+        """Forward and backward of `MLP` with drawn weights."""
+        normal, self.case = self.random.standard_normal, f"dims {tuple(dims)}, a batch of {batch}"
+        weights = [normal(dims[i : i + 2]) / np.sqrt(dims[i]) for i in range(len(dims) - 1)]
+        x, y = normal((batch, dims[0])), self.random.integers(0, dims[-1], batch)
+        shapes, logits, grads, same = self.ranks.call(go_through, dict(dims=list(dims), weights=weights, x=x, y=y), show=self.show)[0]
+        if [tuple(s) for s in shapes] != [w.shape for w in weights]:
+            cause = "biases, a layer too many, or layers in what is no list"
+            self.fail(f"parameters of shapes {shapes} were drawn, expected {[w.shape for w in weights]}", cause)
+        if not same:
+            cause = "random= or dtype= not passed on to Linear"
+            self.fail("the same random gives other weights the second time, or weights of another dtype", cause)
+        outputs = [x]
+        for i, w in enumerate(weights):
+            outputs.append(outputs[-1] @ w if i == len(weights) - 1 else np.tanh(outputs[-1] @ w))
+        self.array(logits, outputs[-1], name="the logits", rank=0, rtol=1e-12, cause="a tanh too many (after the last layer) or too few")
+        grad = softmax_loss(logits, y)[1]
+        for i in reversed(range(len(weights))):
+            self.array(grads[i], outputs[i].T @ grad, name=f"the gradient of layer {i}", rank=0, rtol=1e-10, scale=1.0)
+            grad = grad @ weights[i].T * (1 - outputs[i] ** 2)
+
+    def evaluate(self, samples: int, batch: int) -> None:
+        """The loss and the accuracy that `evaluate` gives."""
+        (w, x, y), self.case = self._problem(samples), f"{samples} samples in batches of {batch}"
+        answer, after, clean = self.ranks.call(use, dict(w=w, x=x, y=y, batch=batch), show=self.show)[0]
+        logits, cause = x @ w, "the mean of the batches' means, where the last batch is smaller"
+        loss, accuracy = self.tuple(answer, 2, name="evaluate", rank=0)
+        self.numbers(loss, [softmax_loss(logits, y)[0].mean()], name="the loss", rank=0, rtol=1e-12, cause=cause)
+        right, cause = np.mean(logits.argmax(axis=1) == y), f"argmax without axis=1, or {cause}"
+        self.numbers(accuracy, [right], name="the accuracy", rank=0, rtol=1e-12, cause=cause)
+        if not clean or not np.array_equal(after, w):
+            self.fail("evaluate leaves gradients behind, or changes the weights", "a missing no_grad, or a training step")
+
+    def train(self, samples: int, batch: int, epochs: int, lr: float) -> None:
+        """The losses that `train` gives, and the weight that it leaves."""
+        (w, x, y), self.case = self._problem(samples), f"{samples} samples in batches of {batch}, {epochs} epochs, lr {lr}"
+        losses, after, _ = self.ranks.call(use, dict(w=w, x=x, y=y, batch=batch, epochs=epochs, lr=lr), show=self.show)[0]
+        steps, want, cause = epochs * -(-samples // batch), [], "gradients not None before backward, or None at the step, or another rate"
+        for step in range(steps):
+            rows = slice(step % (steps // epochs) * batch, step % (steps // epochs) * batch + batch)
+            each, grad = softmax_loss(x[rows] @ w, y[rows])
+            want.append(each.mean())
+            w = w - lr * (1 - 0.7 * step / (steps - 1)) * x[rows].T @ grad
+        if isinstance(losses, list) and len(losses) != steps:
+            more, less = "a list kept from the call before, or two losses a step", "a return inside the loop, or a step left out"
+            cause = more if len(losses) > steps else less
+            self.fail(f"the list of losses has {len(losses)} numbers, expected one for each of {steps} steps", cause)
+        self.numbers(losses, want, name="the list of losses", rank=0, cause=cause)
+        self.array(after, w, name="the weight after training", rank=0, rtol=1e-9, cause=cause)
+
+    def _problem(self, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """A weight, samples and labels."""
+        random = self.random
+        return random.standard_normal((5, 4)), random.standard_normal((samples, 5)), random.integers(0, 4, samples)

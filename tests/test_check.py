@@ -1,0 +1,44 @@
+"""What a check says of wrong values: what they are to the right ones, where that can be seen."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_lib.check import Check, CheckFailed
+
+WANT = np.arange(1.0, 10.0).reshape(3, 3)
+SAID = {
+    "each is 2 times what it should be": 2 * WANT,
+    "each is -1 times": -WANT,
+    "each is 0.25 times": WANT / 4,
+    "they are the right ones, transposed": WANT.T.copy(),
+    "they are the right ones, in another order": np.roll(WANT, 1),
+    "all are 0": np.zeros_like(WANT),
+}
+
+
+def said(got, want):
+    with pytest.raises(CheckFailed) as caught:
+        Check("x").array(got, want, name="x", rank=0, cause="this", rtol=1e-9)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_what_wrong_values_are_is_said(what):
+    assert f"differ; at [0, 0] it is {SAID[what][0, 0]}, expected 1.0; {what}" in said(SAID[what], WANT) or what in said(SAID[what], WANT)
+
+
+def test_a_single_number_where_an_array_is_expected():
+    assert "A usual cause: a sum, mean or maximum over all axes; axis= says over which." in said(np.float32(3), WANT)
+    assert said({}, WANT) == "x on rank 0 must be a NumPy array; got dict {}."
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=6), st.data())
+def test_nothing_that_an_answer_returns_stops_the_check_from_saying_so(values, data):
+    want = np.array(data.draw(st.lists(st.floats(-10, 10), min_size=len(values), max_size=len(values))))
+    dtype = data.draw(st.sampled_from([float, complex, object]))
+    got = np.array(values).astype(dtype)
+    if not np.array_equal(got, want):
+        with pytest.raises(CheckFailed):
+            Check("x").array(got, want, name="x", rank=0, dtype=False)
