@@ -42,3 +42,20 @@ def test_nothing_that_an_answer_returns_stops_the_check_from_saying_so(values, d
     if not np.array_equal(got, want):
         with pytest.raises(CheckFailed):
             Check("x").array(got, want, name="x", rank=0, dtype=False)
+
+
+def test_a_known_mistake_is_named_and_then_no_usual_cause():
+    known = {"the sum": 5 * WANT, "of another shape": WANT[0]}
+    with pytest.raises(CheckFailed, match="differ; .* expected 1.0: it is the sum\\.$"):
+        Check("x").array(5 * WANT, WANT, name="x", rank=0, cause="this", instead=known)
+    with pytest.raises(CheckFailed, match=r"has shape \(3,\), expected \(3, 3\): it is of another shape\.$"):
+        Check("x").array(WANT[0], WANT, name="x", rank=0, cause="this", instead=known)
+    with pytest.raises(CheckFailed, match="A usual cause: this"):
+        Check("x").array(WANT + 1, WANT, name="x", rank=0, cause="this", instead=known)
+    Check("x").array(WANT, WANT, name="x", rank=0, cause="this", instead={"the same": WANT})
+
+
+def test_one_wrong_value_close_to_the_right_one_is_no_other_order():
+    almost = WANT.copy()
+    almost[0, 0] += 1e-4
+    assert "another order" not in said(almost, WANT)

@@ -83,6 +83,7 @@ class Check:
         scale: float | None = None,
         dtype: bool = True,
         contiguous: bool = False,
+        instead: dict[str, np.ndarray] | None = None,
     ) -> None:
         """Check an array: shape, dtype (unless `dtype` is False), layout (if it must be `contiguous`) and values.
 
@@ -101,6 +102,8 @@ class Check:
         scale : float, optional
             The largest magnitude in `want` by default. Where `want` is a small part of a sum, or may
             cancel to nearly nothing, the magnitude of what was summed.
+        instead : dict of str to numpy.ndarray, optional
+            What known mistakes give: one that `got` equals is named, and then no usual cause.
         """
         if not isinstance(got, np.ndarray):
             causes = {
@@ -111,7 +114,8 @@ class Check:
                 causes[type(got)] = "a sum, mean or maximum over all axes; axis= says over which"
             self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short(got)}", causes.get(type(got), ""))
         if got.shape != want.shape:
-            self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}", cause)
+            known = _known(got, instead)
+            self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}{known}", "" if known else cause)
         if dtype and got.dtype != want.dtype:
             hint = "np.empty, np.zeros and np.ones make float64 unless dtype= is given"
             self.fail(f"{name} on rank {rank} has dtype {got.dtype}, expected {want.dtype}", hint)
@@ -125,7 +129,11 @@ class Check:
             where = tuple(int(i) for i in np.argwhere(wrong)[0])
             values = f"; at {list(where)} it is {got[where]}, expected {want[where]}" if self.show else ""
             many = f"{np.count_nonzero(wrong)} of {want.size} values"
-            self.fail(f"{name} on rank {rank} has the right shape, but {many} differ{values}{_relation(got, want)}", cause)
+            known = _known(got, instead)
+            relation = known or _relation(got, want, tolerance)
+            if "another order" in relation:
+                cause = "a transpose too many or too few, or parts put together along another axis" + (f"; or {cause}" if cause else "")
+            self.fail(f"{name} on rank {rank} has the right shape, but {many} differ{values}{relation}", "" if known else cause)
 
     def sent(self, moved: list[tuple], most: float, *, name: str, rank: int, cause: str = "") -> None:
         """Check that a rank sent no more than `most` bytes on the wire.
@@ -142,15 +150,25 @@ class Check:
             calls = ", ".join(sorted({operation for operation, *_ in moved}))
             self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}), and {most:,.0f} are enough", cause)
 
-    def numbers(self, got: object, want: list[float], *, name: str, rank: int, cause: str = "", rtol: float = 1e-9) -> None:
-        """Check a list of numbers, each within a tolerance relative to the largest."""
+    def numbers(
+        self,
+        got: object,
+        want: list[float],
+        *,
+        name: str,
+        rank: int,
+        cause: str = "",
+        rtol: float = 1e-9,
+        instead: dict[str, np.ndarray] | None = None,
+    ) -> None:
+        """Check a list of numbers, each within a tolerance relative to the largest; `instead` as for `array`."""
         values = list(got) if isinstance(got, (list, tuple, np.ndarray)) else [got]
         for i, value in enumerate(values):
             if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
                 self.fail(
                     f"{name}, number {i}, on rank {rank} must be a number; got {_short(value)}", "a Tensor, whose number is its .item()"
                 )
-        self.array(np.asarray(values, float), np.asarray(want, float), name=name, rank=rank, cause=cause, rtol=rtol)
+        self.array(np.asarray(values, float), np.asarray(want, float), name=name, rank=rank, cause=cause, rtol=rtol, instead=instead)
 
     def among(
         self, arrays: list[np.ndarray] | None, values: np.ndarray, part: float = 1.0, *, name: str, rank: int, cause: str = ""
@@ -177,12 +195,25 @@ class Check:
         return tuple(got)
 
 
-def _relation(got: np.ndarray, want: np.ndarray) -> str:
+def _known(got: np.ndarray, instead: dict[str, np.ndarray] | None) -> str:
+    """Which known mistake gives this, to put behind it in a sentence."""
+    for what, array in (instead or {}).items():
+        array = np.asarray(array)
+        if got.shape == array.shape and got.dtype.kind in "fiu":
+            near = 1e-5 * float(np.max(np.abs(array), initial=0))
+            if near and np.all(np.abs(got.astype(float) - array) <= near):
+                return f": it is {what}"
+    return ""
+
+
+def _relation(got: np.ndarray, want: np.ndarray, tolerance: float) -> str:
     """What wrong values are to the right ones, where that can be seen, to put behind them in a sentence."""
     if want.size < 3 or got.dtype.kind not in "fiu" or not np.all(np.isfinite(got)):
         return ""
     got, want = got.astype(float), want.astype(float)
     largest = float(np.max(np.abs(want)))
+    if np.max(np.abs(got - want)) <= 1e-3 * largest + 100 * tolerance:
+        return ""  # nearly right: nothing is to be seen
     factor = float(np.vdot(got, want)) / (float(np.vdot(want, want)) or 1.0)
     if not largest or not np.any(got):
         return "; all are 0" if not np.any(got) else ""

@@ -102,7 +102,9 @@ class OptimizerCheck(Check):
         answers = self.ranks.call(begin, [dict(values=v, root=root, size=size) for v in values], show=self.show)
         for r, got in enumerate(answers[:size]):
             for i, (array, want) in enumerate(zip(got, values[root], strict=True)):
-                self.array(array, want, name=f"parameter {i}", rank=r, cause="another root, or a parameter that is left out")
+                known = {f"that of rank {k}": each[i] for k, each in enumerate(values) if k != root}
+                cause = "another root, or a parameter that is left out"
+                self.array(array, want, name=f"parameter {i}", rank=r, cause=cause, instead=known)
 
     def optimizer(self, size: int, kind: str, dtype=np.float64, count: int = 4) -> None:
         """Steps on `size` ranks, against the same optimizer in NumPy with the mean of the gradients; `kind` is "SGD" or "Adam"."""
@@ -117,6 +119,7 @@ class OptimizerCheck(Check):
             self.sent(moved, most, name="the optimizer", rank=r, cause="gradients that are sent more than once")
         m, v = [0.0] * 3, [0.0] * 3
         for t in range(count):
+            before = list(values)
             for i in {0, 1, 2} - {unused}:
                 g = sum(grads[r][t][i].astype(float) for r in range(size)) / size
                 m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g * g
@@ -125,5 +128,9 @@ class OptimizerCheck(Check):
             for r, after in enumerate(answers):
                 for i, want in enumerate(values):
                     cause = "a sum, a mean of the parameters, a step before the exchange, or a mean that is not put into p.grad"
-                    rtol = 1e-9 if dtype is np.float64 else 1e-4
-                    self.array(after[t][i], want, name=f"parameter {i} after step {t + 1}", rank=r, rtol=rtol, scale=3.0, cause=cause)
+                    name, rtol = f"parameter {i} after step {t + 1}", 1e-9 if dtype is np.float64 else 1e-4
+                    known = {"as before the step": before[i]}
+                    if kind == "SGD" and i != unused:
+                        known["after a step with this rank's own gradient"] = before[i] - 0.1 * grads[r][t][i]
+                        known["after a step with the sum, not the mean"] = before[i] + size * (want - before[i])
+                    self.array(after[t][i], want, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause, instead=known)

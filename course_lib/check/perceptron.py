@@ -83,18 +83,43 @@ class PerceptronCheck(Check):
         """The losses that `train` gives, and the weight that it leaves."""
         (w, x, y), self.case = self._problem(samples), f"{samples} samples in batches of {batch}, {epochs} epochs, lr {lr}"
         losses, after, _ = self.ranks.call(use, dict(w=w, x=x, y=y, batch=batch, epochs=epochs, lr=lr), show=self.show)[0]
-        steps, want, cause = epochs * -(-samples // batch), [], "gradients not None before backward, or None at the step, or another rate"
-        for step in range(steps):
-            rows = slice(step % (steps // epochs) * batch, step % (steps // epochs) * batch + batch)
-            each, grad = softmax_loss(x[rows] @ w, y[rows])
-            want.append(each.mean())
-            w = w - lr * (1 - 0.7 * step / (steps - 1)) * x[rows].T @ grad
+        steps, cause = epochs * -(-samples // batch), "gradients not None before backward, or None at the step, or another rate"
+        rows = [np.arange(samples)[start : start + batch] for start in range(0, samples, batch)] * epochs
+
+        def losses_with(rate, keep=0.0):
+            """The losses, and the weight at last, where `rate` gives a step's learning rate, and gradients stay by the part `keep`."""
+            weight, total, found = w, 0.0, []
+            for step, batch_rows in enumerate(rows):
+                each, grad = softmax_loss(x[batch_rows] @ weight, y[batch_rows])
+                found.append(each.mean())
+                total = keep * total + x[batch_rows].T @ grad
+                weight = weight - rate(step) * total
+            return found, weight
+
+        def right(step):
+            return lr * (1 - 0.7 * step / (steps - 1))
+
+        known = {
+            "what a rate gives that falls by step / steps; the last of n steps is number n - 1": losses_with(
+                lambda s: lr * (1 - 0.7 * s / steps)
+            ),
+            "what a rate gives that begins one step later": losses_with(lambda s: lr * (1 - 0.7 * (s + 1) / steps)),
+            "what a rate gives that falls anew in each epoch": losses_with(
+                lambda s: lr * (1 - 0.7 * (s % (steps // epochs)) / max(steps // epochs - 1, 1))
+            ),
+            "what a rate gives that stays as it is": losses_with(lambda s: lr),
+            "what a rate gives that falls to 0.7 of lr, or to 0": losses_with(lambda s: lr * (1 - s / (steps - 1))),
+            "what gradients give that are never zeroed": losses_with(right, 1.0),
+        }
+        want, last = losses_with(right)
         if isinstance(losses, list) and len(losses) != steps:
             more, less = "a list kept from the call before, or two losses a step", "a return inside the loop, or a step left out"
             cause = more if len(losses) > steps else less
             self.fail(f"the list of losses has {len(losses)} numbers, expected one for each of {steps} steps", cause)
-        self.numbers(losses, want, name="the list of losses", rank=0, cause=cause)
-        self.array(after, w, name="the weight after training", rank=0, rtol=1e-9, cause=cause)
+        lists = {what: np.array(numbers) for what, (numbers, _) in known.items()}
+        self.numbers(losses, want, name="the list of losses", rank=0, cause=cause, instead=lists)
+        weights = {what: weight for what, (_, weight) in known.items()}
+        self.array(after, last, name="the weight after training", rank=0, rtol=1e-9, cause=cause, instead=weights)
 
     def _problem(self, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """A weight, samples and labels."""

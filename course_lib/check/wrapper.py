@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 from IPython import get_ipython
@@ -104,6 +105,17 @@ def whole_batch(values, x, target, numbers=()):
     return grads
 
 
+def _mistakes(before, grads, x, target, size, rank):
+    """Parameters after a step that was not taken with the mean gradient, by what it was taken with."""
+    own = whole_batch(before, x[rank], target[rank])
+    return {
+        "as before the step": before,
+        "after a step with the sum, not the mean": [w - 0.1 * size * g for w, g in zip(before, grads, strict=True)],
+        "after a step with the gradient of this rank's own samples": [w - 0.1 * g for w, g in zip(before, own, strict=True)],
+        "after a step with that gradient divided by the number of ranks": [w - 0.1 / size * g for w, g in zip(before, own, strict=True)],
+    }
+
+
 def _share(grads, wants):
     """By what number gradients are a multiple of the sums over all ranks; whether it is the mean, and of which model, is for `train`."""
     if any(np.shape(g) != w.shape for g, w in zip(grads, wants, strict=False)):
@@ -123,14 +135,16 @@ class WrapperCheck(Check):
         values, dims, samples = self._draw(size, layers, dtype)
         want = values[0]
 
-        def compare(answers, when, cause):
+        def compare(answers, when, cause, known):
             for r, parameters in enumerate(answers):
                 for i, (got, expected) in enumerate(zip(parameters, want, strict=True)):
                     name, rtol = f"parameter {i} {when}", 1e-9 if dtype is np.float64 else 1e-3
-                    self.array(got, expected, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause)
+                    instead = {what: arrays[i] for what, arrays in known(r).items()}
+                    self.array(got, expected, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause, instead=instead)
 
         answers = self.ranks.call(begin, [dict(values=v, size=size) for v in values], show=self.show)[:size]
-        compare(answers, "at the start", "a parameter that is not broadcast, or a root that is not rank 0")
+        cause = "a parameter that is not broadcast, or a root that is not rank 0"
+        compare(answers, "at the start", cause, lambda r: {f"that of rank {k}": each for k, each in enumerate(values[:size]) if k})
         for number in range(1, steps + 1):
             x, target = (self.random.standard_normal((size, samples, n)).astype(dtype) for n in (dims[0], dims[-1]))
             answers = self._step(size, x, target, lr=0.1)
@@ -138,13 +152,10 @@ class WrapperCheck(Check):
                 cause = "hooks that are not registered, or that wait until those of all parameters have run (the unused layer's never do)"
                 self.fail(f"no gradient was exchanged in step {number}", cause)
             grads = whole_batch(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
-            want = [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
-            compare(
-                [p for p, _ in answers],
-                f"after step {number}",
-                "a sum instead of the mean, the gradient of the own samples, a hook that returns nothing, "
-                "or hooks that are registered anew in each forward",
-            )
+            before, want = want, [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
+            cause = "a mean that the hook does not return, one of another gradient, or hooks that are registered anew in each forward"
+            known = partial(_mistakes, before, grads, x, target, size)
+            compare([p for p, _ in answers], f"after step {number}", cause, known)
         self.ranks.call(put_back)
 
     def exchanges(self, size: int = 4, layers: int = 3, dtype: type = np.float64) -> None:

@@ -98,13 +98,15 @@ class ShardCheck(Check):
         rtol = 2e-5 if dtype == np.float32 else 1e-13
         full = [np.dtype(dtype).itemsize * size * -(-n // size) for n in (w.size, b.size)]
         gather = sum(wire_bytes("Allgather", size, n) for n in full)
+        old, old_grads = (w, b), (np.zeros_like(w), np.zeros_like(b))
         for number in range(1, steps + 1):
-            again = f"in step {number}, after its shards have changed, " if number > 1 else ""
+            again = f"in step {number}, " if number > 1 else ""
             x, grads = (self.random.standard_normal((n, batch, m)).astype(dtype) for m in shape)
             outputs = self.ranks.call(forward, [dict(x=x[r]) for r in range(n)], show=self.show)[:size]
             for r, out in enumerate(outputs):
-                cause = "weights kept from the step before" if again else "the shards in another order, or the padding not cut off"
-                self.array(out, x[r] @ w + b, name=f"{again}the output", rank=r, cause=cause, rtol=rtol)
+                known = {"without the bias": x[r] @ w, "that of the weights of the step before": x[r] @ old[0] + old[1]}
+                cause = "the shards in another order, or the padding not cut off"
+                self.array(out, x[r] @ w + b, name=f"{again}the output", rank=r, cause=cause, rtol=rtol, instead=known)
                 self.sent(self.ranks.traffic[r], gather, name="forward", rank=r, cause="one all-gather of each shard is enough")
             look("forward")
             if only_forward:
@@ -113,19 +115,29 @@ class ShardCheck(Check):
             answers = self.ranks.call(backward, [dict(grad=grads[r], lr=LR) for r in range(n)], show=self.show)[:size]
             for r, (back, *shards) in enumerate(answers):
                 (grad_x,) = self.tuple(back, 1, name="backward", rank=r)
-                cause = "the weight not transposed, or not gathered again"
-                self.array(grad_x, grads[r] @ w.T, name=f"{again}grad_x", rank=r, cause=cause, rtol=rtol)
-                causes = {
-                    "grad_w_shard": "a mean instead of the sum over the ranks, another rank's shard, or the gradient of an earlier step",
-                    "grad_b_shard": "not summed over the samples (axis 0), a mean instead of the sum over the ranks, or another shard",
-                }
-                for name, got, want in zip(("grad_w_shard", "grad_b_shard"), shards, (grad_w, grad_b), strict=True):
-                    part, scale = -(-want.size // size), float(np.abs(grads).max()) * batch
-                    padded = np.append(want, np.zeros(part * size - want.size)).astype(dtype)
-                    self.array(
-                        got, padded[r * part : r * part + part], name=f"{again}{name}", rank=r, cause=causes[name], rtol=rtol, scale=scale
-                    )
+                cause, known = "the weight not transposed, or not gathered again", {"that of the weights before": grads[r] @ old[0].T}
+                self.array(grad_x, grads[r] @ w.T, name=f"{again}grad_x", rank=r, cause=cause, rtol=rtol, instead=known)
+                own, scale = (x[r].T @ grads[r], grads[r].sum(axis=0)), float(np.abs(grads).max()) * batch
+                for i, (name, want) in enumerate((("grad_w_shard", grad_w), ("grad_b_shard", grad_b))):
+                    known = {
+                        "the mean over the ranks, and not the sum": want / size,
+                        "the gradient of this rank's own samples": own[i],
+                        "the sum with the gradient of the step before": want + old_grads[i],
+                        "of the transposed gradient; x.T @ output_grad has the shape of the weight": want.T,
+                    }
+                    known = {what: _shard(gradient, r, size) for what, gradient in known.items()}
+                    known |= {f"the shard of rank {other}": _shard(want, other, size) for other in range(size) if other != r}
+                    cause = "a sum over another axis than that of the samples (0), or padding that is not at the end"
+                    want = _shard(want, r, size).astype(dtype)
+                    self.array(shards[i], want, name=f"{again}{name}", rank=r, cause=cause, rtol=rtol, scale=scale, instead=known)
                 cause = "gather the weight once, and reduce-scatter each gradient once"
                 self.sent(self.ranks.traffic[r], 2 * gather, name="backward", rank=r, cause=cause)
             look("backward")
+            old, old_grads = (w, b), (grad_w, grad_b)
             w, b = w - np.asarray(LR, dtype) * grad_w, b - np.asarray(LR, dtype) * grad_b
+
+
+def _shard(array: np.ndarray, rank: int, size: int) -> np.ndarray:
+    """A rank's shard of an array, with zeros behind its end."""
+    part = -(-array.size // size)
+    return np.append(array, np.zeros(part * size - array.size))[rank * part : (rank + 1) * part]

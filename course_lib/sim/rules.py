@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 
 from course_lib import wording
@@ -122,12 +123,15 @@ def check_update(model, layer: object, grad: object, weight: object, state: obje
             _refuse(model, layer, f"update got the {kind.name} of layer {value.layer}.")
     if grad.mask != model.all_samples:
         missing = model.all_samples & ~grad.mask
-        _refuse(
-            model,
-            layer,
-            f"update before all samples are in the gradient: {missing.bit_count()} of {model.global_batch_size} are missing "
-            f"({_few(missing)}). Add those of all micro-batches, and reduce over all ranks that have some.",
+        inputs = [row[-1] for other in model.dist.models.values() for row in other.rows if row[0] == "input"]
+        never = functools.reduce(lambda left, mask: left & ~mask, inputs, missing)
+        why = (
+            f"No rank has loaded the input of {_few(never)} (get_input_activation)."
+            if never
+            else "Add those of all micro-batches, and reduce over all ranks that have some."
         )
+        told = f"{missing.bit_count()} of {model.global_batch_size} are missing ({_few(missing)})"
+        _refuse(model, layer, f"update before all samples are in the gradient: {told}. {why}")
     if weight.updated or state.updated:
         _refuse(model, layer, "update a second time in one step: the weight or the optimizer state is that of the next step already.")
     if not weight.shards == state.shards == grad.shards or not weight.num_shards == state.num_shards == grad.num_shards:

@@ -171,7 +171,8 @@ def compare_output(check, summands, size):
     rtol = 1e-5 if summands[0].dtype == np.float32 else 1e-12
     for r, (got, given) in enumerate(answers):
         total = sum(summands[r // size * size :][:size])
-        check.array(got, total, name="the output of fc2", rank=r, cause="not the sum over the group", rtol=rtol, contiguous=True)
+        known, cause = {"this rank's own summand": summands[r], "the sum over all ranks": sum(summands)}, "not the sum over the group"
+        check.array(got, total, name="the output of fc2", rank=r, cause=cause, rtol=rtol, contiguous=True, instead=known)
         check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an operation in place")
         needed = wire_bytes("Allreduce", size, total.nbytes + 2 * size * total.itemsize)  # some pad the array
         check.sent(ranks.traffic[r], needed, name="the output of fc2", rank=r, cause="one all-reduce sends least")

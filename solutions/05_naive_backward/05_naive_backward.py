@@ -172,7 +172,9 @@ def compare_output(check, whole, size):
     for r, (got, given) in enumerate(answers):
         want = np.split(whole, size, axis=1)[indices[r]]
         name = f"the gradient of the output (mp_group_idx={indices[r]})"
-        check.array(got, want, name=name, rank=r, cause="rows instead of columns, or those of another rank", contiguous=True)
+        known = {f"the columns of index {i}": part for i, part in enumerate(np.split(whole, size, axis=1))}
+        cause = "rows instead of columns, or a slice that begins elsewhere"
+        check.array(got, want, name=name, rank=r, cause=cause, contiguous=True, instead=known)
         check.array(given, whole, name="the argument, after the call,", rank=r, cause="an operation in place")
         check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="every rank has the whole gradient already")
 
@@ -182,9 +184,12 @@ def compare_x(check, summands, size):
     answers = ranks.call(collect_x, [dict(grad_x=summand, size=size) for summand in summands], show=check.show)
     rtol = 1e-5 if summands[0].dtype == np.float32 else 1e-12
     for r, (got, given) in enumerate(answers):
-        want = np.split(sum(summands[r // size * size :][:size]), size, axis=1)[r % size]
-        cause = "the blocks that MPI cuts are no columns, or the sum is not over the group"
-        check.array(got, want, name="the gradient of the input", rank=r, cause=cause, rtol=rtol, contiguous=True)
+        total = sum(summands[r // size * size :][:size])
+        want = np.split(total, size, axis=1)[r % size]
+        known = {f"the columns of the group's rank {i}": part for i, part in enumerate(np.split(total, size, axis=1))}
+        known["of this rank's summand alone"] = np.split(summands[r], size, axis=1)[r % size]
+        cause = "the blocks that MPI cuts are no columns, a block is not turned back after it has come, or the sum is not over the group"
+        check.array(got, want, name="the gradient of the input", rank=r, cause=cause, rtol=rtol, contiguous=True, instead=known)
         check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an operation in place")
         needed = wire_bytes("Reduce_scatter", size, given.nbytes)
         check.sent(ranks.traffic[r], needed, name="the gradient of the input", rank=r, cause="one reduce-scatter sends least")

@@ -118,9 +118,13 @@ def compare(check, grads, mesh):
         for i, name in enumerate(("grad_w", "grad_b")):
             want = np.mean([grads[member][i] for member in column], axis=0, dtype=np.float64).astype(given[i].dtype)
             rtol = 1e-5 if want.dtype == np.float32 else 1e-12
-            cause = "the sum instead of the mean, the wrong group, or a division that rounds down"
+            cause = "a divisor other than the size of the group, the wrong group, or a division that rounds down"
+            known = {"the sum, not the mean": want * len(column), "this rank's own gradient": grads[r][i]}
+            known["the mean over all ranks, not over the group"] = np.mean([each[i] for each in grads], axis=0)
             scale = max(np.abs(grads[member][i]).max() for member in column)
-            check.array(means[i], want, name=f"the collected {name}", rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True)
+            check.array(
+                means[i], want, name=f"the collected {name}", rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True, instead=known
+            )
             check.array(given[i], grads[r][i], name=f"{name}, after the call,", rank=r, cause="an operation in place")
             needed += wire_bytes("Allreduce", mesh.dp_size, want.nbytes + 2 * mesh.dp_size * want.itemsize)  # some pad the array
         check.sent(ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="an all-reduce of each sends least")
