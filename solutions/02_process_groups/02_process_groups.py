@@ -156,11 +156,11 @@ for grid in (mesh, *grids(8)):
             check.value(dp_idx, r // mp_size, name="dp_idx", rank=r, cause="the number of the row is rank / mp_size, rounded down")
         for r, (_, _, in_mp, in_dp, part_in, part_out) in enumerate(answers):
             row, column = grid.mp_groups()[r // mp_size], grid.dp_groups()[r % mp_size]
-            if list(in_mp) == column != row and list(in_dp) == row:
+            if list(in_mp) == list(column) != list(row) and list(in_dp) == list(row):
                 check.fail(
                     f"on rank {r}, mp_comm has the ranks of dp_comm, and dp_comm those of mp_comm", f"{swapped}; or the order of return"
                 )
-            for name, got, want in (("mp_comm", list(in_mp), row), ("dp_comm", list(in_dp), column)):
+            for name, got, want in (("mp_comm", list(in_mp), list(row)), ("dp_comm", list(in_dp), list(column))):
                 if got != want:
                     inside = f"split from {'d' if name[0] == 'm' else 'm'}p_comm, and not from comm"
                     order = "a key that gives another order than that of the ranks"
