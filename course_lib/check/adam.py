@@ -10,12 +10,13 @@ import numpy as np
 from course_lib.check import Check
 
 LR = 0.3
-# What a case needs: the signs of the gradients, eps, how far every parameter moves, the m that is kept (by the gradient),
-# and how far known mistakes move it. Both betas are a half.
+# What a case needs: the signs of the gradients, beta1, eps, how far every parameter moves, the m that is kept (by the gradient),
+# and how far known mistakes move it. beta2 is a half.
 CASES = {
-    "one step": ([1], 0.0, -LR, 0.5, {"without the corrections": -LR * 0.5**0.5, "that corrects only m": -LR / 0.5**0.5}),
-    "two steps, the second one back": ([1, -1], 0.0, -LR + LR / 3, -0.25, {"that corrects as in step 1": -LR + LR / 2 / 1.5**0.5}),
-    "one step with eps = 1": ([1], 1.0, -LR / 2, 0.5, {"with eps under the root": -LR / 2**0.5, "without eps": -LR}),
+    "one step": ([1], 0.5, 0.0, -LR, 0.5, {"without the corrections": -LR * 0.5**0.5, "that corrects only m": -LR / 0.5**0.5}),
+    "two steps, the second one back": ([1, -1], 0.5, 0.0, -LR + LR / 3, -0.25, {"that corrects as in step 1": -LR + LR / 2 / 1.5**0.5}),
+    "one step with beta1 = 0.75": ([1], 0.75, 0.0, -LR, 0.25, {}),
+    "one step with eps = 1": ([1], 0.5, 1.0, -LR / 2, 0.5, {"with eps under the root": -LR / 2**0.5, "without eps": -LR}),
 }
 
 
@@ -42,14 +43,17 @@ class AdamCheck(Check):
         """All of `CASES`, with two parameters in the weight and one in the bias, whose gradient is larger."""
         start = np.array([1.0, 2.0]), np.array([5.0])
         cause = "t counts steps from 1; what is kept is m and v before their correction; it is the layer's own array that changes"
-        for self.case, (signs, eps, moved, m, mistakes) in CASES.items():
+        for self.case, (signs, beta1, eps, moved, m, mistakes) in CASES.items():
             plus = np.ones(2), np.full(1, 1.0 if eps else 100.0)
             given = dict(
-                shards=[start], grads=[[[s * g for g in plus]] for s in signs], settings=dict(lr=LR, beta1=0.5, beta2=0.5, eps=eps)
+                shards=[start],
+                grads=[[[s * g for g in plus]] for s in signs],
+                settings=dict(lr=LR, beta1=beta1, beta2=0.5, eps=eps),
             )
             for r, (shards, _, state) in enumerate(self.ranks.call(train, given, show=self.show)):
                 for i, name in enumerate("wb"):
                     known = {f"that of a step {what}": start[i] + by for what, by in mistakes.items()}
                     self.array(shards[0][i], start[i] + moved, name=f"{name}_shard", rank=r, cause=cause, rtol=1e-12, instead=known)
                     kept = state.get(f"0 {name}", [None])[0]
-                    self.array(kept, m * plus[i], name=f"m for {name}_shard", rank=r, cause=cause, rtol=1e-12)
+                    of_m = f"beta1 belongs to m, and beta2 to v; {cause}"
+                    self.array(kept, m * plus[i], name=f"m for {name}_shard", rank=r, cause=of_m, rtol=1e-12)

@@ -14,6 +14,7 @@ from collections.abc import Generator, Iterable
 
 from course_lib import wording
 from course_lib.engine import loops
+from course_lib.sim import rules
 from course_lib.sim.errors import Deadlock, Mismatch, SimulationError
 from course_lib.sim.hardware import H100, LAYER, Hardware, Layer
 
@@ -141,7 +142,10 @@ class Dist:
                     time=model.time,
                 )
         exchange.shards |= value.shards
-        exchange.mask |= getattr(value, "mask", 0)
+        mask = getattr(value, "mask", 0)
+        if exchange.mask & mask and kind != "all_gather":
+            rules.refuse_twice(model, value.layer, exchange.mask & mask, "this rank's and another rank's gradient")
+        exchange.mask |= mask
         if exchange.missing == 1:  # all others are here: the size of the whole is known
             group.open.popleft()
             group.closed += 1

@@ -216,6 +216,8 @@ class Model(Communication):
         if one.layer != other.layer or one.shards != other.shards or one.num_shards != other.num_shards or one.model is not other.model:
             text = f"{one!r} and {other!r} cannot be added: they must be of the same layer, shards and rank."
             raise SimulationError(text, rank=self.rank, layer=one.layer, time=self.time)
+        if one.mask & other.mask:
+            rules.refuse_twice(self, one.layer, one.mask & other.mask, "both gradients")
         made = WeightGrad(self, one.layer, one.mask | other.mask, one.shards, one.num_shards)
         self.rows.append(("add", one.layer, self.time, self.time, (one.id, other.id), (made.id,), None))
         return made

@@ -162,6 +162,12 @@ def check_whole(model, value: object, num_shards: object) -> None:
         _refuse(model, value.layer, f"only a whole {value.name} can be cut into {num_shards!r} shards; got {value!r}.")
 
 
+def refuse_twice(model, layer: int, mask: int, whose: str) -> None:
+    """Two gradients have samples in common."""
+    cause = "every rank takes all samples, and not its own (get_next_microbatch), or a sum is added once more"
+    _refuse(model, layer, f"{whose} contain sample {_few(mask)}: in the sum they would count twice. A usual cause: {cause}.")
+
+
 def check_combine(model, one, other: object) -> None:
     """Only shards of the same thing make up a larger part of it."""
     check_own(model, other, "combine: the other", type(one), one.layer)

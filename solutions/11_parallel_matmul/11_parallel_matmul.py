@@ -161,7 +161,8 @@ def examine(check, function, A, B, keep=False):
     (m, k), n = A.shape, B.shape[1]
     answers = ranks.call(function, [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, show=check.show, keep=keep)
     by_row, want, scale = function == "par_matmul_by_row", A @ B, float(np.abs(A).max() * np.abs(B).max() * k)
-    cause = "parts in another order" if by_row else "the columns of A, which have to be copied into one piece before they are sent"
+    cut = "a piece of the transposed A, which comes as columns.T and has to be turned back"
+    cause = "parts in another order" if by_row else f"columns of A that are not copied into one piece before they are sent, or {cut}"
     for r, (answer, moved) in enumerate(zip(answers, ranks.traffic, strict=True)):
         if by_row and r:
             if answer is not None:

@@ -50,7 +50,7 @@ WRONG = {
     "m.get_input_activation([1, 1])": "a sample stands twice",
     "m.get_input_activation(3)": "samples must be whole numbers, in a list",
     "m.load_weights(0, 2, 2)": "shard must be a whole number from 0 to num_shards - 1; got shard=2, num_shards=2",
-    "m.update(1, m.backward(1, a[1], ga[2], w[1])[0], w[1], o[1])": r"2 of 4 are missing \(2, 3\). Add those of all micro-batches",
+    "m.update(1, m.backward(1, a[1], ga[2], w[1])[0], w[1], o[1])": r"2 of 4 are missing \(2, 3\). No rank has loaded the input of 2, 3",
     "m.set_final_weight(0, w[0])": "the weight from before the update",
     "w.__setitem__(0, 5)": "must be a weight, an optimizer state, an activation or a gradient; got int",
     "w.__setitem__(0, m.all_reduce(m.backward(1, a[1], ga[2], w[1])[0], 1))": "not awaited: write `await` before it",
@@ -116,6 +116,37 @@ def test_when_nothing_can_move_it_says_what_each_rank_waits_for():
     assert f"ranks 0, 1 wait (since 0 s, line {first + 6} of missing) in all_gather of layer 0 for ranks 2, 3" in said
     assert f"rank 2 waits (since 0 s, line {first + 5} of missing) to receive from rank 0, which has not sent" in said
     assert "rank 3 has finished" in said
+
+
+@pytest.mark.parametrize("exchange", ["all_reduce", "reduce_scatter"])
+def test_a_sample_counts_once_in_a_sum(exchange):
+    async def loop(model, twice):
+        weight, state = model.load_weights(0)
+        taken = range(4) if twice else range(2 * model.rank, 2 * model.rank + 2)
+        first = model.get_input_activation(taken)
+        grad, _ = model.backward(0, first, model.loss(model.forward(0, first, weight)), weight)
+        grad = await getattr(model, exchange)(grad, 0)
+        if exchange == "all_reduce":
+            model.set_final_weight(0, model.update(0, grad, weight, state)[0])
+        else:
+            await model.all_gather(model.update(0, grad, weight.shard(model.rank, 2), state.shard(model.rank, 2))[0], 0)
+
+    said = "this rank's and another rank's gradient contain sample 0–3: in the sum they would count twice"
+    with pytest.raises(SimulationError, match=f"rank . layer 0, .*{said}".replace("rank . ", "rank ., ")):
+        run(loop, world_size=2, num_layers=1, global_batch_size=4, twice=True)
+    with contextlib.suppress(SimulationError):  # with reduce_scatter, nobody says what the final weight is
+        run(loop, world_size=2, num_layers=1, global_batch_size=4, twice=False)
+
+
+def test_a_gradient_is_added_once():
+    async def loop(model):
+        weight, _ = model.load_weights(0)
+        first = model.get_input_activation(range(2))
+        grad, _ = model.backward(0, first, model.loss(model.forward(0, first, weight)), weight)
+        grad + grad
+
+    with pytest.raises(SimulationError, match="both gradients contain sample 0, 1: in the sum they would count twice"):
+        run(loop, world_size=1, num_layers=1, global_batch_size=2)
 
 
 def test_a_loop_without_end_is_stopped_with_its_line():
