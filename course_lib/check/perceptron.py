@@ -58,10 +58,13 @@ class PerceptronCheck(Check):
         if not same:
             cause = "random= or dtype= not passed on to Linear"
             self.fail("the same random gives other weights the second time, or weights of another dtype", cause)
-        outputs = [x]
+        outputs, linear = [x], x
         for i, w in enumerate(weights):
             outputs.append(outputs[-1] @ w if i == len(weights) - 1 else np.tanh(outputs[-1] @ w))
-        self.array(logits, outputs[-1], name="the logits", rank=0, rtol=1e-12, cause="a tanh too many (after the last layer) or too few")
+            linear = linear @ w
+        cause = "a tanh too many (after the last layer) or too few"
+        known = {"what comes with a tanh after the last layer, too": np.tanh(outputs[-1]), "what comes without any tanh": linear}
+        self.array(logits, outputs[-1], name="the logits", rank=0, rtol=1e-12, cause=cause, instead=known)
         grad = softmax_loss(logits, y)[1]
         for i in reversed(range(len(weights))):
             self.array(grads[i], outputs[i].T @ grad, name=f"the gradient of layer {i}", rank=0, rtol=1e-10, scale=1.0)
@@ -71,11 +74,21 @@ class PerceptronCheck(Check):
         """The loss and the accuracy that `evaluate` gives."""
         (w, x, y), self.case = self._problem(samples), f"{samples} samples in batches of {batch}"
         answer, after, clean = self.ranks.call(use, dict(w=w, x=x, y=y, batch=batch), show=self.show)[0]
-        logits, cause = x @ w, "the mean of the batches' means, where the last batch is smaller"
+        logits = x @ w
         loss, accuracy = self.tuple(answer, 2, name="evaluate", rank=0)
-        self.numbers(loss, [softmax_loss(logits, y)[0].mean()], name="the loss", rank=0, rtol=1e-12, cause=cause)
-        right, cause = np.mean(logits.argmax(axis=1) == y), f"argmax without axis=1, or {cause}"
-        self.numbers(accuracy, [right], name="the accuracy", rank=0, rtol=1e-12, cause=cause)
+        each, right = softmax_loss(logits, y)[0], logits.argmax(axis=1) == y
+        for name, got, values in (("the loss", loss, each), ("the accuracy", accuracy, right.astype(float))):
+            parts = [values[start : start + batch] for start in range(0, samples, batch)]
+            known = {
+                "the mean of the batches' means, of which the last is of fewer samples": [np.mean([part.mean() for part in parts])],
+                "the sum over all samples, and not the mean": [values.sum()],
+                "the sum of the batches' means": [np.sum([part.mean() for part in parts])],
+                "the sum over all samples, divided by the number of batches": [values.sum() / len(parts)],
+                "that of the last batch": [parts[-1].mean()],
+                "that of the first batch": [parts[0].mean()],
+            }
+            cause = "argmax without axis=1" if name == "the accuracy" else "a mean of means, or a sum"
+            self.numbers(got, [values.mean()], name=name, rank=0, rtol=1e-12, cause=cause, instead=known)
         if not clean or not np.array_equal(after, w):
             self.fail("evaluate leaves gradients behind, or changes the weights", "a missing no_grad, or a training step")
 
