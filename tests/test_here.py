@@ -49,7 +49,7 @@ HINTS = {
     "%%px\nprint(y)": ("%%px --targets 0\ny = 1", "Other ranks have it: did its cell run with --targets?"),
     "%%px\nprint(unheard_of)": ("", "Has the cell that defines it been run, with %%px on top?"),
     "ranks.call('split_dat')": (f"%%px\n{EXERCISE}", "Is it split_data?"),
-    "%%px\ndef f():\n    n = len(x)\n    x = 3\nf()": ("%%px\nx = [1]", "choose another name for that"),
+    "%%px\ndef f():\n    n = len(x)\n    x = 3\nf()": ("%%px\nx = [1]", "choose another name in it"),
 }
 
 
