@@ -42,7 +42,7 @@ class AdamCheck(Check):
     def by_hand(self) -> None:
         """All of `CASES`, with two parameters in the weight and one in the bias, whose gradient is larger."""
         start = np.array([1.0, 2.0]), np.array([5.0])
-        cause = "t counts steps from 1; what is kept is m and v before their correction; it is the layer's own array that changes"
+        cause = "t counts steps from 1, and it is the layer's own array that changes"
         for self.case, (signs, beta1, eps, moved, m, mistakes) in CASES.items():
             plus = np.ones(2), np.full(1, 1.0 if eps else 100.0)
             given = dict(
@@ -52,8 +52,12 @@ class AdamCheck(Check):
             )
             for r, (shards, _, state) in enumerate(self.ranks.call(train, given, show=self.show)):
                 for i, name in enumerate("wb"):
+                    kept, g = state.get(f"0 {name}", [None, None]), plus[i]
+                    own = f"what is kept is m and v before their correction, and beta1 belongs to m, beta2 to v; {cause}"
+                    of = f"{name}_shard"
+                    self.array(kept[0], m * g, name=f"m for {of}", rank=r, cause=own, rtol=1e-12)
+                    known = {"the running mean of the gradient, and not of its square": (1 - 0.5 ** len(signs)) * g}
+                    v = (1 - 0.5 ** len(signs)) * g * g
+                    self.array(kept[1], v, name=f"v for {of}", rank=r, cause=own, rtol=1e-12, instead=known)
                     known = {f"that of a step {what}": start[i] + by for what, by in mistakes.items()}
-                    self.array(shards[0][i], start[i] + moved, name=f"{name}_shard", rank=r, cause=cause, rtol=1e-12, instead=known)
-                    kept = state.get(f"0 {name}", [None])[0]
-                    of_m = f"beta1 belongs to m, and beta2 to v; {cause}"
-                    self.array(kept, m * plus[i], name=f"m for {name}_shard", rank=r, cause=of_m, rtol=1e-12)
+                    self.array(shards[0][i], start[i] + moved, name=of, rank=r, cause=cause, rtol=1e-12, instead=known)

@@ -62,7 +62,10 @@ def step(x, target, lr, through_gates):
     with ready_made_away():
         for p in parameters:
             p.grad = None
-        ((trial["wrapped"](x) * target).sum() * (1 / len(x))).backward()
+        out = trial["wrapped"](x)
+        if not isinstance(out, Tensor):
+            raise TypeError(f"MyDP.forward must return the model's output, a Tensor; got {out!r}.")
+        ((out * target).sum() * (1 / len(x))).backward()
         SGD(trial["wrapped"].parameters(), lr).step()
     return [p.data.copy() for p in parameters], [p.grad for p in parameters]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from course_lib import wording
 from course_lib.sim.errors import MissingValue, SimulationError
 from course_lib.sim.values import VALUES
 
@@ -56,6 +57,9 @@ class Storage(dict):
         layer = key if isinstance(key, int) else None
         keys = ", ".join(repr(k) for k in list(self)[:6]) + (", ..." if len(self) > 6 else "")
         there = f" The keys that are there: {keys}." if keys else ""
+        loaded = sorted({row[1] for row in self.model.rows if row[0] == "load"})
+        if loaded and len(loaded) < self.model.num_layers:
+            there += f" This rank has loaded the weights of layer{'s' * (len(loaded) > 1)} {wording.spans(loaded)}."
         text = f"{self.name}[{key!r}] is not there: it was never stored on this rank{way}, or has been deleted.{there}"
         raise MissingValue(text, rank=self.model.rank, layer=layer, time=self.model.time)
 

@@ -132,7 +132,10 @@ def look(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_d
         return answer
     mp_idx, dp_idx, mp_comm, dp_comm, part_in_dim, part_out_dim = answer
     members = []
-    for group in (mp_comm, dp_comm):
+    for name, group in (("mp_comm", mp_comm), ("dp_comm", dp_comm)):
+        if not hasattr(group, "Allgather"):
+            order = "mp_idx, dp_idx, mp_comm, dp_comm, part_in_dim, part_out_dim"
+            raise TypeError(f"get_info must return {order}, in this order; in the place of {name} is {group!r}.")
         found = np.empty(group.Get_size(), np.int64)
         group.Allgather(np.array([secret], np.int64), found)
         members.append(found)

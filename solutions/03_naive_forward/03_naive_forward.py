@@ -182,8 +182,8 @@ def compare(check, function, name, whole, size):
         }
         known["the parts below each other"] = np.concatenate(group)
         cause = "parts below each other, or in another order"
+        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
         check.array(got, whole[r // size], name=name, rank=r, cause=cause, contiguous=True, instead=known)
-        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an operation in place")
         needed = wire_bytes("Allgather", size, whole[0].nbytes)
         check.sent(ranks.traffic[r], needed, name=name, rank=r, cause="one all-gather of the parts sends least")
 

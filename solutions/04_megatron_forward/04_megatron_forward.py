@@ -160,8 +160,8 @@ def compare_input(check, parts, size):
     """Call with each rank's part, and expect that part, and no traffic."""
     answers = ranks.call(collect_input, [dict(x=part, size=size) for part in parts], show=check.show)
     for r, (got, given) in enumerate(answers):
+        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
         check.array(got, parts[r], name="the input of fc2", rank=r, cause="more than this rank's rows of the weight need", contiguous=True)
-        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an operation in place")
         check.sent(ranks.traffic[r], 0, name="the input of fc2", rank=r, cause="what a rank needs may be there already")
 
 
@@ -172,8 +172,8 @@ def compare_output(check, summands, size):
     for r, (got, given) in enumerate(answers):
         total = sum(summands[r // size * size :][:size])
         known, cause = {"this rank's own summand": summands[r], "the sum over all ranks": sum(summands)}, "not the sum over the group"
+        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
         check.array(got, total, name="the output of fc2", rank=r, cause=cause, rtol=rtol, contiguous=True, instead=known)
-        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an operation in place")
         needed = wire_bytes("Allreduce", size, total.nbytes + 2 * size * total.itemsize)  # some pad the array
         check.sent(ranks.traffic[r], needed, name="the output of fc2", rank=r, cause="one all-reduce sends least")
 

@@ -174,8 +174,8 @@ def compare_output(check, whole, size):
         name = f"the gradient of the output (mp_group_idx={indices[r]})"
         known = {f"the columns of index {i}": part for i, part in enumerate(np.split(whole, size, axis=1))}
         cause = "rows instead of columns, or a slice that begins elsewhere"
+        check.array(given, whole, name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
         check.array(got, want, name=name, rank=r, cause=cause, contiguous=True, instead=known)
-        check.array(given, whole, name="the argument, after the call,", rank=r, cause="an operation in place")
         check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="every rank has the whole gradient already")
 
 
@@ -189,8 +189,8 @@ def compare_x(check, summands, size):
         known = {f"the columns of the group's rank {i}": part for i, part in enumerate(np.split(total, size, axis=1))}
         known["of this rank's summand alone"] = np.split(summands[r], size, axis=1)[r % size]
         cause = "the blocks that MPI cuts are no columns, a block is not turned back after it has come, or the sum is not over the group"
+        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
         check.array(got, want, name="the gradient of the input", rank=r, cause=cause, rtol=rtol, contiguous=True, instead=known)
-        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an operation in place")
         needed = wire_bytes("Reduce_scatter", size, given.nbytes)
         check.sent(ranks.traffic[r], needed, name="the gradient of the input", rank=r, cause="one reduce-scatter sends least")
 

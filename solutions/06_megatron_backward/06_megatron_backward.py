@@ -165,8 +165,8 @@ def compare(check, function, arrays, size, name, cause):
     """Call with an array on each rank, and expect what the layer needs, and no traffic."""
     answers = ranks.call(function, [dict(array=a, index=r % size, size=size) for r, a in enumerate(arrays)], show=check.show)
     for r, (got, given) in enumerate(answers):
+        check.array(given, arrays[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
         check.array(got, arrays[r], name=name, rank=r, cause=cause, contiguous=True)
-        check.array(given, arrays[r], name="the argument, after the call,", rank=r, cause="an operation in place")
         check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="what a rank needs may be there already")
 
 

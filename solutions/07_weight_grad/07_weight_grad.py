@@ -125,7 +125,6 @@ def compare(check, grads, mesh):
             check.array(
                 means[i], want, name=f"the collected {name}", rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True, instead=known
             )
-            check.array(given[i], grads[r][i], name=f"{name}, after the call,", rank=r, cause="an operation in place")
             needed += wire_bytes("Allreduce", mesh.dp_size, want.nbytes + 2 * mesh.dp_size * want.itemsize)  # some pad the array
         check.sent(ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="an all-reduce of each sends least")
 
