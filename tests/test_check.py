@@ -64,3 +64,11 @@ def test_one_wrong_value_close_to_the_right_one_is_no_other_order():
     almost = WANT.copy()
     almost[0, 0] += 1e-4
     assert "another order" not in said(almost, WANT)
+
+
+def test_what_was_never_written_and_what_is_empty():
+    for strange in (6e14, 1e-310, np.inf, np.nan):
+        got = WANT.copy()
+        got[1] = strange
+        assert "some of it was never written" in said(got, WANT)
+    assert "a slice that is empty" in said(WANT[:0], WANT)

@@ -115,6 +115,8 @@ class Check:
             self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short(got)}", causes.get(type(got), ""))
         if got.shape != want.shape:
             known = _known(got, instead)
+            if want.size and not got.size:
+                cause = "a slice that is empty: the end of a[start:end] is a place, and not a length"
             self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}{known}", "" if known else cause)
         if dtype and got.dtype != want.dtype:
             hint = "np.empty, np.zeros and np.ones make float64 unless dtype= is given"
@@ -208,10 +210,14 @@ def _known(got: np.ndarray, instead: dict[str, np.ndarray] | None) -> str:
 
 def _relation(got: np.ndarray, want: np.ndarray, tolerance: float) -> str:
     """What wrong values are to the right ones, where that can be seen, to put behind them in a sentence."""
-    if want.size < 3 or got.dtype.kind not in "fiu" or not np.all(np.isfinite(got)):
+    if not want.size or got.dtype.kind not in "fiu":
         return ""
     got, want = got.astype(float), want.astype(float)
-    largest = float(np.max(np.abs(want)))
+    largest, strange = float(np.max(np.abs(want))), np.abs(got[got != 0])
+    if not np.all((strange > 1e-290) & (strange < 1e9 * (largest or 1.0))):
+        return "; some of it was never written: it is what np.empty has found in memory, and what a collective with a root leaves elsewhere"
+    if want.size < 3:
+        return ""
     if np.max(np.abs(got - want)) <= 1e-3 * largest + 100 * tolerance:
         return ""  # nearly right: nothing is to be seen
     factor = float(np.vdot(got, want)) / (float(np.vdot(want, want)) or 1.0)

@@ -18,7 +18,10 @@ LR = 0.1
 
 def partition(tensor, shards):
     """On a rank: all shards of an array."""
+    from course_lib.collectives import Communicator
+
     empty = ZeroDPStage3FCLayer.__new__(ZeroDPStage3FCLayer)
+    empty.comm, empty.rank, empty.dp_size = None, Communicator().Get_rank(), shards  # who takes these gets the wrong shard
     return [empty._partition_flat_tensor(tensor, i, shards) for i in range(shards)]
 
 

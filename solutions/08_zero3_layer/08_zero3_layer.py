@@ -196,7 +196,7 @@ for count in (10, 12):
     whole = np.append(np.arange(1, count + 1), np.zeros(12 - count)).astype(np.float32)
     for i, answer in enumerate(ranks.call(partition, dict(tensor=whole[:count].reshape(2, -1), shards=4))[0]):
         got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=0)
-        check.array(got, whole[3 * i : 3 * i + 3], name=f"shard {i} of {count} numbers", rank=0, cause="padding at the end, equal shards")
+        check.array(got, whole[3 * i : 3 * i + 3], name=f"shard {i} of {count} numbers", rank=0, cause="padded at the end; by shard_idx")
         check.value(size, 3, name=f"shard_size, for {count} numbers on 4 ranks,", rank=0, cause="round up; size counts all, len one axis")
 check.passed()
 
@@ -224,7 +224,7 @@ for count in range(1, 9):
     for r, answers in enumerate(ranks.call(partition, dict(tensor=tensor, shards=count))):
         for i, (answer, want) in enumerate(zip(answers, np.split(np.pad(tensor.ravel(), (0, -tensor.size % count)), count), strict=True)):
             got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=r)
-            check.array(got, want, name=f"shard {i}", rank=r, cause="padding at the end, equal shards", contiguous=True)
+            check.array(got, want, name=f"shard {i}", rank=r, cause="padded at the end; by shard_idx", contiguous=True)
             check.value(size, want.size, name="shard_size", rank=r, cause="round up; size counts all, len one axis")
 ### END HIDDEN TESTS
 

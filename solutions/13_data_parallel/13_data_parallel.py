@@ -155,7 +155,7 @@ def check_batches(check, samples, batch, size, shuffle):
     loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)
     batches, cause = (
         list(loader),
-        "the last batches, too few for all; blocks instead of every n-th; a second loop over a loader that shuffles, or the first batch again",
+        "the last batches, too few for all; a stop that is a number and not a place; blocks instead of every n-th; a second loop over the loader",
     )
     answer = ranks.call(take, dict(samples=samples, batch=batch, shuffle=shuffle, size=size), show=check.show)[0]
     for r, got in enumerate(answer):
