@@ -18,7 +18,9 @@ def go_through(dims, weights, x, y):
     model, again = (MLP(dims, np.random.default_rng(0), x.dtype) for _ in range(2))
     drawn, twice = ([p.data.copy() for p in m.parameters()] for m in (model, again))
     same = all(np.array_equal(a, b) and a.dtype == x.dtype and np.ptp(a) for a, b in zip(drawn, twice, strict=False))
-    for p, w in zip(model.parameters(), weights, strict=False):  # the check looks at how many there are
+    if [w.shape for w in drawn] != [w.shape for w in weights]:
+        return [w.shape for w in drawn], None, None, same  # the check says so
+    for p, w in zip(model.parameters(), weights, strict=True):
         p.data = w.copy()
     logits = model(x)
     cross_entropy(logits, y).backward()
@@ -119,6 +121,9 @@ class PerceptronCheck(Check):
             "what a rate gives that begins one step later": losses_with(lambda s: lr * (1 - 0.7 * (s + 1) / steps)),
             "what a rate gives that falls anew in each epoch": losses_with(
                 lambda s: lr * (1 - 0.7 * (s % (steps // epochs)) / max(steps // epochs - 1, 1))
+            ),
+            "what a rate gives that is taken from the rate of the step before, and not from lr": losses_with(
+                lambda s: lr * np.prod([right(k) / lr for k in range(s + 1)])
             ),
             "what a rate gives that stays as it is": losses_with(lambda s: lr),
             "what a rate gives that falls to 0.7 of lr, or to 0": losses_with(lambda s: lr * (1 - s / (steps - 1))),

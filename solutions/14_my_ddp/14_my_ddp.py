@@ -37,10 +37,10 @@ comm = everyone = Communicator()
 
 # %% Four models
 # %%px
-model = Linear(4, 1, bias=False, random=np.random.default_rng(comm.Get_rank()))
-before = model.weight.data.ravel().round(1)
-comm.Bcast(model.weight.data, root=0)
-after = model.weight.data.ravel().round(1)
+drawn = Linear(4, 1, bias=False, random=np.random.default_rng(comm.Get_rank()))
+before = drawn.weight.data.ravel().round(1)
+comm.Bcast(drawn.weight.data, root=0)
+after = drawn.weight.data.ravel().round(1)
 
 # %% Draw the models tags=["given"]
 plots.exchange(ranks.pull("before"), ranks.pull("after"), "The weights of four models, before and after a broadcast")
@@ -59,10 +59,10 @@ def tell(name, grad):
     print(f"{name}: the gradient is final, shape {grad.shape}")
 
 
-model = Sequential(Linear(3, 4), Tanh(), Linear(4, 4), Tanh(), Linear(4, 2))
-for name, p in model.named_parameters():
+net = Sequential(Linear(3, 4), Tanh(), Linear(4, 4), Tanh(), Linear(4, 2))
+for name, p in net.named_parameters():
     p.register_hook(lambda grad, name=name: tell(name, grad))
-cross_entropy(model(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
+cross_entropy(net(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 
 # %% [markdown]
 # ## Your turn
