@@ -35,12 +35,13 @@ def test_a_rank_that_stays_in_bare_mpi_is_named_and_its_end_says_why(four, capsy
     four.run("def half(x):\n    return x[: len(x) // 2]", label="cell [3]")
     four.run("y = half(np.arange(8))", label="cell [4]")
     four.run("print(y)", label="cell [5]")
-    threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    threading.Timer(5.0, os.kill, (os.getpid(), signal.SIGINT)).start()
     source = "x = np.empty(1)\nif rank < 2:\n    comm.Barrier\n    MPI.COMM_WORLD.Recv(\n        x, source=3)"
     with pytest.raises(RanksGone) as caught:
         four.run(source, label="cell [6]")
     place = "ranks 0, 1 wait in MPI.COMM_WORLD.Recv (cell [6], line 4)"
-    assert capsys.readouterr().err == f"{place}. If nobody comes, stop the cell.\n"
+    told = capsys.readouterr().err.splitlines()  # one line, or a first one for the rank that was seen first
+    assert len(told) <= 2 and told[-1] == f"{place}. If nobody comes, stop the cell."
     assert f"R{place[1:]}: Python cannot interrupt that. The course's Communicator" in str(caught.value)
     four.restart(rerun=True)
     said = capsys.readouterr().out
