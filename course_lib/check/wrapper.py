@@ -140,9 +140,10 @@ class WrapperCheck(Check):
 
         def compare(answers, when, cause, known):
             for r, parameters in enumerate(answers):
+                mistakes = known(r)
                 for i, (got, expected) in enumerate(zip(parameters, want, strict=True)):
                     name, rtol = f"parameter {i} {when}", 1e-9 if dtype is np.float64 else 1e-3
-                    instead = {what: arrays[i] for what, arrays in known(r).items()}
+                    instead = {what: arrays[i] for what, arrays in mistakes.items()}
                     self.array(got, expected, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause, instead=instead)
 
         answers = self.ranks.call(begin, [dict(values=v, size=size) for v in values], show=self.show)[:size]

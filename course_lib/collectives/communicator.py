@@ -65,6 +65,8 @@ class Communicator(NonBlocking, Rooted):
         if name.startswith("_"):
             raise AttributeError(name)
         big = {n.lower(): n for n in OPERATIONS[1:]}
+        if name == "split":
+            raise AttributeError("Communicator has no split: in mpi4py it is Split, with a capital letter: comm.Split(color, key).")
         if name in big:
             arguments = "buf, root=0" if name == "bcast" else "sendbuf, recvbuf"
             raise AttributeError(

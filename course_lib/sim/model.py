@@ -20,7 +20,8 @@ from course_lib.sim.errors import OutOfMemory, SimulationError
 from course_lib.sim.storage import Storage
 from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad
 
-ENDLESS = 200  # times a layer and a sample: a loop that does more on a rank never ends
+ENDLESS = 200  # operations a layer and a sample: a loop that does more on a rank never ends
+RECOMPUTED = 5  # and as many more for each layer, which may be recomputed from the first one
 STORES = ("weights", "opt_states", "activations", "grad_activations", "grad_weights")
 
 
@@ -63,7 +64,7 @@ class Model(Communication):
         self.activation_bytes = layer.activation_bytes(1)
         self.all_samples = (1 << global_batch_size) - 1
         self._capacity, self._durations, self._host_free = dist.hardware.memory, {}, 0.0
-        self._most_rows = ENDLESS * num_layers * global_batch_size + 10_000
+        self._most_rows = max(ENDLESS, RECOMPUTED * num_layers) * num_layers * global_batch_size + 10_000
         self._stores = tuple(Storage(name, self) for name in STORES)
         dist.models[rank] = self
 

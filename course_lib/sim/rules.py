@@ -68,9 +68,7 @@ def sample_set(model, samples: Iterable[int]) -> int:
 
 def refuse_endless(model, layer: int, activation: Activation) -> None:
     """A rank goes forward without end."""
-    _refuse(
-        model, layer, f"{len(model.rows):,} operations, and forward with sample {_few(activation.mask)} once more. Does a loop never end?"
-    )
+    _refuse(model, layer, f"{len(model.rows):,} operations, and forward with {_samples(activation.mask)} once more. Does a loop never end?")
 
 
 def _check_weight(model, what: str, layer: object, weight: object) -> None:
@@ -123,13 +121,11 @@ def check_update(model, layer: object, grad: object, weight: object, state: obje
             _refuse(model, layer, f"update got the {kind.name} of layer {value.layer}.")
     if grad.mask != model.all_samples:
         missing = model.all_samples & ~grad.mask
-        inputs = [row[-1] for other in model.dist.models.values() for row in other.rows if row[0] == "input"]
-        never = functools.reduce(lambda left, mask: left & ~mask, inputs, missing)
-        why = (
-            f"No rank has loaded the input of {_few(never)} (get_input_activation)."
-            if never
-            else "Add those of all micro-batches, and reduce over all ranks that have some."
-        )
+        why = "Add those of all micro-batches, and reduce over all ranks that have some."
+        if len({row[1] for row in model.rows if row[0] == "load"}) < model.num_layers:  # a pipeline: what comes here was loaded before
+            inputs = [row[-1] for other in model.dist.models.values() for row in other.rows if row[0] == "input"]
+            never = functools.reduce(lambda left, mask: left & ~mask, inputs, missing)
+            why = f"No rank has loaded the input of {_samples(never)} (get_input_activation)." if never else why
         told = f"{missing.bit_count()} of {model.global_batch_size} are missing ({_few(missing)})"
         _refuse(model, layer, f"update before all samples are in the gradient: {told}. {why}")
     if weight.updated or state.updated:
@@ -139,6 +135,10 @@ def check_update(model, layer: object, grad: object, weight: object, state: obje
             f"{v.name}: {'whole' if v.whole else f'{wording.spans(bits(v.shards))} of {v.num_shards}'}" for v in (grad, weight, state)
         )
         _refuse(model, layer, f"update with mismatched shards ({said}): it needs the same of all three.")
+
+
+def _samples(mask: int) -> str:
+    return f"sample{'s' * (mask.bit_count() > 1)} {_few(mask)}"
 
 
 def _few(mask: int) -> str:
@@ -165,7 +165,7 @@ def check_whole(model, value: object, num_shards: object) -> None:
 def refuse_twice(model, layer: int, mask: int, whose: str) -> None:
     """Two gradients have samples in common."""
     cause = "every rank takes all samples, and not its own (get_next_microbatch), or a sum is added once more"
-    _refuse(model, layer, f"{whose} contain sample {_few(mask)}: in the sum they would count twice. A usual cause: {cause}.")
+    _refuse(model, layer, f"{whose} contain {_samples(mask)}: in the sum they would count twice. A usual cause: {cause}.")
 
 
 def check_combine(model, one, other: object) -> None:
