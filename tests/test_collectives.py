@@ -240,6 +240,7 @@ FAULTS = {
     "a part of the whole": ("x = np.ones(8)\ncomm.Allgather(x[:1], x)", ["ValueError", "sendbuf and recvbuf overlap", "fresh array"]),
     "scattered within": ("x = np.ones(8)\ncomm.Scatter(x, x[2:3], root=rank)", ["ValueError", "sendbuf and recvbuf overlap"]),
     "lower case": ("comm.allreduce(1)", ["AttributeError", "pickled Python objects", "comm.Allreduce(sendbuf, recvbuf)"]),
+    "a group in lower case": ("comm.split(0, 1)", ["AttributeError", "comm.Split(color, key)"]),
     "a float as color": ("comm.Split(rank / 2)", ["TypeError", "color must be a whole number", "//"]),
     "each other": (
         "pair = comm.Split(rank // 2)\nif rank % 2:\n    comm.Barrier()\nelse:\n    pair.Barrier()",
