@@ -217,9 +217,9 @@ check.passed()
 # %% Test: the shards tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
 check = Check("_partition_flat_tensor", show=False)
-for count in range(1, 9):
-    shape = tuple(int(n) for n in check.random.integers(1, 6, int(check.random.integers(1, 4))))
-    tensor = check.random.standard_normal(shape).astype(check.random.choice([np.float32, np.float64]))
+for count, axes, dtype in ((c, a, d) for c in range(1, 9) for a in (1, 2, 3) for d in (np.float32, np.float64)):
+    shape = tuple(int(n) for n in check.random.integers(1, 6, axes))
+    tensor = check.random.standard_normal(shape).astype(dtype)
     check.case = f"an array of shape {shape} and {tensor.dtype}, {count} shards"
     for r, answers in enumerate(ranks.call(partition, dict(tensor=tensor, shards=count))):
         for i, (answer, want) in enumerate(zip(answers, np.split(np.pad(tensor.ravel(), (0, -tensor.size % count)), count), strict=True)):
