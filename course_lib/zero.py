@@ -2,7 +2,7 @@
 
 Data parallel ranks that all hold everything waste memory. ZeRO (Rajbhandari et al., SC'20,
 "ZeRO: memory optimizations toward training trillion parameter models", section 5) lets each of
-n ranks keep 1/n of more and more:
+n ranks keep 1/n of more and more::
 
     stage 0   nothing sharded: gradients are all-reduced, every rank updates everything
     stage 1   the optimizer's state: gradients are reduce-scattered, a rank updates its shard, and

@@ -7,10 +7,13 @@ kind of colour vision can tell apart.
 from __future__ import annotations
 
 import io
+import os
+import textwrap
 
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8A8A")
 _DARK = {"#0072B2", "#009E73", "#D55E00", "#8A8A8A"}  # white text is readable on these
 INK, PALE = "#222222", "#EEEEEE"
+PLACE = "COURSE_FIGURES"  # the environment's variable that says where figures are shown: "slides", or nothing
 
 
 def color(rank: int) -> str:
@@ -23,6 +26,33 @@ def ink_on(background: str) -> str:
     return "white" if background in _DARK else INK
 
 
+def on_slides() -> bool:
+    """Whether figures are drawn for a lecture's slides."""
+    return os.environ.get(PLACE) == "slides"
+
+
+def least_type(figure, share: float = 1.0) -> float:
+    """The smallest type of a figure, in points: on a slide, what is 18 pt where 1920 by 1080 pixels fill the screen.
+
+    A slide gives a figure the width of its text (or this share of it), and 0.58 of the screen's height at least, see
+    `lectures/front`. 24 pixels are 18 pt; two more are for what a long legend adds to the figure's size.
+    """
+    width, height = figure.get_size_inches()
+    return 26 * 72 / min(1690 * share / width, 0.58 * 1080 / height) if on_slides() else 0.0
+
+
+def _enlarge(figure, least: float) -> None:
+    """Let no type be smaller than this, and break a title that gets too long by that."""
+    from matplotlib.text import Text
+
+    for text in figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_fontsize() < least):
+        text.set_fontsize(least)
+    size = max(least, 12)
+    letters = int(72 * figure.get_size_inches()[0] / (0.58 * size))
+    lines = [textwrap.fill(line, letters) for line in figure.get_suptitle().split("\n")]
+    figure.suptitle("\n".join(lines), fontsize=size)
+
+
 class Picture:
     """A drawn figure that shows itself in a notebook.
 
@@ -31,13 +61,19 @@ class Picture:
     figure : matplotlib.figure.Figure
     text : str
         What it shows, in words, for those who cannot see it.
+    share : float
+        The share of a slide's width that it has there: 0.5 where two are beside each other.
     """
+
+    share = 1.0
 
     def __init__(self, figure, text: str):
         self.figure, self.text = figure, text
 
     def png(self, dpi: int = 130) -> bytes:
         """The figure as a PNG file."""
+        if on_slides():
+            _enlarge(self.figure, least_type(self.figure, self.share))
         buffer = io.BytesIO()
         self.figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
         return buffer.getvalue()

@@ -44,6 +44,12 @@ class Result:
 
         return draw(self.models, title, batches)
 
+    def play(self, title: str | None = None, batches: list | None = None):
+        """The timeline as it grows, a `plots.Moving`."""
+        from course_lib.sim.timeline import play
+
+        return play(self.models, title, batches)
+
     def trace(self, path: str | Path, batches: list | None = None) -> None:
         """Write a file for Perfetto or chrome://tracing."""
         from course_lib.sim.trace import write_chrome_trace

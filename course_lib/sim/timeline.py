@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from course_lib import wording
-from course_lib.plots.figures import INK, PALE, Picture, color, ink_on
+from course_lib.plots.figures import INK, PALE, Picture, color, ink_on, least_type, on_slides
+from course_lib.plots.moving import Moving
 from course_lib.sim import stats
 
 FILLS = {
@@ -18,6 +20,7 @@ FILLS = {
     "update": "#009E73",
 }
 MOST_LABELS = 600
+MOST_FRAMES = 60
 
 
 def boxes(model) -> list[tuple[str, float, float, int]]:
@@ -34,7 +37,14 @@ def boxes(model) -> list[tuple[str, float, float, int]]:
     return [tuple(box) for box in found]
 
 
-def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None) -> Picture:
+def play(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None) -> Moving:
+    """The timeline as it grows; parameters as for `draw`."""
+    ends = sorted({end for model in models for _, _, end, _ in boxes(model)})
+    times = [0.0, *ends[:: -(-len(ends) // MOST_FRAMES) or 1], math.inf]
+    return Moving(lambda frame: draw(models, title, batches, times[frame]), len(times), draw(models, title, batches))
+
+
+def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None, until: float = math.inf) -> Picture:
     """Ranks by time: computing, communicating, idle (pale); micro-batches numbered. Under it, memory.
 
     Parameters
@@ -43,6 +53,8 @@ def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[
     title : str, optional
     batches : sequence of sequence of int, optional
         Micro-batches, by which the boxes are numbered; by default those that the ranks worked on.
+    until : float
+        Virtual seconds; what ends later is left out.
 
     Returns
     -------
@@ -58,35 +70,42 @@ def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[
     summary = f"{wording.seconds(total)}, MFU {stats.utilisation(models):.1%}, bubbles {stats.bubble(models):.1%}"
     title = f"{title}: {summary}" if title else summary
     row = 0.42 if n <= 8 else max(0.09, min(0.3, 5.5 / n))
-    figure = Figure(figsize=(9.6, row * n + 2.6), layout="constrained")
+    height = row * n + 2.6
+    figure = Figure(figsize=(max(9.6, 2.6 * height) if on_slides() else 9.6, height), layout="constrained")
     figure.suptitle(title, fontsize=12, color=INK)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[row * n, 1.3])
 
     shapes: dict[str, list] = {kind: [] for kind in FILLS}
     numbers, labels = stats.batch_numbers(models, batches), []
+    type_size = max(8 if n <= 8 else 6, least_type(figure))
     for model in models:
         y = model.rank
         for kind, start, end, mask in boxes(model):
+            if end > until:
+                continue
             shapes[kind].append(_box(start * scale, end * scale, y - 0.4, y + 0.2))
             width = (end - start) / total
-            if mask in numbers and n <= 16 and width > 0.011 * len(str(numbers[mask])) + 0.004:
+            if mask in numbers and n <= 16 and width > (0.011 * len(str(numbers[mask])) + 0.004) * type_size / 8:
                 labels.append(((start + end) / 2 * scale, y - 0.1, numbers[mask], FILLS[kind]))
         for event in stats.events(model):
-            if event.kind in stats.COMMUNICATION and event.kind != "receive" and event.end > event.start:
+            if event.kind in stats.COMMUNICATION and event.kind != "receive" and until >= event.end > event.start:
                 shapes["communication"].append(_box(event.start * scale, event.end * scale, y + 0.22, y + 0.4))
     axes.set_facecolor(PALE)
     for kind, found in shapes.items():
         edge = "white" if kind != "communication" and sum(map(len, shapes.values())) < 1500 else "face"
         axes.add_collection(PolyCollection(found, facecolors=FILLS[kind], edgecolors=edge, linewidths=0.4))
     for x, y, number, fill in labels[:MOST_LABELS] if len(labels) <= MOST_LABELS else []:
-        axes.text(x, y, number, ha="center", va="center", fontsize=8 if n <= 8 else 6, color=ink_on(fill))
+        axes.text(x, y, number, ha="center", va="center", fontsize=type_size, color=ink_on(fill))
     step = 1 if n <= 16 else 4 if n <= 32 else 8
+    step *= 1 + int(1.2 * type_size > 72 * row * step)
     axes.set(xlim=(0, total * scale), ylim=(n - 0.5, -0.5), yticks=range(0, n, step))
     axes.set_yticklabels([f"rank {r}" for r in range(0, n, step)], fontsize=8)
-    names = [kind for kind, found in shapes.items() if found]
+    names = [kind for kind, found in shapes.items() if found or until < math.inf]
     handles = [Patch(color=FILLS[k], label=k) for k in names] + [Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle")]
     axes.legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     peak = _memory(below, models, total, scale)
+    if until < total:
+        below.axvspan(until * scale, total * scale, color="white", zorder=3)
     below.set_xlabel(f"virtual time, {unit}")
     return Picture(figure, f"{title}. {peak}")
 

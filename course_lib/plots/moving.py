@@ -1,0 +1,112 @@
+"""A figure that moves: a slider with a play button where there is a kernel, and a still picture where nothing can move."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import numpy as np
+
+from course_lib.plots.figures import INK, Picture, new_figure
+
+PAUSE = 900  # milliseconds from one frame to the next
+
+
+class Moving:
+    """Frames of one figure, one at a time.
+
+    Parameters
+    ----------
+    draw : callable
+        Gives the frame of a number, a `Picture`; called when it is to be seen.
+    frames : int
+        How many there are.
+    still : Picture
+        What stands for all of them in print, on a page, and for those who cannot see it.
+    """
+
+    def __init__(self, draw: Callable[[int], Picture], frames: int, still: Picture):
+        self.frame, self.frames, self.still = cache(draw), frames, still
+
+    def widget(self):
+        """The slider, the button and the figure, as a widget of ipywidgets."""
+        import ipywidgets
+
+        play = ipywidgets.Play(min=0, max=self.frames - 1, interval=PAUSE, description="play", show_repeat=False)
+        slider = ipywidgets.IntSlider(min=0, max=self.frames - 1, description="step", continuous_update=False)
+        image = ipywidgets.Image(value=self.frame(0).png(), format="png", alt=self.still.text)
+        image.layout.max_width = "100%"
+        image.layout.object_fit = "contain"
+
+        def show(change) -> None:
+            image.value = self.frame(change["new"]).png()
+
+        slider.observe(show, "value")
+        ipywidgets.jslink((play, "value"), (slider, "value"))
+        return ipywidgets.VBox([ipywidgets.HBox([play, slider]), image])
+
+    def _repr_mimebundle_(self, **options) -> tuple[dict, dict]:
+        data, sizes = self.still._repr_mimebundle_(**options)
+        try:
+            moving = self.widget()._repr_mimebundle_()
+        except ImportError:  # ipywidgets is not here: the still picture says the same
+            moving = {}
+        return {**moving, **data}, sizes
+
+    def __repr__(self) -> str:
+        return self.still.text
+
+
+def ring(values: Sequence[np.ndarray], counts: Sequence[np.ndarray], title: str) -> Moving:
+    """An all-reduce in a ring, step by step.
+
+    Parameters
+    ----------
+    values : sequence of numpy.ndarray
+        For each of n ranks what it held, ``(2 n - 1, n)``: at first, and after each step; see `collectives.ring`.
+    counts : sequence of numpy.ndarray
+        The same for arrays of ones: how many ranks' numbers are in a sum.
+    title : str
+        What the picture shows.
+
+    Returns
+    -------
+    Moving
+    """
+    n = len(values)
+
+    def draw(step: int) -> Picture:
+        kind = "at first" if not step else "add what comes" if step < n else "copy what comes"
+        figure, (axes,) = new_figure(1.8 + 0.62 * n, 1.1 + 0.42 * n, f"{title}\nstep {step} of {2 * n - 2}: {kind}")
+        axes.set(xlim=(-1.5, n), ylim=(n, -0.8))
+        axes.axis("off")
+        axes.text(-0.2, -0.4, "piece", ha="right", va="center", fontsize=9, color=INK)
+        for piece in range(n):
+            axes.text(piece + 0.5, -0.4, piece, ha="center", va="center", fontsize=9, color=INK)
+        for rank in range(n):
+            axes.text(-0.2, rank + 0.5, f"rank {rank}", ha="right", va="center", fontsize=9, color=INK)
+            for piece in range(n):
+                _cell(axes, piece, rank, values[rank][step][piece], counts[rank][step][piece] / n, _came(rank, step, n) == piece)
+        done = sum(int(np.sum(c[step] == n)) for c in counts)
+        return Picture(figure, f"{title}, step {step} of {2 * n - 2}: {done} of {n * n} pieces are complete sums.")
+
+    still = draw(n - 1)
+    half = f"after {n - 1} steps each rank has one complete sum, and after {2 * n - 2} all of them"
+    return Moving(draw, 2 * n - 1, Picture(still.figure, f"{title}: each rank sends one piece to the next in each step; {half}."))
+
+
+def _came(rank: int, step: int, n: int) -> int | None:
+    """Which piece a rank received in a step."""
+    if not step:
+        return None
+    return (rank - step) % n if step < n else (rank - (step - n)) % n
+
+
+def _cell(axes, x: int, y: int, value: float, part: float, came: bool) -> None:
+    from matplotlib.patches import Rectangle
+
+    shade = (1 - 0.9 * part, 1 - 0.4 * part, 1 - 0.55 * part)  # towards green: the more ranks are in it
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.5))
+    if came:
+        axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, fill=False, edgecolor=INK, linewidth=2))
+    axes.text(x + 0.5, y + 0.5, f"{value:g}", ha="center", va="center", fontsize=10, color="white" if part > 0.7 else INK)
