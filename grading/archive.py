@@ -10,7 +10,7 @@ from grading.paths import ROOT
 
 NAME = "distributed-training-course"
 # Tests that need solutions/ or grading/ stay here, too: they tell what the answers are.
-LEFT_OUT = ("solutions/", "grading/", "tests/grading/", "tests/solved/", "benchmarks/", ".ci/", ".git")
+LEFT_OUT = ("solutions/", "grading/", "lectures/", "tests/grading/", "tests/lectures/", "tests/solved/", "benchmarks/", ".ci/", ".git")
 
 
 def files() -> list[Path]:
@@ -19,7 +19,8 @@ def files() -> list[Path]:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     names = sorted(set(filter(None, listed.stdout.split("\0"))))
-    return [Path(n) for n in names if not n.startswith(LEFT_OUT) and (ROOT / n).is_file()]
+    pages = [n for n in names if n.startswith("docs/") and not n.endswith(".png")]  # README shows the pictures
+    return [Path(n) for n in names if n not in pages and not n.startswith(LEFT_OUT) and (ROOT / n).is_file()]
 
 
 def write(path: Path) -> Path:

@@ -7,6 +7,14 @@ A part's source is text in jupytext's percent format. Each code cell has a title
     test       hidden; `points=` says what it is worth
     (none)     a worked example, to run and change
 
+A cell of any kind may have a second tag, for those who show the part as slides (see `lectures`):
+
+    slide      a slide begins here; it is in every cut of the talk, also in that of 15 minutes
+    slide-50   a slide of talks of 50 minutes and more
+    slide-all  a slide of the whole talk only
+    fragment   comes at the next key, on the same slide
+    skip       is on no slide
+
 This turns them into nbgrader's metadata. The same text gives the same bytes.
 """
 
@@ -22,6 +30,14 @@ from nbformat import NotebookNode
 from grading.paths import SOLUTIONS
 
 KINDS = ("given", "exercise", "test")
+SLIDES = {  # what nbconvert and other programs call it, and from how many minutes on
+    "slide": ("slide", 15),
+    "slide-50": ("slide", 50),
+    "slide-all": ("slide", 1000),
+    "fragment": ("fragment", None),
+    "notes": ("notes", None),
+    "skip": ("skip", None),
+}
 SHOWN = 88  # columns of a line of code that fit where a student sees it
 HIDDEN_NOTE = "# A hidden test: it runs when your notebook is graded."
 
@@ -63,9 +79,11 @@ def from_text(text: str, part: str) -> NotebookNode:
     seen: set[str] = set()
     texts = 0
     for cell in notebook.cells:
+        if "notes" in cell.metadata.get("tags", []):
+            raise SourceError(f"{part}: a speaker's notes stand in talk.py; here students would read them.")
         if cell.cell_type == "markdown":
             texts += 1
-            cell.id, cell.metadata = f"text-{texts}", nbformat.from_dict({})
+            cell.id, cell.metadata = f"text-{texts}", nbformat.from_dict(slide(cell))
             continue
         title = cell.metadata.get("title", "")
         name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
@@ -73,15 +91,15 @@ def from_text(text: str, part: str) -> NotebookNode:
             raise SourceError(f"{part}: a code cell needs a title of its own after '# %%'; got {title!r}.")
         seen.add(name)
         cell.id = name
-        cell.metadata = _metadata(cell, name, part)
+        cell.metadata = nbformat.from_dict(_metadata(cell, name, part) | slide(cell))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
 
 
-def _metadata(cell: NotebookNode, name: str, part: str) -> NotebookNode:
+def _metadata(cell: NotebookNode, name: str, part: str) -> dict:
     tags = cell.metadata.get("tags", [])
     kind = next((t for t in tags if t in KINDS), None)
-    others = [t for t in tags if t not in KINDS]
+    others = [t for t in tags if t not in KINDS and t not in SLIDES]
     metadata: dict = {"tags": others} if others else {}
     if kind:
         points = cell.metadata.get("points")
@@ -105,7 +123,13 @@ def _metadata(cell: NotebookNode, name: str, part: str) -> NotebookNode:
         if kind == "given" and ("\n" in cell.source or len(cell.source) > SHOWN):
             cell.source = _titled(cell.source, cell.metadata["title"])
             metadata["jupyter"] = {"source_hidden": True}
-    return nbformat.from_dict(metadata)
+    return metadata
+
+
+def slide(cell: NotebookNode) -> dict:
+    """Where a cell of the source stands in a talk, as metadata."""
+    kind, minutes = next((SLIDES[tag] for tag in cell.metadata.get("tags", []) if tag in SLIDES), (None, None))
+    return ({"slideshow": {"slide_type": kind}} if kind else {}) | ({"course": {"minutes": minutes}} if minutes else {})
 
 
 def _titled(source: str, title: str) -> str:

@@ -4,7 +4,7 @@
 #     ranks: 8
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 00 Warm-up: four collectives
 #
 # To train a model on several devices, you run the same program on each of them, and the programs exchange arrays. In this notebook you
@@ -14,7 +14,7 @@
 # *Nothing to grade. About 20 minutes.* For each exchange: read the picture of what the ranks hold, write down what you
 # think one of them holds afterwards, run, and look.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Eight processes
 #
 # Each process has a number, its *rank*, and the process itself is called a rank, too. Ranks share no variables: if one of them
@@ -22,12 +22,15 @@
 # is `%%px` runs on all of them. All other cells run here, in the notebook's own process.
 
 # %% Start the ranks tags=["given"]
+import numpy as np
+
 from course_lib import cluster, plots
+from course_lib.collectives import ring
 
 ranks = cluster.start(8)
 ranks
 
-# %% Say hello tags=["given"]
+# %% Say hello tags=["given", "skip"]
 # %%px
 import numpy as np
 from mpi4py import MPI
@@ -38,7 +41,7 @@ comm = Communicator()
 rank, size = comm.Get_rank(), comm.Get_size()
 print(f"There are {size} of us.")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # **MPI** (Message Passing Interface) is the usual standard for exchanging arrays between processes; mpi4py is its Python package. `comm` is
 # a *communicator*: it stands for a group of ranks, here all of them, which messages call *world*. A call that all ranks of a group make
 # together is a *collective*. The methods of `comm` have mpi4py's names. Two things are added: it checks your arrays before it sends them,
@@ -48,7 +51,7 @@ print(f"There are {size} of us.")
 # %%px
 print("I am", "even" if rank % 2 == 0 else "odd")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## All-reduce
 #
 # `comm.Allreduce(before, after, op=...)` combines the arrays of all ranks element by element, and puts the result into `after` on *every* rank; the call itself returns nothing. The
@@ -69,7 +72,7 @@ before = np.array([rank, 7 - rank, 3 * rank % 8 + 1])
 after = np.empty_like(before)
 comm.Allreduce(before, after, op=MPI.MIN)
 
-# %% Draw the all-reduce tags=["given"]
+# %% Draw the all-reduce tags=["given", "slide"]
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
@@ -80,7 +83,7 @@ plots.exchange(
 # %% [markdown]
 # A dark frame is a right guess, a red one a wrong one. Change `op` to `MPI.MAX` or `MPI.SUM` and run again, if you like.
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## All-gather
 #
 # `comm.Allgather(before, after)` puts the ranks' arrays one after the other, in the order of the ranks. Nothing is added up, so
@@ -97,7 +100,7 @@ before = np.array([10 * rank, 10 * rank + 1])
 after = np.empty(2 * size, dtype=before.dtype)
 comm.Allgather(before, after)
 
-# %% Draw the all-gather tags=["given"]
+# %% Draw the all-gather tags=["given", "slide-50"]
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
@@ -105,7 +108,7 @@ plots.exchange(
     (5, ranks.pull("prediction")[5]),
 )
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Reduce-scatter
 #
 # `comm.Reduce_scatter(before, after)` adds up as an all-reduce does, but each rank keeps only its own part of the sum: rank 0 the first
@@ -122,7 +125,7 @@ before = rank + np.arange(size)
 after = np.empty(1, dtype=before.dtype)
 comm.Reduce_scatter(before, after)
 
-# %% Draw the reduce-scatter tags=["given"]
+# %% Draw the reduce-scatter tags=["given", "slide-50"]
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
@@ -133,7 +136,7 @@ plots.exchange(
 # %% [markdown]
 # A reduce-scatter and then an all-gather give what an all-reduce gives. Later parts use that to save memory.
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Split
 #
 # `comm.Split(color, key)` makes smaller groups: ranks with the same *color* come together, and *key* says in which order. A
@@ -151,7 +154,7 @@ before = np.array([rank])
 after = np.empty_like(before)
 group.Allreduce(before, after)
 
-# %% Draw the sum in a group tags=["given"]
+# %% Draw the sum in a group tags=["given", "slide-50"]
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
@@ -159,7 +162,7 @@ plots.exchange(
     (6, ranks.pull("prediction")[6]),
 )
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## When a rank does not come
 #
 # A collective needs every rank of its group. The cell below forgets one, which is the commonest mistake in this field. With plain
@@ -170,7 +173,7 @@ plots.exchange(
 if rank != 4:
     comm.Allreduce(np.ones(3), np.empty(3))
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # How much does each of these send? The whole array has 8,000 numbers of 8 bytes, 64 kB. In the all-gather, each rank gives an eighth of it.
@@ -181,7 +184,7 @@ if rank != 4:
 # notebook to all ranks and calls it there, where it finds `comm`, `group` and all else that your `%%px` cells have made.
 
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["given", "slide-50"]
 def one_of(operation):
     full, part = np.ones(8000), np.ones(1000)
     if operation == "Allreduce":
@@ -201,7 +204,16 @@ for operation in alternatives:
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends for 8,000 numbers of 8 bytes", alternatives)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
+# Where does $2\frac{n-1}{n}$ come from? Your ranks have just done it once more, step by step. Each array has eight pieces. In each step, each
+# rank sends one piece to the next rank: first these add up, then the complete sums go round. Dark is complete. Press the button, or move
+# the slider.
+
+# %% Draw a ring tags=["given"]
+arrays = [dict(mine=10.0 ** (r % 3) * np.arange(1, 9)) for r in range(8)]
+plots.ring(ranks.call(ring.allreduce, arrays), ranks.call(ring.allreduce, dict(mine=np.ones(8))), "An all-reduce in a ring")
+
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. Eight ranks hold the same model, and each has its own gradient. Which of the four exchanges would you use to give all of them the

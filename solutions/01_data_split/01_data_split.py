@@ -4,14 +4,14 @@
 #     ranks: 8
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 01 Splitting the data
 #
 # **You will build** `split_data`: it gives each rank its part of the training data.
 #
 # *10 points. About 20 minutes.*
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## The grid of ranks
 #
 # Eight ranks can share the work in two ways at once. Ranks of one **model parallel** group (mp) hold one model together, each a
@@ -20,7 +20,7 @@
 # We number the ranks model parallel major: with `mp_size=2` and `dp_size=4`, ranks 0 and 1 hold the first copy of the model,
 # ranks 2 and 3 the second, and so on.
 
-# %% Start the ranks tags=["given"]
+# %% Start the ranks tags=["given", "slide"]
 import numpy as np
 
 from course_lib import cluster, datasets, plots
@@ -31,11 +31,11 @@ ranks = cluster.start(8)
 mesh = Mesh(mp_size=2, dp_size=4)
 plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=2, dp_size=4: each row is one copy of the model")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # So the ranks of a row must see **the same** samples: they compute one model together. The rows must see **different** samples, and
 # together all of them.
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -43,7 +43,7 @@ from course_lib.collectives import Communicator
 
 rank = Communicator().Get_rank()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example
 #
 # Without model parallelism (`mp_size=1`) each rank is a copy of its own. Twelve samples on four ranks: rank $r$ takes the three samples
@@ -56,14 +56,14 @@ each = len(samples) // sharing
 if rank < sharing:
     print(samples[rank * each : (rank + 1) * each])
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
 # Which copy of the model does a rank belong to, and which samples are that copy's? The order of the samples stays as it is. You may
 # return views or copies.
 
 
-# %% Exercise: split_data tags=["exercise"]
+# %% Exercise: split_data tags=["exercise", "slide-50"]
 # %%px
 def split_data(x_train, y_train, mp_size, dp_size, rank):
     """Give a rank its part of the training data.
@@ -92,7 +92,7 @@ def split_data(x_train, y_train, mp_size, dp_size, rank):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
 # This check sends twelve numbered samples to all ranks, calls your function there, and compares.
@@ -111,7 +111,7 @@ for r, answer in enumerate(answers):
         check.array(got, whole[mine], name=name, rank=r, cause=cause, instead=known)
 check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 #
 # These are the samples that your ranks really hold. Ranks of one row of the grid have the same, and together the rows have all.
@@ -121,7 +121,7 @@ x = np.arange(1440 * 4).reshape(1440, 4)
 answers = ranks.call("split_data", [dict(x_train=x, y_train=x[:, 0], mp_size=2, dp_size=4, rank=r) for r in range(8)])
 plots.holdings(x, [a[0] for a in answers], "The samples on each rank, mp_size=2, dp_size=4", ("samples", "features"))
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They call your function with other sizes.
 
 # %% Test: the rows of every grid tags=["test"] points=7
@@ -162,7 +162,7 @@ for mesh, dtype in zip((Mesh(1, 1), Mesh(2, 2), Mesh(2, 3), Mesh(3, 4)), dtypes,
             check.array(split_y, y[copy * each :][:each], name="split_y_train", rank=r, cause=cause)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # Splitting moves nothing between ranks: each takes its part of what it has loaded. What it saves is memory, and work: below, the images of
@@ -177,7 +177,7 @@ for mesh in reversed(grids(8)):
     held[f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}"] = split_x.nbytes
 plots.bars(held, "Images of handwritten digits on rank 0", "bytes")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. `x_train[a:b]` is a view: it keeps the whole array alive. When does a rank really need less memory?
@@ -185,7 +185,7 @@ plots.bars(held, "Images of handwritten digits on rank 0", "bytes")
 #
 # The last cells save your function to `data_parallel_preprocess.py`, where part 10 finds it, and stop the ranks.
 
-# %% Save the functions tags=["given"]
+# %% Save the functions tags=["given", "skip"]
 from course_lib import saving
 
 saving.save(ranks, "split_data")

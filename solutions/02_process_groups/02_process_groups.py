@@ -4,7 +4,7 @@
 #     ranks: 8
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 02 Process groups
 #
 # **You will build** `get_info`: from its number, a rank learns its place in the grid, the two groups that it talks to, and the size of
@@ -23,7 +23,7 @@ ranks = cluster.start(8)
 mesh = Mesh(mp_size=4, dp_size=2)
 plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=4, dp_size=2")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations: the ranks of a row hold one model. Along
 # its column (**dp group**) it exchanges gradients: the ranks of a column hold the same part of the model. Its index in the row
 # is `mp_idx`, its index in the column `dp_idx`. In the picture, rank 6 has `mp_idx` 2 and `dp_idx` 1.
@@ -31,7 +31,7 @@ plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=4, dp_size=2")
 # The numbers of the ranks run along the first row, then along the second: neighbours are in the same mp group. This order is called
 # *model parallel major*.
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -40,7 +40,7 @@ from course_lib.collectives import Communicator
 comm = Communicator()
 rank = comm.Get_rank()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example
 #
 # `comm.Split(color, key)` is called by all ranks. Those that give the same color form a group; the key says in which order. Here the
@@ -51,7 +51,7 @@ rank = comm.Get_rank()
 half = comm.Split(color=rank // 4, key=-rank)
 print(f"rank {rank} of all is rank {half.Get_rank()} of {half.Get_size()} in its half")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## The parts of a layer
 #
 # The model of parts 02 to 10 is a *perceptron*: fc1, then ReLU (negative numbers become 0), then fc2. What goes from layer to layer are the
@@ -66,13 +66,13 @@ print(f"rank {rank} of all is rank {half.Get_rank()} of {half.Get_size()} in its
 #
 # Why Megatron's second layer takes rows is the subject of part 04 (Shoeybi et al., 2019, "Megatron-LM", section 3).
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
 # All ranks call `get_info` together, so all of them make the same two calls of `Split`.
 
 
-# %% Exercise: get_info tags=["exercise"]
+# %% Exercise: get_info tags=["exercise", "slide-50"]
 # %%px
 def get_info(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_dim):
     """Find this rank's place in the grid, its groups, and its part of a layer.
@@ -114,14 +114,14 @@ def get_info(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_d
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
 # `look` runs on each rank. It calls your function, and then has every group exchange a number that identifies its members: whom a group
 # really reaches is what counts.
 
 
-# %% A look at the groups tags=["given"]
+# %% A look at the groups tags=["given", "skip"]
 def look(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_dim=8, out_dim=8):
     everyone = Communicator()
     part = everyone.Split(color=int(everyone.Get_rank() >= size), key=everyone.Get_rank())
@@ -173,7 +173,7 @@ for grid in (mesh, *grids(8)):
             check.value(part_out, 24 if rows else 24 // mp_size, name="part_out_dim", rank=r, cause=split)
 check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 #
 # The grid as your own groups tell it: each rank reports whom it reached.
@@ -184,7 +184,7 @@ mp_groups = sorted({tuple(a[2].tolist()) for a in answers})
 dp_groups = sorted({tuple(a[3].tolist()) for a in answers})
 plots.groups(mp_groups, dp_groups, "Your groups for mp_size=2, dp_size=4")
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They call your function for other grids and layers.
 
 # %% Test: the place in the grid tags=["test"] points=5
@@ -236,7 +236,7 @@ for mesh in grids(8):
                 check.value(part_out, out_dim if rows else out_dim // mesh.mp_size, name="part_out_dim", rank=r, cause=cause)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # Groups save traffic. Say that each rank has a gradient of 1 MB for its part of the model. The two upper bars show what it costs to average
@@ -255,7 +255,7 @@ for mesh in (Mesh(4, 2), Mesh(2, 4), Mesh(1, 8)):
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends to average 1 MB", ["dp_size 2", "dp_size 4", "all 8 ranks"])
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. Eight ranks on two machines with four cores each, and a slow cable between them. Which of the two groups should stay inside a machine?
@@ -263,7 +263,7 @@ plots.traffic(moved, "What rank 0 sends to average 1 MB", ["dp_size 2", "dp_size
 #
 # The last cells save your function to `func_impl.py`, where part 10 finds it, and stop the ranks.
 
-# %% Save the functions tags=["given"]
+# %% Save the functions tags=["given", "skip"]
 from course_lib import saving
 
 saving.save(ranks, "get_info")

@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 03 Naive model parallelism, forward
 #
 # **You will build** the two functions with which four ranks compute one layer together: `naive_collect_forward_input` and
@@ -26,7 +26,7 @@ def my_columns(whole):
     return np.split(whole, comm.Get_size(), axis=1)[rank]
 
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -42,7 +42,7 @@ def mp_group(size):
     return comm.Split(color=me // size, key=me)
 
 
-# %% Draw the hidden activations tags=["given"]
+# %% Draw the hidden activations tags=["given", "slide"]
 whole = np.arange(8 * 12).reshape(8, 12)
 held = ranks.call(my_columns, {"whole": whole})
 plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidden layer", ("samples", "hidden units"))
@@ -57,7 +57,7 @@ plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidde
 #
 # So before fc2 the ranks collect $X$, and after it they collect $Y$. That is the naive way. It is right, and it sends a lot.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example
 #
 # `Allgather` brings the parts together. But MPI knows neither rows nor columns: it puts the *memory* of rank 0 first, then that of rank 1,
@@ -70,7 +70,7 @@ part = np.array([[1, 2], [11, 12]]) + 2 * rank
 received = np.empty((4, 2, 2), part.dtype)
 comm.Allgather(part, received)
 
-# %% Draw what MPI delivers tags=["given"]
+# %% Draw what MPI delivers tags=["given", "slide"]
 plots.exchange(ranks.pull("part"), ranks.pull("received"), "Allgather: the parts lie one after the other")
 
 # %% [markdown]
@@ -78,20 +78,20 @@ plots.exchange(ranks.pull("part"), ranks.pull("received"), "Allgather: the parts
 # is an array of shape `(2, 8)`, whose row 0 is the first sample. `np.concatenate` and `np.transpose` can both help. (`%%px --targets 0`
 # runs a cell on rank 0 only.)
 
-# %% Put the parts side by side
+# %% Put the parts side by side tags=["slide"]
 # %%px --targets 0
 print(received[0])
 print(received[1])
 print(np.concatenate([received[0], received[1]], axis=1))
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: the input of fc2
 #
 # The result must be **C-contiguous**: row after row in memory, as MPI needs it in the next exchange. A copy always is, and
 # `np.ascontiguousarray` makes one where it must.
 
 
-# %% Exercise: naive_collect_forward_input tags=["exercise"]
+# %% Exercise: naive_collect_forward_input tags=["exercise", "slide-50"]
 # %%px
 def naive_collect_forward_input(x, mp_comm, mp_size):
     """Collect the input of fc2: the columns of all ranks, side by side in rank order.
@@ -119,13 +119,13 @@ def naive_collect_forward_input(x, mp_comm, mp_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: the output of fc2
 #
 # Each rank now has its columns of the output, for all samples.
 
 
-# %% Exercise: naive_collect_forward_output tags=["exercise"]
+# %% Exercise: naive_collect_forward_output tags=["exercise", "slide-50"]
 # %%px
 def naive_collect_forward_output(out, mp_comm, mp_size):
     """Collect the output of fc2: the columns of all ranks, side by side in rank order.
@@ -153,14 +153,14 @@ def naive_collect_forward_output(out, mp_comm, mp_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
 # `collect_input` and `collect_output` run on each rank and call your functions. They also return what they were given, so that a check
 # sees whether you changed it.
 
 
-# %% A call on each rank tags=["given"]
+# %% A call on each rank tags=["given", "skip"]
 def collect_input(x, size):
     return naive_collect_forward_input(x, mp_group(size), size), x
 
@@ -196,7 +196,7 @@ for size in (4, 2):
         compare(check, function, f"the result of {name}", whole, size)
         check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 #
 # What your function really leaves on each rank: every rank has all columns now.
@@ -206,7 +206,7 @@ whole = np.arange(8 * 12.0).reshape(8, 12)
 answers = ranks.call(collect_input, [dict(x=np.ascontiguousarray(whole[:, 3 * r : 3 * r + 3]), size=4) for r in range(4)])
 plots.holdings(whole, [got for got, _ in answers], "After your all-gather, each rank holds all of it", ("samples", "hidden units"))
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
 
 # %% Test: the collected input tags=["test"] points=6
@@ -249,7 +249,7 @@ for size in (1, 2, 4):
         check.array(got, x @ w, name="the output of the layer", rank=r, cause="see the tests of the two functions", rtol=1e-12)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # Another way: each rank puts its columns into an array of zeros, and all ranks all-reduce it. That is also right. Here is what a rank sends
@@ -270,14 +270,14 @@ for function in (collect_input, padded):
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends to collect the input of fc2", ["your function", "zeros and all-reduce"])
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # And in memory: after it, each rank holds as many hidden units as if there were no model parallelism at all.
 
 # %% Draw the memory tags=["given"]
 collected = ranks.call(collect_input, dict(x=x, size=4))[0][0]
 plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, "Hidden units on each rank, batch of 60, 4 ranks", "bytes")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. The bytes grow with the batch, and not with the weight. For which layers is this cheaper than sending the weights?
@@ -285,7 +285,7 @@ plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, "Hidden uni
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
 
-# %% Save the functions tags=["given"]
+# %% Save the functions tags=["given", "skip"]
 from course_lib import saving
 
 saving.save(ranks, "naive_collect_forward_input", "naive_collect_forward_output")

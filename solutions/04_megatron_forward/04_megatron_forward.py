@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 04 Megatron model parallelism, forward
 #
 # **You will build** the same layer with far less traffic, by splitting the second weight by rows:
@@ -26,7 +26,7 @@ def my_part(whole, axis):
     return np.split(whole, comm.Get_size(), axis=axis)[rank]
 
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -42,12 +42,12 @@ def mp_group(size):
     return comm.Split(color=me // size, key=me)
 
 
-# %% Draw the hidden activations tags=["given"]
+# %% Draw the hidden activations tags=["given", "slide"]
 hidden = np.arange(8 * 12).reshape(8, 12)
 held = ranks.call(my_part, dict(whole=hidden, axis=1))
 plots.holdings(hidden, held, "Columns of the hidden layer, as fc1 leaves them", ("samples", "hidden units"))
 
-# %% Draw the weight of fc2 tags=["given"]
+# %% Draw the weight of fc2 tags=["given", "slide"]
 weight = np.arange(12 * 5).reshape(12, 5)
 held = ranks.call(my_part, dict(whole=weight, axis=0))
 plots.holdings(weight, held, "Rows of the weight of fc2, in Megatron style", ("hidden units", "outputs"))
@@ -61,7 +61,7 @@ plots.holdings(weight, held, "Rows of the weight of fc2, in Megatron style", ("h
 # Each rank's product has the shape of the whole output, and is one summand of it. This is how Megatron-LM splits a perceptron (Shoeybi et
 # al., 2019, section 3): the first weight by columns, the second by rows.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example
 #
 # One sample, four hidden units, two outputs. Each rank has one hidden unit and its row of the weight. Which numbers must be added to give
@@ -74,10 +74,10 @@ w = np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 0.0]])
 summand = x[:, rank : rank + 1] @ w[rank : rank + 1]
 product = x @ w
 
-# %% Draw the summands tags=["given"]
+# %% Draw the summands tags=["given", "slide"]
 plots.exchange(ranks.pull("summand"), ranks.pull("product"), "Before: each rank's product. After: the output, which is their sum")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: the input of fc2
 #
 # What does a rank have to receive, before it can multiply? Send no more than that.
@@ -109,7 +109,7 @@ def megatron_collect_forward_input(x, mp_comm, mp_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: the output of fc2
 
 
@@ -141,13 +141,13 @@ def megatron_collect_forward_output(out, mp_comm, mp_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
 # As in part 03, what runs on the ranks also returns what it was given.
 
 
-# %% A call on each rank tags=["given"]
+# %% A call on each rank tags=["given", "skip"]
 def collect_input(x, size):
     return megatron_collect_forward_input(x, mp_group(size), size), x
 
@@ -188,7 +188,7 @@ for size in (4, 2):
     compare_output(check, parts, size)
     check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 
 # %% Draw the output tags=["given"]
@@ -196,7 +196,7 @@ summands = [np.array([[1.0 * r, 10.0]]) for r in range(4)]
 answers = ranks.call(collect_output, [dict(x=summand, size=4) for summand in summands])
 plots.exchange(summands, [got for got, _ in answers], "Your megatron_collect_forward_output")
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
 
 # %% Test: the input tags=["test"] points=5
@@ -237,7 +237,7 @@ for size in (1, 2, 4):
         check.array(got, x @ w, name="the output of the layer", rank=r, cause="see the tests of the two functions", rtol=1e-12)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # fc2 with a batch of 60, 256 hidden units and 12 outputs. The naive way gathers the hidden units and the outputs; yours sums the outputs.
@@ -264,7 +264,7 @@ for size in (2, 4):
         labels.append(f"{name}, mp_size {size}")
 plots.traffic(moved, "What rank 0 sends in the forward pass of fc2", labels)
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # In memory: the naive way holds the whole hidden layer on each rank, Megatron's way a part. Both hold a part of the weight.
 
 # %% Draw the memory tags=["given"]
@@ -274,7 +274,7 @@ for size in (2, 4):
     held[f"Megatron, mp_size {size}"] = ranks.call(collect_input, dict(x=x, size=size))[0][0].nbytes
 plots.bars(held, "The input of fc2 on each rank, batch of 60", "bytes")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. The bias of fc2 is not split. What goes wrong when every rank adds it to its summand?
@@ -282,7 +282,7 @@ plots.bars(held, "The input of fc2 on each rank, batch of 60", "bytes")
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
 
-# %% Save the functions tags=["given"]
+# %% Save the functions tags=["given", "skip"]
 from course_lib import saving
 
 saving.save(ranks, "megatron_collect_forward_input", "megatron_collect_forward_output")

@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 05 Naive model parallelism, backward
 #
 # **You will build** the way back through the naive layer: `naive_collect_backward_output` and `naive_collect_backward_x`.
@@ -25,7 +25,7 @@ def my_columns(whole):
     return np.split(whole, comm.Get_size(), axis=1)[rank]
 
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -41,7 +41,7 @@ def mp_group(size):
     return comm.Split(color=me // size, key=me)
 
 
-# %% Draw the gradient of the output tags=["given"]
+# %% Draw the gradient of the output tags=["given", "slide"]
 whole = np.arange(8 * 12).reshape(8, 12)
 held = ranks.call(my_columns, {"whole": whole})
 plots.holdings(whole, held, "Of the gradient of the output, a rank needs its columns", ("samples", "outputs"))
@@ -60,7 +60,7 @@ plots.holdings(whole, held, "Of the gradient of the output, a rank needs its col
 # The sum has a column for each hidden unit, and fc1 needs on each rank only the columns of its own hidden units. To sum, and to leave each
 # rank with its part of the sum: that is a reduce-scatter.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example
 #
 # `Reduce_scatter` cuts the *memory* of the send buffer into one block a rank, adds the blocks up, and leaves rank r with block r. Each rank
@@ -72,27 +72,27 @@ grad = np.array([[1, 2, 3, 4], [5, 6, 7, 8]]) * 10**rank
 mine = np.empty((2, 1), grad.dtype)
 comm.Reduce_scatter(grad, mine)
 
-# %% Draw what MPI delivers tags=["given"]
+# %% Draw what MPI delivers tags=["given", "slide"]
 plots.exchange(ranks.pull("grad"), ranks.pull("mine"), "Reduce_scatter: rank 1 gets two numbers of the same sample")
 
 # %% [markdown]
 # Rank 1 has the third and fourth number of the first sample. It should have the second *column*: one number of each sample. So the columns
 # have to be laid out block after block before they are sent.
 
-# %% A column is not one block
+# %% A column is not one block tags=["slide"]
 # %%px --targets 0
 column = grad[:, 1:2]
 print("the array     ", grad.tolist())
 print("second column ", column.tolist(), "contiguous:", column.flags.c_contiguous)
 print("as blocks     ", np.array(np.split(grad, 4, axis=1)).tolist())
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: the gradient of the output
 #
 # Every rank has the whole of it, so nothing has to be sent. A slice of columns is a view that is not contiguous; return a contiguous array.
 
 
-# %% Exercise: naive_collect_backward_output tags=["exercise"]
+# %% Exercise: naive_collect_backward_output tags=["exercise", "slide-50"]
 # %%px
 def naive_collect_backward_output(output_grad, mp_group_idx, mp_size):
     """Take a rank's columns of the gradient of fc2's output.
@@ -119,7 +119,7 @@ def naive_collect_backward_output(output_grad, mp_group_idx, mp_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: the gradient of the input
 
 
@@ -152,11 +152,11 @@ def naive_collect_backward_x(grad_x, mp_comm, mp_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
 
-# %% A call on each rank tags=["given"]
+# %% A call on each rank tags=["given", "skip"]
 def collect_output(output_grad, index, size):
     return naive_collect_backward_output(output_grad, index, size), output_grad
 
@@ -205,7 +205,7 @@ for size in (4, 2):
     compare_x(check, [whole * 100**r for r in range(4)], size)
     check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 #
 # What your functions leave on each rank: its own columns, and nothing else.
@@ -215,7 +215,7 @@ whole = np.arange(8 * 12.0).reshape(8, 12)
 held = [got for got, _ in ranks.call(collect_x, [dict(grad_x=whole * (r == 0), size=4) for r in range(4)])]
 plots.holdings(whole, held, "The gradient of the hidden layer, as your function leaves it", ("samples", "hidden units"))
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
 
 # %% Test: the gradient of the output tags=["test"] points=6
@@ -257,7 +257,7 @@ for size in (1, 2, 4):
         check.array(got, want, name="the gradient of the layer's input", rank=r, cause="see the tests of the two functions", rtol=1e-12)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # An all-reduce and a slice would give the same. Here is what a rank sends for a batch of 60 and 256 hidden units.
@@ -276,14 +276,14 @@ for function in (collect_x, all_reduce_and_slice):
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends for the gradient of the hidden layer", ["your function", "all-reduce, slice"])
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # And in memory: the summand is as large as if there were no model parallelism. What stays is a quarter.
 
 # %% Draw the memory tags=["given"]
 held = {"summand": grad_x.nbytes, "what stays": ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0].nbytes}
 plots.bars(held, "Gradient of the hidden layer on each rank, batch of 60, 4 ranks", "bytes")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. Forward all-gathers what backward reduce-scatters. Is that a coincidence? What is the backward of an all-reduce?
@@ -291,7 +291,7 @@ plots.bars(held, "Gradient of the hidden layer on each rank, batch of 60, 4 rank
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
 
-# %% Save the functions tags=["given"]
+# %% Save the functions tags=["given", "skip"]
 from course_lib import saving
 
 saving.save(ranks, "naive_collect_backward_output", "naive_collect_backward_x")

@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 06 Megatron model parallelism, backward
 #
 # **You will build** the way back through Megatron's fc2: `megatron_collect_backward_output` and `megatron_collect_backward_x`. It is
@@ -26,7 +26,7 @@ def my_part_of_grad_x(grad, weight):
     return grad @ rows.T
 
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -41,7 +41,7 @@ def mp_group(size):
     return comm.Split(color=comm.Get_rank() // size, key=comm.Get_rank())
 
 
-# %% Draw what a rank computes tags=["given"]
+# %% Draw what a rank computes tags=["given", "slide"]
 grad = np.eye(8)
 weight = np.arange(12.0 * 8).reshape(12, 8)
 parts = ranks.call(my_part_of_grad_x, dict(grad=grad, weight=weight))
@@ -55,13 +55,13 @@ plots.holdings(grad @ weight.T, parts, "G times the transposed rows of W, as eac
 #
 # The picture shows $G \, W_r^T$ for real matrices on your four ranks. Compare with what fc1 needs on each rank.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example
 #
 # Is the gradient of a summand really $G$? We move one number of one rank's summand a little, and see how a loss changes that is computed from
 # the sum. Try other ranks and other places.
 
-# %% Move one number
+# %% Move one number tags=["slide"]
 # %%px
 summand = np.full((2, 3), 1.0 + rank)
 
@@ -82,7 +82,7 @@ def loss_when(who, place, change):
 slope = (loss_when(2, (0, 1), 1e-3) - loss_when(2, (0, 1), -1e-3)) / 2e-3
 print("slope", round(slope, 6), "   G at that place: 1 + 2 + 3 + 4 =", 10.0)
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: the gradient of the output
 
 
@@ -111,7 +111,7 @@ def megatron_collect_backward_output(output_grad, mp_group_idx, mp_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: the gradient of the input
 
 
@@ -140,13 +140,13 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
 # The check multiplies as the layer does, and compares with the gradient of the whole layer.
 
 
-# %% A call on each rank tags=["given"]
+# %% A call on each rank tags=["given", "skip"]
 def collect_output(array, index, size):
     return megatron_collect_backward_output(array, index, size), array
 
@@ -195,7 +195,7 @@ for size in (4, 2):
     compare_layer(check, 3, 2, 5, size, 1e-12)
     check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 #
 # Your two functions around the product, on real ranks: each one ends up with the gradient of its own hidden units.
@@ -205,7 +205,7 @@ rows = np.split(weight, 4, axis=0)
 held = ranks.call(layer, [dict(grad=grad, rows=rows[r], size=4) for r in range(4)])
 plots.holdings(grad @ weight.T, held, "The gradient of the hidden layer, as your functions leave it", ("samples", "hidden units"))
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
 
 # %% Test: the gradient of the output tags=["test"] points=4
@@ -238,7 +238,7 @@ for size in (1, 2, 4):
     compare_layer(check, batch, width, out, size, 1e-12)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # All exchanges of a model parallel step through fc2, forward and backward, for a batch of 60, 256 hidden units and 12 outputs. The naive way
@@ -267,7 +267,7 @@ for function in (megatron, naive):
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends in a step through fc2, mp_size 4", ["Megatron", "naive"])
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # In memory: the gradient of the hidden layer that stays on a rank is a quarter in both styles. But on its way there, the naive one is whole.
 
 
@@ -282,7 +282,7 @@ held["naive"] = ranks.call(naive_gradient, dict(grad=one[:60, :3], columns=one[:
 sizes = {style: grad.nbytes for style, grad in held.items()}
 plots.bars(sizes, "Largest gradient of the hidden layer on a rank, batch of 60, float32", "bytes")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. fc1 is the first layer. If there were one before it, what would its backward have to exchange? (Shoeybi et al., 2019, section 3, call
@@ -291,7 +291,7 @@ plots.bars(sizes, "Largest gradient of the hidden layer on a rank, batch of 60, 
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
 
-# %% Save the functions tags=["given"]
+# %% Save the functions tags=["given", "skip"]
 from course_lib import saving
 
 saving.save(ranks, "megatron_collect_backward_output", "megatron_collect_backward_x")

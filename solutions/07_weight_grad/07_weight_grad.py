@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 07 The gradient of the weights
 #
 # **You will build** `collect_weight_grad`: the one exchange of data parallel training.
@@ -23,7 +23,7 @@ ranks = cluster.start(4)
 mesh = Mesh(mp_size=2, dp_size=2)
 plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=2, dp_size=2")
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -39,14 +39,14 @@ def dp_group(mp_size):
     return comm.Split(color=me % mp_size, key=me)
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # The ranks of a **dp group** (a column of the grid) hold the same part of the model, and each looks at its own samples. Each finds the
 # gradient of the mean loss over *its* samples. For a step with the whole batch, all need the gradient of the mean loss over *all* samples.
 # As each rank has equally many samples, that is the mean of the ranks' gradients:
 #
 # $$ \nabla L = \frac{1}{n} \sum_{r=0}^{n-1} \nabla L_r $$
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example
 #
 # Four samples, one on each rank. The loss of a sample is half the squared distance of $w$ from it, so its gradient is $w - x$. Each rank
@@ -59,16 +59,16 @@ samples = np.array([[1.0, 1.0], [2.0, 3.0], [4.0, 0.0], [5.0, 4.0]])
 own = w - samples[rank]
 of_all = np.mean(w - samples, axis=0)
 
-# %% Draw the gradients tags=["given"]
+# %% Draw the gradients tags=["given", "slide"]
 plots.exchange(ranks.pull("own"), ranks.pull("of_all"), "Before: the gradient of each rank's sample. After: that of the mean loss")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
 # The weights may have any shape, and float32 must stay float32: a float64 gradient doubles memory and traffic.
 
 
-# %% Exercise: collect_weight_grad tags=["exercise"]
+# %% Exercise: collect_weight_grad tags=["exercise", "slide-50"]
 # %%px
 def collect_weight_grad(grad_w, grad_b, dp_comm):
     """Average a layer's gradients over the data parallel group.
@@ -98,11 +98,11 @@ def collect_weight_grad(grad_w, grad_b, dp_comm):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
 
-# %% A call on each rank tags=["given"]
+# %% A call on each rank tags=["given", "skip"]
 def collect(grad_w, grad_b, mp_size):
     answer = collect_weight_grad(grad_w, grad_b, dp_group(mp_size))
     return answer, grad_w, grad_b
@@ -137,7 +137,7 @@ for mesh in (Mesh(1, 4), Mesh(2, 2)):
     compare(check, [(np.full((3, 2), r, np.float32), np.arange(2, dtype=np.float32) * r) for r in range(1, 5)], mesh)
     check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 #
 # The gradients of the worked example, given to your function as `grad_b`.
@@ -147,7 +147,7 @@ before = ranks.pull("own")
 answers = ranks.call(collect, [dict(grad_w=np.zeros(1), grad_b=b, mp_size=1) for b in before])
 plots.exchange(before, [answer[1] for answer, *_ in answers], "Your collect_weight_grad over four ranks")
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other grids, shapes and dtypes, and also count the bytes that you send.
 
 # %% Test: the mean in every grid tags=["test"] points=7
@@ -173,7 +173,7 @@ for shape_w, shape_b in (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2
         compare(check, [[normal(shape).astype(dtype) for shape, dtype in pairs] for _ in range(4)], mesh)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # On Fashion-MNIST, the perceptron of part 10 has 784 inputs, 256 hidden units and 10 classes. Here is what a rank sends in a step to
@@ -192,14 +192,14 @@ for mesh in (Mesh(1, 4), Mesh(2, 2)):
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends in a step to average gradients", ["mp 1, dp 4", "mp 2, dp 2"])
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # In memory, the collected gradients come on top of the rank's own.
 
 # %% Draw the memory tags=["given"]
 (mean_w, _), own_w, _ = ranks.call(collect, dict(grad_w=np.ones((784, 256), np.float32), grad_b=np.ones(256, np.float32), mp_size=1))[0]
 plots.bars({"its own": own_w.nbytes, "and the mean": own_w.nbytes + mean_w.nbytes}, "Gradient of fc1's weight on each rank", "bytes")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. When the ranks have unequally many samples, the mean of the means is wrong. What would you exchange then?
@@ -207,7 +207,7 @@ plots.bars({"its own": own_w.nbytes, "and the mean": own_w.nbytes + mean_w.nbyte
 #
 # The last cells save your function to `func_impl.py`, where part 10 finds it, and stop the ranks.
 
-# %% Save the functions tags=["given"]
+# %% Save the functions tags=["given", "skip"]
 from course_lib import saving
 
 saving.save(ranks, "collect_weight_grad")

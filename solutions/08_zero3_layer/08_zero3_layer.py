@@ -4,7 +4,7 @@
 #     ranks: 8
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 08 A fully sharded layer
 #
 # **You will build** `ZeroDPStage3FCLayer`: a layer of which each data parallel rank keeps one part, and nobody the whole.
@@ -20,7 +20,7 @@ from course_lib.check.zero import ShardCheck, backward, forward, make, partition
 
 ranks = cluster.start(8)
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -30,7 +30,7 @@ comm = Communicator()
 rank = comm.Get_rank()
 piece = np.array_split(np.arange(1, 12 * 16 + 1), comm.Get_size())[rank]
 
-# %% Draw the shards tags=["given"]
+# %% Draw the shards tags=["given", "slide"]
 weight = np.arange(1, 12 * 16 + 1).reshape(12, 16)
 plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data parallel ranks", ("inputs", "outputs"))
 
@@ -53,7 +53,7 @@ plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data p
 # already. `comm.Reduce_scatter` gives each rank an equal part of the sum; its third argument, a list of counts, is for parts that are not
 # equal.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example
 #
 # A view keeps the whole array alive. Here a rank takes its eighth of an array of 8 MB, once as a view and once as a copy, and forgets the
@@ -72,7 +72,7 @@ part = part.copy()
 print(f"a copy of an eighth keeps {(alive() - before) / 1e6:.1f} MB")
 del part
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
 # The class has three gaps. Fill one after the other: below it there is a check for each. You may add methods of your own.
@@ -82,7 +82,7 @@ del part
 # - `backward`: gather again; reduce-scatter the full gradients, padded as the shards are.
 
 
-# %% Exercise: ZeroDPStage3FCLayer tags=["exercise"]
+# %% Exercise: ZeroDPStage3FCLayer tags=["exercise", "slide-50"]
 # %%px
 class ZeroDPStage3FCLayer:
     """A fully connected layer, ``x @ w + b``, sharded over the ranks (ZeRO stage 3).
@@ -177,14 +177,15 @@ class ZeroDPStage3FCLayer:
         """
         ### BEGIN SOLUTION
         grad_x = output_grad @ self._gather(self.w_shard, (self.in_dim, self.out_dim)).T
-        self.grad_w_shard = self._reduce_scatter(self.x.T @ output_grad, self.w_shard_size)
-        self.grad_b_shard = self._reduce_scatter(output_grad.sum(axis=0), self.b_shard_size)
+        grad_w, grad_b = self.x.T @ output_grad, output_grad.sum(axis=0)
+        self.grad_w_shard = self._reduce_scatter(grad_w, self.w_shard_size)
+        self.grad_b_shard = self._reduce_scatter(grad_b, self.b_shard_size)
         self.x = None
         return [grad_x]
         ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 # Fill a gap, run the cell with the class again, and then the check. The checks make a layer on each rank, take a few steps, and compare with
 # the same steps on the whole layer. They also look at memory: how many bytes does the layer keep alive between its calls?
@@ -211,7 +212,7 @@ check.steps(4, (5, 3), 2, np.float32, steps=2)
 check.kept(4, (1400, 1300))
 check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups of 1 to 8 ranks, and look at memory and traffic.
 
 # %% Test: the shards tags=["test"] points=5
@@ -253,7 +254,7 @@ for size in (4, 8):
     check.kept(size, tuple(int(n) for n in check.random.integers(1600, 1700, 2)))
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 # A step through one layer of 784 inputs and 256 outputs on 8 ranks. Plain data parallelism all-reduces the gradients. Your layer gathers the
 # weight twice, and reduce-scatters the gradients, which is half of an all-reduce. For half as much traffic again, each rank holds an eighth.
@@ -274,7 +275,7 @@ for sharded in (True, False):
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends in a step through one layer", ["stage 3", "data parallel"])
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["given", "slide-50"]
 before = ranks.held()
 ranks.call(make, dict(size=8, seed=0, shape=(784, 256), dtype="float32"))
 ranks.call(forward, dict(x=np.ones((4, 784), np.float32)))
@@ -282,7 +283,7 @@ ranks.call(backward, dict(grad=np.ones((4, 256), np.float32), lr=0.1))
 kept = ranks.held()[0] - before[0]
 plots.bars({"stage 3, as measured": kept, "data parallel": 2 * 4 * 785 * 256}, "Parameters and gradients of the layer on rank 0", "bytes")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. Why gather the weight a second time in backward, instead of keeping it? What would a model of 12 such layers hold at most, either way?
@@ -290,7 +291,7 @@ plots.bars({"stage 3, as measured": kept, "data parallel": 2 * 4 * 785 * 256}, "
 #
 # The last cells save your class to `zero_dp_stage3.py`, and stop the ranks.
 
-# %% Save the class tags=["given"]
+# %% Save the class tags=["given", "skip"]
 from course_lib import saving
 
 saving.save(ranks, "ZeroDPStage3FCLayer")

@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 09 Adam on shards
 #
 # **You will build** `ZeroDPAdam.step`: the optimizer of which each rank keeps one part. Then you will see what each stage of ZeRO saves.
@@ -22,7 +22,7 @@ from course_lib.zero import formula
 ranks = cluster.start(4)
 plots.memory({f"stage {s}": formula(s, 1_000_000, 4) for s in range(4)}, "ZeRO's formula: a model of a million parameters, 4 ranks")
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -41,7 +41,7 @@ class Shards:
         self.grad_w_shard, self.grad_b_shard = np.zeros_like(w_shard), np.zeros_like(b_shard)
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # The picture is the paper's formula (Rajbhandari et al., SC'20, section 3) for float32 and Adam: 4 bytes for a parameter, 4 for its
 # gradient, 8 for Adam's two moments. Adam's state is the largest part, and the first that ZeRO shards: stage 0 shards nothing, stage 1
 # Adam's state, stage 2 the gradients, too, and stage 3 the parameters, too.
@@ -59,20 +59,20 @@ class Shards:
 #
 # One parameter and three gradients of very different size. By how much does Adam move it in the first step? Try other gradients.
 
-# %% The first step
+# %% The first step tags=["slide"]
 # %%px --targets 0
 for g in (1e-3, 1.0, 1e3):
     m, v = 0.1 * g, 0.001 * g**2
     step = 0.01 * (m / (1 - 0.9)) / (np.sqrt(v / (1 - 0.999)) + 1e-8)
     print(f"gradient {g:g}: a step of {step:.6f} at lr 0.01")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
 # `step` updates the shards of all layers. The state is there already: zeros at the start, one entry for each layer's weight and bias.
 
 
-# %% Exercise: ZeroDPAdam tags=["exercise"]
+# %% Exercise: ZeroDPAdam tags=["exercise", "slide-50"]
 # %%px
 class ZeroDPAdam:
     """Adam on this rank's shards (ZeRO stage 3).
@@ -102,9 +102,11 @@ class ZeroDPAdam:
         """Update every ``w_shard`` and ``b_shard``; the gradients stay as they are."""
         ### BEGIN SOLUTION
         self.t += 1
-        rate, correction = self.lr / (1 - self.beta1**self.t), 1 / (1 - self.beta2**self.t)
+        rate = self.lr / (1 - self.beta1**self.t)
+        correction = 1 / (1 - self.beta2**self.t)
         for (i, name), state in self.state.items():
-            shard, grad = getattr(self.layers[i], f"{name}_shard"), getattr(self.layers[i], f"grad_{name}_shard")
+            shard = getattr(self.layers[i], f"{name}_shard")
+            grad = getattr(self.layers[i], f"grad_{name}_shard")
             m, v, change = state["m"], state["v"], (1 - self.beta1) * grad
             m *= self.beta1
             m += change
@@ -121,7 +123,7 @@ class ZeroDPAdam:
         ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
 # The check takes steps on some shards, with a fresh gradient for each. It uses $\beta_1 = \beta_2 = \frac12$,
@@ -133,7 +135,7 @@ check = AdamCheck("ZeroDPAdam.step", ranks)
 check.by_hand()
 check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # Hidden tests take more steps, and train a model. They bring their own layers: part 08 does not count here.
 
 
@@ -220,7 +222,7 @@ for r, ((w1, b1), (w2, b2)) in enumerate(answers):
         check.fail(f"rank {r} classifies {accuracy:.3f} of the test images rightly after an epoch; at least 0.90 is expected")
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs, stage by stage
 #
 # The same model at all four stages: 64 pixels, four hidden layers of 512 units, 10 classes, 40 steps on the digits. The layers of stages 0
@@ -228,7 +230,7 @@ for r, ((w1, b1), (w2, b2)) in enumerate(answers):
 # `zero_dp_stage3.py`. The optimizer is yours at all stages: it updates the shards that the layers give it.
 
 
-# %% A run at one stage tags=["given"]
+# %% A run at one stage tags=["given", "skip"]
 # %%px
 def run_stage(stage, x, y):
     """What `zero.survey` tells of one stage; None when part 08 is missing."""
@@ -250,7 +252,7 @@ for name, r in results.items():
     apart = np.max(np.abs(r["losses"] - results["stage 0"]["losses"]))
     print(f"{name}: loss {r['losses'][0]:.4f} to {r['losses'][-1]:.4f}, {apart:.0e} from stage 0; {1000 * r['seconds']:.1f} ms a step")
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["given", "slide-50"]
 plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of rank 0 at each stage of ZeRO, 4 ranks")
 
 # %% [markdown]
@@ -263,10 +265,10 @@ for stage, (name, r) in enumerate(results.items()):
     said = formula(stage, parameters, 4).items()
     print(f"{name}: " + ", ".join(f"{k} {r['most'][k] / 1e6:.2f} MB ({r['most'][k] / n:.2f} of the formula)" for k, n in said))
 
-# %% Draw the traffic tags=["given"]
+# %% Draw the traffic tags=["given", "slide-50"]
 plots.traffic([r["moved"] for r in results.values()], "Bytes that rank 0 sent in a step", list(results))
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. Stages 1 and 2 send as much as stage 0. Why does anyone use stage 0?
@@ -274,7 +276,7 @@ plots.traffic([r["moved"] for r in results.values()], "Bytes that rank 0 sent in
 #
 # The last cells save your class to `zero_dp_stage3.py`, and stop the ranks.
 
-# %% Save the class tags=["given"]
+# %% Save the class tags=["given", "skip"]
 from course_lib import saving
 
 saving.save(ranks, "ZeroDPAdam")

@@ -4,7 +4,7 @@
 #     ranks: 8
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 10 Unified training
 #
 # **You will see** your own functions train a model on real images: data parallel, tensor parallel (another name for the model parallelism
@@ -23,7 +23,7 @@ from course_lib.training import Config
 
 ranks = cluster.start(8)
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 from course_lib import students, training
 from course_lib.collectives import Communicator
@@ -52,7 +52,7 @@ def finish():
     return (run.accuracy(), run.moved(), run.memory()) if run else None
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your functions
 #
 # The notebooks 01 to 07 saved them next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell says which are still
@@ -65,7 +65,7 @@ for notebook, names in todo.items():
 if not todo:
     print("All eleven functions are there.")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A run
 #
 # Here is the grid of the run below. A row holds one copy of the model, split among its ranks. A column holds the same part of each copy,
@@ -98,10 +98,10 @@ def train(**sizes):
     results[config.name] = dict(config=config, losses=losses, accuracy=accuracy, moved=moved, held=held)
 
 
-# %% Train
+# %% Train tags=["slide"]
 train(mp_size=2, dp_size=4, megatron=True)
 
-# %% Draw the loss tags=["given"]
+# %% Draw the loss tags=["given", "slide"]
 if not results:
     raise SystemExit("No run yet: see above which functions are still missing.")
 last = results[list(results)[-1]]
@@ -111,7 +111,7 @@ plots.losses({"": last["losses"]}, f"{last['config'].name} on {DATA}: test accur
 # Try other sizes in the cell above: `mp_size` 1, 2, 4, 8 in Megatron style, 1 or 2 in naive style, `dp_size` 1, 2, 4, 8, at most 8 ranks;
 # also `lr=0.05`, `epochs=3`, `batch_size=96`. What do you expect of the loss when the grid changes and nothing else does?
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Every configuration
 #
 # The same training on one rank, on two, four and eight, in both styles.
@@ -125,7 +125,7 @@ for mp_size, dp_size in ((2, 1), (2, 2)):
     train(mp_size=mp_size, dp_size=dp_size, megatron=True)
 train(mp_size=4, dp_size=2, megatron=True)
 
-# %% Draw the losses tags=["given"]
+# %% Draw the losses tags=["given", "slide"]
 plots.losses({name: r["losses"] for name, r in results.items()}, "The loss on every grid: one line, drawn seven times")
 
 # %% [markdown]
@@ -138,7 +138,7 @@ for name, r in results.items():
         f"{name:<24} accuracy {r['accuracy']:.4f}   largest relative difference of the loss {np.max(np.abs(r['losses'] - one) / one):.1e}"
     )
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # What rank 0 sent in a step, by operation and group. Compare the two styles, then the two groups. Which part grows with the batch, and which
@@ -154,13 +154,13 @@ def group(bar, members):
 
 plots.traffic([r["moved"] for r in results.values()], f"Bytes that rank 0 sent in a step, {DATA}", list(results), group)
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # And what a rank held at its peak. Beside the account of the arrays stands what Python's own `tracemalloc` saw.
 
 # %% Draw the memory tags=["given"]
 plots.memory({name: r["held"] for name, r in results.items()}, f"Peak memory of rank 0, {DATA}")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # Data parallelism leaves the parameters whole on each rank, and adds a buffer for the gradients that arrive. Tensor parallelism cuts both.
 # Part 08 cuts them along the data parallel group, too.
 #

@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 11 A matrix product on four ranks
 #
 # **You will build** `par_matmul_by_row` and `par_matmul_by_reduction`: two ways to share the work of one product $C = A B$.
@@ -19,7 +19,7 @@ from course_lib.check import Check
 
 ranks = cluster.start(4)
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -36,7 +36,7 @@ def sizes(A, B):
     return numbers.tolist()
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # A and B are on rank 0. The other ranks have cores that could help. Row i of C needs row i of A, and all of B:
 #
 # $$ C = \begin{pmatrix} A_0 \\ A_1 \\ A_2 \\ A_3 \end{pmatrix} B = \begin{pmatrix} A_0 B \\ A_1 B \\ A_2 B \\ A_3 B \end{pmatrix} $$
@@ -52,13 +52,13 @@ A = np.arange(64.0).reshape(8, 8)
 row_piece = np.split(A, size, axis=0)[rank]
 column_piece = np.split(A, size, axis=1)[rank]
 
-# %% Draw the pieces by row tags=["given"]
+# %% Draw the pieces by row tags=["given", "slide"]
 plots.holdings(np.arange(64.0).reshape(8, 8), ranks.pull("row_piece"), "By row: the piece of A (and of C) that each rank has")
 
-# %% Draw the pieces by reduction tags=["given"]
+# %% Draw the pieces by reduction tags=["given", "slide"]
 plots.holdings(np.arange(64.0).reshape(8, 8), ranks.pull("column_piece"), "By reduction: the piece of A; of B it has the same rows")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example: collectives with a root
 #
 # `Bcast(buf, root)` gives every rank what the root has. `Scatter(sendbuf, recvbuf, root)` deals out equal parts, and `Gather(sendbuf, recvbuf,
@@ -74,17 +74,17 @@ table = np.empty(8, int) if rank == 0 else None
 comm.Gather(hand, table, root=0)
 in_the_end = table if rank == 0 else hand
 
-# %% Draw the cards tags=["given"]
+# %% Draw the cards tags=["given", "slide"]
 start = [np.arange(8) if r == 0 else np.empty(0) for r in range(4)]
 plots.exchange(start, ranks.pull("in_the_end"), "Scattered, multiplied by rank + 1, gathered on rank 0")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: by row
 #
 # What is sent must lie in one piece of memory. The rows of a matrix do.
 
 
-# %% Exercise: par_matmul_by_row tags=["exercise"]
+# %% Exercise: par_matmul_by_row tags=["exercise", "slide-50"]
 # %%px
 def par_matmul_by_row(A, B):
     """Multiply A by B: broadcast B, scatter the rows of A, gather those of the product.
@@ -112,13 +112,13 @@ def par_matmul_by_row(A, B):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: by reduction
 #
 # Columns do not lie in one piece. How can they?
 
 
-# %% Exercise: par_matmul_by_reduction tags=["exercise"]
+# %% Exercise: par_matmul_by_reduction tags=["exercise", "slide-50"]
 # %%px
 def par_matmul_by_reduction(A, B):
     """Multiply A by B: scatter the columns of A and the rows of B, sum the products.
@@ -146,7 +146,7 @@ def par_matmul_by_reduction(A, B):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
 
@@ -202,7 +202,7 @@ examine(check, "par_matmul_by_reduction", *numbers(check, 8, 8, 8))
 examine(check, "par_matmul_by_reduction", *numbers(check, 30, 40, 50))
 check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, also 1024³, and look at what is sent.
 
 # %% Test: par_matmul_by_row tags=["test"] points=5
@@ -225,7 +225,7 @@ examine(check, "par_matmul_by_reduction", *numbers(check, 60, 4, 60), keep=True)
 examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # Two products of 1024 x 1024 matrices: what does each rank send? Which of the two would you take for a tall A and a small B, and which for
@@ -242,7 +242,7 @@ labels = [f"{name[11:].replace('_', ' ')}, rank {r}" for name in moved for r in 
 plots.traffic([entries for each in moved.values() for entries in each], "Bytes that each rank sends, 1024 x 1024 x 1024", labels)
 
 
-# %% Time both tags=["given"]
+# %% Time both tags=["given", "slide-50"]
 def seconds(function, A, B):
     """On each rank: how long the call takes, at best of three."""
     import time
@@ -260,7 +260,7 @@ timed = {name: max(ranks.call(seconds, [i | dict(function=name) for i in inputs]
 labels = {"par_matmul_by_row": "by row, 4 ranks", "par_matmul_by_reduction": "by reduction, 4 ranks", "": "rank 0 alone"}
 plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, "A product of 1024 x 1024 matrices on this machine", "ms")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # Four ranks help only where there are cores for them, and the messages cost time in any case.
 #
 # ## Questions worth arguing about

@@ -4,7 +4,7 @@
 #     ranks: 1
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 12 A perceptron with a framework
 #
 # **You will build** `MLP`, `evaluate` and `train`: a multi-layer perceptron and its training loop, on a framework small enough to read.
@@ -19,7 +19,7 @@ from course_lib.check.perceptron import PerceptronCheck
 
 ranks = cluster.start(1)
 
-# %% Set up the rank tags=["given"]
+# %% Set up the rank tags=["given", "skip"]
 # %%px
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ from course_lib.autograd import SGD, ArrayDataset, DataLoader, Linear, Module, T
 
 data = datasets.classification()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # A gradient can be written by hand, as for the layer of part 08. Frameworks find it by themselves: every operation on a `Tensor` remembers
 # its inputs, and how a gradient goes back through it. `loss.backward()` then goes back through all of them, the last one first, and leaves
 # each parameter's gradient in its `grad`. The whole framework is in `course_lib/autograd`, some 500 lines; parts 13 to 15 make it train on
@@ -47,10 +47,10 @@ loss = operations.tanh(w * x).sum()
 loss.backward()
 curves = {"by hand": x * (1 - np.tanh(w.data * x) ** 2), "by backward": w.grad}
 
-# %% Draw the gradient tags=["given"]
+# %% Draw the gradient tags=["given", "slide"]
 plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w)", "w", "gradient", at=np.linspace(-2, 2, 41))
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # A `Module` is a function with parameters, such as `Linear(inputs, outputs, bias, random)`, or is made of other modules, which are its
 # attributes, or in a list that is an attribute. `parameters()` finds all parameters in it.
 #
@@ -59,13 +59,14 @@ plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w)", "w", "gradie
 # `SGD(parameters, lr)` has `zero_grad()`, which forgets the gradients, and `step()`, which takes a step. The last outputs, one number a
 # class, are the *logits*. The *cross-entropy* is minus the logarithm of the probability that their softmax gives to the right class. An
 # *epoch* is one pass through the data.
-#
+
+# %% [markdown] tags=["slide"]
 # ## Your turn: the network
 #
 # $$ x \to W_0 \to \tanh \to W_1 \to \tanh \to \dots \to W_{n-1} \to \text{logits} $$
 
 
-# %% Exercise: MLP tags=["exercise"]
+# %% Exercise: MLP tags=["exercise", "slide"]
 # %%px
 class MLP(Module):
     """A perceptron: n layers without biases, and the hyperbolic tangent between them.
@@ -80,7 +81,8 @@ class MLP(Module):
 
     def __init__(self, dims, random, dtype=np.float32):
         ### BEGIN SOLUTION
-        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
+        drawn = dict(bias=False, random=random, dtype=dtype)
+        self.layers = [Linear(a, b, **drawn) for a, b in pairwise(dims)]
         ### END SOLUTION
 
     def forward(self, x):
@@ -92,7 +94,7 @@ class MLP(Module):
         ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: how good is it?
 
 
@@ -124,13 +126,13 @@ def evaluate(model, loader):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: training
 #
 # The learning rate falls in a straight line, from `1.0 * lr` in the first step of all to `0.3 * lr` in the last.
 
 
-# %% Exercise: train tags=["exercise"]
+# %% Exercise: train tags=["exercise", "slide-50"]
 # %%px
 def train(model, loader, epochs, lr):
     """Train a model by plain gradient descent.
@@ -163,7 +165,7 @@ def train(model, loader, epochs, lr):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
 
@@ -175,7 +177,7 @@ for epochs in (3, 1):
     check.train(10, 4, epochs, 0.5)
 check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other numbers of layers, samples and epochs.
 
 # %% Test: MLP tags=["test"] points=4
@@ -199,7 +201,7 @@ for batch, epochs in ((3, 1), (5, 2), (8, 4), (20, 2)):
     check.train(int(check.random.integers(11, 25)), batch, epochs, float(check.random.uniform(0.2, 1.0)))
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it learn
 #
 # The data are artificial: 10,000 samples with 1024 features in 32 classes, of which 2,000 are kept for the test. The loss on those says
@@ -215,10 +217,10 @@ losses = train(model, loader, epochs=5, lr=0.1)
 text = "test loss and accuracy before: {:.3f}, {:.3f}; after: {:.3f}, {:.3f}"
 print(text.format(*before, *evaluate(model, held_out)))
 
-# %% Draw the loss tags=["given"]
+# %% Draw the loss tags=["given", "slide"]
 plots.losses({"training": ranks.pull("losses")[0]}, "Loss of each step, five epochs")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. `backward` needs the output of every tanh. How much memory is that for a batch of 64, beside the weights and their gradients?

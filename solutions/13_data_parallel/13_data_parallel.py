@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 13 Data parallel in three lines
 #
 # **You will build** `rank_batches` and `check_parameter_closeness`, and train with the ready-made `DistributedDataParallel`.
@@ -20,7 +20,7 @@ from course_lib.check import Check
 
 ranks = cluster.start(4)
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 
@@ -40,7 +40,7 @@ def network(seed):
     return Sequential(first, Tanh(), second, Tanh(), third)
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # In data parallel training each rank has the whole model, and its own samples. Two things keep the models equal: they start equal, and
 # in each step all take the *mean* of their gradients. `DistributedDataParallel` sees to both.
 #
@@ -62,10 +62,10 @@ loss = cross_entropy(model(x), y)  # 2: each rank with its own samples
 loss.backward()  # 3: as ever; in the end each gradient is the mean over the ranks
 before, after = alone.weight.grad[:, 1], shared.weight.grad[:, 1]
 
-# %% Draw the gradients tags=["given"]
+# %% Draw the gradients tags=["given", "slide"]
 plots.exchange(ranks.pull("before"), ranks.pull("after"), "The gradients of the second class's four weights, alone and with the wrapper")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: whose batch is it?
 #
 # All ranks have the same data set, and a loader that goes through it in the same order. So they share the batches without any exchange: each
@@ -96,13 +96,13 @@ def rank_batches(loader, rank, size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: are the models still equal?
 #
 # Rank 0 collects each parameter from all ranks with `comm.Gather`, and compares with its own; `np.allclose` allows for rounding.
 
 
-# %% Exercise: check_parameter_closeness tags=["exercise"]
+# %% Exercise: check_parameter_closeness tags=["exercise", "slide-50"]
 # %%px
 def check_parameter_closeness(model):
     """Whether all ranks have the same parameters; all ranks call it together.
@@ -129,11 +129,11 @@ def check_parameter_closeness(model):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
 
-# %% Runs on the ranks tags=["given"]
+# %% Runs on the ranks tags=["given", "skip"]
 def take(samples, batch, shuffle, size):
     """The batches of all ranks of a group, found on one."""
     dataset = ArrayDataset(np.arange(samples), -np.arange(samples))
@@ -149,7 +149,7 @@ def compare(values):
     return answer, all(np.array_equal(p.data, v, equal_nan=True) for p, v in zip(model.parameters(), values, strict=True))
 
 
-# %% Compare tags=["given"]
+# %% Compare tags=["given", "skip"]
 def check_batches(check, samples, batch, size, shuffle):
     check.case = f"{samples} samples in {'shuffled ' * shuffle}batches of {batch}, {size} ranks"
     loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)
@@ -196,7 +196,7 @@ values[2][0][0, 0] += 0.5
 check_closeness(check, values, False, "one value of rank 2 that differs by 0.5")
 check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other numbers, and put the differences elsewhere.
 
 # %% Test: rank_batches tags=["test"] points=4
@@ -228,12 +228,12 @@ for k in check.random.permutation(len(cases)):  # nobody knows which comes when
     check_closeness(check, *cases[k])
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Train
 # Each rank trains on its batches, once with the wrapper and once without. Without it, four models go their own ways.
 
 
-# %% Train with and without
+# %% Train with and without tags=["slide-50"]
 # %%px
 def train(model, epochs=2, lr=0.2):
     """After each step, how far the ranks' first weights are from rank 0's."""
@@ -258,11 +258,11 @@ def train(model, epochs=2, lr=0.2):
 with_wrapper = train(DistributedDataParallel(network(seed=0)))
 without = train(network(seed=0))
 
-# %% Draw how far apart tags=["given"]
+# %% Draw how far apart tags=["given", "slide-50"]
 curves = {"with the wrapper": ranks.pull("with_wrapper")[0], "without": ranks.pull("without")[0]}
 plots.lines(curves, "How far the ranks' models are apart", "step", "largest difference of a weight")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-all"]
 # ## The same in PyTorch
 # PyTorch's wrapper has the same name, and is used in the same three lines. Here both train the same model for 20 steps on the same ranks. By
 # how much do the weights differ in the end?
@@ -287,7 +287,7 @@ if pytorch.available():
 else:
     print(pytorch.HOW)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. With four ranks and batches of 8, which batch size would one process need for the same steps? What does that say about the learning rate?

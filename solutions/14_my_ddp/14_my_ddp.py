@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 14 Your own DistributedDataParallel
 #
 # **You will build** `MyDP`: a wrapper that makes any model train on several ranks, with collectives that run while `backward` does.
@@ -20,7 +20,7 @@ from course_lib.plots import timings
 
 ranks = cluster.start(4)
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 from mpi4py import MPI
@@ -32,7 +32,7 @@ from course_lib.plots import timings
 
 comm = everyone = Communicator()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # Four ranks have drawn four models. Data parallel training must begin with one: rank 0's.
 
 # %% Four models
@@ -42,10 +42,10 @@ before = drawn.weight.data.ravel().round(1)
 comm.Bcast(drawn.weight.data, root=0)
 after = drawn.weight.data.ravel().round(1)
 
-# %% Draw the models tags=["given"]
+# %% Draw the models tags=["given", "slide"]
 plots.exchange(ranks.pull("before"), ranks.pull("after"), "The weights of four models, before and after a broadcast")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example: hooks
 #
 # `parameter.register_hook(function)` has `function(grad)` called in `backward`, as soon as that parameter's gradient is final. If the
@@ -64,7 +64,7 @@ for name, p in net.named_parameters():
     p.register_hook(lambda grad, name=name: tell(name, grad))
 cross_entropy(net(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
 # A rank that waits until `backward` has ended, and exchanges then, has left the network idle all that time. With hooks, the last layer's
@@ -72,7 +72,7 @@ cross_entropy(net(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 # finds its partners.
 
 
-# %% Exercise: MyDP tags=["exercise"]
+# %% Exercise: MyDP tags=["exercise", "slide-50"]
 # %%px
 class MyDP(Module):
     """A model that trains on all ranks of `comm` as it would on one rank with all their
@@ -113,7 +113,7 @@ class MyDP(Module):
         ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
 # The model under test has a gate between two layers, which lets a gradient pass when the gradients above have been exchanged, and a layer that is
@@ -127,7 +127,7 @@ check.train(layers=1)
 check.exchanges()
 check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other shapes and numbers of layers, and also take fewer ranks.
 
 # %% Test: all start as rank 0 tags=["test"] points=5
@@ -153,7 +153,7 @@ for size, layers in ((4, 5), (3, 3), (2, 4)):
 check.exchanges(4, 3, np.float32)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # How long does a step take? The next cell measures one on two ranks, in four ways:
@@ -164,7 +164,7 @@ check.exchanges(4, 3, np.float32)
 #    returns at once, and the rank waits for the result only at the end.
 # 4. Buckets in memory that both ranks can see. Nothing is sent then. Each rank adds up one half of the numbers, and writes the mean for both.
 
-# %% Time four ways
+# %% Time four ways tags=["slide-50"]
 # %%px
 pair = everyone.Split(color=everyone.Get_rank() // 2)  # ranks 0 and 1, ranks 2 and 3
 comm = recorder = timings.Recorder(pair)
@@ -184,11 +184,11 @@ for name, way in ways.items() if everyone.Get_rank() < 2 else ():
     steps[name] = timings.median_step(net, marks, x, y, recorder)
 comm = everyone
 
-# %% Draw the steps tags=["given"]
+# %% Draw the steps tags=["given", "slide-50"]
 first, second = ranks.pull("steps")[:2]
 timings.draw({name: (first[name], second[name]) for name in first}, "A step on two ranks, four layers of 1024, 16 samples each")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. The exchanges that begin early end hardly earlier here: each dark bar lasts until the rank has its result, and this MPI moves data only

@@ -4,7 +4,7 @@
 #     ranks: 4
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 15 A distributed optimizer, and ResNet-9
 #
 # **You will build** `partition_dataset`, `broadcast_parameters` and `DistributedOptimizer`, and train a convolutional network with them.
@@ -19,7 +19,7 @@ from course_lib.check.optimizer import OptimizerCheck
 
 ranks = cluster.start(4)
 
-# %% Set up the ranks tags=["given"]
+# %% Set up the ranks tags=["given", "skip"]
 # %%px
 import numpy as np
 from tqdm import tqdm
@@ -31,7 +31,7 @@ from course_lib.collectives import init
 comm = everyone = init()
 data = images.load("shapes")
 
-# %% Draw some images tags=["given"]
+# %% Draw some images tags=["given", "slide"]
 x, y = images.shapes(60)
 first = [int(np.flatnonzero(y == kind)[0]) for kind in range(10)]
 plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
@@ -56,7 +56,7 @@ plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
 # mean: is the result right again?
 
 
-# %% Equal and unequal parts
+# %% Equal and unequal parts tags=["slide"]
 # %%px
 def off(parts, weighted):
     """How far the parts' mean gradient is from the whole batch's, relative to that."""
@@ -79,7 +79,7 @@ print(f"parts of 6, 6, 6, 6:            off by {off(equal, weighted=False):.1e}"
 print(f"parts of 12, 6, 4, 2:           off by {off(unequal, weighted=False):.1e}")
 print(f"parts of 12, 6, 4, 2, weighted: off by {off(unequal, weighted=True):.1e}")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: share the data
 #
 # `DataPartitioner(dataset, fractions, seed)` shuffles and cuts; `.use(i)` is part number i, a data set. The seed must be the same on all ranks.
@@ -91,7 +91,7 @@ print(f"parts of 12, 6, 4, 2, weighted: off by {off(unequal, weighted=True):.1e}
 samples = ArrayDataset(np.arange(32), np.arange(32))
 mine = DataPartitioner(samples, [0.4, 0.3, 0.2, 0.1]).use(comm.Get_rank()).x
 
-# %% Draw the parts tags=["given"]
+# %% Draw the parts tags=["given", "slide-50"]
 plots.holdings(
     np.arange(32).reshape(4, 8),
     ranks.pull("mine"),
@@ -100,7 +100,7 @@ plots.holdings(
 )
 
 
-# %% Exercise: partition_dataset tags=["exercise"]
+# %% Exercise: partition_dataset tags=["exercise", "slide-50"]
 # %%px
 def partition_dataset(dataset, batch_size):
     """A loader of this rank's part of a data set.
@@ -129,7 +129,7 @@ def partition_dataset(dataset, batch_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: begin with one model
 
 
@@ -151,11 +151,11 @@ def broadcast_parameters(model, root_rank=0):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Your turn: step together
 
 
-# %% Exercise: DistributedOptimizer tags=["exercise"]
+# %% Exercise: DistributedOptimizer tags=["exercise", "slide-50"]
 # %%px
 class DistributedOptimizer:
     """An optimizer that steps by the mean of the gradients of all ranks of `comm`.
@@ -187,7 +187,7 @@ class DistributedOptimizer:
         ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
 # %% Check tags=["given"]
@@ -197,7 +197,7 @@ check.broadcast(4, 2)
 check.optimizer(4, "SGD")
 check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, also of the group, and take Adam as well.
 
 # %% Test: partition_dataset tags=["test"] points=6
@@ -225,7 +225,7 @@ for size in (4, 3, 2, 1):
 check.optimizer(4, "SGD", np.float32)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## ResNet-9
 #
 # A network with eight convolutions and residual connections, on images of 32 x 32 pixels as in CIFAR-10. To train on CIFAR-10 itself, with the
@@ -233,7 +233,7 @@ check.optimizer(4, "SGD", np.float32)
 #
 # The next cell trains for half a minute to two, as fast as the machine is. The bar shows how far it is.
 
-# %% Train
+# %% Train tags=["slide-50"]
 # %%px
 model = resnet.resnet9(width=8, seed=comm.Get_rank())
 loader = partition_dataset(ArrayDataset(data.x_train, data.y_train), batch_size=64)  # 1
@@ -255,12 +255,12 @@ for epoch in range(4):
         print(f"epoch {epoch + 1}: test accuracy {accuracy:.3f}")
 bar.close()
 
-# %% Draw the loss tags=["given"]
+# %% Draw the loss tags=["given", "slide-50"]
 plots.losses(
     {f"rank {r}": values for r, values in enumerate(ranks.pull("losses")[:2])}, "ResNet-9 on drawn shapes: each rank's own batches"
 )
 
-# %% [markdown]
+# %% [markdown] tags=["slide-all"]
 # ## And on GPUs?
 #
 # CuPy is NumPy for NVIDIA's GPUs, NCCL their library of collectives, NVLink the fast link between GPUs of one machine.
@@ -279,7 +279,7 @@ try:
 except RuntimeError as error:
     print(error)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. Batch normalisation takes means over a rank's own samples. Is a step on four ranks with 16 samples each still the step on 64?

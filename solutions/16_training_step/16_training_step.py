@@ -4,7 +4,7 @@
 #     ranks: 1
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 16 A training step, simulated
 #
 # **You will see** one training step of a large model on 4, 16 and 64 devices: who computes when, who waits, and what fills the memory.
@@ -17,14 +17,14 @@ from course_lib import cluster, plots
 
 ranks = cluster.start(1)
 
-# %% Set up the rank tags=["given"]
+# %% Set up the rank tags=["given", "skip"]
 # %%px
 from pathlib import Path
 
 from course_lib import sim, wording
 from course_lib.sim import get_next_microbatch
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## What is simulated
 #
 # The model is a stack of equal layers, each one $4096 \times 4096$ matrix, on sequences of 1024 tokens, in half precision. The device is an
@@ -34,7 +34,8 @@ from course_lib.sim import get_next_microbatch
 #
 # How well a loop does is told by two numbers. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak,
 # over the time that the step really takes. **Memory** is the most that a rank held at once.
-#
+
+# %% [markdown] tags=["slide"]
 # ## What a loop can do
 #
 # | | |
@@ -54,14 +55,14 @@ from course_lib.sim import get_next_microbatch
 #
 # What is in the five dicts is in the rank's memory, and what you delete is not.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example: data parallel training
 #
 # Each rank has all weights and a share of the samples, which it takes in micro-batches. It adds up their gradients (**gradient
 # accumulation**), and in the end all ranks reduce them. `async` and `await` only mean that a rank may have to wait for others there.
 
 
-# %% Data parallel training
+# %% Data parallel training tags=["slide"]
 # %%px
 async def train_ddp(model, batch_size):
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -101,19 +102,14 @@ async def train_ddp(model, batch_size):
     return model
 
 
-# %% Run it on four ranks
+# %% Run it on four ranks tags=["slide"]
 # %%px
-result = sim.run(
-    train_ddp,
-    world_size=4,
-    num_layers=8,
-    global_batch_size=64,
-    batch_size=4,
-)
+settings = dict(world_size=4, num_layers=8, global_batch_size=64)
+result = sim.run(train_ddp, **settings, batch_size=4)
 print(result)
 result
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # A row is a rank, and a box is a micro-batch, with its number. Under the boxes is what is communicated; pale is time in which a rank does
 # not compute, a **bubble**. Backward takes twice as long as forward. Below is the memory: where does it rise, and where does it fall?
 #
@@ -123,7 +119,7 @@ result
 # $1024 \cdot 4096$ numbers of 2 bytes, 8 MiB.
 
 
-# %% The same, without freeing
+# %% The same, without freeing tags=["slide"]
 # %%px
 async def train_without_freeing(model, batch_size):
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -159,19 +155,13 @@ async def train_without_freeing(model, batch_size):
     return model
 
 
-kept = sim.run(
-    train_without_freeing,
-    world_size=4,
-    num_layers=8,
-    global_batch_size=64,
-    batch_size=4,
-)
+kept = sim.run(train_without_freeing, **settings, batch_size=4)
 memory = {"freed as soon as possible": result.memory, "nothing freed": kept.memory}
 
-# %% Draw the memory tags=["given"]
+# %% Draw the memory tags=["given", "slide"]
 plots.bars(ranks.pull("memory")[0], "Most memory of a rank, 4 ranks, 8 layers, micro-batches of 4", "memory")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## The size of a micro-batch
 #
 # Larger micro-batches need more memory. Up to a size, they also use the device better, as small matrix products do not fill it; but a rank
@@ -180,20 +170,19 @@ plots.bars(ranks.pull("memory")[0], "Most memory of a rank, 4 ranks, 8 layers, m
 # %% Several sizes
 # %%px
 sizes = (1, 2, 4, 8, 16)
-settings = dict(world_size=4, num_layers=8, global_batch_size=64)
 runs = [sim.run(train_ddp, **settings, batch_size=b) for b in sizes]
 by_size = [
     {f"micro-batches of {b}": get(r) for b, r in zip(sizes, runs, strict=True)}
     for get in (lambda r: 100 * r.utilisation, lambda r: r.memory)
 ]
 
-# %% Draw utilisation by size tags=["given"]
+# %% Draw utilisation by size tags=["given", "slide-50"]
 plots.bars(ranks.pull("by_size")[0][0], "MFU of data parallel training, 4 ranks, 8 layers, 64 samples", "%")
 
-# %% Draw memory by size tags=["given"]
+# %% Draw memory by size tags=["given", "slide-50"]
 plots.bars(ranks.pull("by_size")[0][1], "Most memory of a rank", "memory")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## When a loop is wrong
 #
 # The simulator knows what each value is of: which layer, which samples, which shards. A loop that no real training step could be ends with
@@ -201,7 +190,7 @@ plots.bars(ranks.pull("by_size")[0][1], "Most memory of a rank", "memory")
 # all-reduce.
 
 
-# %% A rank that does not come
+# %% A rank that does not come tags=["slide-50"]
 # %%px
 async def one_rank_leaves(model):
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -226,7 +215,7 @@ try:
 except sim.SimulationError as error:
     print(error)
 
-# %% [markdown]
+# %% [markdown] tags=["slide-all"]
 # ## More ranks
 #
 # The same loop on 16 ranks: twice the domain that NVLink joins. Every rank has 16 samples, as before. Where does the time go?
@@ -235,14 +224,14 @@ except sim.SimulationError as error:
 # %%px
 sim.run(train_ddp, world_size=16, num_layers=8, global_batch_size=256, batch_size=4)
 
-# %% [markdown]
+# %% [markdown] tags=["slide-all"]
 # And 64 of them. One row is a rank still, but the numbers no longer fit. While a layer's gradients are on the way, all ranks stand still.
 
 # %% Sixty-four ranks
 # %%px
 sim.run(train_ddp, world_size=64, num_layers=32, global_batch_size=2048, batch_size=32)
 
-# %% [markdown]
+# %% [markdown] tags=["slide-all"]
 # ## Look closer
 #
 # A Chrome trace can be zoomed into: open the file at [ui.perfetto.dev](https://ui.perfetto.dev) (it stays on your machine) or at
@@ -254,7 +243,7 @@ result.trace("train_ddp.json")
 size = wording.size(Path("train_ddp.json").stat().st_size)
 print("Written beside this notebook: train_ddp.json,", size)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # In a script of your own, the same is `models = [Model(rank, dist, ...) for rank in ...]`, then
 # `await asyncio.gather(*(train_ddp(model, 4) for model in models))`, and `get_training_stats(models)`.
 #

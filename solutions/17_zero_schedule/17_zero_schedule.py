@@ -4,7 +4,7 @@
 #     ranks: 1
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 17 ZeRO as a schedule
 #
 # **You will build** `part1_training_loop`: data parallel training in which weights, gradients and optimizer states are sharded, so that n
@@ -19,13 +19,13 @@ from course_lib.sim.checks import ScheduleCheck, compute_seconds, update_seconds
 
 ranks = cluster.start(1)
 
-# %% Set up the rank tags=["given"]
+# %% Set up the rank tags=["given", "skip"]
 # %%px
 import asyncio
 
 from course_lib.sim import Dist, Model, get_next_microbatch
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # In part 16 every rank held the whole model. A layer has $4096^2$ weights: 32 MiB in half precision, 32 MiB more for their gradients, and
 # 192 MiB for the optimizer, which keeps 12 bytes a weight. The optimizer's part is the largest, and every rank computes the same with it.
 #
@@ -37,7 +37,7 @@ from course_lib.sim import Dist, Model, get_next_microbatch
 # A layer can only be computed with its whole weight. So a rank gathers it right before, and lets go of it right after; in forward, and
 # again in backward.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example: shards
 #
 # `load_weights(layer, shard, num_shards)` loads one shard. Two ranks with two layers: each loads half of both, gathers layer 0, and looks
@@ -62,7 +62,7 @@ dist = Dist(world_size=2)
 models = [Model(rank, dist, num_layers=2, global_batch_size=2) for rank in range(2)]
 done = await asyncio.gather(*(gather_one(model) for model in models))
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # Gradients are sharded by `reduce_scatter(value, layer)`: rank i gets shard i of the sum over all ranks' samples. Gradients of the same shard
 # can be added, and `update` takes shards if all three are the same.
 #
@@ -79,7 +79,7 @@ done = await asyncio.gather(*(gather_one(model) for model in models))
 # a layer and four more; five whole weights.
 
 
-# %% Exercise: part1_training_loop tags=["exercise"]
+# %% Exercise: part1_training_loop tags=["exercise", "slide"]
 # %%px
 async def part1_training_loop(model, batch_size):
     """One training step of a rank, with ZeRO stage 3.
@@ -102,37 +102,40 @@ async def part1_training_loop(model, batch_size):
     """
     ### BEGIN SOLUTION
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers = range(model.num_layers)
+    layers, last = range(model.num_layers), model.num_layers
+    rank, n = model.rank, model.world_size
     for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer, model.rank, model.world_size)
+        weights[layer], opt_states[layer] = model.load_weights(layer, rank, n)
 
-    for samples in get_next_microbatch(model.global_batch_size, model.world_size, batch_size, model.rank):
+    for samples in get_next_microbatch(model.global_batch_size, n, batch_size, rank):
         activations[0] = model.get_input_activation(samples)
         for layer in layers:
             whole = await model.all_gather(weights[layer], layer)
             activations[layer + 1] = model.forward(layer, activations[layer], whole)
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
+        grad_activations[last] = model.loss(activations.pop(last))
         for layer in reversed(layers):
             whole = await model.all_gather(weights[layer], layer)
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), whole)
+            x, g = activations.pop(layer), grad_activations.pop(layer + 1)
+            grad, grad_activations[layer] = model.backward(layer, x, g, whole)
             mine = await model.reduce_scatter(grad, layer)
-            grad_weights[layer] = grad_weights[layer] + mine if layer in grad_weights else mine
+            grad_weights[layer] = grad_weights.get(layer, 0) + mine
         del grad_activations[0]
 
     for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        grad, weight, state = grad_weights.pop(layer), weights[layer], opt_states[layer]
+        weights[layer], opt_states[layer] = model.update(layer, grad, weight, state)
         model.set_final_weight(layer, weights[layer])
     return model
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
 # The loop runs on the rank. What it did is then played again here, and judged by that.
 
 
-# %% What a step needs tags=["given"]
+# %% What a step needs tags=["given", "skip"]
 def seconds(world_size, num_layers, global_batch_size, batch_size):
     """Compute and exchanges one after the other: per layer and micro-batch two all-gathers and a reduce-scatter."""
     link, whole = H100.link(range(world_size)), LAYER.weight_bytes()
@@ -171,13 +174,13 @@ for settings in (
     result = examine(check, **settings)
     check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 
 # %% Draw the schedule tags=["given"]
 result.draw("ZeRO stage 3")
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and look at time and memory.
 
 # %% Test: it is a training step tags=["test"] points=4
@@ -199,7 +202,7 @@ for world_size, batch_size in ((4, 4), (8, 1), (16, 2), (8, 5)):
 result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch_size=4)  # the last micro-batch is smaller
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # The most that a rank holds when n ranks share a model with 48 layers. The state, 12 GiB, shrinks with n; the activations of a micro-batch
@@ -209,7 +212,7 @@ result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch
 runs = {n: check.run(world_size=n, num_layers=48, global_batch_size=64, batch_size=1) for n in (1, 4, 16, 64)}
 plots.bars({f"world_size {n}": r.memory for n, r in runs.items()}, "Most memory of a rank, 48 layers, micro-batches of 1", "memory")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # It is paid for in time: every micro-batch moves every weight twice and every gradient once, and a small micro-batch computes little for
 # it.
 
@@ -219,13 +222,13 @@ plots.bars(
     {f"micro-batches of {b}": 100 * r.utilisation for b, r in sizes.items()}, "MFU of ZeRO stage 3 on 16 ranks, 64 samples a rank", "%"
 )
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # With small micro-batches on sixteen ranks, most of the time goes by on the network.
 
 # %% Draw sixteen ranks tags=["given"]
 sizes[16].draw("ZeRO stage 3, micro-batches of 16")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. The next layer's weight could be gathered while this one computes. What does it cost, and when does it hide all of the exchange? (A

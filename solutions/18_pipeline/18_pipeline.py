@@ -4,7 +4,7 @@
 #     ranks: 1
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 18 A pipeline
 #
 # **You will build** `part2_training_loop`: the layers split over the ranks, and the whole batch passed on from rank to rank.
@@ -18,24 +18,25 @@ from course_lib.sim.checks import ScheduleCheck, compute_seconds, update_seconds
 
 ranks = cluster.start(1)
 
-# %% Set up the rank tags=["given"]
+# %% Set up the rank tags=["given", "skip"]
 # %%px
 import asyncio
 
 from course_lib import wording
 from course_lib.sim import Dist, Model
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # In **pipeline parallel** training a rank holds some layers only: with 4 ranks and 8 layers, rank 0 has layers 0 and 1, rank 1 has layers 2
 # and 3, and so on. Nothing is gathered or reduced. What goes over the links is one activation on the way forward, and one gradient on the
 # way back:
 #
-# $$ \text{rank } 0 \xrightarrow{\;x_2\;} \text{rank } 1 \xrightarrow{\;x_4\;} \text{rank } 2 \xrightarrow{\;x_6\;} \text{rank } 3
-# \qquad \text{rank } 0 \xleftarrow{\;g_2\;} \text{rank } 1 \xleftarrow{\;g_4\;} \text{rank } 2 \xleftarrow{\;g_6\;} \text{rank } 3 $$
+# $$ \text{rank } 0 \xrightarrow{\;x_2\;} \text{rank } 1 \xrightarrow{\;x_4\;} \text{rank } 2 \xrightarrow{\;x_6\;} \text{rank } 3 $$
+#
+# $$ \text{rank } 0 \xleftarrow{\;g_2\;} \text{rank } 1 \xleftarrow{\;g_4\;} \text{rank } 2 \xleftarrow{\;g_6\;} \text{rank } 3 $$
 #
 # Activation $x_i$ is the input of layer $i$, and $g_i$ its gradient. Compare: for one sample, $x_i$ has 8 MiB. A layer's weight has 32 MiB.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example: a message
 #
 # A `send` is **buffered**: the sender goes on when the message has left, whether or not anyone waits for it. A `receive` ends no earlier
@@ -43,7 +44,7 @@ from course_lib.sim import Dist, Model
 # message 1.8 ms. Predict the times.
 
 
-# %% A message
+# %% A message tags=["slide"]
 # %%px
 async def message(model, work):
     weight, _ = model.load_weights(0)
@@ -65,7 +66,7 @@ for work in ((1, 4), (4, 1)):
     models = [Model(r, dist, num_layers=1, global_batch_size=64) for r in range(2)]
     done = await asyncio.gather(*(message(model, work) for model in models))
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # What is sent stays in the sender's storage, too, until you take it out. And the message takes memory of the sender until the receiver asks
 # for it.
 #
@@ -80,7 +81,7 @@ for work in ((1, 4), (4, 1)):
 # and four for what is just computed.
 
 
-# %% Exercise: part2_training_loop tags=["exercise"]
+# %% Exercise: part2_training_loop tags=["exercise", "slide"]
 # %%px
 async def part2_training_loop(model):
     """One training step of a rank in a pipeline.
@@ -111,7 +112,8 @@ async def part2_training_loop(model):
     else:
         activations[layers.start] = await model.receive(rank - 1)
     for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+        x = activations[layer]
+        activations[layer + 1] = model.forward(layer, x, weights[layer])
 
     if rank == last:
         grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
@@ -119,25 +121,26 @@ async def part2_training_loop(model):
         await model.send(rank + 1, activations.pop(layers.stop))
         grad_activations[layers.stop] = await model.receive(rank + 1)
     for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
+        x, g = activations.pop(layer), grad_activations.pop(layer + 1)
+        grad, grad_activations[layer] = model.backward(layer, x, g, weights[layer])
+        grad_weights[layer] = grad
     grad = grad_activations.pop(layers.start)
     if rank > 0:
         await model.send(rank - 1, grad)
 
     for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        grad, weight, state = grad_weights.pop(layer), weights[layer], opt_states[layer]
+        weights[layer], opt_states[layer] = model.update(layer, grad, weight, state)
         model.set_final_weight(layer, weights[layer])
     return model
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
 
-# %% What a step needs tags=["given"]
+# %% What a step needs tags=["given", "skip"]
 def seconds(world_size, num_layers, global_batch_size):
     """All layers one after the other, forward and backward; a message between neighbours each way; the update of one rank's layers."""
     link, message = H100.link(range(world_size)), LAYER.activation_bytes(global_batch_size)
@@ -175,13 +178,13 @@ for sizes in ((1, 3, 4), (4, 8, 64), (2, 2, 4)):
     check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or updates before it has passed the gradient on")
     check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 
 # %% Draw the pipeline tags=["given"]
 result.draw("A pipeline with the whole batch")
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and look at time and memory.
 
 # %% Test: the layers are split tags=["test"] points=8
@@ -201,7 +204,7 @@ for world_size, depth in ((1, 6), (4, 5), (8, 6), (16, 3)):
     check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or updates before it has passed the gradient on")
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # Most of the picture is pale: a rank computes while the others wait. Eight layers on more and more ranks:
@@ -210,26 +213,26 @@ for world_size, depth in ((1, 6), (4, 5), (8, 6), (16, 3)):
 by_ranks = {n: check.run(world_size=n, num_layers=8, global_batch_size=64) for n in (1, 2, 4, 8)}
 plots.bars({f"world_size {n}": 100 * r.utilisation for n, r in by_ranks.items()}, "MFU of the pipeline, 8 layers, 64 samples", "%")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # And more and more layers on four ranks:
 
 # %% Draw the utilisation by layers tags=["given"]
 by_layers = {n: check.run(world_size=4, num_layers=n, global_batch_size=64) for n in (4, 8, 16, 32)}
 plots.bars({f"{n} layers": 100 * r.utilisation for n, r in by_layers.items()}, "MFU of the pipeline, 4 ranks, 64 samples", "%")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # But it does share the memory: no rank has a layer that another one has, and activations are shared as well.
 
 # %% Draw the memory tags=["given"]
 plots.bars({f"world_size {n}": r.memory for n, r in by_ranks.items()}, "Most memory of a rank, 8 layers, 64 samples", "memory")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # Sixteen ranks, with two layers each. The staircase is the pipeline.
 
 # %% Draw sixteen ranks tags=["given"]
 check.run(world_size=16, num_layers=32, global_batch_size=64).draw("A pipeline of sixteen")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. With four ranks, MFU stays below a quarter of what one rank reaches, and comes closer to it with more layers. Why a quarter, and where

@@ -4,7 +4,7 @@
 #     ranks: 1
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 19 One forward, one backward
 #
 # **You will build** `part3_training_loop`: a pipeline that works on many micro-batches at once, in the order 1F1B.
@@ -26,14 +26,14 @@ one_forward_one_backward = [
 ]
 orders.draw({"GPipe": gpipe, "1F1B": one_forward_one_backward})
 
-# %% Set up the rank tags=["given"]
+# %% Set up the rank tags=["given", "skip"]
 # %%px
 import asyncio
 
 from course_lib import wording
 from course_lib.sim import Dist, Model, get_global_batch_list
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # In part 18 one rank worked and the others waited. Now the batch is cut into m micro-batches, and rank 0 begins with the second one while
 # rank 1 has the first. Two orders are above. In **GPipe** all go forward first. In **1F1B** (Narayanan et al., 2021) a rank goes backward
 # as soon as it can, and then forward and backward in turn.
@@ -45,13 +45,13 @@ from course_lib.sim import Dist, Model, get_global_batch_list
 # But look at what a rank has to keep: between its forward and its backward, a micro-batch is **in flight**, and its activations stay in
 # memory. In GPipe that is m micro-batches. In 1F1B it is at most $p - \text{rank}$.
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## A worked example: micro-batches in the storage
 #
 # A key of the storage may be a tuple: layer and micro-batch. Two ranks with a layer each go forward, three micro-batches one after the other.
 
 
-# %% Three micro-batches go forward
+# %% Three micro-batches go forward tags=["slide"]
 # %%px
 async def forward_only(model):
     weights, _, activations, *_ = model.storage()
@@ -73,7 +73,7 @@ dist = Dist(world_size=2)
 models = [Model(rank, dist, num_layers=2, global_batch_size=24) for rank in range(2)]
 done = await asyncio.gather(*(forward_only(model) for model in models))
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # Messages between two ranks arrive in the order in which they are sent, so no micro-batch needs a label.
 # ## Your turn
 #
@@ -85,7 +85,7 @@ done = await asyncio.gather(*(forward_only(model) for model in models))
 # each of its layers, and four more.
 
 
-# %% Exercise: part3_training_loop tags=["exercise"]
+# %% Exercise: part3_training_loop tags=["exercise", "slide"]
 # %%px
 async def part3_training_loop(model, batch_size):
     """One training step of a rank in a pipeline with the order 1F1B.
@@ -118,20 +118,21 @@ async def part3_training_loop(model, batch_size):
         else:
             activations[layers.start, k] = await model.receive(rank - 1)
         for layer in layers:
-            activations[layer + 1, k] = model.forward(layer, activations[layer, k], weights[layer])
+            x = activations[layer, k]
+            activations[layer + 1, k] = model.forward(layer, x, weights[layer])
         if rank < last:
             await model.send(rank + 1, activations.pop((layers.stop, k)))
 
     async def backward(k):
         if rank == last:
-            grad_activations[layers.stop] = model.loss(activations.pop((layers.stop, k)))
+            g = model.loss(activations.pop((layers.stop, k)))
         else:
-            grad_activations[layers.stop] = await model.receive(rank + 1)
+            g = await model.receive(rank + 1)
+        grad_activations[layers.stop] = g
         for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(
-                layer, activations.pop((layer, k)), grad_activations.pop(layer + 1), weights[layer]
-            )
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+            x, g = activations.pop((layer, k)), grad_activations.pop(layer + 1)
+            grad, grad_activations[layer] = model.backward(layer, x, g, weights[layer])
+            grad_weights[layer] = grad_weights.get(layer, 0) + grad
         grad = grad_activations.pop(layers.start)
         if rank > 0:
             await model.send(rank - 1, grad)
@@ -145,17 +146,18 @@ async def part3_training_loop(model, batch_size):
         await backward(k)
 
     for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        grad, weight, state = grad_weights.pop(layer), weights[layer], opt_states[layer]
+        weights[layer], opt_states[layer] = model.update(layer, grad, weight, state)
         model.set_final_weight(layer, weights[layer])
     return model
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Does it work?
 
 
-# %% What a step looks like tags=["given"]
+# %% What a step looks like tags=["given", "skip"]
 def examine_order(check, result, order):
     """Every rank must do its work in the order of the picture; which samples come first is its own affair."""
     for model, wanted in zip(result.models, order, strict=True):
@@ -165,9 +167,8 @@ def examine_order(check, result, order):
         if got != wanted:
             at = next((i for i, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), min(len(got), len(wanted)))
             said, expected = (" ".join(work[max(0, at - 3) : at + 4]) for work in (got, wanted))
-            problem = f"rank {model.rank} leaves the order of 1F1B at its step {at + 1}"
-            problem += f": {said} where {expected} is expected" if check.show else ""
-            check.fail(problem, "too many or too few forward at the start")
+            shown = f": {said} where {expected} is expected" if check.show else ""
+            check.fail(f"rank {model.rank} leaves the order of 1F1B at step {at + 1}{shown}", "too many or too few forward at the start")
 
 
 def examine_memory(check, result, world_size, num_layers, global_batch_size, batch_size):
@@ -186,8 +187,7 @@ def examine_memory(check, result, world_size, num_layers, global_batch_size, bat
 def examine_time(check, world_size, num_layers, global_batch_size, batch_size):
     """Where communication is free, the step takes what the formula says, and the update."""
     sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size, batch_size=batch_size)
-    result = check.run(**sizes, hardware=FREE_COMMUNICATION)
-    depth, batches = num_layers // world_size, global_batch_size // batch_size
+    result, depth, batches = check.run(**sizes, hardware=FREE_COMMUNICATION), num_layers // world_size, global_batch_size // batch_size
     seconds = (batches + world_size - 1) * depth * sum(compute_seconds(batch_size)) + depth * update_seconds()
     check.time(result, seconds, "a message that is sent later than it could be, or another order")
     return result
@@ -205,21 +205,21 @@ for order, sizes in ((["F0 B0 F1 B1"], small), (one_forward_one_backward, large)
     free = examine_time(check, **sizes)
     check.passed()
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 #
-# First where communication is free: this is the picture above, from your loop.
+# First where communication is free: this is the picture above, from your loop, as it grows. Press the button, or move the slider.
 
 # %% Draw the ideal tags=["given"]
-free.draw("1F1B")
+free.play("1F1B")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # And on a device as it is: every message takes its time, and both sides wait for it.
 
 # %% Draw the schedule tags=["given"]
 result.draw("1F1B")
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and micro-batches.
 
 
@@ -262,7 +262,7 @@ for world_size, depth, batches, batch_size in ((1, 1, 4, 1), (2, 3, 5, 2), (4, 2
     result = examine_time(check, world_size, world_size * depth, batches * batch_size, batch_size)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # More micro-batches make the bubbles small. But small micro-batches use the device badly, and each has its messages. What would you choose
@@ -273,19 +273,19 @@ runs = {b: check.run(world_size=8, num_layers=16, global_batch_size=256, batch_s
 used = {f"{256 // b} micro-batches of {b}": 100 * r.utilisation for b, r in runs.items()}
 plots.bars(used, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # The memory depends on the size of a micro-batch, and not on how many there are.
 
 # %% Draw the memory tags=["given"]
 plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Most memory of a rank", "memory")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # Sixteen ranks, 48 micro-batches. NVLink joins ranks 0 to 7 and ranks 8 to 15; find the place where messages go over the network.
 
 # %% Draw sixteen ranks tags=["given"]
 check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).draw("1F1B on sixteen ranks")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. The formula gives GPipe and 1F1B the same time. Why does everybody use 1F1B?

@@ -4,7 +4,7 @@
 #     ranks: 1
 # ---
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # # 20 Your own strategy
 #
 # **You will build** `part4_training_loop`: the fastest training step that you can think of, in the memory that there is.
@@ -18,14 +18,14 @@ from course_lib.sim.checks import ScheduleCheck
 
 ranks = cluster.start(1)
 
-# %% Set up the rank tags=["given"]
+# %% Set up the rank tags=["given", "skip"]
 # %%px
 import asyncio
 
 from course_lib import wording
 from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbatch
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # Everything is allowed that a real training step could do. Your loop is graded on two clusters, each with 2048 samples and `batch_size=64`:
 # **32 ranks and 64 layers**, and **64 ranks and 32 layers**. So it has to work with fewer ranks than layers, and with more. You may use
 # other micro-batches than `batch_size` says.
@@ -48,14 +48,14 @@ from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbat
 # | 17 ZeRO stage 3 | 60 % | 34 GiB | 35 % | 9 GiB |
 # | 19 1F1B, micro-batches of 64 | 29 % | 35 GiB | does not run | |
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## Three tools
 #
 # **Overlap.** A call without `await` starts an exchange, which then runs beside what the rank computes. `await` its result when you need it.
 # A rank's exchanges follow one another, as on one stream.
 
 
-# %% Overlap
+# %% Overlap tags=["slide-50"]
 # %%px
 async def overlap(model, early):
     weight, _ = model.load_weights(0, model.rank, model.world_size)
@@ -80,12 +80,12 @@ for early in (False, True):
     models = [Model(rank, dist, 2, 64) for rank in range(16)]
     done = await asyncio.gather(*(overlap(model, early) for model in models))
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # **Groups.** A collective takes `ranks=`, those that take part. NVLink joins ranks 0 to 7, 8 to 15, and so on: six and a half times as fast
 # as the network, and half the latency, the time before the first byte arrives, which a ring pays at each of its steps.
 
 
-# %% Groups
+# %% Groups tags=["slide-50"]
 # %%px
 async def gather_in(model, groups):
     ranks = next(group for group in groups if model.rank in group)
@@ -107,7 +107,7 @@ for name, groups in ways.items():
     times = await asyncio.gather(*(gather_in(model, groups) for model in models))
     print(f"a weight gathered by {name}: {wording.seconds(max(times))}")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # **Recomputation.** An activation that you have dropped can be had again: go forward once more from one that you kept. It costs time, which
 # does not count as useful, and saves memory.
 #
@@ -116,7 +116,7 @@ for name, groups in ways.items():
 # First write down, for both clusters: how long does a rank compute, how long do its exchanges take, and which of them can hide?
 
 
-# %% Exercise: part4_training_loop tags=["exercise"]
+# %% Exercise: part4_training_loop tags=["exercise", "slide-50"]
 # %%px
 async def part4_training_loop(model, batch_size):
     """One training step of a rank, in any way.
@@ -135,8 +135,9 @@ async def part4_training_loop(model, batch_size):
         the updated form of the weights and optimizer states that it began with.
     """
     ### BEGIN SOLUTION
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
-    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
+    # Data parallel. A gradient is scattered in its node, summed across nodes shard by
+    # shard, used for a shard's update, and the new weight gathered in the node, while
+    # the layers below go backward. In a node, optimizer states are sharded.
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
     layers, n = range(model.num_layers), model.world_size
     size = 8 if n % 8 == 0 else 1
@@ -155,25 +156,31 @@ async def part4_training_loop(model, batch_size):
         if what == "scatter":
             under_way[layer] = "reduce", model.all_reduce(value, layer, ranks=across)
         elif what == "reduce":
-            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
+            mine, state = weights[layer].shard(place, size), opt_states[layer]
+            shard, opt_states[layer] = model.update(layer, value, mine, state)
             under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
         else:
             weights[layer] = value
             model.set_final_weight(layer, value)
 
-    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))
+    total, last = model.global_batch_size, model.num_layers
+    micro_batches = list(get_next_microbatch(total, n, batch_size, model.rank))
     for samples in micro_batches:
         activations[0] = model.get_input_activation(samples)
         for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
+            x = activations[layer]
+            activations[layer + 1] = model.forward(layer, x, weights[layer])
+        grad_activations[last] = model.loss(activations.pop(last))
         for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+            x, g = activations.pop(layer), grad_activations.pop(layer + 1)
+            grad, grad_activations[layer] = model.backward(layer, x, g, weights[layer])
+            grad_weights[layer] = grad_weights.get(layer, 0) + grad
             if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # those of the layers above had a whole backward's time
+                for above in sorted(under_way):  # they had a whole backward's time
                     await go_on(above)
-                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
+                grad = grad_weights.pop(layer)
+                coming = model.reduce_scatter(grad, layer, ranks=in_node)
+                under_way[layer] = "scatter", coming
         del grad_activations[0]
     while under_way:
         for layer in sorted(under_way):
@@ -182,7 +189,7 @@ async def part4_training_loop(model, batch_size):
     ### END SOLUTION
 
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## How does it do?
 
 # %% Check tags=["given"]
@@ -191,7 +198,7 @@ for settings in score.SETTINGS:
     results.append(check.run(**settings))
     print(f"{results[-1]}: score {score.score(results[-1]):.2f} of {score.BEST:g}")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## See it
 #
 # Where is it pale? Those are the places to work on.
@@ -199,16 +206,16 @@ for settings in score.SETTINGS:
 # %% Draw 32 ranks tags=["given"]
 results[0].draw("32 ranks, 64 layers")
 
-# %% Draw 64 ranks tags=["given"]
+# %% Draw 64 ranks tags=["given", "slide"]
 results[1].draw("64 ranks, 32 layers")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # With four ranks and eight layers, one sees the details.
 
 # %% Draw four ranks tags=["given"]
 check.run(world_size=4, num_layers=8, global_batch_size=64, batch_size=16).draw("4 ranks, 8 layers")
 
-# %% [markdown]
+# %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded: the same two clusters, the same score.
 
 # %% Test: 32 ranks and 64 layers tags=["test"] points=12.5
@@ -223,7 +230,7 @@ check = ScheduleCheck("part4_training_loop", ranks, show=False)
 float(12.5 * score.score(check.run(**score.SETTINGS[1])) / score.BEST)
 ### END HIDDEN TESTS
 
-# %% [markdown]
+# %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
 # The memory of your loop beside that of the whole state, on a rank that has everything: weights, gradients and optimizer states.
@@ -233,7 +240,7 @@ state = {f"{s['num_layers']} layers, the state alone": s["num_layers"] * score.S
 yours = {f"{r.models[0].world_size} ranks, {r.models[0].num_layers} layers": r.memory for r in results}
 plots.bars(yours | state, "Most memory of a rank", "memory")
 
-# %% [markdown]
+# %% [markdown] tags=["slide-all"]
 # ## The leaderboard
 #
 # Your class may have a leaderboard, made when the notebooks are graded. It shows the handle that you choose here, and no name.
@@ -245,7 +252,7 @@ handle = "anonymous"
 # %% Leaderboard entry tags=["given"]
 score.Entry(ranks)
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. Which of your choices would you take back if the network were as fast as NVLink? And which if a device had 16 GiB?
