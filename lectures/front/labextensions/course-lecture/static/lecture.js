@@ -1,0 +1,252 @@
+// Shows a notebook in JupyterLab as slides: the same notebook, the same kernel, one slide at a time.
+//
+// This is a prebuilt extension of JupyterLab, as written and not bundled: the server finds it through
+// package.json, and `container` below is what JupyterLab asks for its plugins. See docs, "Extensions: prebuilt".
+// Where a slide begins is in the cells' metadata: slideshow.slide_type, as nbconvert has it.
+(() => {
+  "use strict";
+
+  const AT_KEYBOARD = ".cm-editor, input, textarea, select, [role=slider]"; // who has the focus there wants the arrows
+  // The scale of the type, and how much of the screen's height a figure may take: what leaves room is larger. With less than 58,
+  // its type gets too small for the last row (course_lib/plots/figures.py counts on that).
+  const SIZES = [[1.6, 74], [1.45, 74], [1.3, 74], [1.15, 74], [1, 74], [1, 66], [1, 58]];
+  const HELP = "Next: → ↓ PgDn, back: ← ↑ PgUp, first and last: Home End. Run a cell: Shift-Enter. Change it: Enter, "
+    + "then Esc. Notes: n. Dark screen: b or full stop. Slides off and on: Alt-R.";
+
+  /** The slides of a notebook: lists of steps, each a list of cells that come together. */
+  function slidesOf(cells) {
+    const slides = [];
+    let notes = [];
+    for (const cell of cells) {
+      const type = cell.model.getMetadata("slideshow")?.slide_type ?? "-";
+      if (type === "notes") {
+        notes.push(cell);
+      } else if (type === "skip") {
+        continue;
+      } else if (type === "slide" || type === "subslide" || !slides.length) {
+        slides.push({ steps: [[cell]], notes: (notes = []) });
+      } else if (type === "fragment") {
+        slides.at(-1).steps.push([cell]);
+      } else {
+        slides.at(-1).steps.at(-1).push(cell);
+      }
+    }
+    return slides;
+  }
+
+  class Talk {
+    constructor(panel, actions) {
+      this.panel = panel;
+      this.notebook = panel.content;
+      this.actions = actions;
+      this.run = new Set(); // cells that have been run since the kernel started, or the page was loaded
+      this.turn = Promise.resolve(); // what was asked for is run in the order in which it was asked for
+      this.slides = slidesOf(this.notebook.widgets);
+      this.key = `lecture ${panel.context.path}`;
+      [this.slide, this.step] = JSON.parse(sessionStorage.getItem(this.key) ?? "[0, 0]");
+      if (this.slide >= this.slides.length) [this.slide, this.step] = [0, 0];
+      this.corner = document.body.appendChild(document.createElement("div"));
+      this.corner.className = "lecture-corner";
+      this.corner.title = HELP;
+      panel.sessionContext.statusChanged.connect((_, status) => {
+        document.body.classList.toggle("lecture-busy", status === "busy");
+        if (status === "restarting" || status === "autorestarting") this.run.clear();
+      });
+      actions.executed.connect((_, { notebook, cell }) => {
+        if (notebook !== this.notebook || cell.model.executionCount == null) return; // null: no kernel has seen it
+        cell.node.classList.add("lecture-ran");
+        this.run.add(cell);
+      });
+      this.notebook.model.cells.changed.connect(() => {
+        this.slides = slidesOf(this.notebook.widgets);
+        this.mark();
+      });
+      document.addEventListener("keydown", event => this.pressed(event), true);
+      this.on(true);
+    }
+
+    on(yes) {
+      document.body.classList.toggle("lecture", yes);
+      this.panel.node.classList.toggle("lecture-panel", yes);
+      if (yes) this.show(this.slide, this.step);
+    }
+
+    /** Show a slide up to one of its steps. */
+    show(slide, step) {
+      const moved = slide !== this.slide;
+      this.slide = Math.min(Math.max(slide, 0), this.slides.length - 1);
+      const { steps } = this.slides[this.slide];
+      this.step = Math.min(Math.max(step, 0), steps.length - 1);
+      sessionStorage.setItem(this.key, JSON.stringify([this.slide, this.step]));
+      const seen = this.mark(), code = seen.filter(cell => cell.model.type === "code");
+      const next = code.find(cell => !this.run.has(cell)) ?? code.at(-1) ?? seen[0];
+      this.notebook.deselectAll();
+      this.notebook.activeCellIndex = this.notebook.widgets.indexOf(next);
+      this.notebook.mode = "command";
+      this.notebook.node.focus({ preventScroll: true });
+      this.fit(SIZES);
+      if (moved) this.scroller.scrollTop = 0;
+      this.corner.textContent = `${this.slide + 1} / ${this.slides.length}`;
+      this.tell();
+    }
+
+    /** Only cells of this slide, up to its step, are to be seen; those. */
+    mark() {
+      this.slide = Math.min(this.slide, this.slides.length - 1);
+      const seen = this.slides[this.slide].steps.slice(0, this.step + 1).flat();
+      for (const cell of this.notebook.widgets) cell.node.classList.toggle("lecture-off", !seen.includes(cell));
+      return seen;
+    }
+
+    get scroller() {
+      return this.panel.node.querySelector(".jp-WindowedPanel-outer") ?? this.notebook.node;
+    }
+
+    /** Take the first of these sizes with which all of the slide is to be seen, or the last. */
+    fit(sizes) {
+      for (this.size of sizes) {
+        document.body.style.setProperty("--lecture-scale", this.size[0]);
+        document.body.style.setProperty("--lecture-figure", `${this.size[1]}vh`);
+        const { scrollHeight, clientHeight } = this.scroller;
+        const boxes = ".jp-Cell:not(.lecture-off) .cm-scroller, .jp-Cell:not(.lecture-off) .jp-RenderedMarkdown";
+        const wide = [...this.scroller.querySelectorAll(boxes)];
+        if (scrollHeight <= clientHeight + 1 && wide.every(box => box.scrollWidth <= box.clientWidth + 1)) return;
+      }
+    }
+
+    go(by) {
+      const { steps } = this.slides[this.slide];
+      if (by > 0 && this.step + 1 < steps.length) return this.show(this.slide, this.step + 1);
+      if (by < 0 && this.step > 0) return this.show(this.slide, this.step - 1);
+      const to = this.slide + by;
+      if (to >= 0 && to < this.slides.length) this.show(to, by > 0 ? 0 : this.slides[to].steps.length - 1);
+    }
+
+    /** Whether the slide scrolls further up or down; if so, scroll. */
+    scrolls(by) {
+      const outer = this.scroller, left = outer.scrollHeight - outer.clientHeight - outer.scrollTop;
+      if (by > 0 ? left < 2 : outer.scrollTop < 2) return false;
+      outer.scrollBy({ top: by * 0.5 * outer.clientHeight });
+      return true;
+    }
+
+    pressed(event) {
+      const alone = !event.ctrlKey && !event.metaKey && !event.altKey;
+      if (event.altKey && event.code === "KeyR") this.on(!document.body.classList.contains("lecture"));
+      else if (!document.body.classList.contains("lecture") || document.querySelector(".jp-Dialog")) return;
+      else if (event.key === "Enter" && event.shiftKey && alone) this.execute();
+      else if (!alone || event.shiftKey) return;
+      else if (event.key === "PageDown") this.go(1);
+      else if (event.key === "PageUp") this.go(-1);
+      else if (document.activeElement?.closest(AT_KEYBOARD)) return;
+      else if (event.key === "ArrowRight" || event.key === " ") this.go(1);
+      else if (event.key === "ArrowLeft") this.go(-1);
+      else if (event.key === "ArrowDown") this.scrolls(1) || this.go(1);
+      else if (event.key === "ArrowUp") this.scrolls(-1) || this.go(-1);
+      else if (event.key === "Home") this.show(0, 0);
+      else if (event.key === "End") this.show(this.slides.length - 1, 0);
+      else if (event.key === "b" || event.key === ".") document.body.classList.toggle("lecture-dark");
+      else if (event.key === "n") this.openNotes();
+      else if (event.key.length > 1) return;
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    }
+
+    /** Run the cell, after all before it that have not been run: it may need them, also those that no slide shows. */
+    execute() {
+      const cell = this.notebook.activeCell;
+      if (cell?.model.type !== "code" || cell.node.classList.contains("lecture-runs")) return;
+      cell.node.classList.add("lecture-runs");
+      this.turn = this.turn.then(() => this.runUpTo(cell)).catch(console.error);
+    }
+
+    async runUpTo(last) {
+      const { widgets } = this.notebook;
+      const needed = widgets.slice(0, widgets.indexOf(last)).filter(cell =>
+        cell.model.type === "code" && !this.run.has(cell)
+        && !cell.model.getMetadata("tags")?.includes("raises-exception")); // that is for its own slide
+      const cells = [...needed, last];
+      for (const cell of cells) cell.node.classList.add("lecture-runs");
+      const slide = this.slide;
+      try {
+        const { sessionContext } = this.panel;
+        await sessionContext.ready;
+        await sessionContext.session?.kernel?.info; // what is sent before the kernel answers is lost without a word
+        for (const cell of cells) {
+          const fine = await this.actions.runCells(this.notebook, [cell], sessionContext);
+          cell.node.classList.remove("lecture-runs");
+          if (!fine && cell !== last) {
+            cell.node.classList.remove("lecture-off"); // an error that nobody sees helps nobody
+            this.run.delete(cell); // it is still needed
+            break;
+          }
+        }
+      } finally {
+        for (const cell of cells) cell.node.classList.remove("lecture-runs");
+      }
+      if (slide === this.slide) this.fit(SIZES.slice(SIZES.indexOf(this.size)));
+      if (slide === this.slide && !document.activeElement?.closest(AT_KEYBOARD)) this.select();
+    }
+
+    /** The next cell of the slide that has not been run becomes the active one. */
+    select() {
+      const seen = this.slides[this.slide].steps.slice(0, this.step + 1).flat();
+      const next = seen.find(cell => cell.model.type === "code" && !this.run.has(cell));
+      if (next) this.notebook.activeCellIndex = this.notebook.widgets.indexOf(next);
+    }
+
+    openNotes() {
+      this.notes = window.open("", `${this.key} notes`, "width=900,height=700");
+      if (!this.notes) return; // the browser has blocked it, and says so
+      this.began ??= Date.now();
+      const style = this.notes.document.createElement("style");
+      style.textContent = "body { font: 22px/1.4 sans-serif; margin: 1.5em } header { color: #555 } footer { color: #555; margin-top: 2em }";
+      this.notes.document.head.replaceChildren(style); // also when it was open already
+      this.notes.document.title = "Notes";
+      this.notes.document.addEventListener("keydown", event => this.pressed(event), true);
+      clearInterval(this.clock);
+      this.clock = setInterval(() => this.tell(), 1000);
+      this.tell();
+    }
+
+    /** Bring the notes' window up to date. */
+    tell() {
+      if (!this.notes || this.notes.closed) return;
+      const minutes = Math.floor((Date.now() - this.began) / 60000), { notes } = this.slides[this.slide];
+      const head = slide => slide?.steps[0][0].model.sharedModel.getSource().split("\n")[0].replace(/^[#% ]+/, "") ?? "the end";
+      const body = this.notes.document.body;
+      const parts = [["header", `Slide ${this.slide + 1} of ${this.slides.length}, ${minutes} min`], ["main", ""],
+        ["footer", `Next: ${head(this.slides[this.slide + 1])}`]];
+      body.replaceChildren(...parts.map(([kind, text]) => Object.assign(this.notes.document.createElement(kind), { textContent: text })));
+      for (const cell of notes) body.children[1].insertAdjacentHTML("beforeend", cell.node.querySelector(".jp-RenderedMarkdown")?.innerHTML ?? "");
+    }
+  }
+
+  const plugin = (INotebookTracker, NotebookActions) => ({
+    id: "course-lecture:plugin",
+    autoStart: true,
+    requires: [INotebookTracker],
+    activate: (app, tracker) => {
+      let talk = null;
+      tracker.widgetAdded.connect(async (_, panel) => {
+        await Promise.all([panel.context.ready, panel.revealed, app.restored]);
+        talk ??= new Talk(panel, NotebookActions);
+      });
+    },
+  });
+
+  let scope;
+  const shared = async name => (await Object.values(scope[name])[0].get())();
+  const container = {
+    init: shareScope => { scope = shareScope; },
+    get: async () => {
+      const { INotebookTracker, NotebookActions } = await shared("@jupyterlab/notebook");
+      const style = document.createElement("link");
+      Object.assign(style, { rel: "stylesheet", href: new URL("lecture.css", here) });
+      document.head.append(style);
+      return () => ({ __esModule: true, default: plugin(INotebookTracker, NotebookActions) });
+    },
+  };
+  const here = document.currentScript.src;
+  (window._JUPYTERLAB ??= {})["course-lecture"] = container;
+})();

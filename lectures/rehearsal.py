@@ -1,0 +1,67 @@
+"""A talk in a browser that nobody sees: what tests and benchmarks look at."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lectures import show
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+PATIENCE = 60  # seconds until JupyterLab must be up
+
+
+@contextmanager
+def opened(
+    browser, part: str, work: Path, *, width: int = 1280, height: int = 720, minutes: int | None = None
+) -> Iterator[tuple[object, float]]:
+    """A talk as `make lecture` opens it.
+
+    Parameters
+    ----------
+    browser : playwright.sync_api.Browser
+    part : str
+    work : Path
+        The lecturer's folder.
+    width, height : int
+        Pixels of the screen.
+    minutes : int, optional
+        As for `talk.talk`.
+
+    Yields
+    ------
+    page : playwright.sync_api.Page
+        With the first slide on it.
+    seconds : float
+        How long that took.
+
+    Raises
+    ------
+    RuntimeError
+        JupyterLab does not come up.
+    """
+    path, _ = show.put_talk(part, minutes, work, False)
+    words, said = show.slide_show(work, path, ["--no-browser", "--ServerApp.port=0"]), work / "said.txt"
+    began = time.monotonic()
+    with said.open("w") as file:
+        server = subprocess.Popen(words, cwd=work, env=show.ENVIRONMENT, stdout=file, stderr=file)
+    try:
+        while not (address := re.search(r"http://127\.0\.0\.1:\S+", said.read_text())):
+            if server.poll() is not None or time.monotonic() - began > PATIENCE:
+                raise RuntimeError(f"JupyterLab does not come up. It said: {said.read_text()}")
+            time.sleep(0.05)
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.goto(address[0])
+        page.wait_for_selector("body.lecture .lecture-corner", timeout=1000 * PATIENCE)
+        yield page, time.monotonic() - began
+    finally:
+        server.terminate()
+        try:
+            server.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            server.kill()
+            server.wait()

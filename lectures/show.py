@@ -1,0 +1,136 @@
+"""`make solved` and `make lecture`: solved notebooks in my_lectures/, open in JupyterLab, as they are or as slides.
+
+The slides are the extension of JupyterLab in `front/`: the same notebook, with its kernel, one slide at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import nbformat
+
+from course_lib.plots.figures import PLACE
+from course_lib.tools import first_cell
+from course_lib.tools.lab import command
+from grading import build, reference
+from grading.paths import ROOT, parts
+from lectures import talk
+
+FRONT = Path(__file__).resolve().parent / "front"
+WORK = ROOT / "my_lectures"
+ENVIRONMENT = {
+    **os.environ,
+    PLACE: "slides",  # so figures have type that the last row reads
+    # Extensions that no slide needs (grading, comparing, terminals) would take a third of the time until the first one.
+    "JUPYTER_CONFIG_PATH": os.pathsep.join([str(FRONT / "config"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]),
+}
+SHORTEST = 15  # minutes: what every slide that is not cut away needs
+
+
+class TalkError(ValueError):
+    """A talk cannot be opened; the message says why."""
+
+
+def put(notebook: nbformat.NotebookNode, path: Path, anew: bool) -> bool:
+    """Write a notebook, unless there is one already and it was not asked for a new one; whether it was written."""
+    if path.exists() and not anew:
+        return False
+    partial = path.with_suffix(".part")
+    build.write(notebook, partial)
+    os.replace(partial, path)
+    return True
+
+
+def put_functions(work: Path, anew: bool) -> None:
+    """The solved functions that later parts load; files that are there already stay, unless new ones are asked for."""
+    with tempfile.TemporaryDirectory(dir=work) as fresh:
+        for path in reference.write(fresh):
+            if anew or not (work / path.name).exists():
+                os.replace(path, work / path.name)
+
+
+def put_solved(names: list[str], work: Path, anew: bool) -> list[Path]:
+    """Write the solved notebooks of these parts, and the functions; the notebooks that were there already and stay.
+
+    Functions are written anew with all parts only: one file has those of several.
+    """
+    work.mkdir(exist_ok=True)
+    put_functions(work, anew and len(names) == len(parts()))
+    return [path for name in names if not put(talk.solved(name), path := work / f"{name}.ipynb", anew)]
+
+
+def put_talk(part: str, minutes: int | None, work: Path, anew: bool) -> tuple[Path, bool]:
+    """Write a talk, without outputs, and the functions that it may load; its path, and whether it was there already.
+
+    Raises
+    ------
+    TalkError
+        It is too short, or what is there is no notebook.
+    """
+    if minutes is not None and minutes < SHORTEST:
+        raise TalkError(f"MINUTES={minutes} is too short: talks of {SHORTEST} and of 50 minutes are prepared.")
+    work.mkdir(exist_ok=True)
+    put_functions(work, False)
+    path = work / (f"{part}.talk.ipynb" if minutes is None else f"{part}.talk-{minutes}.ipynb")
+    stays = not put(talk.talk(part, minutes), path, anew)
+    if stays:
+        try:
+            notebook = nbformat.read(path, as_version=4)
+        except (nbformat.reader.NotJSONError, nbformat.ValidationError, OSError, UnicodeDecodeError):
+            raise TalkError(f"{path.name} in {work.name}/ is no notebook that can be read. NEW=1 writes it anew.") from None
+        for cell in notebook.cells:
+            if cell.cell_type == "code":
+                cell.outputs, cell.execution_count = [], None
+        put(notebook, path, anew=True)
+    return path, stays
+
+
+def slide_show(work: Path, path: Path, arguments: list[str]) -> list[str]:
+    """The command that opens a talk as slides, with settings of its own: those of the lecturer's JupyterLab stay as they are."""
+    own = work / ".jupyter"
+    shutil.rmtree(own / "workspaces", ignore_errors=True)  # which tabs were open the last time
+    shutil.copytree(FRONT / "settings", own / "settings", dirs_exist_ok=True)
+    words = [
+        f"--LabApp.extra_labextensions_path={FRONT / 'labextensions'}",
+        f"--LabApp.user_settings_dir={own / 'settings'}",
+        f"--LabApp.workspaces_dir={own / 'workspaces'}",
+        f"--LabApp.default_url=/lab/tree/{path.name}",
+    ]
+    return command(work, [*words, *arguments])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("solved", "lecture"))
+    parser.add_argument("--part", default="", help="such as 06_megatron_backward")
+    parser.add_argument("--minutes", type=int, help="how long the talk may take; 15 and 50 are prepared")
+    parser.add_argument("--new", action="store_true", help="write anew what is in my_lectures/ already")
+    options, others = parser.parse_known_args()
+    if options.part and options.part not in parts():
+        parser.exit(2, f"There is no part {options.part!r}. The parts: {', '.join(parts())}.\n")
+    first_cell.put()
+    if options.what == "lecture":
+        if not options.part:
+            parser.exit(2, f"Which part? make lecture PART=06_megatron_backward. The parts: {', '.join(parts())}.\n")
+        try:
+            path, stays = put_talk(options.part, options.minutes, WORK, options.new)
+        except TalkError as error:
+            parser.exit(2, f"{error}\n")
+        left = [path] if stays else []
+        words = slide_show(WORK, path, others)
+    else:
+        left = put_solved([options.part] if options.part else parts(), WORK, options.new)
+        words = command(WORK, [*([f"--LabApp.default_url=/lab/tree/{options.part}.ipynb"] if options.part else []), *others])
+    if left:
+        print(f"Yours, as they were: {', '.join(p.name for p in left)}. NEW=1 writes them anew.")
+    print(f"Opening {'the slides' if options.what == 'lecture' else 'JupyterLab'} in my_lectures/. Ctrl-C twice ends it.", flush=True)
+    os.chdir(WORK)
+    os.execve(words[0], words, ENVIRONMENT if options.what == "lecture" else os.environ)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""A part as a talk: its solved notebook, with the slides marked, cut to the time that there is.
+
+What only a talk has (a slider to play with, questions for the room, the speaker's notes) stands in
+`solutions/PART/talk.py`, in the same format. There a cell says behind which slide of the part it comes:
+``after=`` with the title of a code cell, or the first line of a text, on that slide. Without, it follows the cell above it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import jupytext
+import nbformat
+from nbformat import NotebookNode
+
+from grading import build
+from grading.paths import SOLUTIONS
+
+
+def solved(part: str) -> NotebookNode:
+    """The notebook of a part with its solutions, and without hidden tests."""
+    notebook = build.build(part)
+    notebook.cells = [cell for cell in notebook.cells if build.kind_of(cell) != "test"]
+    for cell in notebook.cells:
+        kind = build.kind_of(cell)
+        cell.metadata.pop("nbgrader", None)
+        if kind in ("given", "exercise"):
+            cell.metadata["course"] = cell.metadata.get("course", {}) | {"kind": kind}
+        cell.source = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", cell.source, flags=re.MULTILINE).rstrip("\n")
+    return notebook
+
+
+def talk(part: str, minutes: int | None = None) -> NotebookNode:
+    """The slides of a part.
+
+    Parameters
+    ----------
+    part : str
+        Name of a folder of `solutions/`.
+    minutes : int, optional
+        How long the talk may take: slides that a shorter one leaves out are marked "skip". All by default.
+
+    Raises
+    ------
+    SourceError
+        A cell of `talk.py` comes after none of the part's.
+    """
+    notebook = solved(part)
+    source = SOLUTIONS / part / "talk.py"
+    if source.exists():
+        insert(notebook, jupytext.reads(source.read_text(), fmt="py:percent").cells, part)
+    left_out = False
+    for cell in notebook.cells:
+        kind = cell.metadata.get("slideshow", {}).get("slide_type")
+        if kind == "slide":
+            left_out = minutes is not None and cell.metadata.get("course", {}).get("minutes", 0) > minutes
+        if left_out:
+            cell.metadata["slideshow"] = {"slide_type": "skip"}
+    return notebook
+
+
+def insert(notebook: NotebookNode, cells: list[NotebookNode], part: str) -> None:
+    """Put a talk's own cells where they say that they belong."""
+    place = None
+    for number, cell in enumerate(cells, 1):
+        after = cell.metadata.get("after")
+        if after:
+            name = re.sub(r"[^a-z0-9]+", "-", after.lower()).strip("-")
+            places = [i for i, c in enumerate(notebook.cells) if c.id == name or c.source.split("\n")[0].lstrip("# ") == after.lstrip("# ")]
+            if len(places) != 1:
+                raise build.SourceError(f"{part}, talk.py: after={after!r} names {len(places)} cells of the part; it should name one.")
+            place = places[0]
+            while place + 1 < len(notebook.cells) and not begins(notebook.cells[place + 1]):
+                place += 1  # to the end of its slide, and of what the talk has put behind it already
+        elif place is None:
+            raise build.SourceError(f"{part}, talk.py: the first cell must say after=, behind which cell it comes.")
+        place += 1
+        folded = {"jupyter": {"source_hidden": True}} if "given" in cell.metadata.get("tags", []) else {}
+        cell.id, cell.metadata = f"talk-{number}", nbformat.from_dict(build.slide(cell) | folded)
+        notebook.cells.insert(place, cell)
+
+
+def begins(cell: NotebookNode) -> bool:
+    """Whether a slide of the part, not of the talk alone, begins here."""
+    return cell.metadata.get("slideshow", {}).get("slide_type") == "slide" and not cell.id.startswith("talk-")
+
+
+def slides(notebook: NotebookNode) -> list[list[NotebookNode]]:
+    """The cells of each slide, without those that are on none, and without the notes."""
+    found: list[list[NotebookNode]] = []
+    for cell in notebook.cells:
+        kind = cell.metadata.get("slideshow", {}).get("slide_type")
+        if kind in ("skip", "notes"):
+            continue
+        if kind == "slide" or not found:
+            found.append([])
+        found[-1].append(cell)
+    return found

@@ -1,0 +1,130 @@
+"""The slides of each part, and what `make solved` and `make lecture` write for a lecturer."""
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from course_lib.students import NOTEBOOKS
+from grading import archive, build
+from grading.paths import parts
+from lectures import show, talk
+
+HEAD = "# ---\n# jupyter:\n#   course:\n#     ranks: 2\n# ---\n\n"
+
+
+@pytest.mark.parametrize("part", parts())
+def test_each_part_is_a_talk_with_three_questions_and_two_cuts(part):
+    whole, fifty, fifteen = (talk.slides(talk.talk(part, minutes)) for minutes in (None, 50, 15))
+    assert 6 <= len(fifteen) <= 12 and len(fifteen) < len(fifty) <= len(whole) <= 25
+    questions = [slide for slide in whole if slide[0].source.startswith("## A question for the room")]
+    assert len(questions) == 3
+    for _, *answer in questions:
+        assert answer and answer[0].metadata.slideshow.slide_type == "fragment"
+    assert sum(slide in fifteen for slide in questions) >= 1
+    notes = [cell for cell in talk.talk(part).cells if cell.metadata.get("slideshow", {}).get("slide_type") == "notes"]
+    assert notes and all(cell.cell_type == "markdown" for cell in notes)
+
+
+@pytest.mark.parametrize("part", parts())
+def test_what_a_slide_shows_of_code_fits_it(part):
+    for slide in talk.slides(talk.talk(part)):
+        for cell in slide:
+            if cell.cell_type == "code" and not cell.metadata.get("jupyter", {}).get("source_hidden"):
+                assert max(map(len, cell.source.split("\n"))) <= build.SHOWN, cell.source
+
+
+@pytest.mark.parametrize("part", parts())
+def test_a_solved_notebook_has_the_answers_and_no_hidden_test(part):
+    notebook = talk.solved(part)
+    nbformat.validate(notebook)
+    text = "\n".join(cell.source for cell in notebook.cells)
+    assert "### BEGIN" not in text and "### END" not in text and "raise NotImplementedError" not in text
+    assert not any("nbgrader" in cell.metadata for cell in notebook.cells)
+    exercises = [cell for cell in build.build(part).cells if build.kind_of(cell) == "exercise"]
+    assert sum(cell.metadata.get("course", {}).get("kind") == "exercise" for cell in notebook.cells) == len(exercises)
+
+
+def source(*tags):
+    return HEAD + "".join(
+        f'# %% [markdown] tags=["{tag}"]\n# text {i}\n\n' if tag else f"# %% [markdown]\n# text {i}\n\n" for i, tag in enumerate(tags)
+    )
+
+
+def test_a_cut_leaves_out_whole_slides(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "SOLUTIONS", tmp_path)
+    monkeypatch.setattr(talk, "SOLUTIONS", tmp_path)
+    (tmp_path / "01_a").mkdir()
+    (tmp_path / "01_a" / "01_a.py").write_text(source("slide", "", "slide-50", "", "fragment", "slide-all", "skip", "slide", ""))
+
+    def texts(minutes):
+        return [[int(cell.source[-1]) for cell in slide] for slide in talk.slides(talk.talk("01_a", minutes))]
+
+    assert texts(None) == [[0, 1], [2, 3, 4], [5], [7, 8]]
+    assert texts(50) == [[0, 1], [2, 3, 4], [7, 8]] and texts(15) == [[0, 1], [7, 8]]
+    skipped = [cell.metadata.slideshow.slide_type for cell in talk.talk("01_a", 15).cells if "skip" in str(cell.metadata)]
+    assert skipped == ["skip"] * 5
+
+
+def test_a_talks_own_cells_come_behind_the_slide_that_they_name():
+    marks = {"slideshow": {"slide_type": "slide"}}
+    cells = [new_markdown_cell("# One", metadata=marks), new_code_cell("1", id="run-it"), new_markdown_cell("# Two", metadata=marks)]
+    own = [new_markdown_cell("first", metadata={"after": "# One", "tags": ["slide"]}), new_markdown_cell("second")]
+    notebook = new_notebook(cells=list(cells))
+    talk.insert(notebook, own, "x")
+    assert [cell.source for cell in notebook.cells] == ["# One", "1", "first", "second", "# Two"]
+    own = [new_markdown_cell(text, metadata={"after": "# One", "tags": ["slide"]}) for text in ("first", "second")]
+    notebook = new_notebook(cells=list(cells))
+    talk.insert(notebook, own, "x")
+    assert [cell.source for cell in notebook.cells] == ["# One", "1", "first", "second", "# Two"]
+    for wrong, said in (({"after": "Nowhere"}, "names 0 cells"), ({}, "must say after=")):
+        with pytest.raises(build.SourceError, match=said):
+            talk.insert(new_notebook(cells=list(cells)), [new_markdown_cell("x", metadata=wrong)], "x")
+
+
+def test_what_a_lecturer_has_changed_stays_until_it_is_asked_for_anew(tmp_path):
+    work = tmp_path / "my_lectures"
+    assert show.put_solved(["01_data_split"], work, False) == []
+    assert {p.name for p in work.iterdir()} == {"01_data_split.ipynb", *{file for _, file in NOTEBOOKS.values()}}
+    mine = work / "01_data_split.ipynb"
+    fresh = mine.read_text()
+    mine.write_text("mine")
+    (work / "func_impl.py").write_text("mine")
+    assert show.put_solved(["01_data_split"], work, False) == [mine]
+    assert mine.read_text() == (work / "func_impl.py").read_text() == "mine"
+    assert show.put_solved(["01_data_split"], work, True) == [] and mine.read_text() == fresh
+    assert (work / "func_impl.py").read_text() == "mine", "it has functions of other parts, too"
+    assert show.put_solved(parts(), work, True) == [] and (work / "func_impl.py").read_text() != "mine"
+
+
+def test_a_talk_is_opened_with_what_was_changed_and_without_outputs(tmp_path):
+    path, stays = show.put_talk("01_data_split", 15, tmp_path, False)
+    assert path.name == "01_data_split.talk-15.ipynb" and not stays
+    notebook = nbformat.read(path, 4)
+    cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+    cell.source, cell.outputs, cell.execution_count = "mine", [nbformat.v4.new_output("stream", text="old")], 3
+    nbformat.write(notebook, path)
+    assert show.put_talk("01_data_split", 15, tmp_path, False) == (path, True)
+    cell = next(cell for cell in nbformat.read(path, 4).cells if cell.cell_type == "code")
+    assert (cell.source, cell.outputs, cell.execution_count) == ("mine", [], None)
+    show.put_talk("01_data_split", 15, tmp_path, True)
+    assert "mine" not in path.read_text().split("talk-")[0]
+
+
+def test_students_get_none_of_it():
+    assert not [name for name in archive.files() if name.parts[0] in ("lectures", "solutions", "my_lectures", "benchmarks")]
+    assert not [
+        name for name in archive.files() if (name.parts[0] == "docs" and name.suffix == ".py") or name.parts[:2] == ("tests", "lectures")
+    ]
+
+
+def test_notes_stay_out_of_a_students_notebook(tmp_path):
+    with pytest.raises(build.SourceError, match="speaker's notes stand in"):
+        build.from_text(source("slide", "notes"), "01_a")
+
+
+@pytest.mark.parametrize(("minutes", "text", "said"), [(10, None, "MINUTES=10 is too short"), (15, "mine", "no notebook that can be read")])
+def test_a_talk_that_cannot_be_opened_gets_a_sentence(tmp_path, minutes, text, said):
+    if text:
+        (tmp_path / "01_data_split.talk-15.ipynb").write_text(text)
+    with pytest.raises(show.TalkError, match=said):
+        show.put_talk("01_data_split", minutes, tmp_path, False)

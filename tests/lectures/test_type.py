@@ -1,0 +1,62 @@
+"""The type of figures on slides: 18 pt and more where 1920 by 1080 pixels fill the screen."""
+
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from course_lib import plots
+from course_lib.plots import figures
+from course_lib.sim import H100, orders, run
+
+
+async def data_parallel(model):
+    """A training step on one sample a rank."""
+    weight, state = model.load_weights(0)
+    before = model.get_input_activation([model.rank])
+    after = model.forward(0, before, weight)
+    grad, _ = model.backward(0, before, model.loss(after), weight)
+    model.set_final_weight(0, model.update(0, await model.all_reduce(grad, 0), weight, state)[0])
+
+
+def timeline(ranks):
+    result = run(data_parallel, world_size=ranks, num_layers=1, global_batch_size=ranks, hardware=H100)
+    return result.draw("A title that is not short at all")
+
+
+def memory_of(values):
+    return plots.bars(values, "Most memory of a rank, for some sizes of a micro-batch", "memory")
+
+
+PICTURES = {
+    "exchange": lambda: plots.exchange([np.arange(3) + r for r in range(8)], [np.arange(3)] * 8, "Before and after, on eight ranks"),
+    "wide exchange": lambda: plots.exchange([np.arange(2)] * 8, [np.arange(16) + 100] * 8, "Sixteen numbers on each rank"),
+    "a row of groups": lambda: plots.groups([tuple(range(8))], [(r,) for r in range(8)], "mp_size 8"),
+    "a column of groups": lambda: plots.groups([(r,) for r in range(8)], [tuple(range(8))], "mp_size 1"),
+    "holdings": lambda: plots.holdings(np.arange(96).reshape(8, 12), np.split(np.arange(96).reshape(8, 12), 8), "Rows on eight ranks"),
+    "bars": lambda: memory_of({f"{n} micro-batches of {256 // n}": 2.0**30 * n for n in (1, 2, 4, 8)}),
+    "orders": lambda: orders.draw({"GPipe": ["F0 F1 B0 B1"] * 4, "1F1B": ["F0 B0 F1 B1"] * 4}),
+    "four ranks": lambda: timeline(4),
+    "sixteen ranks": lambda: timeline(16),
+    "sixty-four ranks": lambda: timeline(64),
+}
+
+
+def smallest(picture):
+    """The smallest type of a picture, in pixels, on a slide of 1920 by 1080 that gives it 0.58 of its height."""
+    data = picture.png(dpi=100)
+    width, height = (int.from_bytes(data[i : i + 4], "big") / 100 for i in (16, 20))
+    scale = min(1690 * picture.share / width, 0.58 * 1080 / height) / 72
+    return scale * min(text.get_fontsize() for text in picture.figure.findobj(Text) if text.get_text().strip() and text.get_visible())
+
+
+@pytest.mark.parametrize(("name", "share"), [*((name, 1.0) for name in PICTURES), ("bars", 0.5), ("a row of groups", 0.5)])
+def test_the_last_row_reads_a_figure(monkeypatch, name, share):
+    monkeypatch.setenv(figures.PLACE, "slides")
+    picture = PICTURES[name]()
+    picture.share = share
+    assert smallest(picture) >= 24
+
+
+def test_elsewhere_a_figure_stays_as_it_is(monkeypatch):
+    monkeypatch.delenv(figures.PLACE, raising=False)
+    assert {text.get_fontsize() for text in PICTURES["exchange"]().figure.findobj(Text) if text.get_text()} <= {9, 10, 11, 12}
