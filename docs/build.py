@@ -1,0 +1,254 @@
+"""`make site`: the course as static pages, with all figures as they came out of a real run.
+
+Each solved notebook runs once, on real ranks; what came out is kept in `docs/_build/cache/` and found again by the
+notebook's source, as long as course_lib is the same. The pages show the exercises with their gaps; with
+``--solutions`` (for the lecturer's own) as they are solved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from docs import links, offline
+from grading import reference
+from grading.paths import GRADING, NOTEBOOKS, ROOT, parts
+from lectures import talk
+
+DOCS = Path(__file__).resolve().parent
+OUT = DOCS / "_build"
+LEADERBOARD = GRADING / "leaderboard.html"  # if `make leaderboard` has written it
+MODULES = [  # what a lesson imports
+    *("course_lib.cluster", "course_lib.collectives", "course_lib.traffic", "course_lib.memory", "course_lib.mesh", "course_lib.plots"),
+    *("course_lib.check", "course_lib.autograd", "course_lib.layers", "course_lib.ddp", "course_lib.zero", "course_lib.saving"),
+    *("course_lib.students", "course_lib.datasets", "course_lib.images", "course_lib.sim", "course_lib.training", "course_lib.resnet"),
+    *("course_lib.collectives.communicator", "course_lib.collectives.ring", "course_lib.sim.checks", "course_lib.sim.score"),
+    *(f"course_lib.check.{name}" for name in ("adam", "optimizer", "perceptron", "wrapper", "zero")),
+]
+LONGEST = 600  # seconds for a cell
+
+
+class SiteError(RuntimeError):
+    """The site cannot be built; the message says why."""
+
+
+def executed(part: str, cache_folder: Path) -> NotebookNode:
+    """The solved notebook of a part with its outputs: from the cache, or from a run.
+
+    Raises
+    ------
+    SiteError
+        A cell raised that was not meant to.
+    """
+    from jupyter_cache import get_cache
+    from jupyter_cache.base import CacheBundleIn
+
+    notebook, cache = talk.solved(part), get_cache(str(cache_folder))
+    loads = functions() if any("students" in cell.source for cell in notebook.cells) else ""
+    try:
+        _, found = cache.merge_match_into_notebook(bare(notebook, loads))
+    except KeyError:
+        began = time.monotonic()
+        found = bare(run(talk.solved(part), part), loads)
+        found.metadata = notebook.metadata  # a run adds to it, and by it the cache knows a notebook
+        cache.cache_notebook_bundle(CacheBundleIn(found, f"{part}.ipynb"), check_validity=False, overwrite=True)
+        print(f"{part}: ran in {time.monotonic() - began:.0f} s", flush=True)
+    for cell, ran in zip(notebook.cells, found.cells, strict=True):
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = ran.outputs, ran.execution_count
+    return notebook
+
+
+def functions() -> str:
+    """Changes when the solved functions do that a part may load."""
+    with tempfile.TemporaryDirectory() as folder:
+        return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(reference.write(folder)))).hexdigest()[:16]
+
+
+def bare(notebook: NotebookNode, loads: str = "") -> NotebookNode:
+    """A notebook as the cache knows it: by its cells' sources, and by what it loads.
+
+    Cells' metadata are left out: where a slide begins changes nothing in what a run gives.
+    """
+    notebook = copy.deepcopy(notebook)
+    for cell in notebook.cells:
+        cell.metadata = nbformat.NotebookNode()
+    notebook.cells[0].metadata["loads"] = loads
+    return notebook
+
+
+def run(notebook: NotebookNode, part: str) -> NotebookNode:
+    """Run a notebook on real ranks, in a folder that has what earlier parts save."""
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+
+    with tempfile.TemporaryDirectory() as folder:
+        reference.write(folder)
+        client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources={"metadata": {"path": folder}})
+        try:
+            return client.execute()
+        except CellExecutionError as error:
+            raise SiteError(f"{part} does not run: {error.ename}: {error.evalue}") from None
+        except CellTimeoutError:
+            raise SiteError(f"{part} does not run: one of its cells takes more than {LONGEST} seconds.") from None
+        except DeadKernelError:
+            raise SiteError(f"{part} does not run: its kernel died. A usual cause: too little memory.") from None
+
+
+def key() -> str:
+    """Changes when what notebooks run on does."""
+    found = hashlib.sha256()
+    for path in [ROOT / "constraints.txt", *sorted((ROOT / "course_lib").rglob("*.py"))]:
+        found.update(path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def page(part: str, done: NotebookNode, solutions: bool) -> NotebookNode:
+    """A part as the site shows it.
+
+    Raises
+    ------
+    SiteError
+        The students' notebook is not that of the source.
+    """
+    notebook = nbformat.from_dict(done) if solutions else as_students_see_it(part, done)
+    kinds = {cell.id: cell.metadata.get("course", {}).get("kind") for cell in done.cells}
+    for cell in notebook.cells:
+        if kinds[cell.id] == "given":
+            title = cell.source.split("\n")[0].removeprefix("%%px").strip("# ") if "jupyter" in cell.metadata else "Show the code"
+            cell.metadata["tags"] = ["hide-input"]
+            cell.metadata["mystnb"] = {"code_prompt_show": title, "code_prompt_hide": title}
+        describe(cell)
+    return notebook
+
+
+def as_students_see_it(part: str, done: NotebookNode) -> NotebookNode:
+    """The students' own notebook, with what came out of a run; so no solution can get in by a mistake here."""
+    notebook = nbformat.read(NOTEBOOKS / part / f"{part}.ipynb", as_version=4)
+    notebook.cells = [cell for cell in notebook.cells if not cell.metadata.get("nbgrader", {}).get("grade")]  # no tests
+    ran = {cell.id: cell for cell in done.cells}
+    for cell in notebook.cells:
+        gap = cell.metadata.get("nbgrader", {}).get("solution")
+        if cell.id not in ran or not (gap or cell.source == ran[cell.id].source):
+            raise SiteError(f"notebooks/{part} is not made of what solutions/{part} is now (cell {cell.id!r}): make release first.")
+        if cell.cell_type == "code" and not gap:
+            cell.outputs, cell.execution_count = ran[cell.id].outputs, ran[cell.id].execution_count
+    return notebook
+
+
+def with_links(notebook: NotebookNode, part: str) -> NotebookNode:
+    """The same, with links to the notebook and to its slides below the title."""
+    title, _, rest = notebook.cells[0].source.partition("\n")
+    here = f'*{{download}}`The notebook <../downloads/{part}.ipynb>` to work in; <a href="../slides/{part}.html">the slides</a>.*'
+    notebook.cells[0].source = f"{title}\n\n{here}\n{rest}"
+    return notebook
+
+
+def describe(cell: NotebookNode) -> None:
+    """Every figure has a text: what stands beside it in the notebook for those who cannot see it."""
+    figures = [output for output in cell.get("outputs", []) if "image/png" in output.get("data", {})]
+    for output in figures:
+        words = re.sub(r"\s+", " ", output["data"].get("text/plain", "")).strip()
+        if not words or len(figures) > 1:  # a page has one text for all figures of a cell
+            raise SiteError(f"cell {cell.id!r} shows a figure without a text{', or several' * (len(figures) > 1)}.")
+        cell.metadata.setdefault("mystnb", {})["image"] = {"alt": words}  # for the page
+        output.setdefault("metadata", {}).setdefault("image/png", {})["alt"] = words  # for the slides
+
+
+def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNode]:
+    """Write what Sphinx reads; the executed notebooks, by part."""
+    (folder / "parts").mkdir(parents=True, exist_ok=True)
+    (folder / "downloads").mkdir(exist_ok=True)
+    leaders = '<a href="leaderboard.html">The leaderboard of part 20.</a>' if LEADERBOARD.exists() else ""
+    words = (DOCS / "index.md").read_text().replace("{{ parts }}", table()).replace("{{ leaderboard }}", leaders)
+    put(words, folder / "index.md")
+    put((DOCS / "api.md").read_text().replace("{{ modules }}", "\n".join(f"api/{name}" for name in MODULES)), folder / "api.md")
+    (folder / "api").mkdir(exist_ok=True)
+    for name in MODULES:
+        put(f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n", folder / "api" / f"{name}.md")
+    done = {}
+    for part in parts():
+        done[part] = executed(part, cache)
+        put(nbformat.writes(with_links(page(part, done[part], solutions), part)), folder / "parts" / f"{part}.ipynb")
+        put((NOTEBOOKS / part / f"{part}.ipynb").read_text(), folder / "downloads" / f"{part}.ipynb")
+    return done
+
+
+def table() -> str:
+    """README's table of the parts, with links to the site's own pages."""
+    found = re.search(r"^\| part \|.*?\n\n", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    rows = re.sub(r"\(notebooks/\w+/(\w+)\.ipynb\)", r"(parts/\1.ipynb)", found[0].strip()).split("\n")
+    return "\n".join([*rows[:2], *(row for row in rows[2:] if any(f"(parts/{part}.ipynb)" in row for part in parts()))])
+
+
+def put(text: str, path: Path) -> None:
+    """Write a file if it changes: what is as it was, Sphinx does not read again."""
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+
+
+def site(solutions: bool = False, out: Path = OUT) -> Path:
+    """Build the site.
+
+    Returns
+    -------
+    Path
+        Its first page.
+
+    Raises
+    ------
+    SiteError
+        A notebook does not run, Sphinx has a warning, or a link leads nowhere.
+    """
+    cache, name = out / "cache" / key(), "with-solutions" if solutions else "site"
+    for old in (out / "cache").glob("*"):
+        if old != cache:
+            shutil.rmtree(old)
+    cache.mkdir(parents=True, exist_ok=True)
+    for old in [p for folder in (name, f"{name}-source") for p in (out / folder).glob("[psd]*s/*")]:
+        if old.parent.name in ("parts", "slides", "downloads") and old.stem not in parts():
+            old.unlink()  # of a part that has another name now
+    done = sources(out / f"{name}-source", cache, solutions)
+    words = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-j", "2", "-b", "html", "-c", str(DOCS)]
+    html = out / name
+    ended = subprocess.run([*words, "-d", str(out / f"{name}-doctrees"), str(out / f"{name}-source"), str(html)], cwd=ROOT)
+    if ended.returncode:
+        raise SiteError("Sphinx has something to say, see above.")
+    offline.put_mathjax(html / "_static" / "mathjax")
+    if LEADERBOARD.exists():
+        shutil.copyfile(LEADERBOARD, html / "leaderboard.html")
+    else:
+        (html / "leaderboard.html").unlink(missing_ok=True)
+    (html / "slides").mkdir(exist_ok=True)
+    for part, notebook in done.items():
+        put(offline.slides(page(part, notebook, solutions), part), html / "slides" / f"{part}.html")
+    broken = links.broken(html)
+    if broken:
+        raise SiteError("These links lead nowhere:\n" + "\n".join(broken))
+    return html / "index.html"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--solutions", action="store_true", help="show the exercises solved")
+    began = time.monotonic()
+    try:
+        first = site(parser.parse_args().solutions)
+    except SiteError as error:
+        sys.exit(f"{error}")
+    print(f"{first.relative_to(ROOT)}, in {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

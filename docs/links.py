@@ -1,0 +1,54 @@
+"""Whether all links of a folder of HTML pages lead somewhere: to a file that is there, and to a place that is in it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+WHERE = {"a": "href", "link": "href", "img": "src", "script": "src", "iframe": "src", "source": "src"}
+
+
+class Page(HTMLParser):
+    """The links of a page, its places, and its pictures without a text."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.links: list[str] = []
+        self.places: set[str] = set()
+        self.silent: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        found = dict(attributes)
+        self.places |= {found[name] for name in ("id", "name") if found.get(name)}
+        if link := found.get(WHERE.get(tag, "")):
+            self.links.append(link)
+        if tag == "img" and not (found.get("alt") or "").strip():
+            self.silent.append((found.get("src") or "")[:80])
+
+
+def broken(folder: Path) -> list[str]:
+    """Links that lead nowhere or out of the folder, and pictures without a text, a line each.
+
+    What lies on other servers is not asked for.
+    """
+    folder = folder.resolve()
+    paths = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]  # a theme's templates lie there
+    pages = {path: Page(path.read_text(encoding="utf-8", errors="replace")) for path in paths}
+    found = []
+    for path, page in pages.items():
+        name = path.relative_to(folder)
+        found += [f"{name}: a picture without a text: {source}" for source in page.silent]
+        for link in page.links:
+            address, place = urldefrag(link)
+            parts = urlsplit(address)
+            if parts.scheme in ("http", "https", "mailto", "data") or parts.netloc:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            known = pages.get(target)
+            outside = not target.is_relative_to(folder) or parts.scheme or parts.path.startswith("/")
+            if outside or not target.exists() or (place and known and unquote(place) not in known.places):
+                found.append(f"{name}: {link}")
+    return found
