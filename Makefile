@@ -8,7 +8,7 @@ GRADING := $(BIN)/.for-grading
 DEV := $(BIN)/.for-developers
 JOBS ?= 4
 
-.PHONY: help install lab update test doctor release autograde collect feedback leaderboard variants cheats student-archive bench lint constraints
+.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect feedback leaderboard variants cheats student-archive bench lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -49,6 +49,18 @@ test: $(DEV)         ## Run all tests, JOBS=4 at a time
 
 doctor: $(STUDENT)   ## Say what works on this machine, and what to do about what does not
 	@$(RUN) course_lib.tools.doctor
+
+solved: $(GRADING) ## Write solved notebooks into my_lectures/ and open them there (PART=... for one, NEW=1 to replace what is there)
+	@$(RUN) lectures.show solved --part=$(PART) $(if $(filter 1,$(NEW)),--new)
+
+lecture: $(GRADING) ## Open a part as slides with live ranks (PART=..., MINUTES=15 or 50, NEW=1 to replace what is there)
+	@$(RUN) lectures.show lecture --part=$(PART) $(if $(MINUTES),--minutes=$(MINUTES)) $(if $(filter 1,$(NEW)),--new)
+
+site: $(DEV)         ## Write the web site to docs/_build/site/ (SOLUTIONS=1: one with solutions, for you alone)
+	@$(RUN) docs.build $(if $(filter 1,$(SOLUTIONS)),--solutions)
+
+pictures: $(GRADING) ## Draw README's pictures anew, from real runs
+	@$(RUN) docs.pictures
 
 release: $(GRADING) ## Build notebooks/ from solutions/ (PART=01_data_split for one)
 	@$(RUN) grading.release $(PART)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import autograd, autograding, collectives, ddp, grids, idle, shell, simulator, starting, training, zero
+from benchmarks import autograd, autograding, collectives, ddp, grids, idle, lecturing, shell, simulator, starting, training, zero
 
 BENCHES = {
     "start": starting.figures,
@@ -22,6 +22,8 @@ BENCHES = {
     "autograd": autograd.figures,
     "ddp": ddp.figures,
     "autograde": autograding.figures,
+    "lecture": lecturing.figures,
+    "site": lecturing.site,
 }
 
 # A figure: name, values of several turns, and the most that their median may be.
