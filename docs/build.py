@@ -33,7 +33,11 @@ MODULES = [  # what a lesson imports
     *("course_lib.cluster", "course_lib.collectives", "course_lib.traffic", "course_lib.memory", "course_lib.mesh", "course_lib.plots"),
     *("course_lib.check", "course_lib.autograd", "course_lib.layers", "course_lib.ddp", "course_lib.zero", "course_lib.saving"),
     *("course_lib.students", "course_lib.datasets", "course_lib.images", "course_lib.sim", "course_lib.training", "course_lib.resnet"),
-    *("course_lib.collectives.communicator", "course_lib.collectives.ring", "course_lib.sim.checks", "course_lib.sim.score"),
+    *(
+        f"course_lib.{name}"
+        for name in ("autograd.operations", "collectives.communicator", "collectives.ring", "ddp.pytorch", "plots.timings")
+    ),
+    *(f"course_lib.sim.{name}" for name in ("checks", "orders", "score", "stats")),
     *(f"course_lib.check.{name}" for name in ("adam", "optimizer", "perceptron", "wrapper", "zero")),
 ]
 LONGEST = 600  # seconds for a cell

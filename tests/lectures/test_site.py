@@ -1,5 +1,6 @@
 """The web site: built of two parts with all that a run gave, and looked at in a real browser, also on a phone."""
 
+import fcntl
 import functools
 import html
 import http.server
@@ -23,15 +24,21 @@ CHROMIUM = shutil.which("chromium")
 PARTS = ["06_megatron_backward", "16_training_step"]
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory):
-    """The site, of two parts."""
-    leaders = tmp_path_factory.mktemp("grading") / "leaderboard.html"
-    leaders.write_text("<p>who leads</p>")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "parts", lambda: PARTS)
-        patch.setattr(site, "LEADERBOARD", leaders)
-        yield site.site(out=tmp_path_factory.mktemp("site")).parent
+@pytest.fixture(scope="session")
+def built(tmp_path_factory, worker_id):
+    """The site, of two parts; all workers have the same one."""
+    base = tmp_path_factory.getbasetemp()
+    base = base if worker_id == "master" else base.parent
+    with pytest.MonkeyPatch.context() as patch, (base / "site.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the first one builds it
+        if not (base / "built").exists():
+            leaders = base / "leaderboard.html"
+            leaders.write_text("<p>who leads</p>")
+            patch.setattr(site, "parts", lambda: PARTS)
+            patch.setattr(site, "LEADERBOARD", leaders)
+            site.site(out=base / "site")
+            (base / "built").touch()
+    return base / "site" / "site"
 
 
 def test_exercises_have_their_gaps_and_figures_their_texts(built):
@@ -84,12 +91,13 @@ def test_the_slides_stand_alone(built):
         assert page.count("<section") >= len(talk.slides(talk.solved(part)))
 
 
-def test_a_second_build_runs_no_notebook_and_where_a_slide_begins_changes_nothing(built, monkeypatch):
+def test_a_second_build_runs_no_notebook_and_where_a_slide_begins_changes_nothing(built, tmp_path, monkeypatch):
+    shutil.copytree(built.parent, tmp_path / "site")
     monkeypatch.setattr(site, "parts", lambda: PARTS)
     monkeypatch.setattr(site, "run", lambda *_: pytest.fail("a notebook is run again"))
     solved = talk.solved
     monkeypatch.setattr(talk, "solved", lambda part: marked(solved(part)))
-    assert site.site(out=built.parent).exists()
+    assert site.site(out=tmp_path / "site").exists()
 
 
 def marked(notebook):
