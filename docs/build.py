@@ -99,7 +99,9 @@ def run(notebook: NotebookNode, part: str) -> NotebookNode:
 
     with tempfile.TemporaryDirectory() as folder:
         reference.write(folder)
-        client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources={"metadata": {"path": folder}})
+        quiet = ["--IPKernelApp.log_level=40"]  # it warns that it is not encrypted, on loopback
+        where = {"metadata": {"path": folder}}
+        client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=where, extra_arguments=quiet)
         try:
             return client.execute()
         except CellExecutionError as error:

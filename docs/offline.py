@@ -75,6 +75,7 @@ def slides(notebook: NotebookNode, part: str) -> str:
     )
     page = re.sub(r"<script>\s*require\(.*?</script>", "", page, flags=re.S)
     page = re.sub(r"<script type=\"module\">.*?</script>", "", page, flags=re.S)
+    page = re.sub(r'href="(\w+)\.ipynb(#[^"]*)?"', r'href="\1.html"', page)  # to another part: to its slides
     head = "".join(f"<style>{_fonts_away(css.read_text())}</style>" for css in styles) + f"<style>{STYLE}</style>"
     head += f"<script>MathJax = {{tex: {{inlineMath: [['$', '$']]}}}}</script><script>{_closed(mathjax().read_text())}</script>"
     foot = "".join(f"<script>{_closed(path.read_text())}</script>" for path in scripts) + f"<script>{START}</script>"

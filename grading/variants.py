@@ -32,7 +32,12 @@ class Part:
         self.cells = {kind: [c for c in self.notebook.cells if build.kind_of(c) == kind] for kind in (*build.KINDS, "example")}
         self._folder = tempfile.TemporaryDirectory(prefix="course-variants-")
         self._client = NotebookClient(
-            self.notebook, timeout=600, allow_errors=True, resources={"metadata": {"path": self._folder.name}}, kernel_name="python3"
+            self.notebook,
+            timeout=600,
+            allow_errors=True,
+            resources={"metadata": {"path": self._folder.name}},
+            kernel_name="python3",
+            extra_arguments=["--IPKernelApp.log_level=40"],  # it warns that it is not encrypted, on loopback
         )
 
     def __enter__(self) -> Part:

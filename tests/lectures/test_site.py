@@ -136,6 +136,12 @@ def test_links_that_lead_nowhere_and_silent_pictures_are_found(tmp_path):
     ]
 
 
+def test_slides_lead_to_other_parts_slides():
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("[16](16_a.ipynb) and [it](17_b.ipynb#see-it)")])
+    page = offline.slides(notebook, "18_c")
+    assert 'href="16_a.html"' in page and 'href="17_b.html"' in page and ".ipynb" not in page
+
+
 def test_a_script_cannot_end_its_own_element():
     assert "</script" not in offline._closed("a </script> b")
 
