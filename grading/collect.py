@@ -35,6 +35,8 @@ class Collected:
         A file, and why it is nobody's.
     replaced : list of (str, str, str)
         A student, the file that counts, and an older one.
+    late : list of str
+        Whose hand-in came after the part was due, or is called late by the platform.
     missing : list of str
         Who is in the roster and has nothing in submitted/.
     """
@@ -42,6 +44,7 @@ class Collected:
     matched: dict[str, HandIn] = field(default_factory=dict)
     refused: list[tuple[str, str]] = field(default_factory=list)
     replaced: list[tuple[str, str, str]] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
 
@@ -53,7 +56,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
     roster.RosterError
         The roster cannot be used.
     """
-    people, done = roster.read(home / "roster.csv"), Collected()
+    people, done, last = roster.read(home / "roster.csv"), Collected(), due(part, home)
     with tempfile.TemporaryDirectory(prefix="course-collect-") as work:
         found = unpack(folder, Path(work))
         done.refused += found.refused
@@ -68,6 +71,8 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
             if newest:
                 put(newest, student, part, home)
                 done.matched[student] = newest
+                if newest.late or (last and (came(newest) or last) > last):
+                    done.late.append(student)
     if people:
         done.missing = [student for student in people.rows if not (home / "submitted" / student / part / f"{part}.ipynb").exists()]
     return done
@@ -159,28 +164,50 @@ def _place(hand_in: HandIn) -> tuple[str, ...]:
     return (without_number(Path(hand_in.file.container).stem)[0], *hand_in.file.inside[:-1])
 
 
+def came(hand_in: HandIn) -> datetime | None:
+    """When a hand-in came, in UTC, as well as that is known.
+
+    In a zip of Canvas a file has the time of the download; so what it does not call late has no time, and loses no points.
+    """
+    told = not hand_in.platform or hand_in.platform.platform != "canvas" or hand_in.platform.late
+    return hand_in.time.astimezone(UTC) if hand_in.time and told else None
+
+
+def due(part: str, home: Path) -> datetime | None:
+    """When the part is due, if nbgrader's gradebook says so."""
+    if not (home / "gradebook.db").exists():
+        return None
+    from nbgrader.api import Gradebook, MissingEntry
+    from traitlets.config import Config
+
+    from grading.config import configure
+
+    with Gradebook(configure(Config(), home).CourseDirectory.db_url) as gradebook:
+        try:
+            date = gradebook.find_assignment(part).duedate
+        except MissingEntry:
+            return None
+    return date.replace(tzinfo=UTC) if date else None
+
+
 def put(hand_in: HandIn, student: str, part: str, home: Path) -> None:
     """Copy a hand-in to where nbgrader looks for it, whole or not at all."""
     target = home / "submitted" / student / part
     target.mkdir(parents=True, exist_ok=True)
-    partial = target / f".{part}.part"
+    partial, stamp, time = target / f".{part}.part", target / "timestamp.txt", came(hand_in)
     shutil.copyfile(hand_in.file.path, partial)
     os.replace(partial, target / f"{part}.ipynb")
-    stamp = target / "timestamp.txt"
-    # In a zip of Canvas a file has the time of the download; so what it does not call late has no time, and loses no points.
-    if hand_in.time is None or (hand_in.platform and hand_in.platform.platform == "canvas" and not hand_in.late):
-        stamp.unlink(missing_ok=True)
-    else:
-        stamp.write_text(f"{hand_in.time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC\n")
+    stamp.unlink(missing_ok=True)
+    if time:
+        stamp.write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC\n")
 
 
 def table(done: Collected) -> str:
     """What became of each file, for a person."""
-    late = [student for student, hand_in in done.matched.items() if hand_in.late]
     groups = {
         "matched": [f"{student}: {hand_in.file}" for student, hand_in in done.matched.items()],
         "replaced by a newer one": [f"{student}: {old}, by {new}" for student, new, old in done.replaced],
-        "late, as the platform says": late,
+        "late": done.late,
         "not matched": [f"{file}: {why}" for file, why in done.refused],
         "missing": done.missing,
     }
@@ -195,7 +222,7 @@ def main() -> None:
         stream.reconfigure(errors="replace")  # whatever a file is called
     usage = "make collect PART=01_data_split FROM=~/Downloads/part01"
     part = one(sys.argv[1:], usage)
-    folder = Path(sys.argv[2]).expanduser() if len(sys.argv) > 2 else None
+    folder = Path(sys.argv[2]).expanduser() if len(sys.argv) > 2 and sys.argv[2] else None
     if folder is None or not folder.exists():
         sys.exit(
             f"Which folder? {usage}. It holds what a platform lets you download, or files such as ada_{part}.ipynb or ada/{part}.ipynb."

@@ -131,10 +131,12 @@ def _entry(
     elif not name.lower().endswith((".ipynb", ".zip")):
         found.files.append(File(container, (*inside, *parts), Path(os.devnull), _time(info)))  # its name says enough
     else:
+        if info.file_size > LARGEST:
+            found.refused.append((shown, f"more than {LARGEST >> 20} MB"))
+            return
         room[0], room[1] = room[0] - 1, room[1] - info.file_size
-        if min(room) < 0 or info.file_size > LARGEST:
-            most = f"{MOST:,} files of at most {LARGEST >> 20} MB each, and {MOST_BYTES >> 30} GB in all zips together"
-            raise _Full(f"not unpacked; expected at most {most}")
+        if min(room) < 0:
+            raise _Full(f"not unpacked; expected at most {MOST:,} files, and {MOST_BYTES >> 30} GB in all zips together")
         target = work / f"{room[0]}"
         with archive.open(info) as source, target.open("wb") as copy:
             _copy(source, copy, info)

@@ -4,7 +4,7 @@ import json
 import os
 import re
 import zipfile
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
@@ -131,7 +131,7 @@ def test_canvas(downloads):
     why = dict(done.refused)
     assert len(why) == 2 and "04_megatron_forward" in why["submissions.zip/other_127_461_04_megatron_forward.ipynb"]
     assert why["submissions.zip/text_128_462_essay.pdf"] == "no notebook and no zip"
-    assert [student for student, _, _ in done.replaced] == ["lovelaceada"] and "late, as the platform says: 1\n    ohara" in table(done)
+    assert [student for student, _, _ in done.replaced] == ["lovelaceada"] and "late: 1\n    ohara" in table(done)
     stamps = {path.parent.parent.name for path in downloads.home.glob("submitted/*/*/timestamp.txt")}
     assert stamps == {"ohara"}, "in a zip of Canvas a file's time is that of the download"
     assert table(done).startswith("matched: 4\n")
@@ -161,7 +161,7 @@ def test_moodle(downloads):
     stamp = (downloads.home / "submitted" / "Ada Lovelace" / PART / "timestamp.txt").read_text()
     from nbgrader.utils import parse_utc
 
-    assert abs(parse_utc(stamp).timestamp() - datetime.utcfromtimestamp(1.7e9 + 60).timestamp()) < 2
+    assert abs(parse_utc(stamp).timestamp() - datetime.fromtimestamp(1.7e9 + 60, UTC).replace(tzinfo=None).timestamp()) < 2
 
 
 def test_brightspace_and_a_folder_around_all(downloads):
@@ -175,6 +175,17 @@ def test_brightspace_and_a_folder_around_all(downloads):
     done, found = downloads.collect()
     assert found == {"Ada Lovelace": " 1201 AM", "Ben": "6 100 PM"}
     assert [file for file, _ in done.refused] == ["part 03/index.html"]
+
+
+def test_what_comes_after_the_due_date_is_late(downloads):
+    from nbgrader.api import Gradebook
+
+    with Gradebook(f"sqlite:///{downloads.home / 'gradebook.db'}") as gradebook:
+        gradebook.add_assignment(PART, duedate=datetime.fromtimestamp(1.7e9 + 90, UTC).replace(tzinfo=None))
+    downloads.zip("all.zip", {"Ada_1_assignsubmission_file_/P.ipynb": "a", "Ben_2_assignsubmission_file_/P.ipynb": "b"})
+    downloads.zip("canvas.zip", {"cleo_1_2_P.ipynb": "c", "dan_LATE_3_4_P.ipynb": "d"})
+    done, found = downloads.collect()
+    assert done.late == ["Ben", "dan"] and set(found) == {"Ada", "Ben", "cleo", "dan"}
 
 
 def test_a_student_is_one_person_in_all_parts(downloads):
@@ -371,11 +382,16 @@ def test_a_zip_in_a_zip_has_an_end_and_zips_that_grow_are_left_out_together(down
     downloads.zip("ada.zip", {"ada_1_2_hw.zip": inner})
     done, found = downloads.collect()
     assert found == {} and "too deep" in done.refused[0][1]
+    monkeypatch.setattr("grading.unpack.LARGEST", 50_000)
+    downloads.zip("ada.zip", {"ada_1_2_P.ipynb": notebook(" " * 60_000), "ben_2_3_P.ipynb": "b"})
+    done, found = downloads.collect()
+    assert found == {"ben": "b"} and "more than" in done.refused[0][1], "one file too large costs itself only"
+    monkeypatch.undo()
     monkeypatch.setattr("grading.unpack.MOST_BYTES", 2 << 20)
     for letter in "bcd":
         downloads.zip(f"{letter}.zip", {f"{letter}{i}_P.ipynb": notebook(" " * 60_000) for i in range(16)})
     done, found = downloads.collect()
-    assert len(found) == 32 and "in all zips together" in dict(done.refused)["d.zip"]
+    assert len(found) == 34 and "in all zips together" in dict(done.refused)["d.zip"]
 
 
 @pytest.mark.parametrize("name", ["=1+1", '=HYPERLINK("http:evil","x")', "@SUM(1)_x", "+1", "-rf", " ", "\t=1+1", " =1"])
