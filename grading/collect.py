@@ -13,7 +13,7 @@ import sys
 import tempfile
 import unicodedata
 from dataclasses import dataclass, field
-from datetime import UTC
+from datetime import UTC, datetime
 from pathlib import Path
 
 from grading import roster

@@ -10,6 +10,7 @@ import pytest
 
 from grading import platforms, roster
 from grading.collect import collect, table
+from grading.config import configure
 
 PART = "03_naive_forward"
 
@@ -179,8 +180,9 @@ def test_brightspace_and_a_folder_around_all(downloads):
 
 def test_what_comes_after_the_due_date_is_late(downloads):
     from nbgrader.api import Gradebook
+    from traitlets.config import Config
 
-    with Gradebook(f"sqlite:///{downloads.home / 'gradebook.db'}") as gradebook:
+    with Gradebook(configure(Config(), downloads.home).CourseDirectory.db_url) as gradebook:
         gradebook.add_assignment(PART, duedate=datetime.fromtimestamp(1.7e9 + 90, UTC).replace(tzinfo=None))
     downloads.zip("all.zip", {"Ada_1_assignsubmission_file_/P.ipynb": "a", "Ben_2_assignsubmission_file_/P.ipynb": "b"})
     downloads.zip("canvas.zip", {"cleo_1_2_P.ipynb": "c", "dan_LATE_3_4_P.ipynb": "d"})
