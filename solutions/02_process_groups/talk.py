@@ -26,7 +26,10 @@
 # %% [markdown] tags=["fragment"]
 # Along a row: activations and their gradients, in every layer. Along a column: the gradients of weights, once a step.
 
-# %% A slider tags=["given", "slide"]
+# %% [markdown] tags=["slide"]
+# ## More along the rows, or along the columns?
+
+# %% A slider tags=["given"]
 # Change mp_size
 from ipywidgets import SelectionSlider, interact
 
