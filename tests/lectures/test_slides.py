@@ -176,7 +176,7 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         page.keyboard.press("Control+End")
         page.keyboard.type("\nwhile True: pass")
         page.keyboard.press("Shift+Enter")
-        page.wait_for_selector("body.lecture-busy")
+        page.wait_for_selector("body.lecture-busy", state="attached")
         page.keyboard.press("Escape")
         page.keyboard.press("i")
         page.wait_for_selector("text=the cell was stopped", timeout=90_000)
