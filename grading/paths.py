@@ -17,18 +17,20 @@ def parts() -> list[str]:
 
 
 def chosen(arguments: list[str]) -> list[str]:
-    """The parts that a command line names; all of them if it names none.
+    """The parts that a command line names, by their names or numbers; all of them if it names none.
 
     Raises
     ------
     SystemExit
         There is no such part.
     """
-    known = parts()
+    known, found = parts(), []
     for name in arguments:
-        if name not in known:
+        meant = [part for part in known if part == name] or [part for part in known if part.startswith(f"{name}_")]
+        if len(meant) != 1:
             sys.exit(f"There is no part {name!r}. The parts: {', '.join(known)}.")
-    return arguments or known
+        found += meant
+    return found or known
 
 
 def one(arguments: list[str], usage: str) -> str:

@@ -17,7 +17,7 @@ from course_lib.plots.figures import PLACE
 from course_lib.tools import first_cell
 from course_lib.tools.lab import command
 from grading import build, reference
-from grading.paths import ROOT, parts
+from grading.paths import ROOT, chosen, parts
 from lectures import talk
 
 FRONT = Path(__file__).resolve().parent / "front"
@@ -107,17 +107,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("solved", "lecture"))
     parser.add_argument("--part", default="", help="such as 06_megatron_backward")
-    parser.add_argument("--minutes", type=int, help="how long the talk may take; 15 and 50 are prepared")
+    parser.add_argument("--minutes", help="how long the talk may take; 15 and 50 are prepared")
     parser.add_argument("--new", action="store_true", help="write anew what is in my_lectures/ already")
     options, others = parser.parse_known_args()
-    if options.part and options.part not in parts():
-        parser.exit(2, f"There is no part {options.part!r}. The parts: {', '.join(parts())}.\n")
+    if options.part:
+        (options.part,) = chosen([options.part])
+    if options.minutes and not options.minutes.isdigit():
+        parser.exit(2, f"MINUTES={options.minutes} is no number of minutes: talks of {SHORTEST} and of 50 are prepared.\n")
     first_cell.put()
     if options.what == "lecture":
         if not options.part:
             parser.exit(2, f"Which part? make lecture PART=06_megatron_backward. The parts: {', '.join(parts())}.\n")
         try:
-            path, stays = put_talk(options.part, options.minutes, WORK, options.new)
+            path, stays = put_talk(options.part, int(options.minutes) if options.minutes else None, WORK, options.new)
         except TalkError as error:
             parser.exit(2, f"{error}\n")
         left = [path] if stays else []

@@ -16,6 +16,9 @@ from nbformat import NotebookNode
 from grading import build
 from grading.paths import SOLUTIONS
 
+# What is not for the room: the points and the time of the exercises, and where the functions go.
+FOR_STUDENTS = re.compile(r"\*[^*\n]*About \d+ minutes\.\* ?|^The last cells? (?:saves?|stops?) [^\n]*(?:\n[^\n]+)*", re.MULTILINE)
+
 
 def solved(part: str) -> NotebookNode:
     """The notebook of a part with its solutions, and without hidden tests."""
@@ -46,6 +49,9 @@ def talk(part: str, minutes: int | None = None) -> NotebookNode:
         A cell of `talk.py` comes after none of the part's.
     """
     notebook = solved(part)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = FOR_STUDENTS.sub("", cell.source).rstrip()
     source = SOLUTIONS / part / "talk.py"
     if source.exists():
         insert(notebook, jupytext.reads(source.read_text(), fmt="py:percent").cells, part)

@@ -12,7 +12,7 @@ import numpy as np
 
 from course_lib import wording
 from course_lib.plots.charts import bars, lines, losses, memory, traffic
-from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure
+from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
 from course_lib.plots.moving import Moving, ring
 
 __all__ = ["Moving", "Picture", "bars", "color", "exchange", "groups", "holdings", "images", "lines", "losses", "memory", "ring", "traffic"]
@@ -104,7 +104,7 @@ def groups(mp_groups: Sequence[tuple], dp_groups: Sequence[tuple], title: str = 
     for x in range(columns):
         style = dict(boxstyle="round,pad=0.3", fill=False, linewidth=1.4, linestyle="--", edgecolor="#777777")
         axes.add_patch(FancyBboxPatch((wide * x, 0), 1, high * (rows - 1) + 1, **style))
-        name = f"dp group {x}" if columns <= 4 else f"dp {x}"
+        name = f"dp group {x}" if columns <= (1 if on_slides() else 4) else f"dp {x}"
         axes.text(wide * x + 0.5, high * rows + 0.3, name, ha="center", va="center", fontsize=9, color="#555555")
     said = f"mp groups {', '.join(map(str, mp_groups))}; dp groups {', '.join(map(str, dp_groups))}"
     return Picture(figure, f"{title}: {said}")

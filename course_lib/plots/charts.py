@@ -8,7 +8,7 @@ import numpy as np
 
 from course_lib import traffic as counting
 from course_lib import wording
-from course_lib.plots.figures import INK, Picture, new_figure
+from course_lib.plots.figures import INK, Picture, new_figure, on_slides
 
 WRITTEN = {"bytes": wording.size, "memory": wording.memory}
 
@@ -20,7 +20,7 @@ def _size_axis(axes, label: str, kind: str = "bytes") -> None:
     top = axes.get_xlim()[1]
     step = 1000 if kind == "bytes" else 1024
     unit = next(step**i for i in (3, 2, 1, 0) if top >= step**i)
-    axes.set_xticks([t * unit for t in MaxNLocator(5).tick_values(0, top / unit) if t * unit <= top])
+    axes.set_xticks([t * unit for t in MaxNLocator(3 if on_slides() else 5).tick_values(0, top / unit) if t * unit <= top])
     name = WRITTEN[kind](unit).split()[1]
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g} {name}")
     axes.set_xlabel(label)

@@ -26,7 +26,10 @@
 # %% [markdown] tags=["fragment"]
 # Along a row: activations and their gradients, in every layer. Along a column: the gradients of weights, once a step.
 
-# %% A slider tags=["given", "slide"]
+# %% [markdown] tags=["slide"]
+# ## More along the rows, or along the columns?
+
+# %% A slider tags=["given"]
 # Change mp_size
 from ipywidgets import SelectionSlider, interact
 
@@ -44,7 +47,7 @@ def grid_of(mp_size):
         "sent along a column": wire_bytes("Allreduce", 8 // mp_size, weights // mp_size),
         "held": weights // mp_size,
     }
-    title = "A rank's activations (row), gradients (column) and weights"
+    title = "Activations (row), gradients (column), weights"
     for picture in (plots.groups(rows, columns, f"mp_size {mp_size}, dp_size {8 // mp_size}"), plots.bars(sent, title, "bytes")):
         picture.share = 0.5
         display(picture)

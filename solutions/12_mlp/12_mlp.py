@@ -66,7 +66,7 @@ plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w)", "w", "gradie
 # $$ x \to W_0 \to \tanh \to W_1 \to \tanh \to \dots \to W_{n-1} \to \text{logits} $$
 
 
-# %% Exercise: MLP tags=["exercise", "slide"]
+# %% Exercise: MLP tags=["exercise", "slide-50"]
 # %%px
 class MLP(Module):
     """A perceptron: n layers without biases, and the hyperbolic tangent between them.

@@ -79,7 +79,7 @@ done = await asyncio.gather(*(gather_one(model) for model in models))
 # a layer and four more; five whole weights.
 
 
-# %% Exercise: part1_training_loop tags=["exercise", "slide"]
+# %% Exercise: part1_training_loop tags=["exercise", "slide-50"]
 # %%px
 async def part1_training_loop(model, batch_size):
     """One training step of a rank, with ZeRO stage 3.

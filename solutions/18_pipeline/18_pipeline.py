@@ -81,7 +81,7 @@ for work in ((1, 4), (4, 1)):
 # and four for what is just computed.
 
 
-# %% Exercise: part2_training_loop tags=["exercise", "slide"]
+# %% Exercise: part2_training_loop tags=["exercise", "slide-50"]
 # %%px
 async def part2_training_loop(model):
     """One training step of a rank in a pipeline.

@@ -85,7 +85,7 @@ done = await asyncio.gather(*(forward_only(model) for model in models))
 # each of its layers, and four more.
 
 
-# %% Exercise: part3_training_loop tags=["exercise", "slide"]
+# %% Exercise: part3_training_loop tags=["exercise", "slide-50"]
 # %%px
 async def part3_training_loop(model, batch_size):
     """One training step of a rank in a pipeline with the order 1F1B.

@@ -134,6 +134,13 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         keys.type("\nprint('changed', rank)")
         keys.press("ArrowRight")
         assert place(page)[0] == 3, "who writes has the arrows"
+        for _ in range(2):  # the notebook behind the slides, and back
+            keys.press("Escape")
+            keys.press("Alt+r")
+        keys.press("Enter")
+        keys.press("Control+End")
+        keys.type("#")
+        assert place(page)[0] == 3 and page.evaluate("document.activeElement.closest('.cm-editor') !== null"), "Enter writes at once"
         keys.press("Shift+Enter")
         page.wait_for_function("[...document.querySelectorAll('.jp-OutputArea')].some(o => o.innerText.includes('changed 7'))")
         keys.press("Escape")
@@ -159,6 +166,23 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         assert not page.evaluate("document.querySelectorAll('[data-mime-type*=error], [data-mime-type*=stderr]').length")
         numbers = "[...document.querySelectorAll('.jp-InputPrompt')].map(prompt => prompt.textContent.trim())"  # folded cells have none
         assert "[3]:" in page.evaluate(numbers), "each once"
+
+    def test_what_runs_for_ever_is_stopped_by_a_key_and_goes_on(lecture):
+        page = lecture("00_warmup", 1280, 720)
+        page.keyboard.press("PageDown")
+        page.keyboard.press("PageDown")
+        run_slide(page)
+        page.keyboard.press("Enter")
+        page.keyboard.press("Control+End")
+        page.keyboard.type("\nwhile True: pass")
+        page.keyboard.press("Shift+Enter")
+        page.wait_for_selector("body.lecture-busy", state="attached")
+        page.keyboard.press("Escape")
+        page.keyboard.press("i")
+        page.wait_for_selector("text=the cell was stopped", timeout=90_000)
+        page.keyboard.press("PageDown")
+        run_slide(page)
+        assert not page.evaluate("document.querySelectorAll('.jp-Cell:not(.lecture-off) [data-mime-type*=error]').length")
 
     def test_an_error_before_the_slide_is_shown_and_tried_again(lecture, tmp_path):
         path, _ = show.put_talk("00_warmup", None, tmp_path, False)

@@ -6,7 +6,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib.students import NOTEBOOKS
 from grading import archive, build
-from grading.paths import parts
+from grading.paths import chosen, parts
 from lectures import show, talk
 
 HEAD = "# ---\n# jupyter:\n#   course:\n#     ranks: 2\n# ---\n\n"
@@ -16,6 +16,9 @@ HEAD = "# ---\n# jupyter:\n#   course:\n#     ranks: 2\n# ---\n\n"
 def test_each_part_is_a_talk_with_three_questions_and_two_cuts(part):
     whole, fifty, fifteen = (talk.slides(talk.talk(part, minutes)) for minutes in (None, 50, 15))
     assert 6 <= len(fifteen) <= 12 and len(fifteen) < len(fifty) <= len(whole) <= 25
+    assert not [cell for slide in fifteen for cell in slide if cell.metadata.get("course", {}).get("kind") == "exercise"]
+    text = "\n".join(cell.source for slide in whole for cell in slide)
+    assert "About " not in whole[0][0].source and "The last cell" not in text, "that is for students"
     questions = [slide for slide in whole if slide[0].source.startswith("## A question for the room")]
     assert len(questions) == 3
     for _, *answer in questions:
@@ -115,6 +118,28 @@ def test_students_get_none_of_it():
     assert not [
         name for name in archive.files() if (name.parts[0] == "docs" and name.suffix == ".py") or name.parts[:2] == ("tests", "lectures")
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["lecture"], "Which part"),
+        (["lecture", "--part=77"], "There is no part '77'"),
+        (["lecture", "--part=01", "--minutes=abc"], "MINUTES=abc is no number"),
+        (["lecture", "--part=01", "--minutes=5"], "MINUTES=5 is too short"),
+    ],
+)
+def test_a_command_that_cannot_be_followed_gets_a_sentence(words, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["show", *words])
+    monkeypatch.setattr(show, "WORK", tmp_path)
+    monkeypatch.setattr(show.first_cell, "put", lambda: None)
+    with pytest.raises(SystemExit) as ended:
+        show.main()
+    assert said in capsys.readouterr().err + str(ended.value) and not list(tmp_path.glob("*.ipynb"))
+
+
+def test_a_part_may_be_named_by_its_number():
+    assert chosen(["06"]) == ["06_megatron_backward"] == chosen(["06_megatron_backward"])
 
 
 def test_notes_stay_out_of_a_students_notebook(tmp_path):

@@ -11,7 +11,7 @@
   // its type gets too small for the last row (course_lib/plots/figures.py counts on that).
   const SIZES = [[1.6, 74], [1.45, 74], [1.3, 74], [1.15, 74], [1, 74], [1, 66], [1, 58]];
   const HELP = "Next: → ↓ PgDn, back: ← ↑ PgUp, first and last: Home End. Run a cell: Shift-Enter. Change it: Enter, "
-    + "then Esc. Notes: n. Dark screen: b or full stop. Slides off and on: Alt-R.";
+    + "then Esc. Stop what runs: i. Notes: n. Dark screen: b or full stop. Slides off and on: Alt-R.";
 
   /** The slides of a notebook: lists of steps, each a list of cells that come together. */
   function slidesOf(cells) {
@@ -69,6 +69,7 @@
       document.body.classList.toggle("lecture", yes);
       this.panel.node.classList.toggle("lecture-panel", yes);
       if (yes) this.show(this.slide, this.step);
+      else requestAnimationFrame(() => this.notebook.activeCell?.node.scrollIntoView({ block: "center" }));
     }
 
     /** Show a slide up to one of its steps. */
@@ -85,7 +86,10 @@
       this.notebook.mode = "command";
       this.notebook.node.focus({ preventScroll: true });
       this.fit(SIZES);
-      if (moved) this.scroller.scrollTop = 0;
+      if (moved) {
+        this.scroller.scrollTop = 0;
+        this.began ??= Date.now(); // the clock of the notes
+      }
       this.corner.textContent = `${this.slide + 1} / ${this.slides.length}`;
       this.tell();
     }
@@ -147,9 +151,20 @@
       else if (event.key === "End") this.show(this.slides.length - 1, 0);
       else if (event.key === "b" || event.key === ".") document.body.classList.toggle("lecture-dark");
       else if (event.key === "n") this.openNotes();
+      else if (event.key === "i") this.panel.sessionContext.session?.kernel?.interrupt();
+      else if (event.key === "Enter") this.edit();
       else if (event.key.length > 1) return;
       event.preventDefault();
       event.stopImmediatePropagation();
+    }
+
+    /** Write in the cell, also if it is folded. */
+    edit() {
+      const cell = this.notebook.activeCell;
+      if (cell?.model.type !== "code") return;
+      cell.inputHidden = false;
+      this.notebook.mode = "edit";
+      cell.editor?.focus();
     }
 
     /** Run the cell, after all before it that have not been run: it may need them, also those that no slide shows. */
@@ -184,7 +199,7 @@
       } finally {
         for (const cell of cells) cell.node.classList.remove("lecture-runs");
       }
-      if (slide === this.slide) this.fit(SIZES.slice(SIZES.indexOf(this.size)));
+      if (slide === this.slide) this.fit(SIZES);
       if (slide === this.slide && !document.activeElement?.closest(AT_KEYBOARD)) this.select();
     }
 
@@ -198,7 +213,6 @@
     openNotes() {
       this.notes = window.open("", `${this.key} notes`, "width=900,height=700");
       if (!this.notes) return; // the browser has blocked it, and says so
-      this.began ??= Date.now();
       const style = this.notes.document.createElement("style");
       style.textContent = "body { font: 22px/1.4 sans-serif; margin: 1.5em } header { color: #555 } footer { color: #555; margin-top: 2em }";
       this.notes.document.head.replaceChildren(style); // also when it was open already
@@ -212,10 +226,14 @@
     /** Bring the notes' window up to date. */
     tell() {
       if (!this.notes || this.notes.closed) return;
-      const minutes = Math.floor((Date.now() - this.began) / 60000), { notes } = this.slides[this.slide];
-      const head = slide => slide?.steps[0][0].model.sharedModel.getSource().split("\n")[0].replace(/^[#% ]+/, "") ?? "the end";
+      const minutes = Math.floor((Date.now() - (this.began ?? Date.now())) / 60000), { notes } = this.slides[this.slide];
+      const head = slide => {
+        const first = slide?.steps[0][0].model;
+        const line = first?.sharedModel.getSource().split("\n").find(text => first.type !== "code" || /^(%%px +)?# /.test(text));
+        return slide ? line?.replace(/^(%%px)?[# ]+/, "") ?? "code" : "the end";
+      };
       const body = this.notes.document.body;
-      const parts = [["header", `Slide ${this.slide + 1} of ${this.slides.length}, ${minutes} min`], ["main", ""],
+      const parts = [["header", `Slide ${this.slide + 1} of ${this.slides.length}, ${minutes} min since the first one`], ["main", ""],
         ["footer", `Next: ${head(this.slides[this.slide + 1])}`]];
       body.replaceChildren(...parts.map(([kind, text]) => Object.assign(this.notes.document.createElement(kind), { textContent: text })));
       for (const cell of notes) body.children[1].insertAdjacentHTML("beforeend", cell.node.querySelector(".jp-RenderedMarkdown")?.innerHTML ?? "");
