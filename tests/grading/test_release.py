@@ -124,3 +124,16 @@ def test_what_a_student_sees_of_the_code_fits():
                 shown = re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "", cell.source, flags=re.DOTALL)
                 folded = "jupyter" in cell.metadata
                 assert folded or max(map(len, shown.splitlines())) <= build.SHOWN, (part, cell.id)
+
+
+def test_a_release_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
+    old = release("01_data_split", tmp_path / "home", tmp_path / "notebooks")
+    before = old.read_bytes()
+
+    def fail(self):
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr("nbgrader.converters.GenerateAssignment.start", fail)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        release("01_data_split", tmp_path / "home", tmp_path / "notebooks")
+    assert old.read_bytes() == before and [path.name for path in (tmp_path / "notebooks").iterdir()] == ["01_data_split"]
