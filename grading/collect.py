@@ -7,6 +7,7 @@ said who is missing, too.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -21,6 +22,8 @@ from grading.owners import HandIn, is_of, whose, without_number
 from grading.paths import GRADING, one
 from grading.roster import Roster
 from grading.unpack import File, unpack
+
+MOST_LINES = 2000  # of a group, in the table
 
 
 @dataclass
@@ -69,7 +72,10 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
         for student, hand_ins in sorted(students.items()):
             newest = choose(student, hand_ins, classes, done)
             if newest:
-                put(newest, student, part, home)
+                why = put(newest, student, part, home)
+                if why:
+                    done.refused.append((str(newest.file), why))
+                    continue
                 done.matched[student] = newest
                 if newest.late or (last and (came(newest) or last) > last):
                     done.late.append(student)
@@ -114,6 +120,8 @@ def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
         return ids[0], None
     who = f"{hand_in.student!r} may be {' or '.join(ids)}" if ids else f"nobody in roster.csv is called {hand_in.student!r}"
     column = f"its column {said.platform!r} can say who {said.key!r} is" if said else "its column 'id' has the names of folders"
+    if len(ids) > 1 and said and said.platform != "canvas":
+        column = "rename the folder or file of each to their id"
     return "", f"{who}; {column}"
 
 
@@ -146,22 +154,23 @@ def choose(student: str, hand_ins: list[HandIn], classes: set[str], done: Collec
     newest = hand_ins[-1]
     others = [h for h in hand_ins if h.file.path.read_bytes() != newest.file.path.read_bytes()]
     if others:
-        # The name of a file says whose it is, but its student may have chosen it: in a zip of their own, or with another ending.
-        own = any(h.by_name and h.file.container and h.file.container not in classes for h in hand_ins)
+        # A name says whose a file is, but its student may have chosen it: in a zip of their own, or with another ending.
+        own = any(h.file.container and h.file.container not in classes and not h.by_zip for h in hand_ins)
         several = len({_place(h) for h in hand_ins}) > 1
-        mixed = len({h.platform is None for h in hand_ins}) > 1
+        mixed = len({h.platform and h.platform.platform for h in hand_ins if not h.by_zip}) > 1
         equal = [h for h in others if h.age == newest.age]
         if any(h.odd and h.by_name for h in hand_ins) or (several and (own or mixed)) or equal:
-            names = ", ".join(sorted({str(h.file) for h in [*others, newest]}))
-            done.refused.append((student, f"there are different hand-ins in {names}; leave the right one there, and collect again"))
+            names = sorted({str(h.file) for h in [*others, newest]})
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            done.refused.append((student, f"there are different hand-ins in {shown}; leave the right one there, and collect again"))
             return None
-    done.replaced += [(student, str(newest.file), str(h.file)) for h in hand_ins[:-1]]
+    done.replaced += [(student, str(newest.file), str(h.file)) for h in others]
     return newest
 
 
 def _place(hand_in: HandIn) -> tuple[str, ...]:
     """Where it lies, without the numbers of later downloads."""
-    return (without_number(Path(hand_in.file.container).stem)[0], *hand_in.file.inside[:-1])
+    return (without_number(Path(hand_in.file.container).stem)[0], *(() if hand_in.platform else hand_in.file.inside[:-1]))
 
 
 def came(hand_in: HandIn) -> datetime | None:
@@ -190,16 +199,27 @@ def due(part: str, home: Path) -> datetime | None:
     return date.replace(tzinfo=UTC) if date else None
 
 
-def put(hand_in: HandIn, student: str, part: str, home: Path) -> None:
-    """Copy a hand-in to where nbgrader looks for it, whole or not at all."""
+def put(hand_in: HandIn, student: str, part: str, home: Path) -> str | None:
+    """Copy a hand-in to where nbgrader looks for it, whole or not at all; why it was not done, or None."""
     target = home / "submitted" / student / part
-    target.mkdir(parents=True, exist_ok=True)
-    partial, stamp, time = target / f".{part}.part", target / "timestamp.txt", came(hand_in)
-    shutil.copyfile(hand_in.file.path, partial)
-    os.replace(partial, target / f"{part}.ipynb")
-    stamp.unlink(missing_ok=True)
-    if time:
-        stamp.write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC\n")
+    partial, stamp, record, time = target / f".{part}.part", target / "timestamp.txt", target / "collected.json", came(hand_in)
+    there, said = target / f"{part}.ipynb", hand_in.platform
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+        before = json.loads(record.read_text()) if record.exists() and there.exists() else None
+        now = dict(platform=said.platform if said else None, age=list(hand_in.age), file=str(hand_in.file))
+        older = before and before["platform"] == now["platform"] and before["age"] > now["age"]
+        if older and there.read_bytes() != hand_in.file.path.read_bytes():
+            return f"older than {before['file']}, which was collected before; to have it, delete submitted/{student}/{part} first"
+        shutil.copyfile(hand_in.file.path, partial)
+        os.replace(partial, there)
+        record.write_text(json.dumps(now))
+        stamp.unlink(missing_ok=True)
+        if time:
+            stamp.write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC\n")
+    except (OSError, ValueError) as error:  # a name that is too long for a disk, say
+        return f"cannot be written: {getattr(error, 'strerror', None) or error}"
+    return None
 
 
 def table(done: Collected) -> str:
@@ -213,8 +233,14 @@ def table(done: Collected) -> str:
     }
     lines = []
     for name, entries in groups.items():
-        lines += [f"{name}: {len(entries)}", *(f"    {entry}" for entry in entries)] if entries else []
-    return "\n".join(lines)
+        lines += [f"{name}: {len(entries)}", *(f"    {entry}" for entry in entries[:MOST_LINES])] if entries else []
+        lines += [f"    and {len(entries) - MOST_LINES} more"] if len(entries) > MOST_LINES else []
+    return "\n".join(map(printable, lines))
+
+
+def printable(text: str) -> str:
+    """A stranger's text in one line: without what moves a terminal's cursor."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def main() -> None:

@@ -17,7 +17,8 @@ from grading.paths import NOTEBOOKS, parts
 from grading.roster import Roster
 from grading.unpack import File
 
-AGAIN = re.compile(r"[ _-]*\((?P<a>\d{1,3})\)$|-(?P<b>\d{1,3})$")  # what a second upload or download has behind its name
+AGAIN = re.compile(r"(?P<name>.*?)(?:[ _-]?\((?P<a>\d{1,3})\)|-(?P<b>\d{1,3}))", re.DOTALL)  # of a second upload or download
+LONGEST = 10 << 20  # bytes of a notebook of which the metadata are read: what is larger takes too much memory
 
 
 @dataclass
@@ -37,6 +38,8 @@ class HandIn:
         Whether something else stands behind the name of the part.
     by_name : bool
         Whether only the file's own name says whose it is, which a student may have chosen.
+    by_zip : bool
+        Whether the name of its zip says whose it is.
     """
 
     file: File
@@ -45,6 +48,7 @@ class HandIn:
     again: int
     odd: bool
     by_name: bool = False
+    by_zip: bool = False
 
     @property
     def time(self) -> datetime | None:
@@ -57,9 +61,16 @@ class HandIn:
         return bool(self.platform and self.platform.late)
 
     @property
-    def age(self) -> tuple:
-        """What grows from one hand-in of a student to the next."""
-        return (self.platform.upload if self.platform else 0, self.again, self.time or datetime.min)
+    def age(self) -> tuple[int, float, float]:
+        """What grows from one hand-in of a student to the next.
+
+        Canvas numbers uploads. Otherwise it is the number behind the name and then the time; with a platform that gives a
+        time and lets a student choose the name, the time and then the number.
+        """
+        seconds = self.time.timestamp() if self.time else 0.0
+        if self.platform and not self.platform.upload:
+            return (0, seconds, self.again)
+        return (self.platform.upload if self.platform else 0, self.again, seconds)
 
 
 def is_of(part: str, file: File) -> str | None:
@@ -75,6 +86,8 @@ def is_of(part: str, file: File) -> str | None:
 
 def marked(path: Path) -> str | None:
     """The part that a notebook's own metadata name, also those of its cells; None if there is none."""
+    if path.stat().st_size > LONGEST:
+        return None
     try:
         notebook = json.loads(path.read_bytes().decode("utf-8-sig"))
         course = notebook["metadata"].get("course", {}).get("part")
@@ -99,20 +112,44 @@ def exercises() -> dict[str, set[str]]:
 
 def whose(part: str, files: list[File], people: Roster | None) -> list[HandIn | None]:
     """Who handed in each of these: by the platform's name, by the folder, by the file's own name."""
-    found: list[HandIn | None] = []
+    found = _owners(part, files, people)
+    folders = any(f and not f.file.container and not f.platform and not f.by_name for f in found)
+    deep = [i for i, file in enumerate(files) if "/" in file.container and (folders or _known(file.container, people))]
+    if deep:  # a zip in a student's folder is the student's; where no student has a folder, it is a download of a class
+        files = list(files)
+        for i in deep:
+            files[i] = File("", (*files[i].container.split("/"), *files[i].inside), files[i].path, files[i].time)
+        found = _owners(part, files, people)
+    inside: dict[str, set[str]] = {}
+    for i, file in enumerate(files):
+        inside.setdefault(file.container, set()).add(found[i].student if found[i] else "")
+    alone = {container: _stem(container) for container, students in inside.items() if container and len(students) == 1}
+    names = {f.student for f in found if f and f.file.container not in alone}
+    each = len(set(alone.values())) > 1 and alone.keys() == inside.keys()  # a zip for each student
+    for i, file in enumerate(files):  # a zip that is called as a student is theirs, whatever the files in it are called
+        stem = alone.get(file.container)
+        if stem and (stem in names or each or (people and people.find(stem))):
+            stem = _named(part, f"{stem}.ipynb") or stem
+            found[i] = HandIn(file, stem, None, *_ending(part, file.inside[-1]), by_zip=True)
+    return found
+
+
+def _stem(container: str) -> str:
+    """What a zip is called, without the number of a second download."""
+    return platforms.person(without_number(Path(container).stem)[0])
+
+
+def _known(container: str, people: Roster | None) -> bool:
+    return bool(people and any(people.find(platforms.person(folder)) for folder in container.split("/")[:-1]))
+
+
+def _owners(part: str, files: list[File], people: Roster | None) -> list[HandIn | None]:
     children: dict[tuple[str, ...], set[str]] = {}
     for file in files:
         way = (file.container, *file.inside)
         for i in range(1, len(way)):
             children.setdefault(way[:i], set()).add(way[i])
-    for file in files:
-        found.append(_owner(part, file, _level(part, file, children, people)))
-    names = {hand_in.student for hand_in in found if hand_in}
-    for i, file in enumerate(files):  # a zip that is called as a student is theirs, whatever the files in it are called
-        stem = platforms.person(without_number(Path(file.container).stem)[0])
-        if file.container and stem in names and not (found[i] and found[i].platform):
-            found[i] = HandIn(file, stem, None, *_ending(part, file.inside[-1]))
-    return found
+    return [_owner(part, file, _level(part, file, children, people)) for file in files]
 
 
 def _level(part: str, file: File, children: dict[tuple[str, ...], set[str]], people: Roster | None) -> int:
@@ -122,12 +159,22 @@ def _level(part: str, file: File, children: dict[tuple[str, ...], set[str]], peo
             return i
         here = (file.container, *file.inside[: i + 1])
         inside, alone = children[here] - {part}, children[here[:-1]] == {folder}
-        of_platform = sum(platforms.read(name) is not None for name in inside)
+        of_platform = 0 if _beside(part, here, children) else sum(platforms.read(name) is not None for name in inside)
         of_students = {_named(part, name) or name for name in inside if _named(part, name) or (*here, name) in children}
         deeper = len(of_students) > 1 or any((*here, name) in children for name in inside)
         if folder != part and of_platform < 2 and not (alone and (of_platform or deeper)):
             return i
     return len(file.inside) - 1
+
+
+def _beside(part: str, here: tuple[str, ...], children: dict[tuple[str, ...], set[str]]) -> bool:
+    """Whether a folder lies beside one in which notebooks lie that no platform has named: then each is a student's."""
+    for name in children[here[:-1]] - {here[-1]}:
+        below = children.get((*here[:-1], name), set()) - {part}
+        students = {_named(part, file) for file in below} - {None}
+        if below and len(students) < 2 and not platforms.read(name) and not any(platforms.read(file) for file in below):
+            return True
+    return False
 
 
 def _owner(part: str, file: File, level: int) -> HandIn | None:
@@ -154,8 +201,8 @@ def _named(part: str, name: str) -> str | None:
 
 def without_number(stem: str) -> tuple[str, int]:
     """A name without the number of a later upload or download, and that number."""
-    found = AGAIN.search(stem)
-    return (stem[: found.start()], int(found["a"] or found["b"])) if found else (stem, 0)
+    found = AGAIN.fullmatch(stem)
+    return (found["name"], int(found["a"] or found["b"])) if found else (stem, 0)
 
 
 def _ending(part: str, name: str) -> tuple[int, bool]:

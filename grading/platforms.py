@@ -47,10 +47,9 @@ class Named:
 CANVAS = re.compile(r"(?P<name>[^_]+(?:_[^_\d][^_]*)*?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<rest>.+)", re.DOTALL)
 # Moodle: "First Last_987_assignsubmission_file_", a folder, or the beginning of a file's name. The number is of this upload.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<upload>\d+)_assignsubmission_file_?(?P<rest>.*)", re.DOTALL)
-# Brightspace: "12345-67890 - First Last - Oct 3, 2026 1159 PM", a folder.
-BRIGHTSPACE = re.compile(
-    r"(?P<user>\d+)-(?P<upload>\d+) - (?P<name>.+?) - (?P<time>\w+ \d+, \d{4} \d{3,4} [AP]M)(?: - (?P<rest>.+))?", re.DOTALL
-)
+BLIND = ("Participant", "Teilnehmer/in", "Teilnehmer", "Participante", "Partecipante", "Deelnemer")
+# Brightspace: "12345-67890 - First Last - Oct 3, 2026 1159 PM", a folder; the time is written as the country writes it.
+BRIGHTSPACE = re.compile(r"\d+-\d+ - (?P<name>.+?) - (?P<time>[^-]*\d{4}[^-]*(?:-\d\d)?)(?: - (?P<rest>.+))?", re.DOTALL)
 
 
 def read(name: str) -> Named | None:
@@ -62,11 +61,11 @@ def read(name: str) -> Named | None:
         Without the folders that it lies in.
     """
     if found := MOODLE.fullmatch(name):
-        return Named(person(found["name"]), "moodle", found["name"], rest=found["rest"])
+        # Where names are hidden, the number is all that tells people apart.
+        who = f"{found['name']} {found['upload']}" if found["name"] in BLIND else found["name"]
+        return Named(person(who), "moodle", who, rest=found["rest"])
     if found := BRIGHTSPACE.fullmatch(name):
-        time = _time(found["time"])
-        upload = int(time.timestamp()) if time else 0
-        return Named(person(found["name"]), "brightspace", found["name"], upload=upload, time=time, rest=found["rest"] or "")
+        return Named(person(found["name"]), "brightspace", found["name"], time=_time(found["time"]), rest=found["rest"] or "")
     if found := CANVAS.fullmatch(name):
         student, late = person(found["name"]), found["late"] is not None
         return Named(student, "canvas", found["user"], upload=int(found["upload"]), late=late, rest=found["rest"])

@@ -70,12 +70,14 @@ def read(path: Path = GRADING / "roster.csv") -> Roster | None:
         raise RosterError(f"{path.name} has no column 'id'; its first line is {text.splitlines()[0]!r}, expected id,name,email.")
     seen: dict[str, int] = {}
     for line, row in enumerate(rows, 2):
+        if not any(value.strip() for value in row.values()):
+            continue  # a spreadsheet's empty line
         row["id"] = row["id"].strip()
         if NO_ID.match(row["id"]) or row["id"].casefold() in seen:
             why = f"it stands in line {seen[row['id'].casefold()]}, too" if row["id"].casefold() in seen else "no folder may be called so"
             raise RosterError(f"{path.name}, line {line}: id {row['id']!r}: {why}.")
         seen[row["id"].casefold()] = line
-    return Roster(rows)
+    return Roster([row for row in rows if row["id"]])
 
 
 def letters(name: str) -> str:

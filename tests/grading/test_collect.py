@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from grading import platforms, roster
-from grading.collect import collect, table
+from grading.collect import collect, printable, table
 from grading.config import configure
 
 PART = "03_naive_forward"
@@ -60,15 +60,19 @@ class Downloads:
                 info = zipfile.ZipInfo(filled(inside), datetime.fromtimestamp(self.clock).timetuple()[:6])
                 archive.writestr(info, text if isinstance(text, bytes) or text.startswith("{") else notebook(text))
 
+    def zip_in(self, name, entries):
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        self.zip(name, entries)
+
     def collect(self, part=PART):
         done = collect(part, self.folder, self.home)
         shown = table(done)
         for file, why in done.refused:
-            assert file in shown and why in shown
+            assert printable(file) in shown and printable(why) in shown
         return done, submitted(self.home, part)
 
     def roster(self, *rows):
-        (self.home / "roster.csv").write_text("\n".join(["id,name,email,canvas,moodle", *rows]))
+        (self.home / "roster.csv").write_text("\n".join(["id,name,email,canvas,moodle", *rows, ",,,,"]))
 
 
 @pytest.fixture
@@ -410,3 +414,98 @@ def test_names_that_some_disks_and_eyes_take_for_one_are_named(downloads, one, o
     done, found = downloads.collect()
     assert found == {"ben": "ben"} and len(done.refused) == 2
     assert all(one in why and other in why and "may be one student" in why for _, why in done.refused)
+
+
+def test_zips_in_folders_are_of_a_class_or_of_a_student(downloads):
+    for week, number in (("week1", 11), ("week2", 55)):
+        downloads.zip_in(f"{week}/submissions.zip", {f"lovelaceada_1_{number}_P.ipynb": week})
+    assert downloads.collect()[1] == {"lovelaceada": "week2"}
+    downloads.file("ben/P.ipynb", "b")
+    downloads.zip_in("eve/w.zip", {"ben_1_99_P.ipynb": "eve's", "carl_2_99_P.ipynb": "eve's"})
+    found = downloads.collect()[1]
+    assert found["ben"] == "b" and "carl" not in found
+
+
+@pytest.mark.parametrize("roster", [False, True])
+@pytest.mark.parametrize(
+    ("beside", "inside"),
+    [
+        ({"submissions.zip": {"ada_1_11_P.ipynb": "ada's", "bob_2_12_P.ipynb": "b"}}, "ada_1_99_P.ipynb"),
+        (
+            {"p.zip": {"ada_1_assignsubmission_file_P.ipynb": "ada's", "bob_2_assignsubmission_file_P.ipynb": "b"}},
+            "ada_1_assignsubmission_file_/P.ipynb",
+        ),
+        ({"ada.zip": {"P.ipynb": "ada's"}}, "ada_1_99_P.ipynb"),
+        ({"ada_P.zip": {"P.ipynb": "ada's"}}, "ada/P.ipynb"),
+        ({"ada.zip": {"P.ipynb": "ada's"}, "bob.zip": {"P.ipynb": "b"}}, "ada_P.ipynb"),
+    ],
+)
+def test_a_zip_that_eve_has_packed_makes_nobody_of_her(downloads, roster, beside, inside):
+    if roster:
+        downloads.roster("ada,Ada,,1,", "bob,Bob,,2,", "eve,Eve,,3,")
+    for name, entries in beside.items():
+        downloads.zip_in(filled(name), entries)
+    downloads.zip_in("eve.zip", {inside: "eve's"})
+    found = downloads.collect()[1]
+    assert found.get("ada", "") != "eve's" and found.get("bob", "b") == "b"
+    assert not roster or found["ada"] == "ada's"
+
+
+def test_two_names_of_a_platform_in_a_students_own_folder(downloads):
+    for name in ("ada/P.ipynb", "bob/P.ipynb", "eve/carl_1_99_P.ipynb", "eve/dora_2_99_P.ipynb"):
+        downloads.file(name, name[:3])
+    assert set(downloads.collect()[1]) <= {"ada", "bob", "eve"}
+
+
+def test_in_moodle_time_counts_before_a_number_that_a_student_has_chosen(downloads):
+    downloads.zip("p.zip", {"Ada_1_assignsubmission_file_/P-1.ipynb": "old"})
+    downloads.zip("p (1).zip", {"Ada_2_assignsubmission_file_/P.ipynb": "new"})
+    assert downloads.collect()[1] == {"Ada": "new"}
+
+
+def test_a_students_zip_has_the_time_of_the_upload_and_not_the_one_that_she_wrote(downloads):
+    inner = zipped({f"{PART}.ipynb": notebook("in a zip")})  # the time in it is now
+    downloads.zip("p.zip", {"Ada_1_assignsubmission_file_/w.zip": inner})
+    assert downloads.collect()[1] == {"Ada": "in a zip"}
+    assert (downloads.home / "submitted" / "Ada" / PART / "timestamp.txt").read_text().startswith("2023-11-14")
+    downloads.zip("p (1).zip", {"Ada_2_assignsubmission_file_/P.ipynb": "later"})
+    assert downloads.collect()[1] == {"Ada": "later"}
+
+
+def test_an_older_download_does_not_replace_what_was_collected(downloads):
+    downloads.zip("new.zip", {"ada_1_31_P-1.ipynb": "new", "bob_2_1_P.ipynb": "b"})
+    downloads.collect()
+    (downloads.folder / "new.zip").unlink()
+    downloads.zip("old.zip", {"ada_1_11_P.ipynb": "old", "bob_2_1_P.ipynb": "b"})
+    done, found = downloads.collect()
+    assert found == {"ada": "new", "bob": "b"} and "collected before" in done.refused[0][1]
+
+
+def test_one_students_zip_costs_nobody_else_theirs(downloads, monkeypatch):
+    monkeypatch.setattr("grading.unpack.MOST_OWN", 20)
+    many = {"eve_5_6_w.zip": zipped({f"{i}.ipynb": "" for i in range(21)})}
+    deep = {"fay_6_7_w.zip": zipped({"d/" * 8000 + f"{PART}.ipynb": "x"})}
+    long = {"gil_7_8_w.zip": zipped({"_" * 60_000 + ".ipynb": "x"})}
+    none = {"hal_8_9_w.zip": zipped({"__MACOSX/._x": "x"})}
+    downloads.zip("submissions.zip", {"ada_1_2_P.ipynb": "a"} | many | deep | long | none | {"zoe_9_9_P.ipynb": "z"})
+    done, found = downloads.collect()
+    assert found == {"ada": "a", "zoe": "z"}
+    assert [why[:10] for _, why in sorted(done.refused)] == ["not unpack", "its name i", "its name i", "nothing in"]
+
+
+def test_a_name_that_no_disk_takes_costs_itself_only(downloads):
+    downloads.zip("class.zip", {"ada_P.ipynb": "a", "b" * 280 + "_P.ipynb": "b", "zoe_P.ipynb": "z"})
+    done, found = downloads.collect()
+    assert found == {"ada": "a", "zoe": "z"} and len(done.refused) == 1
+
+
+def test_no_name_writes_a_line_of_its_own_into_the_table(downloads):
+    downloads.zip("submissions.zip", {"eve_5_6_x.py\nmissing: 0\nmatched: 1\x1b[1A": "x", "ada_1_2_P.ipynb": "a"})
+    done, _ = downloads.collect()
+    assert "\x1b" not in table(done) and table(done).count("\n") == 3
+
+
+def test_hidden_names_and_other_ways_to_write_a_date():
+    assert platforms.read("Participant_1234_assignsubmission_file_").student == "Participant 1234"
+    for date in ("3 October 2026 23-59", "3 Okt. 2026 2359", "Okt 5, 2026 23:59"):
+        assert platforms.read(f"12-34 - Ada - {date}").student == "Ada", date
