@@ -31,6 +31,11 @@ def on_slides() -> bool:
     return os.environ.get(PLACE) == "slides"
 
 
+def wide(width: float, height: float) -> float:
+    """The width of a figure in inches whose rows are times: on a slide all of the slide's, so that larger type has room."""
+    return max(width, 2.6 * height) if on_slides() else width
+
+
 def least_type(figure, share: float = 1.0) -> float:
     """The smallest type of a figure, in points: on a slide, what is 18 pt where 1920 by 1080 pixels fill the screen.
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 
 from course_lib.autograd import Module, Tensor, cross_entropy
-from course_lib.plots.figures import INK, Picture, color, new_figure
+from course_lib.plots.figures import INK, Picture, color, new_figure, wide
 
 DARK = "#444444"
 
@@ -132,7 +132,8 @@ def draw(ways: dict[str, Sequence[dict]], title: str) -> Picture:
         For each way one step a rank, as `median_step` gives it.
     """
     rows = [(name, r, step) for name, steps in ways.items() for r, step in enumerate(steps)]
-    figure, (axes,) = new_figure(8.6, 1.2 + 0.62 * len(rows), title)
+    height = 1.2 + 0.62 * len(rows)
+    figure, (axes,) = new_figure(wide(8.6, height), height, title)
     for i, (_, r, step) in enumerate(rows):
         axes.broken_barh([(0, 1e3 * step["forward"])], (i - 0.4, 0.4), facecolor=color(r), alpha=0.45)
         axes.broken_barh([(1e3 * step["forward"], 1e3 * (step["end"] - step["forward"]))], (i - 0.4, 0.4), facecolor=color(r))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib import wording
-from course_lib.plots.figures import INK, PALE, Picture, color, ink_on, least_type, on_slides
+from course_lib.plots.figures import INK, PALE, Picture, color, ink_on, least_type, wide
 from course_lib.plots.moving import Moving
 from course_lib.sim import stats
 
@@ -71,7 +71,7 @@ def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[
     title = f"{title}: {summary}" if title else summary
     row = 0.42 if n <= 8 else max(0.09, min(0.3, 5.5 / n))
     height = row * n + 2.6
-    figure = Figure(figsize=(max(9.6, 2.6 * height) if on_slides() else 9.6, height), layout="constrained")
+    figure = Figure(figsize=(wide(9.6, height), height), layout="constrained")
     figure.suptitle(title, fontsize=12, color=INK)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[row * n, 1.3])
 

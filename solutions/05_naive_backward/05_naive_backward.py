@@ -46,7 +46,7 @@ whole = np.arange(8 * 12).reshape(8, 12)
 held = ranks.call(my_columns, {"whole": whole})
 plots.holdings(whole, held, "Of the gradient of the output, a rank needs its columns", ("samples", "outputs"))
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # Forward, the ranks collected the input $X$ of fc2, multiplied by their columns of $W$, and collected the output $Y$. Backward, the gradient
 # $G$ of the output arrives whole on every rank, and three things follow from it:
 #

@@ -34,7 +34,7 @@ piece = np.array_split(np.arange(1, 12 * 16 + 1), comm.Get_size())[rank]
 weight = np.arange(1, 12 * 16 + 1).reshape(12, 16)
 plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data parallel ranks", ("inputs", "outputs"))
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # In data parallel training every rank holds the whole model, its gradients and the optimizer's state, all of them the same. **ZeRO**
 # (Rajbhandari et al., SC'20, "ZeRO: memory optimizations toward training trillion parameter models", section 5) lets each of $n$ ranks keep
 # one $n$-th: in stage 1 of the optimizer's state, in stage 2 of the gradients, too, and in stage 3 of the parameters, too. The picture

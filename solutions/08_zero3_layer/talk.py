@@ -2,10 +2,10 @@
 # The grey lines are folded cells: Shift-Enter runs them. Three questions for the room come on the way, each with its answer on the next
 # key.
 
-# %% [markdown] after="Draw the shards" tags=["slide"]
+# %% [markdown] after="In data parallel training every rank holds the whole model, its gradients and the optimizer's state, all of them the same. **ZeRO**" tags=["slide"]
 # ## A question for the room
 #
-# A model of a billion parameters, float32 with Adam, on 8 ranks. What does each hold, without and with this?
+# A model of a billion parameters, float32 with Adam, on 8 ranks. What does each hold, without and with stage 3?
 
 # %% [markdown] tags=["fragment"]
 # 16 bytes a parameter: 16 GB without, 2 GB with.

@@ -36,7 +36,7 @@ x, y = images.shapes(60)
 first = [int(np.flatnonzero(y == kind)[0]) for kind in range(10)]
 plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
 
-# %% [markdown]
+# %% [markdown] tags=["slide"]
 # In parts 13 and 14 a wrapper around the *model* averaged the gradients. Here the *optimizer* is wrapped instead, which is how Horovod does
 # it (Sergeev and Del Balso, 2018, "Horovod: fast and easy distributed deep learning in TensorFlow", section 3). The training loop stays as it
 # was, except for three more lines. A short calculation shows why the result is the same.

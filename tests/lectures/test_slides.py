@@ -41,6 +41,7 @@ MEASURE = """() => {
       if (size < least) wrong.push(`type of ${size} px: ${element.textContent.slice(0, 40)}`);
     }
   }
+  for (const cell of seen) if (cell.querySelector('[data-mime-type*=stderr]')) wrong.push('a warning');
   if (!seen.length) wrong.push('an empty slide');
   return [...new Set(wrong)];
 }"""

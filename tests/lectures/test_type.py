@@ -5,7 +5,7 @@ import pytest
 from matplotlib.text import Text
 
 from course_lib import plots
-from course_lib.plots import figures
+from course_lib.plots import figures, timings
 from course_lib.sim import H100, orders, run
 
 
@@ -27,6 +27,12 @@ def memory_of(values):
     return plots.bars(values, "Most memory of a rank, for some sizes of a micro-batch", "memory")
 
 
+def steps():
+    one = {"forward": 0.001, "end": 0.004, "marks": [0.002], "exchanges": [(0.002, 0.003)], "stalls": [(0.003, 0.0035)]}
+    ways = ("one a parameter", "buckets", "buckets, beside", "in shared memory")
+    return timings.draw({way: [one, one] for way in ways}, "A step on two ranks, four layers of 1024, 16 samples each")
+
+
 PICTURES = {
     "exchange": lambda: plots.exchange([np.arange(3) + r for r in range(8)], [np.arange(3)] * 8, "Before and after, on eight ranks"),
     "wide exchange": lambda: plots.exchange([np.arange(2)] * 8, [np.arange(16) + 100] * 8, "Sixteen numbers on each rank"),
@@ -35,6 +41,7 @@ PICTURES = {
     "holdings": lambda: plots.holdings(np.arange(96).reshape(8, 12), np.split(np.arange(96).reshape(8, 12), 8), "Rows on eight ranks"),
     "bars": lambda: memory_of({f"{n} micro-batches of {256 // n}": 2.0**30 * n for n in (1, 2, 4, 8)}),
     "orders": lambda: orders.draw({"GPipe": ["F0 F1 B0 B1"] * 4, "1F1B": ["F0 B0 F1 B1"] * 4}),
+    "steps": steps,
     "four ranks": lambda: timeline(4),
     "sixteen ranks": lambda: timeline(16),
     "sixty-four ranks": lambda: timeline(64),
@@ -49,6 +56,7 @@ def smallest(picture):
     return scale * min(text.get_fontsize() for text in picture.figure.findobj(Text) if text.get_text().strip() and text.get_visible())
 
 
+@pytest.mark.filterwarnings("error")  # matplotlib's "not applied because axes sizes collapsed to zero" would be on the slide
 @pytest.mark.parametrize(("name", "share"), [*((name, 1.0) for name in PICTURES), ("bars", 0.5), ("a row of groups", 0.5)])
 def test_the_last_row_reads_a_figure(monkeypatch, name, share):
     monkeypatch.setenv(figures.PLACE, "slides")
