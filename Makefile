@@ -65,8 +65,8 @@ pictures: $(GRADING) ## Draw README's pictures anew, from real runs
 release: $(GRADING) ## Build notebooks/ from solutions/ (PART=01_data_split for one)
 	@$(RUN) grading.release $(PART)
 
-collect: $(GRADING) ## Sort downloaded hand-ins into grading/submitted/ (PART=... FROM=folder)
-	@$(RUN) grading.collect $(PART) $(FROM)
+collect: $(GRADING) ## Sort downloaded hand-ins into grading/submitted/ (PART=... FROM=folder or zip)
+	@$(RUN) grading.collect $(PART) "$(FROM)"
 
 autograde: $(GRADING) ## Grade what lies in grading/submitted/ (PART=...)
 	@$(RUN) grading.autograde $(PART)

@@ -1,125 +1,265 @@
 """`make collect PART=... FROM=folder`: sort downloaded hand-ins into grading/submitted/.
 
-A file belongs to the student whose name it begins with, or whose folder it lies in:
-ada_01_data_split.ipynb, or ada/01_data_split.ipynb, also within a zip.
+A file belongs to the student whom the platform names (see `platforms`), or whose folder it lies in, or whose name it begins with:
+ada/01_data_split.ipynb, ada_01_data_split.ipynb, also within a zip. The newest of a student counts. With `grading/roster.csv`, it is
+said who is missing, too.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import re
 import shutil
 import sys
+import tempfile
 import unicodedata
-import zipfile
-from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
+from grading import roster
+from grading.owners import HandIn, is_of, whose, without_number
 from grading.paths import GRADING, one
-from grading.submission import LARGEST, is_plain
+from grading.roster import Roster
+from grading.unpack import File, unpack
 
-MOST, MOST_BYTES = 10_000, 2 << 30  # notebooks, and bytes of them, in all zips together
-NO_NAME = re.compile(r"[=+@.\s-]|$")  # a table takes it for a formula, or nobody sees it
+MOST_LINES = 2000  # of a group, in the table
 
 
-def students(part: str, folder: Path) -> dict[str, list[Path]]:
-    """The notebooks of each student in a folder, the newest last. Links, pipes and folders that are called so are none."""
-    found: dict[str, list[Path]] = {}
-    paths = [Path(place) / name for place, _, names in os.walk(folder) for name in names if name.endswith(".ipynb")]
-    for path in sorted(filter(is_plain, paths), key=lambda p: (p.lstat().st_mtime, p)):
-        named = re.fullmatch(rf"(?P<student>[\w@+-][\w.@+-]*?)[_-]+{part}.*", path.stem)
-        if named:
-            found.setdefault(named["student"], []).append(path)
-        elif path.stem == part and path.parent not in (folder, folder / part):
-            student = path.parent.parent.name if path.parent.name == part else path.parent.name
-            found.setdefault(student, []).append(path)
+@dataclass
+class Collected:
+    """What became of each file.
+
+    Attributes
+    ----------
+    matched : dict of str to HandIn
+        By student.
+    refused : list of (str, str)
+        A file, and why it is nobody's.
+    replaced : list of (str, str, str)
+        A student, the file that counts, and an older one.
+    late : list of str
+        Whose hand-in came after the part was due, or is called late by the platform.
+    missing : list of str
+        Who is in the roster and has nothing in submitted/.
+    """
+
+    matched: dict[str, HandIn] = field(default_factory=dict)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    replaced: list[tuple[str, str, str]] = field(default_factory=list)
+    late: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
+    """Copy the newest hand-in of each student to submitted/STUDENT/PART/, with a timestamp.txt where the time is known.
+
+    Raises
+    ------
+    roster.RosterError
+        The roster cannot be used.
+    """
+    people, done, last = roster.read(home / "roster.csv"), Collected(), due(part, home)
+    with tempfile.TemporaryDirectory(prefix="course-collect-") as work:
+        found = unpack(folder, Path(work))
+        done.refused += found.refused
+        students = sort(part, found.files, people, done)
+        owners: dict[str, set[str]] = {}
+        for student, hand_ins in students.items():
+            for hand_in in hand_ins:
+                owners.setdefault(hand_in.file.container, set()).add(student)
+        classes = {container for container, names in owners.items() if len(names) > 1}
+        for student, hand_ins in sorted(students.items()):
+            newest = choose(student, hand_ins, classes, done)
+            if newest:
+                why = put(newest, student, part, home)
+                if why:
+                    done.refused.append((str(newest.file), why))
+                    continue
+                done.matched[student] = newest
+                if newest.late or (last and (came(newest) or last) > last):
+                    done.late.append(student)
+    if people:
+        done.missing = [student for student in people.rows if not (home / "submitted" / student / part / f"{part}.ipynb").exists()]
+    return done
+
+
+def sort(part: str, files: list[File], people: Roster | None, done: Collected) -> dict[str, list[HandIn]]:
+    """The hand-ins of each student; what is nobody's goes to `done.refused`."""
+    hand_ins = []
+    for file in files:
+        why = is_of(part, file)
+        if why:
+            done.refused.append((str(file), why))
+        else:
+            hand_ins.append(file)
+    owners = whose(part, hand_ins, people)
+    found: dict[str, list[HandIn]] = {}
+    for file, owner in zip(hand_ins, owners, strict=True):
+        if owner is None:
+            done.refused.append((str(file), f"whose is it? Expected ada_{part}.ipynb or ada/{part}.ipynb"))
+            continue
+        student, why = known(owner, people)
+        if why:
+            done.refused.append((str(file), why))
+        else:
+            found.setdefault(student, []).append(owner)
+    for student, why in unclear(found).items():
+        done.refused += [(str(hand_in.file), why) for hand_in in found.pop(student)]
     return found
 
 
-def collect(part: str, folder: Path, home: Path = GRADING) -> tuple[list[str], list[str]]:
-    """Copy hand-ins to submitted/STUDENT/PART/.
+def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
+    """The student's id, or why there is none."""
+    said = hand_in.platform
+    if people is None:
+        bad = roster.NO_ID.match(hand_in.student)
+        return hand_in.student, "a student's name does not begin with a space or one of = + @ . - and is not empty" if bad else None
+    ids = people.find(hand_in.student, said.platform if said else "", said.key if said else "")
+    if len(ids) == 1:
+        return ids[0], None
+    who = f"{hand_in.student!r} may be {' or '.join(ids)}" if ids else f"nobody in roster.csv is called {hand_in.student!r}"
+    column = f"its column {said.platform!r} can say who {said.key!r} is" if said else "its column 'id' has the names of folders"
+    if len(ids) > 1 and said and said.platform != "canvas":
+        column = "rename the folder or file of each to their id"
+    return "", f"{who}; {column}"
 
-    Returns
-    -------
-    collected, problems : list of str
-        The students; and, in a sentence each, what was left out and why.
+
+def unclear(found: dict[str, list[HandIn]]) -> dict[str, str]:
+    """Students who may be one, or of whom there may be two; and why."""
+    why, alike = {}, {}
+    for student in sorted(found):
+        alike.setdefault(unicodedata.normalize("NFKC", student).casefold(), []).append(student)  # one to some disks and eyes
+    for students in alike.values():
+        if len(students) > 1:
+            why |= {student: f"{', '.join(students)} may be one student; rename the folder or file of one of them" for student in students}
+    for student, hand_ins in found.items():
+        users = {h.platform.key for h in hand_ins if h.platform and h.platform.platform == "canvas"}
+        if len(users) > 1:
+            why[student] = (
+                f"users {' and '.join(sorted(users))} are both called {student}; the column 'canvas' of roster.csv can tell them apart"
+            )
+    return why
+
+
+def choose(student: str, hand_ins: list[HandIn], classes: set[str], done: Collected) -> HandIn | None:
+    """The newest hand-in of a student; None, with a reason in `done`, where nobody can tell which, or whose it is.
+
+    Parameters
+    ----------
+    classes : set of str
+        The zips with files of several students.
     """
-    unpacked = home / "downloaded" / part / "extracted"
-    shutil.rmtree(unpacked, ignore_errors=True)  # what lies there is of zips that may be gone
-    room, problems = [MOST, MOST_BYTES], []
-    for archive in sorted(folder.glob("*.zip")):
-        problem = _unpack(archive, unpacked / archive.name, room)
-        problems += [problem] if problem else []
-    found = students(part, folder)
-    for student, paths in students(part, unpacked).items():
-        found.setdefault(student, []).extend(paths)
-    collected, alike = [], _alike(found)
-    for student, paths in sorted(found.items()):
-        if len(alike[student]) > 1:
-            problems.append(f"{student}: {', '.join(alike[student])} may be one student; rename the folder or file of one of them")
-            continue
-        if NO_NAME.match(student):
-            problems.append(
-                f"{student!r}: a student's name does not begin with a space or one of = + @ . - and is not empty; rename the folder or file"
-            )
-            continue
-        # Whoever hands in a file with another student's name, wherever it comes to lie, hands nothing in for them.
-        places = {_place(part, path, folder, unpacked): path for path in paths}  # the newest in each
-        if len({path.read_bytes() if is_plain(path, LARGEST) else path for path in places.values()}) > 1:
-            problems.append(
-                f"{student}: there are different hand-ins in {', '.join(sorted(places))}; leave the right one there, and collect again"
-            )
-            continue
-        target = home / "submitted" / student / part / f"{part}.ipynb"
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(paths[-1], target, follow_symlinks=False)
-        collected.append(student)
-    return collected, problems
+    hand_ins = sorted(hand_ins, key=lambda h: h.age)
+    newest = hand_ins[-1]
+    others = [h for h in hand_ins if h.file.path.read_bytes() != newest.file.path.read_bytes()]
+    if others:
+        # A name says whose a file is, but its student may have chosen it: in a zip of their own, or with another ending.
+        own = any(h.file.container and h.file.container not in classes and not h.by_zip for h in hand_ins)
+        several = len({_place(h) for h in hand_ins}) > 1
+        mixed = len({h.platform and h.platform.platform for h in hand_ins if not h.by_zip}) > 1
+        equal = [h for h in others if h.age == newest.age]
+        if any(h.odd and h.by_name for h in hand_ins) or (several and (own or mixed)) or equal:
+            names = sorted({str(h.file) for h in [*others, newest]})
+            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+            done.refused.append((student, f"there are different hand-ins in {shown}; leave the right one there, and collect again"))
+            return None
+    done.replaced += [(student, str(newest.file), str(h.file)) for h in others]
+    return newest
 
 
-def _alike(names: Iterable[str]) -> dict[str, list[str]]:
-    """For each name those that are the same on some disks, or to the eye: capital letters, and ways to write an accent."""
-    same: dict[str, list[str]] = {}
-    for name in sorted(names):
-        same.setdefault(unicodedata.normalize("NFKC", name).casefold(), []).append(name)
-    return {name: names for names in same.values() for name in names}
+def _place(hand_in: HandIn) -> tuple[str, ...]:
+    """Where it lies, without the numbers of later downloads."""
+    return (without_number(Path(hand_in.file.container).stem)[0], *(() if hand_in.platform else hand_in.file.inside[:-1]))
 
 
-def _place(part: str, path: Path, folder: Path, unpacked: Path) -> str:
-    """Where a file lies, in its zip or folder; without the number that a second download of the same file gets."""
-    inside = path.relative_to(unpacked if path.is_relative_to(unpacked) else folder)
-    return str(inside.with_name(re.sub(rf"({part})[ _-]*\(?\d{{0,3}}\)?(?=\.ipynb$)", r"\1", inside.name)))
+def came(hand_in: HandIn) -> datetime | None:
+    """When a hand-in came, in UTC, as well as that is known.
+
+    In a zip of Canvas a file has the time of the download; so what it does not call late has no time, and loses no points.
+    """
+    told = not hand_in.platform or hand_in.platform.platform != "canvas" or hand_in.platform.late
+    return hand_in.time.astimezone(UTC) if hand_in.time and told else None
 
 
-def _unpack(archive: Path, target: Path, room: list[int]) -> str | None:
-    """Unpack the notebooks of a zip, for as many of which and of their bytes there is still `room`; what is wrong with it, or None."""
+def due(part: str, home: Path) -> datetime | None:
+    """When the part is due, if nbgrader's gradebook says so."""
+    if not (home / "gradebook.db").exists():
+        return None
+    from nbgrader.api import Gradebook, MissingEntry
+    from traitlets.config import Config
+
+    from grading.config import configure
+
+    with Gradebook(configure(Config(), home).CourseDirectory.db_url) as gradebook:
+        try:
+            date = gradebook.find_assignment(part).duedate
+        except MissingEntry:
+            return None
+    return date.replace(tzinfo=UTC) if date else None
+
+
+def put(hand_in: HandIn, student: str, part: str, home: Path) -> str | None:
+    """Copy a hand-in to where nbgrader looks for it, whole or not at all; why it was not done, or None."""
+    target = home / "submitted" / student / part
+    partial, stamp, record, time = target / f".{part}.part", target / "timestamp.txt", target / "collected.json", came(hand_in)
+    there, said = target / f"{part}.ipynb", hand_in.platform
     try:
-        with zipfile.ZipFile(archive) as content:
-            inside = [info for info in content.infolist() if info.filename.endswith(".ipynb") and not info.is_dir()]
-            left = room[0] - len(inside), room[1] - sum(info.file_size for info in inside)
-            if min(left) < 0 or any(info.file_size > LARGEST for info in inside):
-                most = f"{MOST:,} notebooks of at most {LARGEST >> 20} MB each, and {MOST_BYTES >> 30} GB in all zips together"
-                return f"{archive.name}: not unpacked; expected at most {most}"
-            room[:] = left
-            for info in inside:
-                content.extract(info, target)
-    except Exception as error:  # a file of a stranger: each way of packing has errors of its own
-        shutil.rmtree(target, ignore_errors=True)  # the half of a notebook is none
-        return f"{archive.name}: not unpacked; is it a zip, whole and without a password? ({error})"
+        target.mkdir(parents=True, exist_ok=True)
+        before = json.loads(record.read_text()) if record.exists() and there.exists() else None
+        now = dict(platform=said.platform if said else None, age=list(hand_in.age), file=str(hand_in.file))
+        older = before and before["platform"] == now["platform"] and before["age"] > now["age"]
+        if older and there.read_bytes() != hand_in.file.path.read_bytes():
+            return f"older than {before['file']}, which was collected before; to have it, delete submitted/{student}/{part} first"
+        shutil.copyfile(hand_in.file.path, partial)
+        os.replace(partial, there)
+        record.write_text(json.dumps(now))
+        stamp.unlink(missing_ok=True)
+        if time:
+            stamp.write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC\n")
+    except (OSError, ValueError) as error:  # a name that is too long for a disk, say
+        return f"cannot be written: {getattr(error, 'strerror', None) or error}"
     return None
 
 
+def table(done: Collected) -> str:
+    """What became of each file, for a person."""
+    groups = {
+        "matched": [f"{student}: {hand_in.file}" for student, hand_in in done.matched.items()],
+        "replaced by a newer one": [f"{student}: {old}, by {new}" for student, new, old in done.replaced],
+        "late": done.late,
+        "not matched": [f"{file}: {why}" for file, why in done.refused],
+        "missing": done.missing,
+    }
+    lines = []
+    for name, entries in groups.items():
+        lines += [f"{name}: {len(entries)}", *(f"    {entry}" for entry in entries[:MOST_LINES])] if entries else []
+        lines += [f"    and {len(entries) - MOST_LINES} more"] if len(entries) > MOST_LINES else []
+    return "\n".join(map(printable, lines))
+
+
+def printable(text: str) -> str:
+    """A stranger's text in one line: without what moves a terminal's cursor."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # whatever a file is called
     usage = "make collect PART=01_data_split FROM=~/Downloads/part01"
     part = one(sys.argv[1:], usage)
-    if len(sys.argv) < 3 or not Path(sys.argv[2]).expanduser().is_dir():
-        sys.exit(f"Which folder? {usage}. It holds files such as ada_{part}.ipynb or ada/{part}.ipynb, or a zip of them.")
-    collected, problems = collect(part, Path(sys.argv[2]).expanduser())
-    if collected:
-        print(f"{len(collected)} hand-ins in grading/submitted/: {', '.join(collected)}")
-    if problems:
-        sys.exit("\n".join(problems))
-    if not collected:
+    folder = Path(sys.argv[2]).expanduser() if len(sys.argv) > 2 and sys.argv[2] else None
+    if folder is None or not folder.exists():
+        sys.exit(
+            f"Which folder? {usage}. It holds what a platform lets you download, or files such as ada_{part}.ipynb or ada/{part}.ipynb."
+        )
+    try:
+        done = collect(part, folder)
+    except roster.RosterError as error:
+        sys.exit(str(error))
+    if text := table(done):
+        print(text)
+    if not done.matched:
         sys.exit(f"No hand-ins of {part} there. Expected files such as ada_{part}.ipynb or ada/{part}.ipynb, or a zip of them.")
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -35,16 +36,18 @@ def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Pat
     from nbgrader.coursedir import CourseDirectory
 
     build.write(build.build(part), home / "source" / part / f"{part}.ipynb")
-    config = configure(Config(), home, notebooks)
-    config.CourseDirectory.assignment_id = part
-    config.GenerateAssignment.force = True
-    config.GenerateAssignment.create_assignment = True
-    shutil.rmtree(notebooks / part, ignore_errors=True)
-    GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()
-    path = notebooks / part / f"{part}.ipynb"
-    notebook = nbformat.read(path, as_version=4)
-    build.write(notebook, path)
-    path.chmod(0o644)
+    notebooks.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=notebooks, prefix=".") as folder:  # the old one stays until the new one is whole
+        config = configure(Config(), home, Path(folder))
+        config.CourseDirectory.assignment_id = part
+        config.GenerateAssignment.force = True
+        config.GenerateAssignment.create_assignment = True
+        GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()
+        made, path = Path(folder) / part / f"{part}.ipynb", notebooks / part / f"{part}.ipynb"
+        build.write(nbformat.read(made, as_version=4), made)
+        made.chmod(0o644)
+        path.parent.mkdir(exist_ok=True)
+        os.replace(made, path)
     return path
 
 

@@ -15,7 +15,7 @@ import nbformat
 
 from course_lib.plots.figures import PLACE
 from course_lib.tools import first_cell
-from course_lib.tools.lab import command
+from course_lib.tools.lab import command, environment
 from grading import build, reference
 from grading.paths import ROOT, chosen, parts
 from lectures import talk
@@ -131,7 +131,7 @@ def main() -> None:
         print(f"Yours, as they were: {', '.join(p.name for p in left)}. NEW=1 writes them anew.")
     print(f"Opening {'the slides' if options.what == 'lecture' else 'JupyterLab'} in my_lectures/. Ctrl-C twice ends it.", flush=True)
     os.chdir(WORK)
-    os.execve(words[0], words, ENVIRONMENT if options.what == "lecture" else os.environ)
+    os.execve(words[0], words, ENVIRONMENT if options.what == "lecture" else environment())
 
 
 if __name__ == "__main__":

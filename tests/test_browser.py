@@ -35,11 +35,11 @@ def free_port():
 @pytest.fixture
 def lab(tmp_path):
     """JupyterLab on a folder, as `make lab` starts it; gives the address of a file in it."""
-    from course_lib.tools.lab import command
+    from course_lib.tools.lab import command, environment
 
     port, token = free_port(), secrets.token_hex(8)
     words = command(tmp_path, ["--no-browser", f"--ServerApp.port={port}", f"--IdentityProvider.token={token}"])
-    server = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    server = subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(120):
             try:
@@ -94,11 +94,13 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
                 with contextlib.suppress(json.JSONDecodeError):  # JupyterLab is just writing it
                     cells = [c for c in json.loads((tmp_path / name).read_text())["cells"] if c["cell_type"] == "code"]
                     ran = cells[-1]["execution_count"] is not None
+            validate = page.locator("text=Validate").count()
             shown = "" if ran else page.locator("body").inner_text()
             if os.environ.get("COURSE_SCREENSHOT"):
                 page.screenshot(path=os.environ["COURSE_SCREENSHOT"])
             browser.close()
         assert ran, f"the notebook did not run to its end; the page showed: {shown[-2000:]}"
+        assert not validate, "nbgrader's button calls everything a success"
         outputs = {c["id"]: c["outputs"] for c in cells}
         raised = {name: [o["evalue"] for o in out if o["output_type"] == "error"] for name, out in outputs.items()}
         assert [n for n, errors in raised.items() if errors] == ["forget-a-rank"]

@@ -21,6 +21,16 @@ def test_the_committed_notebook_is_what_the_source_gives(part, tmp_path):
 
 
 @pytest.mark.parametrize("part", parts())
+def test_the_points_that_a_text_names_are_those_of_its_tests(part):
+    cells = build.build(part).cells
+    points = sum(cell.metadata.nbgrader["points"] for cell in cells if build.kind_of(cell) == "test")
+    said = re.search(r"^\*(Nothing to grade|(\d+) points)[.,]", cells[0].source, re.MULTILINE)
+    assert int(said[2] or 0) == points
+    row = next(line for line in (ROOT / "README.md").read_text().splitlines() if f"(notebooks/{part}/" in line)
+    assert int(row.split("|")[-2]) == points
+
+
+@pytest.mark.parametrize("part", parts())
 def test_no_solution_no_hidden_test_and_no_output_is_released(part):
     notebook = nbformat.read(NOTEBOOKS / part / f"{part}.ipynb", as_version=4)
     source = {c.id: c for c in build.build(part).cells}
@@ -124,3 +134,16 @@ def test_what_a_student_sees_of_the_code_fits():
                 shown = re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "", cell.source, flags=re.DOTALL)
                 folded = "jupyter" in cell.metadata
                 assert folded or max(map(len, shown.splitlines())) <= build.SHOWN, (part, cell.id)
+
+
+def test_a_release_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
+    old = release("01_data_split", tmp_path / "home", tmp_path / "notebooks")
+    before = old.read_bytes()
+
+    def fail(self):
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr("nbgrader.converters.GenerateAssignment.start", fail)
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        release("01_data_split", tmp_path / "home", tmp_path / "notebooks")
+    assert old.read_bytes() == before and [path.name for path in (tmp_path / "notebooks").iterdir()] == ["01_data_split"]

@@ -1,0 +1,92 @@
+"""Who is in the class: `grading/roster.csv`, if there is one.
+
+A line for each student. The column `id` is the name of their folder in `submitted/`, in all parts. `name` is what a platform shows,
+"First Last" or "Last, First"; `email` is their address. Where two are called alike, `canvas`, `moodle` and `brightspace` say what the
+platform calls them: Canvas the number of the user, the others the name.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+import unicodedata
+from pathlib import Path
+
+from grading.paths import GRADING
+
+COLUMNS = ("id", "name", "email", "canvas", "moodle", "brightspace")
+NO_ID = re.compile(r"[=+@.\s-]|.*[\[\]/\\]|$")  # a table takes it for a formula, nbgrader for a pattern, a disk for a folder
+
+
+class RosterError(ValueError):
+    """The roster cannot be used; the message says which line, and why."""
+
+
+class Roster:
+    """The students of a class.
+
+    Attributes
+    ----------
+    rows : dict of str to dict of str to str
+        The lines, by id.
+    """
+
+    def __init__(self, rows: list[dict[str, str]]):
+        self.rows = {row["id"]: row for row in rows}
+        self._known: dict[tuple[str, str], set[str]] = {}
+        for student, row in self.rows.items():
+            names = {("name", way) for way in ways(row.get("name", ""))} | {("name", letters(student))}
+            keys = {(column, row[column].strip()) for column in COLUMNS[3:] if row.get(column, "").strip()}
+            mails = {("email", row["email"].strip().casefold())} if row.get("email", "").strip() else set()
+            for key in names | keys | mails:
+                self._known.setdefault(key, set()).add(student)
+
+    def find(self, name: str, platform: str = "", key: str = "") -> list[str]:
+        """The ids of whom this may be: what the platform calls them, else their id, their name or their address."""
+        for kind, said in ((platform, key), ("email", name.casefold()), ("name", letters(name))):
+            if found := self._known.get((kind, said)):
+                return [name] if name in found else sorted(found)
+        return []
+
+
+def read(path: Path = GRADING / "roster.csv") -> Roster | None:
+    """The roster, or None if there is none.
+
+    Raises
+    ------
+    RosterError
+        It has no column `id`, or an id is missing, comes twice, or cannot be the name of a folder.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise RosterError(f"{path.name} is not in UTF-8. In a spreadsheet, save it as 'CSV UTF-8'.") from None
+    dialect = ";" if text.split("\n")[0].count(";") > text.split("\n")[0].count(",") else ","
+    rows = [{(k or "").strip(): (v or "") for k, v in row.items() if k} for row in csv.DictReader(text.splitlines(), delimiter=dialect)]
+    if rows and "id" not in rows[0]:
+        raise RosterError(f"{path.name} has no column 'id'; its first line is {text.splitlines()[0]!r}, expected id,name,email.")
+    seen: dict[str, int] = {}
+    for line, row in enumerate(rows, 2):
+        if not any(value.strip() for value in row.values()):
+            continue  # a spreadsheet's empty line
+        row["id"] = row["id"].strip()
+        if NO_ID.match(row["id"]) or row["id"].casefold() in seen:
+            why = f"it stands in line {seen[row['id'].casefold()]}, too" if row["id"].casefold() in seen else "no folder may be called so"
+            raise RosterError(f"{path.name}, line {line}: id {row['id']!r}: {why}.")
+        seen[row["id"].casefold()] = line
+    return Roster([row for row in rows if row["id"]])
+
+
+def letters(name: str) -> str:
+    """What is left of a name in all spellings: small letters and digits, without accents, blanks, commas and apostrophes."""
+    plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
+    return "".join(c for c in plain.casefold() if c.isalnum())
+
+
+def ways(name: str) -> set[str]:
+    """How a name may stand in a file's name: First Last or LastFirst, wherever the last name begins."""
+    words = name.replace(",", " ").split()
+    return {letters("".join(itertools.chain(words[i:], words[:i]))) for i in range(len(words))}
