@@ -2,131 +2,118 @@
 
 from __future__ import annotations
 
-import glob
-import importlib
-import json
-import shutil
+import os
 import sys
-import tempfile
-import time
 import warnings
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 
 import nbformat
-from traitlets.config import Config
+from filelock import FileLock, Timeout
 
-from grading import build, flags, own_process, sandbox
-from grading.build import write
-from grading.config import configure, reason
+from grading import build, config, engines, flags, release, roster, sandbox
+from grading.book import Book
 from grading.paths import GRADING, NOTEBOOKS, one, parts
-from grading.release import release
-from grading.submission import NotReadable, assemble, fingerprint, is_plain, read
+from grading.run import Grading, Run
+from grading.waiting import said, waiting
 
-DEADLINE = 900  # seconds for a hand-in, beside the limits of its cells
-MEMORY = 2 << 30  # bytes for the process that grades a hand-in, and as many for its kernel
-
-
-def waiting(part: str, home: Path = GRADING) -> list[str]:
-    """The students whose hand-in of this part is not graded yet, or was replaced since."""
-    found = []
-    for folder in sorted((home / "submitted").glob(f"*/{part}")):
-        student, submitted = folder.parent.name, folder / f"{part}.ipynb"
-        graded = home / "autograded" / student / part / f"{part}.ipynb"
-        try:
-            mark = json.loads(graded.read_text())["metadata"]["course"]["graded"]
-        except (OSError, ValueError, KeyError):
-            mark = None
-        if not submitted.exists() or mark != fingerprint(submitted):
-            found.append(student)
-    return found
+SLOWEST = 3  # hand-ins that the summary names
+MOST = 50  # that it names of those that were not graded
 
 
-def grade(part: str, student: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> None:
-    """Grade one hand-in, with nbgrader's autograde.
+def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS, engine: str = "", jobs: str = "") -> list[str]:
+    """Grade every hand-in of a part that waits.
 
-    Raises
-    ------
-    Exception
-        Whatever made it impossible: no notebook of the right name, a file that is no notebook.
+    Parameters
+    ----------
+    part : str
+    home, notebooks : Path
+        nbgrader's folder, and that of the release.
+    engine, jobs : str
+        See `engines.started`.
+
+    Returns
+    -------
+    list of str
+        The students for whom it failed.
     """
-    from nbgrader.converters import Autograde
-    from nbgrader.coursedir import CourseDirectory
-
-    config = configure(Config(), home, notebooks)
-    config.CourseDirectory.assignment_id = part
-    config.CourseDirectory.student_id = glob.escape(student)
-    config.Autograde.force = True
-    config.Autograde.create_student = True
     warnings.filterwarnings("ignore", module="nbgrader")
-    # nbgrader sees the student's code cells and no other file: one called numpy.py, say, would be imported.
-    with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
-        handed_in, copy = home / "submitted" / student / part, Path(folder) / student / part
-        write(
-            assemble(nbformat.read(home / "source" / part / f"{part}.ipynb", 4), read(handed_in / f"{part}.ipynb")), copy / f"{part}.ipynb"
-        )
-        if is_plain(handed_in / "timestamp.txt", 1024):
-            shutil.copyfile(handed_in / "timestamp.txt", copy / "timestamp.txt")
-        config.CourseDirectory.submitted_directory = folder
-        Autograde(coursedir=CourseDirectory(config=config), config=config).start()
-
-
-def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> list[str]:
-    """Grade every hand-in of a part that waits; returns the students for whom it failed."""
-    from tqdm import tqdm
-
-    source = home / "source" / part / f"{part}.ipynb"
-    if not (home / "gradebook.db").exists() or not source.exists():
-        release(part, home, notebooks)
-    elif part in parts() and source.read_text() != nbformat.writes(build.build(part), version=4):
-        print(f"Note: solutions/{part} has changed since its release, and this grades by the release. To use it: make release PART={part}")
-    todo = waiting(part, home)
-    done = len(list((home / "submitted").glob(f"*/{part}"))) - len(todo)
-    if not todo:
-        print(
-            f"{part}: nothing to grade; {done} hand-ins are graded." if done else f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/."
-        )
-        return []
-    print(f"{part}: {len(todo)} to grade, {done} graded before. {sandbox.notice()}")
-    failed = []
-    importlib.import_module("nbgrader.converters")  # once, and not in each hand-in's process
-    with tqdm(total=len(todo), unit="hand-in") as bar:
-        for i, student in enumerate(todo):
-            began = time.monotonic()
-            problem = alone(part, student, home, notebooks)
-            if problem:
-                failed.append(student)
-            lines = 0 if problem else len(flags.of(student, part, home))
-            look = f", {lines} line{'s' * (lines > 1)} to look at" if lines else ""
-            said = f"NOT graded: {problem}" if problem else f"graded{look}"
-            bar.write(f"{student}: {said}, {time.monotonic() - began:.1f} s, {len(todo) - i - 1} left")
-            bar.update()
-    if table := flags.write(home):
-        print(f"Lines that a person may want to look at, of all parts: {table}")
-    return failed
-
-
-def alone(part: str, student: str, home: Path, notebooks: Path) -> str | None:
-    """Grade one hand-in in a process of its own; why it could not be graded, or None."""
-    if "[" in student or not student.isprintable():
-        return "nbgrader cannot have [ or what is no letter in a folder's name, which is the student's; rename the folder"
-    return own_process.told(_grade_and_tell, (part, student, home, notebooks), DEADLINE, MEMORY)
-
-
-def _grade_and_tell(part: str, student: str, home: Path, notebooks: Path) -> str | None:
+    home.mkdir(parents=True, exist_ok=True)
     try:
-        grade(part, student, home, notebooks)
-    except NotReadable as problem:
-        return str(problem)
-    except (Exception, SystemExit):
-        return _why(part, student, home)
-    return None
+        with FileLock(home / ".autograde.lock", blocking=False):
+            return _autograde(part, home, notebooks, engine, jobs)
+    except Timeout:
+        raise config.ConfigError("Another `make autograde` runs in this folder. One at a time writes to the gradebook.") from None
 
 
-def _why(part: str, student: str, home: Path) -> str:
-    folder = home / "submitted" / student / part
-    if not (folder / f"{part}.ipynb").exists():
-        return f"expected {part}.ipynb in {folder}; there is {', '.join(sorted(p.name for p in folder.iterdir())) or 'nothing'}"
-    return reason(home)
+def _autograde(part: str, home: Path, notebooks: Path, engine: str, jobs: str) -> list[str]:
+    path = home / "source" / part / f"{part}.ipynb"
+    settings = config.load(home, notebooks)
+    if part in parts() or not path.exists():
+        _up_to_date(part, path, home, notebooks)
+    source = nbformat.read(path, as_version=4)
+    todo = waiting(part, source, home)
+    people = roster.read(home / "roster.csv")
+    with config.gradebook(settings) as gradebook:
+        book = Book(gradebook, settings, _extensions(people, part))
+        if not todo.students:
+            book.punish(part)
+            graded = f"{part}: nothing to grade; {len(todo.done)} hand-ins are graded."
+            print(graded if todo.done else f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/.")
+            return []
+        if todo.changed:
+            print(f"{part}: {said(todo, source)}: {len(todo.changed)} hand-in{'s' * (len(todo.changed) > 1)} to regrade.")
+        print(f"{part}: {len(todo.students)} to grade, {len(todo.done)} graded before. {sandbox.notice()}")
+        with engines.started(engine, jobs) as found:
+            print(f"Grading {found.said}.")
+            run = Grading(part, home, source, settings, book).of(todo.students, found)
+        book.punish(part)
+    print(summary(part, run, home))
+    return sorted(run.failed)
+
+
+def _up_to_date(part: str, path: Path, home: Path, notebooks: Path) -> None:
+    """Have the source as `solutions/` has it, in the gradebook, too."""
+    now = nbformat.writes(build.build(part), version=4)
+    if not path.exists():
+        release.release(part, home, notebooks)
+    elif path.read_text(encoding="utf-8") != now or not _is_known(part, home, notebooks):
+        release.register(part, home)
+        print(f"Note: graded by solutions/{part} as it is now. If students should have its text, too: make release PART={part}")
+
+
+def _is_known(part: str, home: Path, notebooks: Path) -> bool:
+    """Whether the gradebook has the part."""
+    with config.gradebook(config.load(home, notebooks)) as gradebook:
+        return part in {assignment.name for assignment in gradebook.assignments}
+
+
+def _extensions(people: roster.Roster | None, part: str) -> Callable[[str], timedelta]:
+    """By how much later a student's hand-in is due."""
+    return lambda student: timedelta()
+
+
+def summary(part: str, run: Run, home: Path) -> str:
+    """What a run came to, for a person."""
+    graded, failed = run.graded, run.failed
+    rate = f", {60 * len(graded) / run.seconds:.0f} a minute" if graded else ""
+    lines = [f"{part}: {len(graded)} graded in {_duration(run.seconds)}{rate}; {len(failed)} not graded."]
+    shown = sorted(failed.items())
+    lines += [f"    not graded: {student}: {why}" for student, why in shown[:MOST]]
+    lines += [f"    and {len(shown) - MOST} more" for _ in shown[MOST : MOST + 1]]
+    slowest = sorted(graded, key=lambda student: graded[student].seconds, reverse=True)[:SLOWEST]
+    if len(graded) > SLOWEST:
+        lines.append("    slowest: " + ", ".join(f"{student} {graded[student].seconds:.1f} s" for student in slowest))
+    flagged = sum(found.flags > 0 for found in graded.values())
+    if table := flags.write(home):
+        lines.append(f"    {flagged} with lines that a person may want to look at. Those of all parts: {table}")
+    return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{seconds:.1f} s"
 
 
 def main() -> None:
@@ -134,13 +121,13 @@ def main() -> None:
         stream.reconfigure(errors="replace")  # whatever a folder is called
     part = one(sys.argv[1:], "make autograde PART=01_data_split")
     try:
-        failed = autograde(part)
-    except sandbox.NoSandbox as problem:
+        failed = autograde(part, engine=os.environ.get("ENGINE", ""), jobs=os.environ.get("JOBS", ""))
+    except (sandbox.NoSandbox, engines.EngineError, config.ConfigError, roster.RosterError, build.SourceError) as problem:
         sys.exit(str(problem))
     except KeyboardInterrupt:
         sys.exit(f"\nInterrupted. Every grade so far is kept; `make autograde PART={part}` goes on from here.")
     if failed:
-        sys.exit(f"Not graded: {', '.join(failed)}. The log is grading/.nbgrader.log; they are tried again next time.")
+        sys.exit("Not all could be graded; those are tried again next time.")
 
 
 if __name__ == "__main__":

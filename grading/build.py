@@ -20,6 +20,7 @@ This turns them into nbgrader's metadata. The same text gives the same bytes.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -150,5 +151,12 @@ def kind_of(cell: NotebookNode) -> str:
 
 def write(notebook: NotebookNode, path: Path) -> None:
     """Write a notebook, always the same bytes for the same notebook."""
+    put(nbformat.writes(notebook, version=4), path)
+
+
+def put(text: str, path: Path) -> None:
+    """Write a file, whole or not at all, whatever ends this process meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(nbformat.writes(notebook, version=4))
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
@@ -27,6 +27,14 @@ def limited(name: str) -> Iterator[list[Path]]:
     finally:
         for group in groups:
             _end(group)
+
+
+def tidy(prefix: str, is_left: Callable[[Path], bool]) -> None:
+    """End and remove the groups that graders have left that were killed."""
+    for parent in {folder for controller in ("", "memory", "pids") for folder in _above(controller)}:
+        for group in parent.glob(f"{prefix}*"):
+            if is_left(group):
+                _end(group)
 
 
 def join(groups: list[Path], pid: int) -> None:
@@ -48,15 +56,18 @@ def _own(controller: str) -> Path | None:
 
 def _second(name: str) -> list[Path]:
     """A group beside this process's, or above, where the controllers are handed down."""
-    own = _own("")
-    if own is None:
-        return []
-    for folder in (ROOT / own, *(ROOT / above for above in own.parents)):
+    for folder in _above(""):
         with contextlib.suppress(OSError):
             handed_down = (folder / "cgroup.subtree_control").read_text().split()
             if {"memory", "pids"} <= set(handed_down):
                 return [_made(folder / name, {"memory.max": MEMORY, "memory.swap.max": 0, "pids.max": PROCESSES})]
     return []
+
+
+def _above(controller: str) -> list[Path]:
+    """The folder of this process's group, and those above it."""
+    own, root = _own(controller), ROOT / controller
+    return [] if own is None else [root / own, *(root / above for above in own.parents)]
 
 
 def _first(name: str) -> list[Path]:

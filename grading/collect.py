@@ -184,14 +184,14 @@ def came(hand_in: HandIn) -> datetime | None:
 
 def due(part: str, home: Path) -> datetime | None:
     """When the part is due, if nbgrader's gradebook says so."""
-    if not (home / "gradebook.db").exists():
+    from nbgrader.api import MissingEntry
+
+    from grading import config
+
+    settings = config.load(home)
+    if not config.is_there(settings):
         return None
-    from nbgrader.api import Gradebook, MissingEntry
-    from traitlets.config import Config
-
-    from grading.config import configure
-
-    with Gradebook(configure(Config(), home).CourseDirectory.db_url) as gradebook:
+    with config.gradebook(settings) as gradebook:
         try:
             date = gradebook.find_assignment(part).duedate
         except MissingEntry:

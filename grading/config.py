@@ -1,4 +1,8 @@
-"""How nbgrader is set up: where things lie, and what takes the place of its own steps."""
+"""How nbgrader is set up: where things lie, and what takes the place of its own steps.
+
+`make` and nbgrader's own commands read one file, `grading/nbgrader_config.py`: it calls `configure`, and an
+instructor's lines follow there.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,14 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from traitlets.config import Config
+from traitlets.config import Config, PyFileConfigLoader
 
 from grading.paths import GRADING, NOTEBOOKS
+
+if TYPE_CHECKING:
+    from nbgrader.api import Gradebook
 
 
 def _log_to(path: Path) -> None:
@@ -31,6 +39,65 @@ def reason(home: Path) -> str:
         return "unknown"
     told = [line.strip() for line in lines if re.match(r"[\w.]*(Error|Exception|No notebooks)\b", line.strip())]
     return (told or ["unknown"])[-1]
+
+
+class ConfigError(ValueError):
+    """The configuration cannot be used; the message says why."""
+
+
+def load(home: Path = GRADING, release: Path = NOTEBOOKS) -> Config:
+    """The configuration of a course: what `nbgrader_config.py` in its folder says, or `configure` alone where there is none.
+
+    Parameters
+    ----------
+    home, release : Path
+        As for `configure`.
+
+    Raises
+    ------
+    ConfigError
+        The file has a mistake.
+    """
+    path = home / "nbgrader_config.py"
+    try:
+        config = PyFileConfigLoader(path.name, str(home)).load_config() if path.exists() else configure(Config(), home, release)
+    except Exception as error:
+        raise ConfigError(f"{path.name} cannot be used: {type(error).__name__}: {error}") from error
+    if release != NOTEBOOKS:
+        config.CourseDirectory.release_directory = str(release)
+    return config
+
+
+def is_there(config: Config) -> bool:
+    """Whether there is a gradebook; false only where it would be a file."""
+    kind, _, path = config.CourseDirectory.db_url.partition(":///")
+    return kind != "sqlite" or Path(path).exists()
+
+
+def gradebook(config: Config) -> Gradebook:
+    """nbgrader's gradebook, as the configuration says; a context manager.
+
+    Raises
+    ------
+    ConfigError
+        There is none to be had at that address.
+    """
+    from nbgrader.api import Gradebook
+    from sqlalchemy.exc import SQLAlchemyError
+
+    course = config.CourseDirectory
+    try:
+        return Gradebook(course.db_url, course.course_id)
+    except (SQLAlchemyError, ImportError) as error:
+        told = str(error).splitlines()[0]
+        raise ConfigError(
+            f"The gradebook {_without_password(course.db_url)} cannot be opened: {told}. Usual causes: the server does not run, the name "
+            "or the password in nbgrader_config.py is wrong, or the driver is not installed (for PostgreSQL, psycopg)."
+        ) from error
+
+
+def _without_password(url: str) -> str:
+    return re.sub(r"(?<=://)([^:/@]+):[^@]*@", r"\1:...@", url)
 
 
 def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -> Config:
@@ -67,6 +134,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
     config.CourseDirectory.source_directory = str(home / "source")
     config.CourseDirectory.release_directory = str(release)
     config.CourseDirectory.db_url = f"sqlite:///{home / 'gradebook.db'}"
+    config.CourseDirectory.course_id = "distributed-training"
     config.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__"]
     config.ClearSolutions.code_stub = {"python": "# Your code here.\nraise NotImplementedError"}
     config.OverwriteCells.add_missing_cells = True
@@ -88,5 +156,6 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
     ]
     config.GenerateFeedback.preprocessors = [GetGrades, HideTests, "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]
     config.ExecuteOnRanks.timeout = 5 * CELL_SECONDS  # a net; the library's own limits are far shorter
+    config.ExecuteOnRanks.shutdown_kernel = "immediate"  # its ranks end with it, and its folder after it
     config.ExecuteOnRanks.extra_arguments = ["--HistoryManager.hist_file=:memory:", "--IPKernelApp.log_level=40"]
     return config

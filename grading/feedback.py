@@ -8,10 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from traitlets.config import Config
-
 from grading import own_process
-from grading.config import configure, reason
+from grading.config import load, reason
 from grading.paths import GRADING, NOTEBOOKS, one
 
 DEADLINE, MEMORY = 60, 2 << 30  # seconds and bytes for the page of one student
@@ -35,7 +33,7 @@ def _page(part: str, home: Path, notebooks: Path, student: str) -> str | None:
     from nbgrader.converters import GenerateFeedback
     from nbgrader.coursedir import CourseDirectory
 
-    config = configure(Config(), home, notebooks)
+    config = load(home, notebooks)
     config.CourseDirectory.assignment_id = part
     config.GenerateFeedback.force = True
     with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:  # nbgrader sees nobody else's: a student's name may be a pattern

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,7 +166,7 @@ def write(home: Path) -> Path | None:
 def of(student: str, part: str, home: Path) -> list[Flag]:
     """The flags of a hand-in that is graded."""
     try:
-        course = nbformat.read(home / "autograded" / student / part / f"{part}.ipynb", 4).metadata["course"]
+        course = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_bytes())["metadata"]["course"]
         return [Flag(*flag) for flag in course["flags"]]
     except Exception:  # a run that was ended has left half a notebook
         return []

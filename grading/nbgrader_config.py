@@ -1,11 +1,20 @@
-"""nbgrader's configuration: `cd grading && nbgrader autograde 01_data_split` uses it as it is."""
+"""The configuration of grading. `make` reads it, and so do nbgrader's own commands: `cd grading && ../.venv/bin/nbgrader db`, say."""
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+HERE = Path(__file__).resolve().parent
+if str(HERE.parent) not in sys.path:
+    sys.path.insert(0, str(HERE.parent))
 
-from grading.config import configure
+from grading.config import configure  # noqa: E402
 
 c = get_config()  # noqa: F821  nbgrader defines it
-configure(c)
+configure(c, HERE)
+
+# Your own lines follow; README.md, "For instructors", says more. For instance:
+#
+# c.CourseDirectory.course_id = "dt-2027"
+# c.CourseDirectory.db_url = "postgresql+psycopg://grader:PASSWORD@127.0.0.1/gradebook"
+# c.LateSubmissionPlugin.penalty_method = "zero"  # or a plugin of yours: c.AssignLatePenalties.plugin_class = "my_course.Penalty"
+# c.Exchange.root = "/srv/nbgrader/exchange"

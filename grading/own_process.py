@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
 import resource
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 import psutil
@@ -21,45 +22,72 @@ from course_lib.engine.alone import end_with
 from course_lib.engine.mpiexec import THREADS
 from grading import cgroup
 
+OLD = 3600  # seconds, after which what lies there is nobody's
+FOLDER, GROUP = "course-grade-", "course-"  # how folders and control groups begin; the number of the process that made them follows
+
+
+class Failed(Exception):
+    """The step came to no end of its own; the message says why, in a sentence."""
+
 
 def told(step: Callable[..., str | None], arguments: tuple, deadline: float, memory: int) -> str | None:
+    """Do a step that says what went wrong, or None; the same of its process. See `done`."""
+    try:
+        return done(step, arguments, deadline, memory)
+    except Failed as problem:
+        return str(problem)
+
+
+def done(step: Callable, arguments: tuple, deadline: float, memory: int, line: Connection | None = None) -> object:
     """Do a step, with a deadline and a limit of its memory.
 
     Parameters
     ----------
     step : callable
-        What to do; says what went wrong, or None.
+        What to do.
     arguments : tuple
         What it is called with.
     deadline : float
         Seconds, after which it is ended.
     memory : int
         Bytes of its own data.
+    line : Connection, optional
+        Whose other end asked for it: once that is gone, the step is ended, too.
 
     Returns
     -------
-    str or None
-        What went wrong, in a sentence.
+    object
+        What the step returned.
+
+    Raises
+    ------
+    Failed
+        It took too long, or its process ended.
     """
-    place = tempfile.mkdtemp(prefix="course-grade-")
+    place = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")
     try:
-        with cgroup.limited(f"course-{os.getpid()}-{time.monotonic_ns()}") as groups:
-            return _waited_for(step, arguments, deadline, memory, groups, place)
+        with cgroup.limited(f"{GROUP}{os.getpid()}-{time.monotonic_ns()}") as groups:
+            return _waited_for(step, arguments, deadline, memory, groups, place, line)
     finally:
         remove(Path(place))
 
 
-def _waited_for(step: Callable, arguments: tuple, deadline: float, memory: int, groups: list[Path], place: str) -> str | None:
+def _waited_for(
+    step: Callable, arguments: tuple, deadline: float, memory: int, groups: list[Path], place: str, line: Connection | None
+) -> object:
     forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     ours, theirs = forks.Pipe(duplex=False)
     process = forks.Process(target=_do_and_tell, args=(step, arguments, memory, groups, place, theirs))
     process.start()
     theirs.close()
     try:
-        return ours.recv() if ours.poll(deadline) else f"it took more than {deadline} s, and was ended"
+        ready = wait([ours, *([line] if line else [])], deadline)
+        if ours in ready:
+            return ours.recv()
+        raise Failed("nobody waits for it any more" if ready else f"it took more than {deadline} s, and was ended")
     except EOFError:
         process.join(5)
-        return f"the process that did it ended with code {process.exitcode}; usually, memory ran out"
+        raise Failed(f"the process that did it ended with code {process.exitcode}; usually, memory ran out") from None
     finally:
         _end(process)
 
@@ -85,3 +113,22 @@ def _do_and_tell(step: Callable, arguments: tuple, memory: int, groups: list[Pat
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     pipe.send(step(*arguments))
     pipe.close()
+
+
+def tidy() -> None:
+    """Remove the folders and control groups of graders that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER}*"):
+        if _is_left(folder):
+            remove(folder)
+    cgroup.tidy(GROUP, _is_left)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether a folder outlived the process whose number it bears; not if it is new, or somebody else's: they may count otherwise."""
+    number = re.search(r"-(\d+)-", folder.name)
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    old = time.time() - found.st_mtime > OLD and found.st_uid == os.getuid()
+    return bool(number and old and not psutil.pid_exists(int(number[1])))

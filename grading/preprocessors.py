@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
@@ -18,10 +19,11 @@ from course_lib.cluster import unattended
 from grading import flags, sandbox
 from grading.build import kind_of
 from grading.execute import environment, is_for_ranks, on_ranks, settle
-from grading.submission import EXTRA, assemble, fingerprint
+from grading.submission import EXTRA, assemble, fingerprint, read
+from grading.waiting import key
 
 CELL_SECONDS = 60  # what a cell of a submission may take
-ADDED_SECONDS = 90  # what all cells that a student added may take together
+ADDED = 1.5  # times as much is what all cells that a student added may take together
 SHOWN = 5_000_000  # characters of what all cells may show together
 TOLD_CHARACTERS = 300  # of what the student's code raised in a hidden test, and as many of each line that led to it: they may hold the test
 TOLD_LINES = 20
@@ -34,12 +36,13 @@ class TakeStudentCells(NbGraderPreprocessor):
     """The first step of autograding; see `assemble`."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        return assemble(_source(self.config, resources), nb), resources
+        return assemble(_source(self.config, resources), read(nbformat.writes(nb).encode())), resources
 
 
 class ExecuteOnRanks(Execute):
     """nbgrader's Execute, with the student's cells on the ranks."""
 
+    tell: Callable[[NotebookNode], None] | None = None  # called with each hidden test, once it has run
     _added = 0.0  # seconds that the added cells have taken
     _shown = 0  # characters that all cells have shown
 
@@ -52,7 +55,7 @@ class ExecuteOnRanks(Execute):
                 nb, resources = super().preprocess(nb, resources, *args, **kwargs)
         for cell in nb.cells:
             if kind_of(cell) == "test":
-                settle(cell)
+                settle(cell)  # again, for those that did not come to run
         return nb, resources
 
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
@@ -64,8 +67,8 @@ class ExecuteOnRanks(Execute):
             cell.outputs = [new_output("stream", text="not run when grading: without %%px on top, this cell is not for the ranks")]
             return cell, resources
         added = EXTRA in cell.metadata.get("tags", [])
-        if added and self._added > ADDED_SECONDS:
-            text = f"not run: the cells that were added took {self._added:.0f} s, and {ADDED_SECONDS} s are what they may take together"
+        if added and self._added > (most := ADDED * (unattended.limit() or CELL_SECONDS)):
+            text = f"not run: the cells that were added took {self._added:.0f} s, and {most:.0f} s are what they may take together"
             cell.outputs = [new_output("stream", text=text)]
             return cell, resources
         source, began = cell.source, time.monotonic()
@@ -79,6 +82,9 @@ class ExecuteOnRanks(Execute):
                 if self._shown > SHOWN:
                     text = f"left out: the cells of this notebook show more than {SHOWN / 1e6:.0f} MB"
                     cell.outputs = [new_output("stream", text=text)]
+            elif self.tell:
+                settle(cell)
+                self.tell(cell)
             return cell, resources
         finally:
             cell.source, cell.metadata.tags = source, tags
@@ -92,8 +98,10 @@ class MarkGraded(NbGraderPreprocessor):
         names = resources["nbgrader"]
         folder = Path(self.config.CourseDirectory.root) / "submitted" / names["student"] / names["assignment"]
         course = nb.metadata.setdefault("course", {})
-        course["graded"] = fingerprint(folder / f"{names['notebook']}.ipynb")
-        course["flags"] = flags.look(nb, _source(self.config, resources))
+        source = _source(self.config, resources)
+        course["graded"] = fingerprint((folder / f"{names['notebook']}.ipynb").read_bytes())
+        course["key"] = key(source)
+        course["flags"] = flags.look(nb, source)
         return nb, resources
 
 

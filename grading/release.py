@@ -8,10 +8,9 @@ import tempfile
 from pathlib import Path
 
 import nbformat
-from traitlets.config import Config
 
 from grading import build
-from grading.config import configure
+from grading.config import gradebook, load
 from grading.paths import GRADING, NOTEBOOKS, chosen
 
 
@@ -32,23 +31,39 @@ def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Pat
     Path
         The students' notebook.
     """
-    from nbgrader.converters import GenerateAssignment
-    from nbgrader.coursedir import CourseDirectory
-
-    build.write(build.build(part), home / "source" / part / f"{part}.ipynb")
     notebooks.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=notebooks, prefix=".") as folder:  # the old one stays until the new one is whole
-        config = configure(Config(), home, Path(folder))
-        config.CourseDirectory.assignment_id = part
-        config.GenerateAssignment.force = True
-        config.GenerateAssignment.create_assignment = True
-        GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()
-        made, path = Path(folder) / part / f"{part}.ipynb", notebooks / part / f"{part}.ipynb"
-        build.write(nbformat.read(made, as_version=4), made)
-        made.chmod(0o644)
+        made, path = _made(part, home, Path(folder)), notebooks / part / f"{part}.ipynb"
         path.parent.mkdir(exist_ok=True)
         os.replace(made, path)
     return path
+
+
+def register(part: str, home: Path = GRADING) -> None:
+    """The same for grading alone: nbgrader's source and gradebook have the part as `solutions/` has it, and no student gets anything."""
+    with tempfile.TemporaryDirectory(prefix="course-release-") as folder:
+        _made(part, home, Path(folder))
+
+
+def _made(part: str, home: Path, folder: Path) -> Path:
+    """Write nbgrader's source, tell the gradebook, and make the students' notebook in a folder."""
+    from nbgrader.converters import GenerateAssignment
+    from nbgrader.coursedir import CourseDirectory
+
+    from grading.book import Book
+
+    source, config = build.build(part), load(home, folder)
+    build.write(source, home / "source" / part / f"{part}.ipynb")
+    with gradebook(config) as book:
+        Book(book, config).fit(part, source)
+    config.CourseDirectory.assignment_id = part
+    config.GenerateAssignment.force = True
+    config.GenerateAssignment.create_assignment = True
+    GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()
+    made = folder / part / f"{part}.ipynb"
+    build.write(nbformat.read(made, as_version=4), made)
+    made.chmod(0o644)
+    return made
 
 
 def main() -> None:

@@ -24,7 +24,22 @@ class NotReadable(ValueError):
     """What was handed in is no notebook of this part; the message says what is missing."""
 
 
-def read(path: Path) -> NotebookNode:
+def taken(path: Path) -> bytes:
+    """What was handed in, as it is.
+
+    Raises
+    ------
+    NotReadable
+        It is no file, or has more than 64 MB.
+    """
+    if path.is_symlink() or (path.exists() and not is_plain(path)):
+        raise NotReadable(f"{path.name} is no file, but a link or something else")
+    if path.stat().st_size > LARGEST:
+        raise NotReadable(f"the notebook has {path.stat().st_size / 1e6:.0f} MB; clear its outputs (Kernel, Restart and Clear Outputs)")
+    return path.read_bytes()
+
+
+def read(data: bytes) -> NotebookNode:
     """The code cells of a notebook, with their ids and grade ids; nothing else of it.
 
     Notebooks of format 3 and 4 are read, with any line ends and with or without a byte order mark.
@@ -34,11 +49,6 @@ def read(path: Path) -> NotebookNode:
     NotReadable
         It is no notebook.
     """
-    if path.is_symlink() or (path.exists() and not is_plain(path)):
-        raise NotReadable(f"{path.name} is no file, but a link or something else")
-    if path.stat().st_size > LARGEST:
-        raise NotReadable(f"the notebook has {path.stat().st_size / 1e6:.0f} MB; clear its outputs (Kernel, Restart and Clear Outputs)")
-    data = path.read_bytes()
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         found = nbformat.reads(data.decode(encoding), as_version=4)
@@ -61,11 +71,9 @@ def is_plain(path: Path, most: int | None = None) -> bool:
     return stat.S_ISREG(found.st_mode) and (most is None or found.st_size <= most)
 
 
-def fingerprint(path: Path) -> str:
-    """What tells one hand-in from the next, without reading what `read` does not read."""
-    if not is_plain(path, LARGEST):
-        return "not read"
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def fingerprint(data: bytes) -> str:
+    """What tells one hand-in from the next."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def _bare(cell: NotebookNode) -> NotebookNode:

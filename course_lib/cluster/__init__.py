@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from course_lib.cluster import magic
-from course_lib.cluster.client import Client, connect
 from course_lib.cluster.connection import RanksGone
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.startup import START_LIMIT
 from course_lib.engine.mpiexec import StartError
+
+if TYPE_CHECKING:
+    from course_lib.cluster.client import Client
 
 __all__ = ["Ranks", "RanksGone", "StartError", "start"]
 
@@ -64,6 +67,8 @@ def connection(what: str) -> Client:
     """A client of engines that already run, by profile, cluster file or connection file."""
     from IPython.core.profiledir import ProfileDir, ProfileDirError
     from IPython.paths import get_ipython_dir
+
+    from course_lib.cluster.client import connect
 
     file, cluster_id = Path(what), ""
     if file.name.endswith("client.json"):

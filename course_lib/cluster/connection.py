@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from course_lib.cluster.client import Client
 from course_lib.cluster.launch import Processes
+
+if TYPE_CHECKING:
+    from course_lib.cluster.client import Client
 
 
 class RanksGone(RuntimeError):

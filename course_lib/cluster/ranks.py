@@ -6,14 +6,17 @@ import atexit
 import os
 import re
 import time
+from typing import TYPE_CHECKING
 
 from course_lib import memory, wording
 from course_lib.cluster import here, replies, requests, sandbox, startup, unattended
 from course_lib.cluster import rerun as cells
-from course_lib.cluster.client import Client
 from course_lib.cluster.connection import Connection, RanksGone
 from course_lib.cluster.packing import pack
 from course_lib.engine import wire
+
+if TYPE_CHECKING:
+    from course_lib.cluster.client import Client
 
 Gates = list[tuple[float, float]] | None
 

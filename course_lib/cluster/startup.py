@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from course_lib.cluster import apart, launch, requests, sandbox
-from course_lib.cluster.client import Client, connect
 from course_lib.cluster.connection import Connection, RanksGone
 from course_lib.cluster.launch import Processes
 from course_lib.engine import wire
 from course_lib.engine.mpiexec import StartError
+
+if TYPE_CHECKING:
+    from course_lib.cluster.client import Client
 
 FIRST_TRY, START_LIMIT = 30.0, 60.0  # seconds to come up
 
@@ -64,6 +67,8 @@ def _start(n: int, limit: float, deadline: float) -> Connection:
     if os.environ.get(sandbox.APART):
         return _start_apart(n, deadline)
     processes, client = launch.launch(n), None
+    from course_lib.cluster.client import connect  # it takes a while, and where ranks are kept apart, nobody needs it
+
     try:
         while not processes.client_file.exists():
             _pause("the controller did not come up", deadline, processes)

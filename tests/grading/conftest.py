@@ -7,9 +7,10 @@ import pytest
 from processes import course_processes, wait_until
 from traitlets.config import Config
 
-from grading import build
+from grading import build, config
 from grading.autograde import autograde
 from grading.release import release
+from grading.waiting import waiting
 
 # A part with two ranks only: each hand-in starts them anew.
 ONE = """# ---
@@ -88,20 +89,23 @@ class Course:
     def hand_in(self, part, student, notebook):
         build.write(notebook, self.home / "submitted" / student / part / f"{part}.ipynb")
 
-    def grade(self, part):
+    def grade(self, part, **how):
         """Grade all that waits; returns the points by student."""
         self.untouched(part)
         before = course_processes()
         try:
-            self.failed = autograde(part, self.home, self.notebooks)
+            self.failed = autograde(part, self.home, self.notebooks, **how)
         finally:
             assert wait_until(lambda: not course_processes() - before), "grading leaves processes behind"
         return self.points(part)
 
-    def points(self, part):
-        from nbgrader.api import Gradebook
+    def waiting(self, part):
+        """Whose hand-in is to be graded."""
+        source = nbformat.read(self.home / "source" / part / f"{part}.ipynb", as_version=4)
+        return waiting(part, source, self.home).students
 
-        with Gradebook(f"sqlite:///{self.home / 'gradebook.db'}") as book:
+    def points(self, part):
+        with config.gradebook(config.load(self.home)) as book:
             return {s.student.id: s.score for s in book.assignment_submissions(part)}
 
     def graded(self, part, student):
@@ -113,12 +117,8 @@ class Course:
 @pytest.fixture(scope="session")
 def empty_gradebook(tmp_path_factory):
     """A gradebook that nbgrader has made, for which it starts another program: once, and not in each test."""
-    from nbgrader.api import Gradebook
-
-    from grading.config import configure
-
     folder = tmp_path_factory.mktemp("gradebook")
-    Gradebook(configure(Config(), folder).CourseDirectory.db_url).close()
+    config.gradebook(config.configure(Config(), folder)).close()
     return folder / "gradebook.db"
 
 

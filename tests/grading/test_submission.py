@@ -112,10 +112,9 @@ LONG["cells"] = [{"cell_type": "code", "source": "x" * 110_000, "outputs": [], "
         (b"\xff\xfe\x00", "no notebook"),
     ],
 )
-def test_what_is_no_notebook_gets_a_sentence(tmp_path, data, message):
-    (tmp_path / "a.ipynb").write_bytes(data)
+def test_what_is_no_notebook_gets_a_sentence(data, message):
     with pytest.raises(NotReadable, match=message):
-        read(tmp_path / "a.ipynb")
+        read(data)
 
 
 def test_pipes_links_and_folders_in_a_notebooks_place_cost_only_themselves(one, tmp_path, capfd):

@@ -1,0 +1,130 @@
+"""nbgrader's gradebook: what it is told of a part, and of a hand-in that is graded. Only the process of `make autograde` writes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from nbformat import NotebookNode
+from nbgrader.api import Comment, Grade, Gradebook, GradeCell, MissingEntry, Notebook, SolutionCell, SourceCell, SubmittedAssignment
+from nbgrader.preprocessors import AssignLatePenalties
+from nbgrader.utils import compute_checksum
+from traitlets.config import Config
+
+from grading.build import kind_of
+from grading.config import ConfigError
+from grading.grade import Graded
+
+
+class Book:
+    """The gradebook of a course, open.
+
+    Parameters
+    ----------
+    gradebook : nbgrader.api.Gradebook
+    config : traitlets.config.Config
+        Says what a late hand-in costs.
+    extension : callable, optional
+        Of a student, by how much later their hand-in is due.
+    """
+
+    def __init__(self, gradebook: Gradebook, config: Config, extension: Callable[[str], timedelta] | None = None):
+        self.gradebook, self.extension = gradebook, extension or (lambda student: timedelta())
+        self._late = AssignLatePenalties(config=config)
+        self._late.init_plugin()
+
+    def record(self, part: str, student: str, graded: Graded, notebook: NotebookNode, came: datetime | None) -> None:
+        """Write down a hand-in's points; what a person wrote there, comments, points and extra credit, stays.
+
+        Parameters
+        ----------
+        part, student : str
+        graded : Graded
+        notebook : NotebookNode
+            The executed notebook.
+        came : datetime or None
+            When it was handed in, in UTC, without a time zone.
+        """
+        self.gradebook.update_or_create_student(student)
+        submission = self.gradebook.update_or_create_submission(part, student)
+        submission.timestamp = came
+        (submitted,) = (n for n in submission.notebooks if n.name == part)
+        for grade in submitted.grades:
+            if grade.name in graded.points:
+                grade.auto_score = graded.points[grade.name]
+                grade.needs_manual_grade = grade.manual_score is not None
+        empty = self._without_answer(submitted.notebook, notebook)
+        for comment in submitted.comments:
+            comment.auto_comment = "No response." if comment.name in empty else None
+        self._punish(submission)
+        self.gradebook.db.commit()
+
+    def _without_answer(self, released: Notebook, notebook: NotebookNode) -> set[str]:
+        """The exercises in which nothing was written."""
+        sums = {cell.name: cell.checksum for cell in released.source_cells}
+        exercises = [cell for cell in notebook.cells if kind_of(cell) == "exercise"]
+        return {c.metadata.nbgrader.grade_id for c in exercises if sums.get(c.metadata.nbgrader.grade_id) == compute_checksum(c)}
+
+    def punish(self, part: str) -> None:
+        """Bring all penalties up to date: a due date, an extension or the policy may have changed since."""
+        for submission in self.gradebook.assignment_submissions(part):
+            self._punish(submission)
+        self.gradebook.db.commit()
+
+    def _punish(self, submission: SubmittedAssignment) -> None:
+        """What being late costs, as nbgrader's plugin says."""
+        student, due = submission.student.id, submission.assignment.duedate
+        submission.extension = (self.extension(student) or None) if due else None
+        late = submission.total_seconds_late
+        for notebook in submission.notebooks:
+            if not late:
+                notebook.late_submission_penalty = None
+                continue
+            self.gradebook.db.flush()
+            self.gradebook.db.refresh(notebook)  # its score is what the database says
+            try:
+                penalty = self._late.plugin_inst.late_submission_penalty(student, notebook.score, late)
+            except Exception as error:
+                name = type(self._late.plugin_inst).__name__
+                raise ConfigError(f"The plugin for late hand-ins, {name}, failed for {student}: {type(error).__name__}: {error}") from error
+            notebook.late_submission_penalty = None if penalty is None else min(max(penalty, 0), notebook.score)
+
+    def fit(self, part: str, source: NotebookNode) -> None:
+        """Have the cells of the part there, and no others. nbgrader itself refuses to add or remove some once there are hand-ins.
+
+        What a person wrote of the cells that stay does so, too.
+        """
+        try:
+            released = self.gradebook.find_notebook(part, part)
+        except MissingEntry:
+            return
+        if not released.submissions:
+            return
+        new = {cell.metadata.nbgrader.grade_id: cell for cell in source.cells if cell.metadata.get("nbgrader")}
+        kinds = {name: kind_of(cell) for name, cell in new.items()}
+        wanted = {
+            GradeCell: {name for name, kind in kinds.items() if kind == "test"},
+            SolutionCell: {name for name, kind in kinds.items() if kind == "exercise"},
+            SourceCell: set(new),
+        }
+        there = {GradeCell: released.grade_cells, SolutionCell: released.solution_cells, SourceCell: released.source_cells}
+        for kind, cells in there.items():
+            for cell in [cell for cell in cells if cell.name not in wanted[kind]]:
+                for written in [*getattr(cell, "grades", []), *getattr(cell, "comments", [])]:
+                    self.gradebook.db.delete(written)
+                self.gradebook.db.delete(cell)
+            for name in sorted(wanted[kind] - {cell.name for cell in cells}):
+                self._add(kind, new[name], released)
+        self.gradebook.db.commit()
+
+    def _add(self, kind: type, cell: NotebookNode, released: Notebook) -> None:
+        points = {"max_score": float(cell.metadata.nbgrader.points)} if kind is GradeCell else {}
+        typed = {"cell_type": cell.cell_type} if kind is not SolutionCell else {}
+        made = kind(name=cell.metadata.nbgrader.grade_id, notebook=released, **points, **typed)
+        self.gradebook.db.add(made)
+        self.gradebook.db.flush()
+        for submitted in released.submissions:
+            if kind is GradeCell:
+                self.gradebook.db.add(Grade(cell_id=made.id, notebook=submitted))
+            elif kind is SolutionCell:
+                self.gradebook.db.add(Comment(cell_id=made.id, notebook=submitted))

@@ -1,0 +1,124 @@
+"""Where hand-ins are graded: here, or on a cluster that an instructor already has. All are executors of `concurrent.futures`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import psutil
+
+from grading import worker
+
+PATIENCE = 20  # seconds in which a cluster answers
+EACH = 768 << 20  # bytes that a hand-in of 4 ranks takes, measured; see `tests/grading/test_small.py`
+
+
+class EngineError(Exception):
+    """There is no such engine, or it does not answer; the message says what is expected."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What takes hand-ins.
+
+    Attributes
+    ----------
+    executor : concurrent.futures.Executor
+    workers : int
+        How many hand-ins it grades at a time.
+    said : str
+        What it is, for a person.
+    """
+
+    executor: Executor
+    workers: int
+    said: str
+
+
+def jobs() -> int:
+    """How many hand-ins this machine has room for at a time: cores, and memory."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, psutil.virtual_memory().available // EACH))
+
+
+@contextlib.contextmanager
+def started(engine: str = "", number: str = "") -> Iterator[Engine]:
+    """An engine, until it is no longer needed.
+
+    Parameters
+    ----------
+    engine : str
+        "" for this machine, ``dask:tcp://...`` for the scheduler of a Dask cluster, ``ipyparallel`` or ``ipyparallel:PROFILE`` for a
+        cluster of ipyparallel that runs.
+    number : str
+        How many hand-ins at a time on this machine; "" for as many as it has room for.
+
+    Raises
+    ------
+    EngineError
+    """
+    kind, _, address = engine.partition(":")
+    if number and (not number.isdigit() or not int(number)):
+        raise EngineError(f"JOBS={number}: expected a number of hand-ins to grade at a time, 1 or more.")
+    if not engine:
+        with _here(int(number or jobs())) as found:
+            yield found
+    elif kind == "dask":
+        with _dask(address) as found:
+            yield found
+    elif kind == "ipyparallel":
+        with _ipyparallel(address) as found:
+            yield found
+    else:
+        raise EngineError(f"ENGINE={engine}: expected dask:tcp://ADDRESS:PORT, ipyparallel or ipyparallel:PROFILE.")
+
+
+@contextlib.contextmanager
+def _here(number: int) -> Iterator[Engine]:
+    executor = ThreadPoolExecutor(number)
+    try:
+        yield Engine(executor, number, f"{number} at a time on this machine")
+    finally:
+        executor.shutdown(wait=False, cancel_futures=True)
+        worker.end_all()
+        executor.shutdown()
+
+
+@contextlib.contextmanager
+def _dask(address: str) -> Iterator[Engine]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise EngineError("Dask is not installed here: .venv/bin/python -m pip install 'distributed', or uv pip install.") from None
+    try:
+        client = Client(address, timeout=PATIENCE, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise EngineError(f"No scheduler of Dask answers at {address or 'that address'}: {str(error)[:200]}") from error
+    try:
+        number = sum(client.nthreads().values())
+        if not number:
+            raise EngineError(f"The Dask cluster at {address} has no workers yet. Start some, and try again.")
+        yield Engine(client.get_executor(pure=False), number, f"{number} at a time on the Dask cluster at {address}")
+    finally:
+        with contextlib.suppress(Exception):
+            client.close(timeout=5)
+
+
+@contextlib.contextmanager
+def _ipyparallel(profile: str) -> Iterator[Engine]:
+    import ipyparallel
+
+    try:
+        client = ipyparallel.Client(profile=profile or "default", timeout=PATIENCE)
+    except (OSError, TimeoutError, ipyparallel.error.TimeoutError) as error:
+        raise EngineError(f"No cluster of ipyparallel runs with profile {profile or 'default'}: {str(error)[:200]}") from error
+    try:
+        number = len(client.ids)
+        if not number:
+            raise EngineError("The ipyparallel cluster has no engines yet. Start some, and try again.")
+        yield Engine(client.load_balanced_view().executor, number, f"{number} at a time on the engines of ipyparallel")
+    finally:
+        client.close()

@@ -1,0 +1,103 @@
+"""Grading one hand-in: a function of the released source and of what was handed in, and of nothing else.
+
+So it runs in any process, on any machine: `worker` calls it for `make autograde`, `handin` where another grader has one hand-in at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import nbformat
+from nbformat import NotebookNode
+from nbgrader.preprocessors import LimitOutput
+from nbgrader.utils import determine_grade
+from traitlets.config import Config
+
+from grading import flags
+from grading.build import kind_of
+from grading.execute import environment
+from grading.preprocessors import ExecuteOnRanks
+from grading.submission import NotReadable, assemble, read
+
+PASSED = ("ExecuteOnRanks", "LimitOutput")  # what of nbgrader's configuration says how a notebook is run
+
+
+@dataclass(frozen=True)
+class Task:
+    """A hand-in to grade.
+
+    Attributes
+    ----------
+    source : str
+        The part as it was released, with its hidden tests: a notebook as JSON.
+    handed_in : bytes
+        The file.
+    options : dict
+        Of nbgrader's configuration, what is in `PASSED`.
+    variables : dict of str to str
+        Environment variables meanwhile: limits, and whether there is a sandbox.
+    """
+
+    source: str
+    handed_in: bytes
+    options: dict = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Graded:
+    """What became of it.
+
+    Attributes
+    ----------
+    problem : str or None
+        Why it could not be graded, in a sentence; then there is nothing else.
+    notebook : str
+        The executed notebook, as JSON.
+    points : dict of str to float
+        By the hidden test's grade id.
+    flags : int
+        How many lines a person may want to look at.
+    seconds : float
+    """
+
+    problem: str | None = None
+    notebook: str = ""
+    points: dict[str, float] = field(default_factory=dict)
+    flags: int = 0
+    seconds: float = 0.0
+
+
+def grade(task: Task, tell: Callable[[NotebookNode], None] | None = None) -> Graded:
+    """Grade a hand-in, in this process.
+
+    Parameters
+    ----------
+    task : Task
+    tell : callable, optional
+        Called with each hidden test's cell, once it has run.
+    """
+    began = time.monotonic()
+    source = nbformat.reads(task.source, as_version=4)
+    try:
+        notebook = assemble(source, read(task.handed_in))
+    except NotReadable as problem:
+        return Graded(str(problem))
+    config = Config(task.options)
+    resources: dict = {"nbgrader": {}}
+    execute = ExecuteOnRanks(config=config)
+    execute.tell = tell
+    with environment(task.variables):
+        notebook, resources = execute.preprocess(notebook, resources)
+        notebook, _ = LimitOutput(config=config).preprocess(notebook, resources)
+    found = flags.look(notebook, source)
+    notebook.metadata.setdefault("course", {})["flags"] = found
+    points = {cell.metadata.nbgrader.grade_id: score(cell) for cell in notebook.cells if kind_of(cell) == "test"}
+    return Graded(None, nbformat.writes(notebook, version=4), points, len(found), time.monotonic() - began)
+
+
+def score(cell: NotebookNode) -> float:
+    """The points that a hidden test gave, after `execute.settle`."""
+    return float(determine_grade(cell)[0])

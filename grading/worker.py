@@ -1,0 +1,115 @@
+"""Where hand-ins are graded: a process beside the caller's that forks one for each, with a deadline and a limit of its memory.
+
+`grade` may be called on any thread, in a worker of Dask or an engine of ipyparallel, too: each thread has such a process of its own, which
+ends with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import warnings
+import weakref
+from multiprocessing.connection import Connection
+
+from grading import own_process
+from grading.grade import Graded, Task
+from grading.grade import grade as grade_here
+from grading.paths import ROOT
+from grading.sandbox import NoSandbox
+
+DEADLINE = 900  # seconds for a hand-in, beside the limits of its cells
+MEMORY = 2 << 30  # bytes for the process that grades a hand-in, and as many for its kernel
+LONGEST = 500  # characters of a sentence
+
+_mine = threading.local()
+_all: weakref.WeakSet[Beside] = weakref.WeakSet()
+
+
+class Beside:
+    """The process, and a line to it."""
+
+    def __init__(self):
+        ours, theirs = socket.socketpair()
+        with theirs:
+            words = [sys.executable, "-m", "grading.worker", str(theirs.fileno())]
+            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT)
+        self.line = Connection(ours.detach())
+        _all.add(self)
+
+    def grade(self, task: Task) -> Graded:
+        """Grade one hand-in there."""
+        self.line.send(task)
+        return self.line.recv()
+
+    def end(self) -> None:
+        """End it; what it grades ends with it."""
+        with contextlib.suppress(OSError):
+            self.line.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def grade(task: Task) -> Graded:
+    """Grade one hand-in in a process of its own; what ends that process is a sentence in the result.
+
+    Raises
+    ------
+    OSError
+        The process beside this one ended, or could not be started: another try may do.
+    """
+    beside = _mine.beside = getattr(_mine, "beside", None) or Beside()
+    try:
+        return beside.grade(task)
+    except (EOFError, OSError) as error:
+        _mine.beside = None
+        beside.end()
+        raise OSError(f"the grader's process ended with code {beside.process.returncode}") from error
+
+
+def end_all() -> None:
+    """End all that this process has started, whatever they do."""
+    for beside in list(_all):
+        beside.process.kill()
+        beside.process.wait()
+
+
+def serve(line: Connection) -> None:
+    """Grade what comes on the line, until it is closed."""
+    own_process.tidy()
+    while True:
+        try:
+            task = line.recv()
+        except (EOFError, OSError):
+            return
+        try:
+            found = own_process.done(_grade, (task,), DEADLINE, MEMORY, line)
+        except own_process.Failed as problem:
+            found = Graded(str(problem))
+        with contextlib.suppress(OSError):  # nobody waits for it any more; the next turn sees that
+            line.send(found)
+
+
+def _grade(task: Task) -> Graded:
+    try:
+        return grade_here(task)
+    except (Exception, SystemExit) as error:
+        told = str(error) if isinstance(error, NoSandbox) else f"{type(error).__name__}: {error}"
+        return Graded(told[:LONGEST].strip())
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run is told, and ends this process
+    warnings.filterwarnings("ignore", module="nbgrader")
+    serve(Connection(int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Many hand-ins, many workers: nothing is lost and nothing is there twice, whatever is killed; what has changed is graded anew."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import psutil
+import pytest
+from processes import course_processes, wait_until
+
+from grading import autograde as command
+from grading import config, engines
+from grading.grade import Graded
+from grading.paths import ROOT
+from grading.run import Grading
+
+PART = "97_one"
+WRONG = "%%px\ndef first(x):\n    return x"
+RUN = """
+import sys
+from pathlib import Path
+from grading.autograde import autograde
+autograde(sys.argv[1], *map(Path, sys.argv[2:4]), jobs="2")
+"""
+
+
+def submissions(course, part=PART):
+    """Every line of the gradebook about hand-ins: one too many would be seen."""
+    with config.gradebook(config.load(course.home)) as book:
+        return sorted((s.student.id, s.score, len(s.notebooks), len(s.notebooks[0].grades)) for s in book.assignment_submissions(part))
+
+
+def hand_in(course, wrong=("ben",), right=("ada", "cleo")):
+    for student in (*wrong, *right):
+        course.hand_in(PART, student, course.solved(PART, WRONG if student in wrong else None))
+    return {student: 10.0 * (student in right) for student in (*wrong, *right)}
+
+
+def started(course):
+    words = [sys.executable, "-c", RUN, PART, str(course.home), str(course.notebooks)]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+
+
+def below(process):
+    """The graders that a run has started."""
+    try:
+        return [p for p in psutil.Process(process.pid).children(recursive=True) if "grading.worker" in p.cmdline()]
+    except psutil.Error:
+        return []
+
+
+def test_a_grader_that_is_killed_loses_nothing_and_doubles_nothing(one):
+    wanted = hand_in(one, [f"wrong{i}" for i in range(2)], [f"right{i}" for i in range(3)])
+    before = course_processes()
+    for _ in range(2):
+        process = started(one)
+        assert wait_until(lambda process=process: below(process), 30)
+        time.sleep(random.uniform(2, 6))
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not course_processes() - before), "a grader that was killed leaves processes behind"
+    assert one.grade(PART) == wanted and one.failed == []
+    assert submissions(one) == sorted((student, points, 1, 1) for student, points in wanted.items())
+    assert one.waiting(PART) == []
+
+
+def test_a_worker_that_is_killed_gives_its_hand_in_to_another_one(one):
+    wanted = hand_in(one)
+    process = started(one)
+    for _ in range(3):
+        if wait_until(lambda: below(process) or process.poll() is not None, 30) and process.poll() is None:
+            time.sleep(random.uniform(0.5, 2.5))
+            for worker in below(process)[:1]:
+                worker.kill()
+    assert process.wait(120) == 0
+    assert submissions(one) == sorted((student, points, 1, 1) for student, points in wanted.items())
+
+
+class Poison:
+    """What ends the process that reads it."""
+
+    def __reduce__(self):
+        return os._exit, (3,)
+
+
+def test_a_hand_in_that_takes_every_worker_along_is_said_and_costs_only_itself(one, monkeypatch, capfd):
+    wanted = hand_in(one)
+    real = Grading._task
+
+    def poisoned(self, student):
+        task = real(self, student)
+        return replace(task, source=Poison()) if student == "ben" else task
+
+    monkeypatch.setattr(Grading, "_task", poisoned)
+    assert one.grade(PART) == {student: points for student, points in wanted.items() if student != "ben"}
+    assert one.failed == ["ben"] and "ben: NOT graded: each of the 3 workers that it went to was lost" in "".join(capfd.readouterr())
+
+
+def test_what_is_replaced_while_it_is_graded_waits_again(one, monkeypatch):
+    hand_in(one, wrong=[], right=["ada"])
+    real = Grading._task
+
+    def replaced(self, student):
+        task = real(self, student)
+        one.hand_in(PART, student, one.solved(PART, WRONG))
+        return task
+
+    monkeypatch.setattr(Grading, "_task", replaced)
+    assert one.grade(PART) == {"ada": 10}
+    monkeypatch.undo()
+    assert one.waiting(PART) == ["ada"], "the newer hand-in was taken for the graded one"
+
+
+def test_two_runs_at_a_time_are_one_too_many(one):
+    hand_in(one)
+    process = started(one)
+    try:
+        assert wait_until(lambda: below(process), 30)
+        with pytest.raises(config.ConfigError, match="Another `make autograde` runs"):
+            one.grade(PART)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def edit(one, tmp_path, monkeypatch, *pairs):
+    """Change the part in solutions/, which `make autograde` then reads."""
+    path = tmp_path / "solutions" / PART / f"{PART}.py"
+    text = path.read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    monkeypatch.setattr(command, "parts", lambda: [PART])
+    one.released.setdefault(PART, one.notebooks / PART / f"{PART}.ipynb")
+
+
+def test_changed_tests_and_points_regrade_what_they_touch_and_what_a_person_wrote_stays(one, tmp_path, monkeypatch, capfd):
+    hand_in(one)
+    assert one.grade(PART) == {"ada": 10, "ben": 0, "cleo": 10}
+    with config.gradebook(config.load(one.home)) as book:
+        for student, points in (("ada", None), ("ben", 3)):
+            grade = book.find_grade("test-first", PART, PART, student)
+            grade.manual_score, grade.extra_credit = points, 1
+            book.find_comment("first", PART, PART, student).manual_comment = f"Well, {student}."
+        book.db.commit()
+    capfd.readouterr()
+    edit(one, tmp_path, monkeypatch, ("points=10", "points=12"))
+    assert one.grade(PART) == {"ada": 13, "ben": 4, "cleo": 12}
+    assert f"{PART}: 1 test has changed since: 3 hand-ins to regrade." in capfd.readouterr().out
+    more = "\n\n# %% Test more tags=['test'] points=5\n### BEGIN HIDDEN TESTS\nassert True\n### END HIDDEN TESTS\n".replace("'", '"')
+    edit(
+        one,
+        tmp_path,
+        monkeypatch,
+        ("# %% Test first", "# %% Test the first"),
+        ('name="the sum", rank=r)\n### END HIDDEN TESTS\n', f'name="the sum", rank=r)\n### END HIDDEN TESTS\n{more}'),
+    )
+    assert one.grade(PART) == {"ada": 17, "ben": 5, "cleo": 17}
+    assert f"{PART}: 3 tests have changed since: 3 hand-ins to regrade." in capfd.readouterr().out
+    with config.gradebook(config.load(one.home)) as book:
+        assert book.find_comment("first", PART, PART, "ben").manual_comment == "Well, ben."
+    assert one.grade(PART) == {"ada": 17, "ben": 5, "cleo": 17} and "nothing to grade; 3 hand-ins are graded" in capfd.readouterr().out
+    text = (one.home / "autograded" / "ben" / PART / f"{PART}.ipynb").read_text()
+    assert set(json.loads(text)["metadata"]["course"]["key"]) == {"start", "set-up", "first", "test-the-first", "test-more"}
+
+
+def penalties(course):
+    with config.gradebook(config.load(course.home)) as book:
+        return {s.student.id: s.notebooks[0].late_submission_penalty for s in book.assignment_submissions(PART)}
+
+
+def test_one_configuration_says_what_late_hand_ins_cost(one, monkeypatch, capfd):
+    hand_in(one, wrong=[], right=["ada", "ben"])
+    (one.home / "nbgrader_config.py").write_text(CONFIG)
+    due = datetime(2026, 11, 1, 12)
+    with config.gradebook(config.load(one.home)) as book:
+        book.update_or_create_assignment(PART, duedate=due)
+    for student, days in (("ada", -1), ("ben", 2)):
+        stamp = one.home / "submitted" / student / PART / "timestamp.txt"
+        stamp.write_text(f"{due + timedelta(days=days):%Y-%m-%d %H:%M:%S} UTC\n")
+    assert one.grade(PART) == {"ada": 10, "ben": 10} and penalties(one) == {"ada": None, "ben": 2}
+    with config.gradebook(config.load(one.home)) as book:
+        book.update_or_create_assignment(PART, duedate=due + timedelta(days=5))
+    assert one.grade(PART) == {"ada": 10, "ben": 10} and penalties(one) == {"ada": None, "ben": None}, "a due date that moves lifts it"
+
+
+CONFIG = """
+from pathlib import Path
+from grading.config import configure
+from nbgrader.plugins import LateSubmissionPlugin
+
+c = get_config()
+configure(c, Path(__file__).parent)
+
+
+class ADay(LateSubmissionPlugin):
+    def late_submission_penalty(self, student_id, score, total_seconds_late):
+        return total_seconds_late // 86400
+
+
+c.AssignLatePenalties.plugin_class = ADay
+"""
+
+
+def test_a_configuration_with_a_mistake_is_a_sentence(one):
+    (one.home / "nbgrader_config.py").write_text("c = get_config()\nc.CourseDirectory.db_url = undefined\n")
+    with pytest.raises(config.ConfigError, match=r"nbgrader_config.py cannot be used: NameError: name 'undefined'"):
+        config.load(one.home)
+    bad = config.configure(config.Config(), one.home)
+    bad.CourseDirectory.db_url = "postgresql+psycopg://me:secret@127.0.0.1:1/none"
+    with pytest.raises(config.ConfigError, match=r"postgresql\+psycopg://me:\.\.\.@127.0.0.1:1/none cannot be opened") as caught:
+        config.gradebook(bad)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("engine", "jobs", "said"),
+    [
+        ("slurm", "", "expected dask:tcp://"),
+        ("", "0", "expected a number"),
+        ("", "many", "expected a number"),
+        ("dask:tcp://127.0.0.1:1", "", "No scheduler of Dask answers"),
+        ("ipyparallel:none", "", "No cluster of ipyparallel"),
+    ],
+)
+def test_an_engine_that_is_not_there_is_a_sentence(engine, jobs, said, monkeypatch, tmp_path):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    monkeypatch.setattr(engines, "PATIENCE", 1)
+    with pytest.raises(engines.EngineError, match=said), engines.started(engine, jobs):
+        pass
+
+
+def test_a_dask_cluster_grades(one):
+    from distributed import LocalCluster
+
+    wanted = hand_in(one)
+    before = course_processes()
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None) as cluster:
+        os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)  # the nanny starts another one
+        assert one.grade(PART, engine=f"dask:{cluster.scheduler_address}") == wanted
+    assert wait_until(lambda: not course_processes() - before)
+
+
+def test_an_ipyparallel_cluster_grades(one, monkeypatch, tmp_path):
+    import ipyparallel
+
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    wanted = hand_in(one)
+    before = course_processes()
+    with ipyparallel.Cluster(n=2, cluster_id="", profile="default", log_level=50) as client:
+        client.wait_for_engines(2, timeout=60)
+        assert one.grade(PART, engine="ipyparallel") == wanted
+    assert wait_until(lambda: not course_processes() - before)
+
+
+def test_a_summary_names_what_was_not_graded_and_what_was_slow(tmp_path):
+    run = command.Run({f"s{i}": Graded(None, "", {"t": 1.0}, i % 2, float(i)) for i in range(5)}, {"eve": "the file is no notebook"}, 100)
+    said = command.summary("03_naive_forward", run, tmp_path)
+    assert said.splitlines() == [
+        "03_naive_forward: 5 graded in 1 min 40 s, 3 a minute; 1 not graded.",
+        "    not graded: eve: the file is no notebook",
+        "    slowest: s4 4.0 s, s3 3.0 s, s2 2.0 s",
+    ]
