@@ -19,6 +19,7 @@ from course_lib.datasets import FOLDER, DataError, Dataset
 NAMES = ("shapes", "cifar10")
 SHAPES = ("disk", "ring", "square", "frame", "triangle", "plus", "cross", "bars", "columns", "checkers")
 SIZE = 32
+AT_ONCE = 100  # images that are drawn together: all of a data set would take 250 MB on each rank
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CIFAR_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 _TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
@@ -59,6 +60,18 @@ def shapes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(seed)
     y = random.integers(0, len(SHAPES), n)
     centre, radius = random.uniform(11, 21, (2, n, 1, 1)), random.uniform(6, 11, (n, 1, 1))
+    ground, colour = random.uniform(-1.2, 1.2, (2, n, 1, 1, 3))
+    colour += 1.2 * np.sign(colour - ground)  # not too much like the ground
+    x = np.empty((n, SIZE, SIZE, 3), np.float32)
+    for i in range(0, n, AT_ONCE):
+        some = slice(i, i + AT_ONCE)
+        mask = _mask(y[some], centre[:, some], radius[some])
+        x[some] = np.where(mask, colour[some], ground[some]) + random.normal(0, 0.35, x[some].shape)
+    return x, y.astype(np.int64)
+
+
+def _mask(y: np.ndarray, centre: np.ndarray, radius: np.ndarray) -> np.ndarray:
+    """Which pixels are inside of each shape: bool, ``(n, 32, 32, 1)``."""
     rows, columns = np.mgrid[:SIZE, :SIZE]
     v, h = (rows - centre[0]) / radius, (columns - centre[1]) / radius  # -1 to 1 inside
     away, far = np.hypot(v, h), np.maximum(abs(v), abs(h))
@@ -76,11 +89,7 @@ def shapes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
         inside & stripes[1],
         inside & (stripes[0] ^ stripes[1]),
     )
-    mask = np.choose(y[:, None, None], masks)[..., None]
-    ground, colour = random.uniform(-1.2, 1.2, (2, n, 1, 1, 3))
-    colour += 1.2 * np.sign(colour - ground)  # not too much like the ground
-    x = np.where(mask, colour, ground) + random.normal(0, 0.35, (n, SIZE, SIZE, 3))
-    return x.astype(np.float32), y.astype(np.int64)
+    return np.choose(y[:, None, None], masks)[..., None]
 
 
 def read_cifar(path: str | Path) -> tuple[np.ndarray, np.ndarray]:

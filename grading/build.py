@@ -15,6 +15,10 @@ A cell of any kind may have a second tag, for those who show the part as slides 
     fragment   comes at the next key, on the same slide
     skip       is on no slide
 
+And a worked example, or a given cell that draws what it gave, may be called
+
+    long       grading does not run it, unless the student has changed it: it takes long, and nothing is graded by it
+
 This turns them into nbgrader's metadata. The same text gives the same bytes.
 """
 

@@ -61,6 +61,8 @@ class Graded:
     flags : int
         How many lines a person may want to look at.
     seconds : float
+    lost : bool
+        Whether another try may do: a process of the grader was killed.
     """
 
     problem: str | None = None
@@ -68,6 +70,7 @@ class Graded:
     points: dict[str, float] = field(default_factory=dict)
     flags: int = 0
     seconds: float = 0.0
+    lost: bool = False
 
 
 def grade(task: Task, tell: Callable[[NotebookNode], None] | None = None) -> Graded:

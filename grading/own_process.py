@@ -30,6 +30,10 @@ class Failed(Exception):
     """The step came to no end of its own; the message says why, in a sentence."""
 
 
+class Lost(Failed):
+    """Its process was killed, by somebody or for want of memory: another try may do."""
+
+
 def told(step: Callable[..., str | None], arguments: tuple, deadline: float, memory: int) -> str | None:
     """Do a step that says what went wrong, or None; the same of its process. See `done`."""
     try:
@@ -87,7 +91,8 @@ def _waited_for(
         raise Failed("nobody waits for it any more" if ready else f"it took more than {deadline} s, and was ended")
     except EOFError:
         process.join(5)
-        raise Failed(f"the process that did it ended with code {process.exitcode}; usually, memory ran out") from None
+        kind = Lost if process.exitcode == -signal.SIGKILL else Failed
+        raise kind(f"the process that did it ended with code {process.exitcode}; usually, memory ran out") from None
     finally:
         _end(process)
 

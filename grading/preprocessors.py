@@ -19,10 +19,10 @@ from course_lib.cluster import unattended
 from grading import flags, sandbox
 from grading.build import kind_of
 from grading.execute import environment, is_for_ranks, on_ranks, settle
-from grading.submission import EXTRA, assemble, fingerprint, read
+from grading.submission import EXTRA, LONG, assemble, fingerprint, read
 from grading.waiting import key
 
-CELL_SECONDS = 60  # what a cell of a submission may take
+CELL_SECONDS = 30  # what a cell of a submission may take
 ADDED = 1.5  # times as much is what all cells that a student added may take together
 SHOWN = 5_000_000  # characters of what all cells may show together
 TOLD_CHARACTERS = 300  # of what the student's code raised in a hidden test, and as many of each line that led to it: they may hold the test
@@ -65,6 +65,9 @@ class ExecuteOnRanks(Execute):
         if kind == "example" and not is_for_ranks(cell.source):
             # It ran in the student's kernel; on the ranks, it would change their variables.
             cell.outputs = [new_output("stream", text="not run when grading: without %%px on top, this cell is not for the ranks")]
+            return cell, resources
+        if kind in ("example", "given") and LONG in cell.metadata.get("tags", []):
+            cell.outputs = [new_output("stream", text="not run when grading: it takes long, and nothing is graded by it")]
             return cell, resources
         added = EXTRA in cell.metadata.get("tags", [])
         if added and self._added > (most := ADDED * (unattended.limit() or CELL_SECONDS)):

@@ -99,14 +99,13 @@ class Grading:
             done, _ = wait(going, return_when=FIRST_COMPLETED) if going else ((), ())
             for future in done:
                 student, which = going.pop(future)
-                if lost := future.exception():
-                    if tries[student] < TRIES:
-                        left.append(student)  # the worker that had it is gone: another one gets it
-                    else:
-                        told = f"{type(lost).__name__}: {lost}"[:LONGEST]
-                        yield student, Graded(f"each of the {TRIES} workers that it went to was lost, the last with {told}")
+                graded = _result(future)
+                if graded.lost and tries[student] < TRIES:
+                    left.append(student)  # who had it is gone: another one gets it
+                elif graded.lost:
+                    yield student, Graded(f"each of the {TRIES} workers that it went to was lost, the last so: {graded.problem}")
                 else:
-                    yield student, self._written(student, which, future.result())
+                    yield student, self._written(student, which, graded)
 
     def _task(self, student: str) -> Task | Graded:
         if "[" in student or not student.isprintable():
@@ -147,3 +146,9 @@ class Grading:
             return f"{student}: NOT graded: {graded.problem}, {left} left"
         look = f", {graded.flags} line{'s' * (graded.flags > 1)} to look at" if graded.flags else ""
         return f"{student}: {sum(graded.points.values()):g} of {self.most:g}{look}, {graded.seconds:.1f} s, {left} left"
+
+
+def _result(future: Future) -> Graded:
+    """What a worker has sent, or that it is gone."""
+    gone = future.exception()
+    return Graded(f"{type(gone).__name__}: {gone}"[:LONGEST], lost=True) if gone else future.result()

@@ -13,6 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from grading.build import kind_of
 
+LONG = "long"  # tag of a cell that is not run when grading; see `build`
 EXTRA = "course-extra"  # tag of a cell that the student added
 LARGEST = 64 << 20  # bytes of a notebook
 WRITTEN = 1 << 20  # characters of code in it
@@ -137,7 +138,10 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
         if kind == "exercise":
             cell.source = texts.get(cell.id, "# This exercise was missing from the submission.")
         elif kind == "example":
-            cell.source = texts.get(cell.id, "")
+            text = texts.get(cell.id, "")
+            if _plain(text) != _plain(cell.source):
+                cell.metadata["tags"] = [tag for tag in cell.metadata.get("tags", []) if tag != LONG]
+            cell.source = text
         notebook.cells.append(cell)
         for text in extras.get(cell.id, []):
             notebook.cells.append(_extra(text, count))

@@ -16,6 +16,8 @@ import warnings
 import weakref
 from multiprocessing.connection import Connection
 
+from nbclient.exceptions import DeadKernelError
+
 from grading import own_process
 from grading.grade import Graded, Task
 from grading.grade import grade as grade_here
@@ -92,7 +94,7 @@ def serve(line: Connection) -> None:
         try:
             found = own_process.done(_grade, (task,), DEADLINE, MEMORY, line)
         except own_process.Failed as problem:
-            found = Graded(str(problem))
+            found = Graded(str(problem), lost=isinstance(problem, own_process.Lost))
         with contextlib.suppress(OSError):  # nobody waits for it any more; the next turn sees that
             line.send(found)
 
@@ -102,7 +104,7 @@ def _grade(task: Task) -> Graded:
         return grade_here(task)
     except (Exception, SystemExit) as error:
         told = str(error) if isinstance(error, NoSandbox) else f"{type(error).__name__}: {error}"
-        return Graded(told[:LONGEST].strip())
+        return Graded(told[:LONGEST].strip(), lost=isinstance(error, DeadKernelError))
 
 
 def main() -> None:

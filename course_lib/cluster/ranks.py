@@ -221,13 +221,16 @@ class Ranks:
     def _do(self, what: requests.Requests, limit: float | None, show: requests.Show | None = None) -> dict[int, dict]:
         """One round: send the requests, wait, and give every rank's reply."""
         self._be_up()
-        limits = [seconds for seconds in (limit, unattended.limit()) if seconds]
+        call = any(request["do"] == "call" for request in what.values())
+        limits = [seconds for seconds in (limit, unattended.limit(call)) if seconds]
         self._round += 1
         common = {"round": self._round, "targets": sum(1 << r for r in what), "epoch": self._epoch}
         try:
             found = requests.ask(self._connection, {r: {**q, **common} for r, q in what.items()}, min(limits, default=None), show)
             if any(reply is None for reply in found.values()):
                 requests.settle(self._connection)
+            if call:
+                unattended.note(found)
         except RanksGone:
             self._end()
             raise

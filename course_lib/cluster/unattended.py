@@ -10,9 +10,20 @@ from course_lib.cluster.requests import Requests
 UNATTENDED = "COURSE_UNATTENDED"  # set when grading: seconds that a cell may take
 
 
-def limit() -> float | None:
-    """Seconds that a cell may take; None where somebody watches."""
-    return float(os.environ.get(UNATTENDED, 0)) or None
+LATER, LEAST = 3, 5.0  # once a function ran into the limit, its next ones are a third of it, and at least so many seconds
+_ran_out = False
+
+
+def limit(call: bool = False) -> float | None:
+    """Seconds that a cell may take, or the call of a function; None where somebody watches."""
+    seconds = float(os.environ.get(UNATTENDED, 0)) or None
+    return max(seconds / LATER, min(LEAST, seconds)) if seconds and call and _ran_out else seconds
+
+
+def note(replies: dict[int, dict | None]) -> None:
+    """Remember that a function ran into the limit: it may be in several tests, and one that has no end would take all that time in each."""
+    global _ran_out
+    _ran_out |= any(not reply or (reply["error"] and reply["error"]["name"] == "TimeLimit") for reply in replies.values())
 
 
 class History:

@@ -233,7 +233,7 @@ check.optimizer(4, "SGD", np.float32)
 #
 # The next cell trains for half a minute to two, as fast as the machine is. The bar shows how far it is.
 
-# %% Train tags=["slide-50"]
+# %% Train tags=["slide-50", "long"]
 # %%px
 model = resnet.resnet9(width=8, seed=comm.Get_rank())
 loader = partition_dataset(ArrayDataset(data.x_train, data.y_train), batch_size=64)  # 1
@@ -255,7 +255,7 @@ for epoch in range(4):
         print(f"epoch {epoch + 1}: test accuracy {accuracy:.3f}")
 bar.close()
 
-# %% Draw the loss tags=["given", "slide-50"]
+# %% Draw the loss tags=["given", "slide-50", "long"]
 plots.losses(
     {f"rank {r}": values for r, values in enumerate(ranks.pull("losses")[:2])}, "ResNet-9 on drawn shapes: each rank's own batches"
 )

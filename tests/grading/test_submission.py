@@ -6,7 +6,9 @@ import os
 import nbformat
 import pytest
 
-from grading.submission import NotReadable, read
+from course_lib.cluster import unattended
+from grading import build
+from grading.submission import NotReadable, assemble, read
 
 PART = "97_one"
 
@@ -131,3 +133,22 @@ def test_pipes_links_and_folders_in_a_notebooks_place_cost_only_themselves(one, 
     said = "".join(capfd.readouterr())
     assert all(f"{name}: NOT graded: {PART}.ipynb is no file, but a link or something else" in said for name in makers), said
     assert one.grade(PART) == {"z-honest": 10} and one.failed == sorted(makers), "they are tried again, and said again"
+
+
+def test_a_long_cell_is_left_out_unless_the_student_has_changed_it():
+    source = build.build("15_distributed_optimizer")
+    for added, tags in (("", ["long"]), ("\n\n", ["long"]), ("\nhelper = 1", [])):
+        handed_in = nbformat.from_dict(source)
+        (train,) = [cell for cell in handed_in.cells if cell.id == "train"]
+        train.source += added
+        made = assemble(source, read(nbformat.writes(handed_in).encode()))
+        assert [cell.metadata.get("tags") for cell in made.cells if cell.id == "train"] == [tags]
+
+
+def test_a_function_without_an_end_does_not_take_all_the_time_in_each_test(monkeypatch):
+    monkeypatch.setenv(unattended.UNATTENDED, "30")
+    monkeypatch.setattr(unattended, "_ran_out", False)
+    unattended.note({0: {"error": None}, 1: {"error": {"name": "CheckFailed"}}})
+    assert unattended.limit(call=True) == 30
+    unattended.note({0: {"error": None}, 1: {"error": {"name": "TimeLimit"}}})
+    assert unattended.limit(call=True) == 10 and unattended.limit() == 30, "cells keep their time"
