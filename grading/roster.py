@@ -2,7 +2,7 @@
 
 A line for each student. The column `id` is the name of their folder in `submitted/`, in all parts. `name` is what a platform shows,
 "First Last" or "Last, First"; `email` is their address. Where two are called alike, `canvas`, `moodle` and `brightspace` say what the
-platform calls them: Canvas the number of the user, the others the name.
+platform calls them: Canvas the number of the user, the others the name. `number` (of the student) and `login` are for `make grades` only.
 
 `extension` is how much later than others they may hand in: "2 days" in all parts, "03_naive_forward: 2 days; 05: 12 hours" in these.
 `dropped` names tests that do not count, neither their points nor their maximum: "03_naive_forward: the whole layer; 07" (all tests of part
