@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from grading import allowances, roster
+from grading import allowances, platforms, roster
 from grading.owners import HandIn, is_of, whose, without_number
 from grading.paths import GRADING, one
 from grading.roster import Roster
@@ -66,6 +66,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
     with tempfile.TemporaryDirectory(prefix="course-collect-") as work:
         found = unpack(folder, Path(work))
         done.refused += found.refused
+        keep_index(part, found.files, home)
         students = sort(part, found.files, people, done)
         owners: dict[str, set[str]] = {}
         for student, hand_ins in students.items():
@@ -87,6 +88,17 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
     if people:
         done.missing = [student for student in people.rows if not (home / "submitted" / student / part / f"{part}.ipynb").exists()]
     return done
+
+
+def keep_index(part: str, files: list[File], home: Path) -> None:
+    """Keep Brightspace's table of a download, which lies beside the students' folders: it goes back with the feedback."""
+    for file in files:
+        *folders, name = file.inside
+        if name == "index.html" and file.path != Path(os.devnull):
+            beside = {f.inside[len(folders)] for f in files if f.container == file.container and [*f.inside[: len(folders)]] == folders}
+            if any(said.platform == "brightspace" for other in beside if (said := platforms.read(other))):
+                (home / "submitted").mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file.path, home / "submitted" / f"{part}-index.html")
 
 
 def sort(part: str, files: list[File], people: Roster | None, done: Collected) -> dict[str, list[HandIn]]:
@@ -219,7 +231,8 @@ def put(hand_in: HandIn, student: str, part: str, home: Path) -> str | None:
     try:
         target.mkdir(parents=True, exist_ok=True)
         before = json.loads(record.read_text()) if record.exists() and there.exists() else None
-        now = dict(platform=said.platform if said else None, age=list(hand_in.age), file=str(hand_in.file))
+        of_platform = dict(platform=said.platform, key=said.key, name=said.name) if said else dict(platform=None)
+        now = of_platform | dict(age=list(hand_in.age), file=str(hand_in.file))
         older = before and before["platform"] == now["platform"] and before["age"] > now["age"]
         if older and there.read_bytes() != hand_in.file.path.read_bytes():
             return f"older than {before['file']}, which was collected before; to have it, delete submitted/{student}/{part} first"

@@ -40,9 +40,10 @@ class Mark:
 
 @dataclass
 class Submission:
-    """What the gradebook holds of a hand-in: points by test, those that wait for a person, and the late penalty."""
+    """What the gradebook holds of a hand-in: points and extra credit by test, those that wait for a person, and the late penalty."""
 
     points: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, float] = field(default_factory=dict)
     by_hand: list[str] = field(default_factory=list)
     penalty: float = 0.0
 
@@ -123,14 +124,15 @@ def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Course:
         cells = gradebook.db.query(Assignment.name, GradeCell.name, GradeCell.max_score)
         for part, test, points in cells.select_from(GradeCell).join(GradeCell.notebook).join(Notebook.assignment):
             course.tests.setdefault(part, {})[test] = points
-        late = SubmittedNotebook.late_submission_penalty
+        more = (Grade.extra_credit, SubmittedNotebook.late_submission_penalty)
         grades = gradebook.db.query(
-            Assignment.name, SubmittedAssignment.student_id, BaseCell.name, Grade.score, Grade.needs_manual_grade, late
+            Assignment.name, SubmittedAssignment.student_id, BaseCell.name, Grade.score, Grade.needs_manual_grade, *more
         )
         grades = grades.select_from(Grade).join(Grade.cell).join(Grade.notebook).join(SubmittedNotebook.assignment)
-        for part, student, test, score, by_hand, penalty in grades.join(SubmittedAssignment.assignment):
+        for part, student, test, score, by_hand, extra, penalty in grades.join(SubmittedAssignment.assignment):
             found = course.submissions.setdefault((student, part), Submission(penalty=penalty or 0.0))
             found.points[test] = score or 0.0
+            found.extra |= {test: extra} if extra else {}
             found.by_hand += [test] if by_hand else []
     course.tests = {part: tests for part, tests in sorted(course.tests.items()) if sum(tests.values())}
     course.submissions = {key: found for key, found in course.submissions.items() if key[1] in course.tests}
