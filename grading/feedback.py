@@ -95,21 +95,26 @@ def main() -> None:
     if not graded(part, GRADING):
         sys.exit(f"{part}: nothing is graded yet. First: make autograde PART={part}.")
     try:
-        problems = feedback(part)
-        none = without(marks.read(), part, problems)
+        problems = feedback(part, GRADING)
+        course = marks.read(GRADING)
     except roster.RosterError as error:
         sys.exit(str(error))
     written = [student for student in graded(part, GRADING) if student not in problems]
-    print(f"{len(written)} pages in grading/feedback/*/{part}/")
+    print(f"{_pages(len(written))} in grading/feedback/*/{part}/")
     packed = packing.pack(part, GRADING, written)
     for archive, number in packed.archives.items():
-        print(f"{number} of them in grading/feedback/{archive}")
-    for title, entries in (("without a page", none), ("not in a zip", packed.left)):
-        if entries:
-            print(f"{title}: {len(entries)}")
-            print("\n".join(printable(f"    {student}: {why}") for student, why in sorted(entries.items())))
+        print(f"{_pages(number)} of them in grading/feedback/{archive}")
+    if not packed.archives:
+        print("No zip for a platform: none of these came from one.")
+    for title, why in (("without a page", without(course, part, problems)), ("in no zip", packed.left if packed.archives else {})):
+        if why:
+            print(f"{title}: {len(why)}", *(printable(f"    {student}: {said}") for student, said in sorted(why.items())), sep="\n")
     if problems:
-        sys.exit(f"{len(problems)} pages could not be written; the log is grading/.nbgrader.log.")
+        sys.exit(f"{_pages(len(problems))} could not be written; the log is grading/.nbgrader.log.")
+
+
+def _pages(number: int) -> str:
+    return f"{number} page{'s' * (number != 1)}"
 
 
 if __name__ == "__main__":

@@ -114,21 +114,42 @@ def markdown(source: str) -> str:
     return MarkdownWithMath(renderer=Text(escape=False, exclude_anchor_links=True)).render(source)
 
 
-def pieces(body: str) -> list[str]:
-    """A line of formulas with wide gaps between them, as formulas of which each may have its own line.
+TOKENS = re.compile(r"(\\begin|\\end|\\left(?![a-z])|\\right(?![a-z])|\\qquad|[{}=])")
+OPENS, CLOSES = ("{", r"\begin", r"\left"), ("}", r"\end", r"\right")
 
-    >>> pieces(r"a = b, \\qquad c = d")
-    ['a = b,', 'c = d']
+
+def pieces(body: str) -> list[str]:
+    """A displayed formula in pieces that may each have a line of their own on a narrow page: at wide gaps, and before a second "=".
+
+    >>> pieces(r"a = b = c, \\qquad d = e")
+    ['a = b', '= c,', 'd = e']
     """
-    found = [piece.strip() for piece in body.split(r"\qquad")]
-    whole = all(piece.count("{") == piece.count("}") and piece.count(r"\begin") == piece.count(r"\end") for piece in found)
-    return found if whole else [body]
+    found, depth, relations = [""], 0, 0
+    for token in TOKENS.split(body):
+        depth += (token in OPENS) - (token in CLOSES)
+        if not depth and token == r"\qquad":
+            found, relations = [*found, ""], 0
+            continue
+        if not depth and token == "=":
+            relations += 1
+            found += [""] if relations > 1 else []
+        found[-1] += token
+    return [piece.strip() for piece in found if piece.strip()] if not depth else [body]
+
+
+# An arrow with something above it: latex2mathml shifts that by lengths with a sign, which browsers do not know.
+ARROW = re.compile(r'(<mover>)<mstyle scriptlevel="0"><mo>(&#x219[02];)</mo></mstyle><mpadded[^>]*>(.*?)<mspace depth="[^"]*" /></mpadded>')
+
+# A matrix in parentheses: our style draws them, as letters grow with a matrix only where there is a font for mathematics.
+MATRIX = re.compile(r"<mo>&#x00028;</mo><mtable>(.*?)</mtable><mo>&#x00029;</mo>")
 
 
 @lru_cache(maxsize=1000)
 def mathml(formula: str, display: str = "inline") -> str:
     """A formula as MathML; one that cannot be read stays as it is, as code."""
     try:
-        return convert(formula, display=display)
+        found = convert(formula, display=display)
+        found = ARROW.sub(r'\1<mo stretchy="true">\2</mo>\3', found)
+        return MATRIX.sub(r'<mtable class="matrix">\1</mtable>', found)
     except Exception:  # a grader's comment may hold anything
         return f"<code>{formula.replace('&', '&amp;').replace('<', '&lt;')}</code>"
