@@ -4,11 +4,15 @@ under the names under which platforms take them back."""
 from __future__ import annotations
 
 import importlib
+import logging
+import multiprocessing
 import shutil
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+import psutil
 from traitlets.config import Config
 
 from grading import marks, own_process, packing, roster
@@ -18,6 +22,7 @@ from grading.marks import Course
 from grading.paths import GRADING, NOTEBOOKS, one
 
 DEADLINE, MEMORY = 60, 2 << 30  # seconds and bytes for the page of one student
+MOST_AT_A_TIME = 8
 
 
 def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> dict[str, str]:
@@ -36,11 +41,16 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
     from tqdm import tqdm
 
     course = marks.read(home, notebooks)
+    students = graded(part, home)
+    jobs = [(part, home, notebooks, student, _told(course, part, student)) for student in students]
     importlib.import_module("grading.pages")  # once, and not in each process
-    told = {}
-    for student in tqdm(graded(part, home), unit="page", disable=None):
-        told[student] = own_process.told(_page, (part, home, notebooks, student, _told(course, part, student)), DEADLINE, MEMORY)
-    return {student: problem for student, problem in told.items() if problem}
+    forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    pool = ProcessPoolExecutor(min(MOST_AT_A_TIME, len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else 2), forks)
+    try:
+        told = list(tqdm(pool.map(_alone, jobs), total=len(jobs), unit="page", disable=None))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return {student: problem for student, problem in zip(students, told, strict=True) if problem}
 
 
 def graded(part: str, home: Path) -> list[str]:
@@ -58,6 +68,10 @@ def _told(course: Course, part: str, student: str) -> dict:
     return told
 
 
+def _alone(job: tuple) -> str | None:
+    return own_process.told(_page, job, DEADLINE, MEMORY)
+
+
 def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> str | None:
     from nbgrader.coursedir import CourseDirectory
 
@@ -69,12 +83,13 @@ def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> s
     with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:  # nbgrader sees nobody else's: a student's name may be a pattern
         shutil.copytree(home / "autograded" / student / part, Path(folder) / student / part)
         config.CourseDirectory.autograded_directory = folder
+        logging.getLogger("traitlets").addHandler(logging.FileHandler(Path(folder) / ".nbgrader.log", delay=True))  # that of this page
         page = pages.Page(coursedir=CourseDirectory(config=config), config=config)
         page.told = pages.Told(**told)
         try:
             page.start()
         except (Exception, SystemExit):
-            return reason(home)
+            return reason(Path(folder))
     return None
 
 
@@ -99,6 +114,8 @@ def main() -> None:
         course = marks.read(GRADING)
     except roster.RosterError as error:
         sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. The pages so far are kept; nothing is packed.")
     written = [student for student in graded(part, GRADING) if student not in problems]
     print(f"{_pages(len(written))} in grading/feedback/*/{part}/")
     packed = packing.pack(part, GRADING, written)
