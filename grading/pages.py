@@ -114,23 +114,23 @@ def markdown(source: str) -> str:
     return MarkdownWithMath(renderer=Text(escape=False, exclude_anchor_links=True)).render(source)
 
 
-TOKENS = re.compile(r"(\\begin|\\end|\\left(?![a-z])|\\right(?![a-z])|\\qquad|[{}=])")
+TOKENS = re.compile(r"(\\begin|\\end|\\left(?![a-z])|\\right(?![a-z])|\\qquad|\\to(?![a-z])|[{}=])")
 OPENS, CLOSES = ("{", r"\begin", r"\left"), ("}", r"\end", r"\right")
 
 
 def pieces(body: str) -> list[str]:
-    """A displayed formula in pieces that may each have a line of their own on a narrow page: at wide gaps, and before a second "=".
+    """A displayed formula in pieces that may each have a line of their own: at wide gaps, and before a second "=" or arrow.
 
-    >>> pieces(r"a = b = c, \\qquad d = e")
-    ['a = b', '= c,', 'd = e']
+    >>> pieces(r"a = b = c, \\qquad d \\to e")
+    ['a = b', '= c, \\\\quad', 'd \\\\to e']
     """
     found, depth, relations = [""], 0, 0
     for token in TOKENS.split(body):
         depth += (token in OPENS) - (token in CLOSES)
         if not depth and token == r"\qquad":
-            found, relations = [*found, ""], 0
+            found, relations = [*found[:-1], found[-1] + r"\quad", ""], 0
             continue
-        if not depth and token == "=":
+        if not depth and token in ("=", r"\to"):
             relations += 1
             found += [""] if relations > 1 else []
         found[-1] += token
