@@ -25,7 +25,7 @@ POSSIBLE = "Points Possible"  # Canvas knows the line with the maxima by these w
 
 
 def grades(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> tuple[Course, list[str]]:
-    """Write grades.csv and the files for platforms.
+    """Write grades.csv and the files for platforms; nothing where nothing is released.
 
     Returns
     -------
@@ -38,6 +38,8 @@ def grades(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> tuple[Course, l
         The roster cannot be used.
     """
     course = marks.read(home, notebooks)
+    if not course.tests:
+        return course, []
     found = {student: {part: course.mark(student, part) for part in course.tests} for student in course.students}
     tables.write(home / "grades.csv", table(course, found), for_spreadsheets=True)
     begun = [part for part in course.tests if any(mark[part].points is not None for mark in found.values())]
@@ -156,7 +158,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # whatever a student is called
     try:
-        course, said = grades()
+        course, said = grades(GRADING)
     except roster.RosterError as error:
         sys.exit(str(error))
     if not course.tests:
