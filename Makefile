@@ -8,7 +8,7 @@ GRADING := $(BIN)/.for-grading
 DEV := $(BIN)/.for-developers
 JOBS ?= 4
 
-.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect feedback leaderboard variants cheats student-archive bench lint constraints
+.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback leaderboard variants cheats student-archive bench lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -70,6 +70,9 @@ collect: $(GRADING) ## Sort downloaded hand-ins into grading/submitted/ (PART=..
 
 autograde: $(GRADING) ## Grade what lies in grading/submitted/ (PART=...)
 	@$(RUN) grading.autograde $(PART)
+
+grades: $(GRADING) ## Write grading/grades.csv, and the files that Canvas, Moodle and Brightspace import
+	@$(RUN) grading.grades
 
 feedback: $(GRADING) ## Write the HTML feedback (PART=...)
 	@$(RUN) grading.feedback $(PART)

@@ -12,7 +12,7 @@ from pathlib import Path
 import nbformat
 from filelock import FileLock, Timeout
 
-from grading import build, config, engines, flags, release, roster, sandbox
+from grading import allowances, build, config, engines, flags, release, roster, sandbox
 from grading.book import Book
 from grading.paths import GRADING, NOTEBOOKS, one, parts
 from grading.run import Grading, Run
@@ -91,7 +91,7 @@ def _is_known(part: str, home: Path, notebooks: Path) -> bool:
 
 def _extensions(people: roster.Roster | None, part: str) -> Callable[[str], timedelta]:
     """By how much later a student's hand-in is due."""
-    return lambda student: timedelta()
+    return lambda student: allowances.extension(people.row(student), part) if people else timedelta()
 
 
 def summary(part: str, run: Run, home: Path) -> str:

@@ -14,10 +14,10 @@ import sys
 import tempfile
 import unicodedata
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from grading import roster
+from grading import allowances, platforms, roster
 from grading.owners import HandIn, is_of, whose, without_number
 from grading.paths import GRADING, one
 from grading.roster import Roster
@@ -39,7 +39,9 @@ class Collected:
     replaced : list of (str, str, str)
         A student, the file that counts, and an older one.
     late : list of str
-        Whose hand-in came after the part was due, or is called late by the platform.
+        Whose hand-in came after the part was due for them, or is called late by the platform.
+    granted : dict of str to timedelta
+        How much later those may hand in whom the platform calls late, and of whom nobody knows when it came.
     missing : list of str
         Who is in the roster and has nothing in submitted/.
     """
@@ -48,6 +50,7 @@ class Collected:
     refused: list[tuple[str, str]] = field(default_factory=list)
     replaced: list[tuple[str, str, str]] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
+    granted: dict[str, timedelta] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
 
 
@@ -63,6 +66,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
     with tempfile.TemporaryDirectory(prefix="course-collect-") as work:
         found = unpack(folder, Path(work))
         done.refused += found.refused
+        keep_index(part, found.files, home)
         students = sort(part, found.files, people, done)
         owners: dict[str, set[str]] = {}
         for student, hand_ins in students.items():
@@ -77,11 +81,24 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
                     done.refused.append((str(newest.file), why))
                     continue
                 done.matched[student] = newest
-                if newest.late or (last and (came(newest) or last) > last):
+                more = allowances.extension(people.row(student), part) if people else timedelta()
+                if is_late(newest, last, more):
                     done.late.append(student)
+                    done.granted |= {student: more} if more and newest.late else {}
     if people:
         done.missing = [student for student in people.rows if not (home / "submitted" / student / part / f"{part}.ipynb").exists()]
     return done
+
+
+def keep_index(part: str, files: list[File], home: Path) -> None:
+    """Keep Brightspace's table of a download, which lies beside the students' folders: it goes back with the feedback."""
+    for file in files:
+        *folders, name = file.inside
+        if name == "index.html" and file.path != Path(os.devnull):
+            beside = {f.inside[len(folders)] for f in files if f.container == file.container and [*f.inside[: len(folders)]] == folders}
+            if any(said.platform == "brightspace" for other in beside if (said := platforms.read(other))):
+                (home / "submitted").mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(file.path, home / "submitted" / f"{part}-index.html")
 
 
 def sort(part: str, files: list[File], people: Roster | None, done: Collected) -> dict[str, list[HandIn]]:
@@ -182,6 +199,13 @@ def came(hand_in: HandIn) -> datetime | None:
     return hand_in.time.astimezone(UTC) if hand_in.time and told else None
 
 
+def is_late(hand_in: HandIn, last: datetime | None, more: timedelta) -> bool:
+    """Whether it came after the part was due, and after what the roster grants the student beyond that."""
+    time = came(hand_in)
+    after = bool(last and time and time > last + more)
+    return after or (hand_in.late and not (more and last and time))  # Canvas knows of no other time than its own
+
+
 def due(part: str, home: Path) -> datetime | None:
     """When the part is due, if nbgrader's gradebook says so."""
     from nbgrader.api import MissingEntry
@@ -207,7 +231,8 @@ def put(hand_in: HandIn, student: str, part: str, home: Path) -> str | None:
     try:
         target.mkdir(parents=True, exist_ok=True)
         before = json.loads(record.read_text()) if record.exists() and there.exists() else None
-        now = dict(platform=said.platform if said else None, age=list(hand_in.age), file=str(hand_in.file))
+        of_platform = dict(platform=said.platform, key=said.key, name=said.name) if said else dict(platform=None)
+        now = of_platform | dict(age=list(hand_in.age), file=str(hand_in.file))
         older = before and before["platform"] == now["platform"] and before["age"] > now["age"]
         if older and there.read_bytes() != hand_in.file.path.read_bytes():
             return f"older than {before['file']}, which was collected before; to have it, delete submitted/{student}/{part} first"
@@ -227,7 +252,7 @@ def table(done: Collected) -> str:
     groups = {
         "matched": [f"{student}: {hand_in.file}" for student, hand_in in done.matched.items()],
         "replaced by a newer one": [f"{student}: {old}, by {new}" for student, new, old in done.replaced],
-        "late": done.late,
+        "late": [f"{student}{_granted(done.granted.get(student))}" for student in done.late],
         "not matched": [f"{file}: {why}" for file, why in done.refused],
         "missing": done.missing,
     }
@@ -236,6 +261,10 @@ def table(done: Collected) -> str:
         lines += [f"{name}: {len(entries)}", *(f"    {entry}" for entry in entries[:MOST_LINES])] if entries else []
         lines += [f"    and {len(entries) - MOST_LINES} more"] if len(entries) > MOST_LINES else []
     return "\n".join(map(printable, lines))
+
+
+def _granted(more: timedelta | None) -> str:
+    return f": Canvas says so, and not when it came; the roster grants {more}, so look there, or grant it in Canvas, too" if more else ""
 
 
 def printable(text: str) -> str:

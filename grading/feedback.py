@@ -1,18 +1,27 @@
-"""`make feedback PART=...`: HTML for each student, without a hidden test's source or an expected value."""
+"""`make feedback PART=...`: a page of HTML for each student, without a hidden test's source or an expected value; and zips of them,
+under the names under which platforms take them back."""
 
 from __future__ import annotations
 
 import importlib
+import logging
+import multiprocessing
 import shutil
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from grading import own_process
+import psutil
+
+from grading import marks, own_process, packing, roster
+from grading.collect import printable
 from grading.config import load, reason
+from grading.marks import Course
 from grading.paths import GRADING, NOTEBOOKS, one
 
 DEADLINE, MEMORY = 60, 2 << 30  # seconds and bytes for the page of one student
+MOST_AT_A_TIME = 8
 
 
 def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> dict[str, str]:
@@ -22,38 +31,106 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
     -------
     dict of str to str
         Whose page could not be written, and why, in a sentence.
+
+    Raises
+    ------
+    grading.roster.RosterError
+        The roster cannot be used.
     """
-    importlib.import_module("nbgrader.converters")  # once, and not in each process
-    students = sorted(folder.parent.name for folder in (home / "autograded").glob(f"*/{part}"))
-    told = {student: own_process.told(_page, (part, home, notebooks, student), DEADLINE, MEMORY) for student in students}
-    return {student: problem for student, problem in told.items() if problem}
+    from tqdm import tqdm
+
+    course = marks.read(home, notebooks)
+    students = graded(part, home)
+    jobs = [(part, home, notebooks, student, _told(course, part, student)) for student in students]
+    importlib.import_module("grading.pages")  # once, and not in each process
+    forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    pool = ProcessPoolExecutor(min(MOST_AT_A_TIME, len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else 2), forks)
+    try:
+        told = list(tqdm(pool.map(_alone, jobs), total=len(jobs), unit="page", disable=None))
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return {student: problem for student, problem in zip(students, told, strict=True) if problem}
 
 
-def _page(part: str, home: Path, notebooks: Path, student: str) -> str | None:
-    from nbgrader.converters import GenerateFeedback
+def graded(part: str, home: Path) -> list[str]:
+    """The students of whom a part is graded."""
+    return sorted(path.parents[1].name for path in (home / "autograded").glob(f"*/{part}/{part}.ipynb"))
+
+
+def _told(course: Course, part: str, student: str) -> dict:
+    """What a page says beside what nbgrader knows."""
+    told = dict(part=part, name=course.row(student).get("name", "").strip() or student)
+    if found := course.submissions.get((student, part)):
+        mark = course.mark(student, part)
+        told |= dict(points=mark.points, maximum=mark.maximum, penalty=mark.penalty, tests=list(course.tests[part]))
+        told |= dict(dropped=course.dropped(student, part), by_hand=set(found.by_hand), extra=found.extra)
+    return told
+
+
+def _alone(job: tuple) -> str | None:
+    return own_process.told(_page, job, DEADLINE, MEMORY)
+
+
+def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> str | None:
     from nbgrader.coursedir import CourseDirectory
 
-    config = load(home, notebooks)
+    from grading import pages
+
+    config = pages.configured(load(home, notebooks))
     config.CourseDirectory.assignment_id = part
     config.GenerateFeedback.force = True
     with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:  # nbgrader sees nobody else's: a student's name may be a pattern
         shutil.copytree(home / "autograded" / student / part, Path(folder) / student / part)
         config.CourseDirectory.autograded_directory = folder
+        logging.getLogger("traitlets").addHandler(logging.FileHandler(Path(folder) / ".nbgrader.log", delay=True))  # that of this page
+        page = pages.Page(coursedir=CourseDirectory(config=config), config=config)
+        page.told = pages.Told(**told)
         try:
-            GenerateFeedback(coursedir=CourseDirectory(config=config), config=config).start()
+            page.start()
         except (Exception, SystemExit):
-            return reason(home)
+            return reason(Path(folder))
     return None
 
 
+def without(course: Course, part: str, problems: dict[str, str]) -> dict[str, str]:
+    """Who has no page, and why."""
+    done, why = set(graded(part, course.home)), dict(problems)
+    for student in course.students:
+        if student not in done:
+            there = (course.home / "submitted" / student / part / f"{part}.ipynb").exists()
+            why[student] = f"not graded yet; make autograde PART={part} says why" if there else "nothing handed in"
+    return why
+
+
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # whatever a student is called
     part = one(sys.argv[1:], "make feedback PART=01_data_split")
-    if not list((GRADING / "autograded").glob(f"*/{part}")):
+    if not graded(part, GRADING):
         sys.exit(f"{part}: nothing is graded yet. First: make autograde PART={part}.")
-    problems = feedback(part)
-    print(f"{len(list((GRADING / 'feedback').glob(f'*/{part}/*.html')))} pages in grading/feedback/*/{part}/")
+    try:
+        problems = feedback(part, GRADING)
+        course = marks.read(GRADING)
+    except roster.RosterError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted. The pages so far are kept; nothing is packed.")
+    written = [student for student in graded(part, GRADING) if student not in problems]
+    print(f"{_pages(len(written))} in grading/feedback/*/{part}/")
+    packed = packing.pack(part, GRADING, written)
+    for archive, number in packed.archives.items():
+        print(f"{_pages(number)} of them in grading/feedback/{archive}")
+    if not packed.archives:
+        print("No zip for a platform: none of these came from one.")
+    for title, why in (("without a page", without(course, part, problems)), ("in no zip", packed.left if packed.archives else {})):
+        if why:
+            print(f"{title}: {len(why)}", *(printable(f"    {student}: {said}") for student, said in sorted(why.items())), sep="\n")
     if problems:
-        sys.exit("\n".join(f"{student}: no page, {problem}" for student, problem in problems.items()))
+        sys.exit(f"{_pages(len(problems))} could not be written; the log is grading/.nbgrader.log.")
+
+
+def _pages(number: int) -> str:
+    return f"{number} page{'s' * (number != 1)}"
 
 
 if __name__ == "__main__":

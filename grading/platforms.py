@@ -32,6 +32,8 @@ class Named:
         When it came, in the instructor's time, where the name says so.
     rest : str
         What the student called the file; empty for a folder.
+    name : str
+        All of it, as the platform wrote it.
     """
 
     student: str
@@ -41,8 +43,10 @@ class Named:
     late: bool = False
     time: datetime | None = None
     rest: str = ""
+    name: str = ""
 
 
+PLATFORMS = ("canvas", "moodle", "brightspace")
 # Canvas: lastfirst_LATE_1234_56789_03_naive_forward-1.ipynb, of user 1234 and upload 56789.
 CANVAS = re.compile(r"(?P<name>[^_]+(?:_[^_\d][^_]*)*?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<rest>.+)", re.DOTALL)
 # Moodle: "First Last_987_assignsubmission_file_", a folder, or the beginning of a file's name. The number is of this upload.
@@ -63,12 +67,33 @@ def read(name: str) -> Named | None:
     if found := MOODLE.fullmatch(name):
         # Where names are hidden, the number is all that tells people apart.
         who = f"{found['name']} {found['upload']}" if found["name"] in BLIND else found["name"]
-        return Named(person(who), "moodle", who, rest=found["rest"])
+        return Named(person(who), "moodle", who, rest=found["rest"], name=name)
     if found := BRIGHTSPACE.fullmatch(name):
-        return Named(person(found["name"]), "brightspace", found["name"], time=_time(found["time"]), rest=found["rest"] or "")
+        time = _time(found["time"])
+        return Named(person(found["name"]), "brightspace", found["name"], time=time, rest=found["rest"] or "", name=name)
     if found := CANVAS.fullmatch(name):
         student, late = person(found["name"]), found["late"] is not None
-        return Named(student, "canvas", found["user"], upload=int(found["upload"]), late=late, rest=found["rest"])
+        return Named(student, "canvas", found["user"], upload=int(found["upload"]), late=late, rest=found["rest"], name=name)
+    return None
+
+
+def page(name: str, part: str) -> str | None:
+    """Where a feedback page lies in a zip that the platform takes back, by the name under which the hand-in came.
+
+    Canvas goes by the first two numbers in a file's name, Moodle by the number in a folder's, Brightspace by the folder. What the student
+    called the file is left away.
+
+    >>> page("lovelaceada_LATE_12_345_my answer.ipynb", "07_weight_grad")
+    'lovelaceada_LATE_12_345_07_weight_grad.html'
+    >>> page("Ada Lovelace_987_assignsubmission_file", "07_weight_grad")
+    'Ada Lovelace_987_assignsubmission_file_/07_weight_grad.html'
+    """
+    if found := MOODLE.fullmatch(name):
+        return f"{name[: found.end('upload')]}_assignsubmission_file_/{part}.html"
+    if found := BRIGHTSPACE.fullmatch(name):
+        return f"{name[: found.end('time')]}/{part}.html"
+    if found := CANVAS.fullmatch(name):
+        return f"{name[: found.start('rest')]}{part}.html"
     return None
 
 

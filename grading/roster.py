@@ -2,7 +2,11 @@
 
 A line for each student. The column `id` is the name of their folder in `submitted/`, in all parts. `name` is what a platform shows,
 "First Last" or "Last, First"; `email` is their address. Where two are called alike, `canvas`, `moodle` and `brightspace` say what the
-platform calls them: Canvas the number of the user, the others the name.
+platform calls them: Canvas the number of the user, the others the name. `number` (of the student) and `login` are for `make grades` only.
+
+`extension` is how much later than others they may hand in: "2 days" in all parts, "03_naive_forward: 2 days; 05: 12 hours" in these.
+`dropped` names tests that do not count, neither their points nor their maximum: "03_naive_forward: the whole layer; 07" (all tests of part
+07). `grading.allowances` reads both. A line whose id is `*` is no student: what it grants holds for everybody.
 """
 
 from __future__ import annotations
@@ -13,9 +17,11 @@ import re
 import unicodedata
 from pathlib import Path
 
+from grading import allowances
 from grading.paths import GRADING
 
-COLUMNS = ("id", "name", "email", "canvas", "moodle", "brightspace")
+PLATFORMS = ("canvas", "moodle", "brightspace")
+EVERYBODY = "*"
 NO_ID = re.compile(r"[=+@.\s-]|.*[\[\]/\\]|$")  # a table takes it for a formula, nbgrader for a pattern, a disk for a folder
 
 
@@ -29,18 +35,27 @@ class Roster:
     Attributes
     ----------
     rows : dict of str to dict of str to str
-        The lines, by id.
+        The lines, by id. What everybody is granted stands in each.
     """
 
     def __init__(self, rows: list[dict[str, str]]):
-        self.rows = {row["id"]: row for row in rows}
+        self._everybody = next((row for row in rows if row["id"] == EVERYBODY), {})
+        self.rows = {row["id"]: row | self._granted(row) for row in rows if row["id"] != EVERYBODY}
         self._known: dict[tuple[str, str], set[str]] = {}
         for student, row in self.rows.items():
             names = {("name", way) for way in ways(row.get("name", ""))} | {("name", letters(student))}
-            keys = {(column, row[column].strip()) for column in COLUMNS[3:] if row.get(column, "").strip()}
+            keys = {(column, row[column].strip()) for column in PLATFORMS if row.get(column, "").strip()}
             mails = {("email", row["email"].strip().casefold())} if row.get("email", "").strip() else set()
             for key in names | keys | mails:
                 self._known.setdefault(key, set()).add(student)
+
+    def row(self, student: str) -> dict[str, str]:
+        """A student's line; of who has none, the id and what everybody is granted."""
+        return self.rows.get(student) or {"id": student} | self._granted({})
+
+    def _granted(self, row: dict[str, str]) -> dict[str, str]:
+        both = {column: (row.get(column, ""), self._everybody.get(column, "")) for column in allowances.COLUMNS}
+        return {column: "; ".join(filter(None, map(str.strip, said))) for column, said in both.items()}
 
     def find(self, name: str, platform: str = "", key: str = "") -> list[str]:
         """The ids of whom this may be: what the platform calls them, else their id, their name or their address."""
@@ -56,7 +71,7 @@ def read(path: Path = GRADING / "roster.csv") -> Roster | None:
     Raises
     ------
     RosterError
-        It has no column `id`, or an id is missing, comes twice, or cannot be the name of a folder.
+        It has no column `id`; an id is missing, comes twice, or cannot be the name of a folder; or what a line grants cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -77,6 +92,10 @@ def read(path: Path = GRADING / "roster.csv") -> Roster | None:
             why = f"it stands in line {seen[row['id'].casefold()]}, too" if row["id"].casefold() in seen else "no folder may be called so"
             raise RosterError(f"{path.name}, line {line}: id {row['id']!r}: {why}.")
         seen[row["id"].casefold()] = line
+        try:
+            allowances.check(row)
+        except allowances.AllowanceError as error:
+            raise RosterError(f"{path.name}, line {line}: {error}.") from None
     return Roster([row for row in rows if row["id"]])
 
 

@@ -165,7 +165,7 @@ def _entry(
         found.refused.append((shown, "it leads out of its zip"))
     elif stat.S_ISLNK(info.external_attr >> 16):
         found.refused.append((shown, "a link"))
-    elif not name.lower().endswith((".ipynb", ".zip")):
+    elif not name.lower().endswith((".ipynb", ".zip")) and (depth or parts[-1] != "index.html"):
         found.files.append(File(container, (*inside, *parts), Path(os.devnull), None))  # its name says enough
     elif info.file_size > LARGEST:
         found.refused.append((shown, f"more than {LARGEST >> 20} MB"))

@@ -1,0 +1,174 @@
+"""`make grades`: what everybody has, of all parts, as grading/grades.csv, and in the columns that Canvas, Moodle and Brightspace import.
+
+    grades.csv                a line for each student, also for who handed nothing in, with what there was to get and what is not graded yet
+    grades-canvas.csv         Grades, Import: matched by ID, else by SIS User ID or SIS Login ID, else by the name
+    grades-moodle.csv         Grades, Import, CSV file: map "Email address", "ID number" or "Username", and each part to its grade item
+    grades-brightspace.csv    Grades, Enter Grades, Import: matched by OrgDefinedId or Username
+
+The roster's columns say who is who: `canvas` is Canvas's ID (else it is known from what was collected), `number` the student's number (SIS
+User ID, ID number, OrgDefinedId), `login` the name to log in with (SIS Login ID, Username).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from grading import marks, roster, tables
+from grading.collect import printable
+from grading.marks import Course, Mark
+from grading.paths import GRADING, NOTEBOOKS
+
+EXCUSED = "EX"  # what Canvas calls a part of which nothing counts
+POSSIBLE = "Points Possible"  # Canvas knows the line with the maxima by these words, wherever they stand in a name
+
+
+def grades(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> tuple[Course, list[str]]:
+    """Write grades.csv and the files for platforms; nothing where nothing is released.
+
+    Returns
+    -------
+    marks.Course, list of str
+        What they were made from, and what an instructor must know of them, in sentences.
+
+    Raises
+    ------
+    roster.RosterError
+        The roster cannot be used.
+    """
+    course = marks.read(home, notebooks)
+    if not course.tests:
+        return course, []
+    found = {student: {part: course.mark(student, part) for part in course.tests} for student in course.students}
+    tables.write(home / "grades.csv", table(course, found), for_spreadsheets=True)
+    begun = [part for part in course.tests if any(mark[part].points is not None for mark in found.values())]
+    numbers = {student: course.row(student).get("canvas", "").strip() or _collected(home, student) for student in found}
+    tables.write(home / "grades-canvas.csv", canvas(course, found, begun, numbers))
+    tables.write(home / "grades-moodle.csv", moodle(course, found, begun))
+    tables.write(home / "grades-brightspace.csv", brightspace(course, found, begun))
+    return course, notes(course, found, numbers)
+
+
+def table(course: Course, found: dict[str, dict[str, Mark]]) -> list[list[object]]:
+    """A line for each student, with all that is known."""
+    head = ["id", "name", "email"]
+    for part in course.tests:
+        head += [f"{part} points", f"{part} maximum", f"{part} late penalty", f"{part} not graded"]
+    lines: list[list[object]] = [[*head, "total", "total maximum"]]
+    for student, of in found.items():
+        row = course.row(student)
+        line: list[object] = [student, row.get("name", "").strip(), row.get("email", "").strip()]
+        for mark in of.values():
+            line += ["" if mark.points is None else mark.points, mark.maximum, mark.penalty, mark.missing]
+        lines.append([*line, float(sum(mark.points or 0 for mark in of.values())), float(sum(mark.maximum for mark in of.values()))])
+    return lines
+
+
+def canvas(course: Course, found: dict[str, dict[str, Mark]], parts: list[str], numbers: dict[str, str]) -> list[list[object]]:
+    """The columns of Canvas's gradebook. Where a number or a login is there, the name is not looked at."""
+    lines: list[list[object]] = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *parts]]
+    lines.append([f"    {POSSIBLE}", "", "", "", "", *(_possible(course, part) for part in parts)])
+    for student, of in found.items():
+        row = course.row(student)
+        name = row.get("name", "").strip()
+        name = student if not name or POSSIBLE in name else name
+        who = [name, numbers[student], row.get("number", "").strip(), row.get("login", "").strip(), ""]
+        lines.append([*who, *(_scaled(course, part, of[part], EXCUSED) for part in parts)])
+    return lines
+
+
+def moodle(course: Course, found: dict[str, dict[str, Mark]], parts: list[str]) -> list[list[object]]:
+    """Columns that Moodle's import of a CSV file can map."""
+    lines: list[list[object]] = [["Email address", "ID number", "Username", *parts]]
+    for student, of in found.items():
+        row = course.row(student)
+        who = [row.get(column, "").strip() for column in ("email", "number", "login")]
+        lines.append([*who, *(_scaled(course, part, of[part]) for part in parts)])
+    return lines
+
+
+def brightspace(course: Course, found: dict[str, dict[str, Mark]], parts: list[str]) -> list[list[object]]:
+    """The columns of Brightspace's import; a line ends with the mark that it asks for."""
+    lines: list[list[object]] = [["OrgDefinedId", "Username", *(f"{part} Points Grade" for part in parts), "End-of-Line Indicator"]]
+    for student, of in found.items():
+        row = course.row(student)
+        lines.append(
+            [row.get("number", "").strip(), row.get("login", "").strip(), *(_scaled(course, part, of[part]) for part in parts), "#"]
+        )
+    return lines
+
+
+def _possible(course: Course, part: str) -> float:
+    """What a part is worth on a platform, which knows one maximum for all: without what counts for nobody."""
+    return float(course.maximum(part, course.dropped("", part)))
+
+
+def _scaled(course: Course, part: str, mark: Mark, excused: str = "") -> object:
+    """Points as of the platform's maximum: who has a test less gets the same share of it."""
+    if not mark.maximum:
+        return excused
+    return "" if mark.points is None else mark.points * _possible(course, part) / mark.maximum
+
+
+def _collected(home: Path, student: str) -> str:
+    """The number of a user of Canvas, as it stood in the name of what they handed in."""
+    for path in sorted((home / "submitted" / student).glob("*/collected.json")):
+        try:
+            said = json.loads(path.read_text())
+            if said["platform"] == "canvas" and str(said["key"]).isdecimal():
+                return str(said["key"])
+        except (OSError, ValueError, KeyError):
+            continue
+    return ""
+
+
+def notes(course: Course, found: dict[str, dict[str, Mark]], numbers: dict[str, str]) -> list[str]:
+    """What an instructor must know of the files."""
+    rows = {student: course.row(student) for student in found}
+    strangers = [student for student in found if course.people and student not in course.people.rows]
+    said = {
+        "not in roster.csv, with points all the same": strangers,
+        "not all graded, see the columns 'not graded'": [
+            student for student, of in found.items() if any(mark.missing not in ("", "nothing handed in") for mark in of.values())
+        ],
+        "Canvas can match them by their name only; the roster's columns 'canvas', 'number' or 'login' can say who they are": [
+            student
+            for student, row in rows.items()
+            if not (numbers[student] or row.get("number", "").strip() or row.get("login", "").strip())
+        ],
+        "Moodle cannot match them; the roster's columns 'email', 'number' or 'login' can say who they are": [
+            student for student, row in rows.items() if not any(row.get(column, "").strip() for column in ("email", "number", "login"))
+        ],
+        "begins as a formula does, and got a quote before it; a platform that goes by it needs it without": [
+            f"{student}'s {column}"
+            for student, row in rows.items()
+            for column in ("email", "number", "login")
+            if tables.is_formula(row.get(column, ""))
+        ],
+    }
+    return [f"{what}: {_some(who)}" for what, who in said.items() if who]
+
+
+def _some(names: list[str], most: int = 10) -> str:
+    return printable(", ".join(names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # whatever a student is called
+    try:
+        course, said = grades(GRADING)
+    except roster.RosterError as error:
+        sys.exit(str(error))
+    if not course.tests:
+        sys.exit("Nothing is released yet, so there is nothing to get points for. First: make release, make collect, make autograde.")
+    graded = len({student for student, _ in course.submissions})
+    print(f"{len(course.students)} students, {graded} of them with points, {len(course.tests)} parts: grading/grades.csv")
+    print("To import: grading/grades-canvas.csv, grading/grades-moodle.csv, grading/grades-brightspace.csv")
+    for line in said:
+        print(line)
+
+
+if __name__ == "__main__":
+    main()

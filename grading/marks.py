@@ -1,0 +1,148 @@
+"""What nbgrader's gradebook says of each student: points, what there was to get, and what a person must still grade. It is only read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grading import allowances, config, roster
+from grading.paths import GRADING, NOTEBOOKS
+from grading.roster import Roster
+from grading.submission import fingerprint, taken
+
+
+@dataclass
+class Mark:
+    """What a student has for a part.
+
+    Attributes
+    ----------
+    points : float, optional
+        What counts: without dropped tests, the late penalty taken off, never below 0. None where nothing was graded.
+    maximum : float
+        What there was to get, without dropped tests.
+    penalty : float
+        What was taken off because it came late.
+    missing : str
+        What is not graded yet, and why; empty if all is.
+    """
+
+    points: float | None
+    maximum: float
+    penalty: float = 0.0
+    missing: str = ""
+
+
+@dataclass
+class Submission:
+    """What the gradebook holds of a hand-in: points and extra credit by test, those that wait for a person, and the late penalty."""
+
+    points: dict[str, float] = field(default_factory=dict)
+    extra: dict[str, float] = field(default_factory=dict)
+    by_hand: list[str] = field(default_factory=list)
+    penalty: float = 0.0
+
+
+@dataclass
+class Course:
+    """All that is needed to say who has which points.
+
+    Attributes
+    ----------
+    tests : dict of str to dict of str to float
+        For each part with points, what each test is worth.
+    submissions : dict of (str, str) to Submission
+        By student and part.
+    people : Roster, optional
+    home, notebooks : Path
+        Folders of the hand-ins, and of what was released.
+    """
+
+    tests: dict[str, dict[str, float]]
+    submissions: dict[tuple[str, str], Submission]
+    people: Roster | None
+    home: Path
+    notebooks: Path
+
+    @property
+    def students(self) -> list[str]:
+        """Those of the roster, in its order, then all others of whom there is anything."""
+        known = list(self.people.rows) if self.people else []
+        there = {student for student, _ in self.submissions} | {path.parents[1].name for path in self.home.glob("submitted/*/*/*.ipynb")}
+        return known + sorted(there - set(known))
+
+    def row(self, student: str) -> dict[str, str]:
+        """What the roster says of a student."""
+        return self.people.row(student) if self.people else {"id": student}
+
+    def dropped(self, student: str, part: str) -> set[str]:
+        """The tests that do not count for a student; for a student who is nobody, those that count for no one."""
+        return allowances.dropped(self.row(student), part, self.notebooks)
+
+    def maximum(self, part: str, without: Collection[str] = ()) -> float:
+        """What there is to get in a part."""
+        return sum(points for test, points in self.tests[part].items() if test not in without)
+
+    def mark(self, student: str, part: str) -> Mark:
+        """What a student has for a part."""
+        dropped = self.dropped(student, part)
+        maximum, found = self.maximum(part, dropped), self.submissions.get((student, part))
+        if not maximum:
+            return Mark(None, 0.0)
+        if not found:
+            there = (self.home / "submitted" / student / part / f"{part}.ipynb").exists()
+            return Mark(None, maximum, missing="not graded: make autograde" if there else "nothing handed in")
+        whole, kept = sum(found.points.values()), sum(points for test, points in found.points.items() if test not in dropped)
+        penalty = min(kept, found.penalty * kept / whole) if whole else 0.0  # of a dropped test's points, nothing is taken off
+        waits = [allowances.readable(test) for test in found.by_hand if test not in dropped]
+        missing = [f"by hand: {', '.join(waits)}"] if waits else []
+        missing += [] if is_current(self.home, student, part) else ["a newer one: make autograde"]
+        return Mark(max(0.0, kept - penalty), maximum, penalty, "; ".join(missing))
+
+
+def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Course:
+    """The gradebook and the roster of a course. Where nothing was released yet, there are no parts.
+
+    Raises
+    ------
+    grading.roster.RosterError
+        The roster cannot be used.
+    """
+    people = roster.read(home / "roster.csv")
+    course = Course({}, {}, people, home, notebooks)
+    settings = config.load(home)
+    if not config.is_there(settings):
+        return course
+    from nbgrader.api import Assignment, BaseCell, Grade, GradeCell, Notebook, SubmittedAssignment, SubmittedNotebook
+
+    with config.gradebook(settings) as gradebook:
+        cells = gradebook.db.query(Assignment.name, GradeCell.name, GradeCell.max_score)
+        for part, test, points in cells.select_from(GradeCell).join(GradeCell.notebook).join(Notebook.assignment):
+            course.tests.setdefault(part, {})[test] = points
+        more = (Grade.extra_credit, SubmittedNotebook.late_submission_penalty)
+        grades = gradebook.db.query(
+            Assignment.name, SubmittedAssignment.student_id, BaseCell.name, Grade.score, Grade.needs_manual_grade, *more
+        )
+        grades = grades.select_from(Grade).join(Grade.cell).join(Grade.notebook).join(SubmittedNotebook.assignment)
+        for part, student, test, score, by_hand, extra, penalty in grades.join(SubmittedAssignment.assignment):
+            found = course.submissions.setdefault((student, part), Submission(penalty=penalty or 0.0))
+            found.points[test] = score or 0.0
+            found.extra |= {test: extra} if extra else {}
+            found.by_hand += [test] if by_hand else []
+    course.tests = {part: tests for part, tests in sorted(course.tests.items()) if sum(tests.values())}
+    course.submissions = {key: found for key, found in course.submissions.items() if key[1] in course.tests}
+    return course
+
+
+def is_current(home: Path, student: str, part: str) -> bool:
+    """Whether what was graded is what lies in submitted/; also where that is gone."""
+    submitted = home / "submitted" / student / part / f"{part}.ipynb"
+    if not submitted.exists():
+        return True
+    try:
+        graded = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_bytes())
+        return graded["metadata"]["course"]["graded"] == fingerprint(taken(submitted))
+    except (OSError, ValueError, KeyError):
+        return False
