@@ -44,7 +44,7 @@ class Course:
         if current:
             done = self.home / "autograded" / student / part / f"{part}.ipynb"
             done.parent.mkdir(parents=True)
-            done.write_text(json.dumps({"metadata": {"course": {"graded": fingerprint(path)}}}))
+            done.write_text(json.dumps({"metadata": {"course": {"graded": fingerprint(path.read_bytes())}}}))
 
     def handed_in(self, student, part, **collected):
         path = self.home / "submitted" / student / part / f"{part}.ipynb"

@@ -186,6 +186,10 @@ def test_one_configuration_says_what_late_hand_ins_cost(one, monkeypatch, capfd)
         stamp = one.home / "submitted" / student / PART / "timestamp.txt"
         stamp.write_text(f"{due + timedelta(days=days):%Y-%m-%d %H:%M:%S} UTC\n")
     assert one.grade(PART) == {"ada": 10, "ben": 10} and penalties(one) == {"ada": None, "ben": 2}
+    people = one.home / "roster.csv"
+    people.write_text("id,name,email,extension\nada,Ada,,\nben,Ben,,1 day\n")
+    assert one.grade(PART) == {"ada": 10, "ben": 10} and penalties(one) == {"ada": None, "ben": 1}, "an extension counts"
+    people.unlink()
     with config.gradebook(config.load(one.home)) as book:
         book.update_or_create_assignment(PART, duedate=due + timedelta(days=5))
     assert one.grade(PART) == {"ada": 10, "ben": 10} and penalties(one) == {"ada": None, "ben": None}, "a due date that moves lifts it"
