@@ -75,11 +75,11 @@ def _autograde(part: str, home: Path, notebooks: Path, engine: str, jobs: str) -
 
 def _up_to_date(part: str, path: Path, home: Path, notebooks: Path) -> None:
     """Have the source as `solutions/` has it, in the gradebook, too."""
+    before = path.read_text(encoding="utf-8") if path.exists() else None
     now = nbformat.writes(build.build(part), version=4)
-    if not path.exists():
-        release.release(part, home, notebooks)
-    elif path.read_text(encoding="utf-8") != now or not _is_known(part, home, notebooks):
+    if before != now or not _is_known(part, home, notebooks):
         release.register(part, home)
+    if before not in (now, None):
         print(f"Note: graded by solutions/{part} as it is now. If students should have its text, too: make release PART={part}")
 
 

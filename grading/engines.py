@@ -13,7 +13,7 @@ import psutil
 from grading import worker
 
 PATIENCE = 20  # seconds in which a cluster answers
-EACH = 768 << 20  # bytes that a hand-in of 4 ranks takes, measured; see `tests/grading/test_small.py`
+EACH = 768 << 20  # bytes in which a hand-in of 4 ranks fits; tests/grading/test_cgroup.py holds that
 
 
 class EngineError(Exception):

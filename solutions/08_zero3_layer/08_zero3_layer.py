@@ -251,7 +251,7 @@ for size in range(1, 9):
 ### BEGIN HIDDEN TESTS
 check = ShardCheck("what a rank keeps", ranks, show=False)
 for size in (4, 8):
-    check.kept(size, tuple(int(n) for n in check.random.integers(1600, 1700, 2)))
+    check.kept(size, tuple(int(n) for n in check.random.integers(1100, 1200, 2)))
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]

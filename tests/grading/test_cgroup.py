@@ -1,12 +1,15 @@
-"""Control groups, which mostly root has; .ci/run runs this besides."""
+"""Control groups, which mostly root has; .ci/run runs this besides. And that a hand-in fits where graders are small."""
 
 import os
 import signal
 import time
 
+import nbformat
 import pytest
+from traitlets.config import Config
 
-from grading import cgroup
+from grading import build, cgroup, config, own_process
+from grading.grade import PASSED, Task, grade
 
 pytestmark = pytest.mark.root
 
@@ -23,3 +26,15 @@ def test_a_control_group_ends_what_is_left_in_it():
     _, status = os.waitpid(child, 0)
     assert not [group for group in groups if group.exists()]
     assert os.WTERMSIG(status) == (signal.SIGKILL if groups else 0)
+
+
+@pytest.mark.parametrize(("part", "megabytes"), [("03_naive_forward", 768), ("15_distributed_optimizer", 768), ("08_zero3_layer", 1024)])
+def test_a_hand_in_fits_where_graders_are_small(part, megabytes, monkeypatch, tmp_path):
+    monkeypatch.setattr(cgroup, "MEMORY", megabytes << 20)
+    with cgroup.limited(f"course-test-{os.getpid()}") as groups:
+        assert groups, "root has control groups"
+    source = nbformat.writes(build.build(part), version=4)
+    options = {name: dict(config.configure(Config(), tmp_path)[name]) for name in PASSED}
+    graded = own_process.done(grade, (Task(source, source.encode(), options),), 300, 2 << 30)
+    assert graded.problem is None
+    assert graded.points == {c.id: c.metadata.nbgrader.points for c in nbformat.reads(source, 4).cells if build.kind_of(c) == "test"}
