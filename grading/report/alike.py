@@ -33,15 +33,12 @@ class Pair:
         How much of what the shorter one has of its own is in the other, too; from 0 to 1.
     runs : float
         How many runs of tokens that is; one that only these two have counts as 1, one that others have, too, as less.
-    lines : tuple of set of int
-        The lines where these runs stand, in either answer.
     """
 
     exercise: str
     students: tuple[str, str]
     share: float
     runs: float
-    lines: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
 
 
 @dataclass
@@ -54,8 +51,8 @@ class Likeness:
         The most alike first.
     compared, short : int
         Answers that have enough of their own to be compared, and those that have not.
-    groups : list of list of str
-        Students whom pairs join, each group behind the pair that comes first.
+    groups : list of (Pair, list of str)
+        Students whom pairs join, also over others, each group with the first of its pairs.
     """
 
     exercise: str
@@ -65,10 +62,9 @@ class Likeness:
     groups: list[tuple[Pair, list[str]]] = field(default_factory=list)
 
 
-def find(course: Course) -> list[Likeness]:
-    """What is alike in each exercise of a part."""
+def find(course: Course, given: set[Run]) -> list[Likeness]:
+    """What is alike in each exercise of a part, but for what is `known`."""
     exercises = dict.fromkeys(exercise for hand_in in course.graded.values() for exercise in hand_in.answers)
-    given = known(course)
     return [
         compare(exercise, {student: h.answers[exercise] for student, h in course.graded.items() if exercise in h.answers}, given)
         for exercise in exercises
@@ -113,11 +109,18 @@ def compare(exercise: str, sources: dict[str, str], given: set[Run]) -> Likeness
     shared = sparse.triu(table.multiply(weights) @ table.T, k=1).tocoo()  # only pairs that have something in common are in it
     smaller = np.minimum(whole[shared.row], whole[shared.col])
     alike = (shared.data >= FEWEST) & (shared.data >= SHARE * smaller)
-    for i, j, runs, least in zip(shared.row[alike], shared.col[alike], shared.data[alike], smaller[alike], strict=True):
+    for i, j, runs, least in zip(*(a[alike].tolist() for a in (shared.row, shared.col, shared.data, smaller)), strict=True):
         found.pairs.append(Pair(exercise, (students[i], students[j]), min(1.0, runs / least), runs))
     found.pairs.sort(key=lambda pair: (-pair.share * pair.runs, pair.students))
     found.groups = groups(found.pairs)
     return found
+
+
+def shared_lines(a: str, b: str, given: set[Run]) -> tuple[set[int], set[int]]:
+    """The lines of two answers where the runs stand that they share."""
+    here, there = tokens.runs(a), tokens.runs(b)
+    both = (here.keys() & there.keys()) - given
+    return {line for run in both for line in here[run]}, {line for run in both for line in there[run]}
 
 
 def weight(having: int, students: int) -> float:
@@ -130,7 +133,7 @@ def weight(having: int, students: int) -> float:
 
 
 def groups(pairs: list[Pair]) -> list[tuple[Pair, list[str]]]:
-    """Students whom pairs join, also over others, each group with the first of its pairs."""
+    """The groups of `Likeness`, from its pairs."""
     leader: dict[str, str] = {}
 
     def first(student: str) -> str:

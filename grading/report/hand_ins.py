@@ -191,8 +191,8 @@ def _why_not(part: str, student: str, home: Path) -> str:
         found = ", ".join(sorted(p.name for p in folder.iterdir())[:5]) if folder.exists() else ""
         return f"expected {part}.ipynb; there is {found or 'nothing'}"
     if (home / "autograded" / student / part / f"{part}.ipynb").exists():
-        return "it came after the last grading, or that was interrupted; `make autograde` grades it"
-    return "never graded, or it could not be; `make autograde` says why"
+        return "it came after the last grading, or that was interrupted; make autograde grades it"
+    return "never graded, or it could not be; make autograde says why"
 
 
 def _stamp(path: Path) -> datetime | None:
