@@ -8,7 +8,21 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import autograd, autograding, collectives, ddp, grids, idle, lecturing, shell, simulator, starting, training, zero
+from benchmarks import (
+    autograd,
+    autograding,
+    collectives,
+    ddp,
+    grids,
+    idle,
+    lecturing,
+    reporting,
+    shell,
+    simulator,
+    starting,
+    training,
+    zero,
+)
 
 BENCHES = {
     "start": starting.figures,
@@ -22,6 +36,7 @@ BENCHES = {
     "autograd": autograd.figures,
     "ddp": ddp.figures,
     "autograde": autograding.figures,
+    "report": reporting.figures,
     "lecture": lecturing.figures,
     "site": lecturing.site,
 }

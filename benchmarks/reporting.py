@@ -8,6 +8,7 @@ import json
 import random
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +30,7 @@ TURNS = 3
 def figures() -> Iterator[tuple[str, list[float], float]]:
     from grading.report.__main__ import report
 
+    warnings.simplefilter("ignore")
     seconds = []
     with tempfile.TemporaryDirectory(prefix="course-bench-") as place, contextlib.redirect_stdout(io.StringIO()):
         make(Path(place), HAND_INS)
@@ -81,7 +83,9 @@ def make(home: Path, students: int) -> None:
         book.db.commit()
 
 
-def notebook(source: nbformat.NotebookNode, variants: list[answers.Answer], failed: list[str], draw: random.Random) -> nbformat.NotebookNode:
+def notebook(
+    source: nbformat.NotebookNode, variants: list[answers.Answer], failed: list[str], draw: random.Random
+) -> nbformat.NotebookNode:
     """A hand-in as grading leaves it."""
     made = nbformat.from_dict(source)
     for cell in made.cells:
@@ -109,4 +113,6 @@ def sentence(draw: random.Random, number: int) -> str:
     """What a failed test says, with other numbers each time."""
     name = "".join(chr(ord("a") + int(digit)) for digit in str(number))
     shape, rank, batch = (draw.randrange(9), draw.randrange(9)), draw.randrange(4), draw.randrange(9)
-    return f"CheckFailed: the array {name} on rank {rank} has shape {shape}, expected (2, 3), for a batch of {batch}. (seed {draw.random()})"
+    return (
+        f"CheckFailed: the array {name} on rank {rank} has shape {shape}, expected (2, 3), for a batch of {batch}. (seed {draw.random()})"
+    )

@@ -142,8 +142,9 @@ def _hand_in(notebook: dict, points: dict[str, float]) -> HandIn:
     for cell in notebook["cells"]:  # as JSON has them: to check each notebook with nbformat takes longer than all the rest
         kind, source = kind_of(NotebookNode(cell)), "".join(cell["source"])
         if kind == "test":
-            errors = [output for output in cell["outputs"] if output["output_type"] == "error"]
-            found.said |= {cell["id"]: f"{error['ename']}: {error['evalue']}" for error in errors[:1]}
+            error = next((output for output in cell["outputs"] if output["output_type"] == "error"), None)
+            if error:
+                found.said[cell["id"]] = f"{error['ename']}: {error['evalue']}"
         elif kind == "exercise":
             found.answers[cell["id"]] = source
         elif kind == "example" and EXTRA in cell["metadata"].get("tags", []):

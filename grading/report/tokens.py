@@ -23,30 +23,37 @@ def tokens(source: str) -> list[tuple[str, int]]:
     """The tokens of a cell, each with its line; of what is no Python, those in front of the fault.
 
     A student's own names are all one token, and so are numbers and texts. What stands behind a dot, keywords and built-in names stay.
+    Left out is what a formatter may add: brackets round what is no call, a comma behind the last, semicolons.
 
-    >>> [token for token, _ in tokens("total = np.sum(parts[0], axis=1)  # all")]
+    >>> [token for token, _ in tokens("total = (np.sum(parts[0], axis=1,))  # all")]
     ['name', '=', 'name', '.', 'sum', '(', 'name', '[', '0', ']', ',', 'name', '=', '0', ')']
     """
     lines = ["" if re.match(r"\s*[%!]", line) else line for line in source[:LONGEST].splitlines()]
     found: list[tuple[str, int]] = []
+    calls: list[bool] = []  # for each bracket that is open, whether it is one of a call
     last, fresh = "", True  # the token before, and whether a statement begins
     try:
         for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
             if token.type in _LAYOUT:
                 fresh = fresh or token.type in (tokenize.NEWLINE, tokenize.INDENT)
                 continue
+            before, last, word = last, token.string, token.string
             docstring, fresh = fresh and token.type == tokenize.STRING, False
-            if docstring or token.type in _INSIDE:
+            if word == "(":
+                calls.append(before in (")", "]") or (before.isidentifier() and before not in keyword.kwlist))
+            grouping = (word == "(" and not calls[-1]) or (word == ")" and calls and not calls.pop())
+            if word in (")", "]", "}") and found and found[-1][0] == ",":
+                found.pop()
+            if docstring or grouping or word == ";" or token.type in _INSIDE:
                 continue
-            word = token.string
             if token.type == tokenize.NAME:
-                word = word if word in _KEPT or last == "." else "name"
+                word = word if word in _KEPT or before == "." else "name"
             elif token.type == tokenize.NUMBER:
                 word = "0"
             elif token.type in _TEXT:
                 word = "text"
-            found.append((word, token.start[0]))
-            last = token.string
+            if not (word == "text" and found and found[-1][0] == "text"):  # a text in pieces is one
+                found.append((word, token.start[0]))
     except (tokenize.TokenError, SyntaxError):
         pass
     return found
