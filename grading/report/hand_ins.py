@@ -68,6 +68,8 @@ class Course:
         Seconds after the part was due.
     due : datetime or None
         When it was, in UTC, if the gradebook says so.
+    timeless : int
+        Hand-ins of which nobody knows when they came.
     missing, strangers : list of str
         Who is in the roster and handed nothing in; who handed in and is not in the roster.
     """
@@ -80,6 +82,7 @@ class Course:
     ungraded: dict[str, str] = field(default_factory=dict)
     late: dict[str, float] = field(default_factory=dict)
     due: datetime | None = None
+    timeless: int = 0
     missing: list[str] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
     has_roster: bool = False
@@ -117,7 +120,10 @@ def read(part: str, home: Path) -> Course:
             course.graded[student] = _hand_in(notebook, {test: points[student].get(test, 0.0) for test in tests})
         else:
             course.ungraded[student] = _why_not(part, student, home)
-            stamps[student] = _stamp(home / "submitted" / student / part / "timestamp.txt")
+            stamps.pop(student, None)  # that of an earlier one
+            if time := _stamp(home / "submitted" / student / part / "timestamp.txt"):
+                stamps[student] = time
+    course.timeless = len(notebooks.keys() - stamps.keys())
     if course.due:
         course.late = {s: late for s in notebooks if (time := stamps.get(s)) and (late := (time - course.due).total_seconds()) > 0}
     if people:
@@ -158,11 +164,16 @@ def _gradebook(part: str, home: Path, course: Course) -> tuple[dict[str, dict[st
     It is one question for all grades: nbgrader's own properties ask one for each student.
     """
     from nbgrader.api import BaseCell, Grade, Gradebook, MissingEntry, SubmittedAssignment, SubmittedNotebook
+    from nbgrader.coursedir import CourseDirectory
 
     warnings.filterwarnings("ignore", module="nbgrader")
     points: dict[str, dict[str, float]] = {}
     stamps: dict[str, datetime] = {}
-    with Gradebook(configure(Config(), home).CourseDirectory.db_url) as book:
+    place = CourseDirectory(config=configure(Config(), home))
+    file = place.db_url.removeprefix("sqlite:///")
+    if file != place.db_url and not Path(file).exists():
+        return points, stamps  # nbgrader would make one, and the next grading take it for a part that is released
+    with Gradebook(place.db_url, place.course_id) as book:
         try:
             assignment = book.find_assignment(part)
         except MissingEntry:

@@ -28,7 +28,7 @@ def names(part: str, home: Path) -> tuple[dict[str, list[str]], str]:
     """
     wrong = [answer for answer in answers.read(part) if answer.loses]
     if not wrong:
-        return {}, f"solutions/{part} has no variants.py, so mistakes have no names."
+        return {}, f"There are no wrong answers in solutions/{part}/variants.py, so mistakes have no names."
     path, now = home / "reports" / "variants" / f"{part}.json", fingerprint(part)
     said = _kept(path, now)
     if said is None:

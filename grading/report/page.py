@@ -77,7 +77,11 @@ def html(
 
 def summary(course: Course, whole: figures.Figures | None, tests: dict[str, figures.Figures], found: list[Mistake]) -> list[str]:
     """The class in a few sentences."""
-    of_all = f"Of {len(course.names)} students in the roster, {len(course.missing)} are missing; " if course.has_roster else ""
+    of_all = (
+        f"Of {len(course.names)} students in the roster, {len(course.missing)} {'is' if len(course.missing) == 1 else 'are'} missing; "
+        if course.has_roster
+        else ""
+    )
     rest = f", {len(course.ungraded)} are not" if course.ungraded else ""
     others = f" ({len(course.strangers)} of them not in the roster)" if course.strangers else ""
     said = [f"{of_all}{course.handed_in} handed in{others}; {len(course.graded)} are graded{rest}."]

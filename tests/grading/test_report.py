@@ -21,8 +21,8 @@ from grading.submission import fingerprint
 pytestmark = pytest.mark.filterwarnings("ignore:Object of type")  # nbgrader's own, in its update_or_create_submission
 PART = "97_one"
 TEST = "test-first"
-HOSTILE = ('<img src=x onerror="alert(1)">', '=HYPERLINK("x")', 'o\'neil, "bob"', "@sum", "\u202eevil", "new\nline", "{{ 7 * 7 }}")
-SCRIPT = "</pre></details><script>alert(2)</script>{{ 7 * 7 }}"
+HOSTILE = ('<img src=x onerror="alert(1)">', '=HYPERLINK("x")', 'o\'neil, "bob"', "@sum", "\u202eevil", "new\nline", "{{ 7654320 + 1 }}")
+SCRIPT = "</pre></details><script>alert(2)</script>{{ 7654320 + 1 }}"
 TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "b", "br", "ul", "li", "code", "small", "details", "summary"}
 TAGS |= {"svg", "rect", "text", "line", "table", "thead", "tbody", "tr", "th", "td", "div", "pre", "mark"}
 
@@ -166,7 +166,7 @@ def test_no_name_and_no_answer_becomes_markup_or_a_formula(graded):
     assert page.tags <= TAGS, page.tags - TAGS
     assert not {a for a in page.attributes if a.startswith("on")} | page.attributes & {"src", "href", "onclick", "action"}
     assert "http" not in text.replace("http-equiv", "") and "url(" not in text and "@import" not in text
-    assert "49" not in page.text, "a template is not what a student may write"
+    assert "7654321" not in page.text, "a template is not what a student may write"
     assert "\u202e" not in text and "<script>alert(2)" in page.text and "<b onclick=x>Ted</b>, =1" in page.text
     assert "Answers that are alike" in page.text and text.count("<pre>") == 2, "one group, both answers side by side"
     for name in ("points.csv", "mistakes.csv", "alike.csv"):
@@ -194,7 +194,8 @@ def test_who_is_missing_late_not_graded_or_unknown(graded):
     assert sorted(page.graded) == ["ada", "grace"] and page.missing == ["jean"] and page.strangers == ["jim"]
     assert page.late == {"ada": 3 * 3600, "jim": 2 * 86400}
     assert "after the last grading" in page.ungraded["tim"] and "there is homework.ipynb" in page.ungraded["jim"]
-    assert "Of 4 students in the roster, 1 are missing; 4 handed in (1 of them not in the roster); 2 are graded, 2 are not." in text
+    assert "Of 4 students in the roster, 1 is missing; 4 handed in (1 of them not in the roster); 2 are graded, 2 are not." in text
+    assert page.timeless == 1 and "Of 1 hand-in nobody knows when it came." in text, "tim's new one"
     states = {row["student"]: (row["state"], row["seconds late"], row["points of 10"]) for row in graded.rows("points.csv")}
     assert (
         states["ada"] == ("graded", "10800", "10") and states["jean"] == ("missing", "0", "") and states["tim"] == ("not graded", "0", "")
@@ -211,6 +212,9 @@ def test_a_class_of_nobody_of_one_and_of_those_who_never_came(graded):
     assert "The mean is 4 of 10 points, the median 4." in graded.report()
     (graded.home / "autograded" / "ada" / PART / f"{PART}.ipynb").write_text('{"metadata": {"course"')
     assert "0 are graded, 1 are not" in graded.report(), "half a notebook of a run that was ended"
+    (graded.home / "gradebook.db").unlink()
+    report(PART, graded.home)
+    assert not (graded.home / "gradebook.db").exists(), "with an empty one, grading would not release the part"
     graded.roster("ada,\nada,")
     with pytest.raises(RosterError, match="line 3"):
         report(PART, graded.home)
