@@ -85,5 +85,8 @@ def find(course: Course) -> list[Mistake]:
             mistake.students.setdefault(student, said)
             if test not in mistake.tests:
                 mistake.tests.append(test)
-    order = list(course.tests)  # a later test often fails because of an earlier one
+    order = list(course.tests)
+    for mistake in found.values():
+        mistake.tests.sort(key=order.index)
+    # A later test often fails because of an earlier one.
     return sorted(found.values(), key=lambda m: (m.follows, -len(m.students), order.index(m.tests[0]), m.said))

@@ -71,6 +71,7 @@ def html(
         share=alike.SHARE,
         common=alike.COMMON,
         students=sorted({*course.graded, *course.ungraded, *course.missing}),
+        chance=2 / max(1, len(course.graded)) ** 0.5,
         written=datetime.now(),
     )
 

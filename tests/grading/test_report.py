@@ -220,6 +220,15 @@ def test_a_class_of_nobody_of_one_and_of_those_who_never_came(graded):
         report(PART, graded.home)
 
 
+def test_a_part_that_was_released_anew_with_another_test(graded):
+    graded.hand_in("ada", 4, "CheckFailed: wrong. (seed 1)")
+    for cell in graded.source.cells:
+        if cell.id == TEST:
+            cell.id = "test-another"
+    build.write(graded.source, graded.home / "source" / PART / f"{PART}.ipynb")
+    assert "The mean is 0 of 10 points" in graded.report() and "No test failed" in graded.report()
+
+
 def test_grades_that_a_person_changed_count(graded):
     graded.hand_in("ada", 0)
     grade = graded.book.find_grade(TEST, PART, PART, "ada")
