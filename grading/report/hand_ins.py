@@ -113,41 +113,40 @@ def read(part: str, home: Path) -> Course:
         course.has_roster = True
         course.names = {student: row.get("name", "").strip() for student, row in people.rows.items()}
     students = {path.parent.name for folder in ("submitted", "autograded") for path in (home / folder).glob(f"*/{part}") if path.is_dir()}
-    notebooks = {student: _graded(part, student, home) for student in sorted(students)}
-    points, stamps = _gradebook(part, home, course) if any(notebooks.values()) else ({}, {})
-    for student, notebook in notebooks.items():
-        if notebook and student in points:
-            course.graded[student] = _hand_in(notebook, {test: points[student].get(test, 0.0) for test in tests})
+    hand_ins = {student: _graded(part, student, home, tests) for student in sorted(students)}
+    points, stamps = _gradebook(part, home, course) if any(hand_ins.values()) else ({}, {})
+    for student, hand_in in hand_ins.items():
+        if hand_in and student in points:
+            hand_in.points = {test: points[student].get(test, 0.0) for test in tests}
+            course.graded[student] = hand_in
         else:
             course.ungraded[student] = _why_not(part, student, home)
             stamps.pop(student, None)  # that of an earlier one
             if time := _stamp(home / "submitted" / student / part / "timestamp.txt"):
                 stamps[student] = time
-    course.timeless = len(notebooks.keys() - stamps.keys())
+    course.timeless = len(hand_ins.keys() - stamps.keys())
     if course.due:
-        course.late = {s: late for s in notebooks if (time := stamps.get(s)) and (late := (time - course.due).total_seconds()) > 0}
+        course.late = {s: late for s in hand_ins if (time := stamps.get(s)) and (late := (time - course.due).total_seconds()) > 0}
     if people:
         course.missing = [student for student in people.rows if student not in students]
         course.strangers = sorted(students - set(people.rows))
     return course
 
 
-def _graded(part: str, student: str, home: Path) -> dict | None:
-    """The graded notebook, if it is that of what lies in submitted/; or if nothing lies there any more."""
+def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> HandIn | None:
+    """What a graded notebook tells, without points, if it is that of what lies in submitted/; or if nothing lies there any more."""
     try:
         notebook = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_text(encoding="utf-8"))
         mark = notebook["metadata"]["course"]["graded"]
     except (OSError, ValueError, KeyError, TypeError):  # none, or a run that was ended has left half of one
         return None
     submitted = home / "submitted" / student / part / f"{part}.ipynb"
-    return notebook if not submitted.parent.exists() or (submitted.exists() and mark == fingerprint(submitted)) else None
-
-
-def _hand_in(notebook: dict, points: dict[str, float]) -> HandIn:
-    found = HandIn(points, flags=[Flag(*flag) for flag in notebook["metadata"]["course"].get("flags", [])])
+    if submitted.parent.exists() and not (submitted.exists() and mark == fingerprint(submitted)):
+        return None
+    found = HandIn({}, flags=[Flag(*flag) for flag in notebook["metadata"]["course"].get("flags", [])])
     for cell in notebook["cells"]:  # as JSON has them: to check each notebook with nbformat takes longer than all the rest
         kind, source = kind_of(NotebookNode(cell)), "".join(cell["source"])
-        if kind == "test" and cell["id"] in points:
+        if kind == "test" and cell["id"] in tests:
             error = next((output for output in cell["outputs"] if output["output_type"] == "error"), None)
             if error:
                 found.said[cell["id"]] = f"{error['ename']}: {error['evalue']}"

@@ -22,6 +22,10 @@ _STEPS = (
     (re.compile(r"\branks? \d+(?:(?:–|, )\d+)*"), f"rank {SOME}"),
     (re.compile(r"([(\[{])[-+]?\d[-+\d.,e –]*([)\]}])"), rf"\1{SOME}\2"),  # shapes, places, groups
     (re.compile(rf"(?<![\w.])(?<!all are )(?:{_NUMBER}|-?inf|nan)(?: (?:[GMk]i?B|B|ms|µs|s)\b)?(?![\w.]\w|\w)"), SOME),
+    (
+        re.compile(rf"\b(of {SOME}) (?:float|int|uint|complex|bool)\d*\b|\bworld(?={{{SOME}}})"),
+        lambda found: found[1] or "group",
+    ),  # of a call
     (re.compile(rf"(rank {SOME}) wait\b"), r"\1 waits"),
     (re.compile(rf"(rank {SOME}) have\b"), r"\1 has"),
     (re.compile(rf"(rank {SOME}) were\b"), r"\1 was"),
@@ -70,8 +74,8 @@ def sentence(said: str) -> str:
     for pattern, instead in _STEPS:
         text = pattern.sub(instead, text)
     kind, mark, text = text.partition("Error: ") if text.partition(": ")[0].endswith("Error") else ("", "", text)
-    clauses, last, rest = text.partition(". ")
-    text = kind + mark + "; ".join(dict.fromkeys(clauses.split("; "))) + last + rest  # ranks that wait, each with the same words
+    # Ranks that wait, or call something, each with the same words.
+    text = kind + mark + ". ".join("; ".join(dict.fromkeys(part.split("; "))) for part in text.split(". "))
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} (the rest is cut)"
 
 

@@ -256,6 +256,12 @@ SAME = {
         "RanksError: rank 2: DeadlockError: rank 2 waits in Allgather #5 on group{2–3} (cell [4], line 9); "
         "rank 3 has finished the cell without it. They wait.",
     ),
+    "who calls what": (
+        "RanksError: ranks 0, 1: MismatchError: the ranks of world{0–3} make different calls. rank 0: Allgather of 3 float32; "
+        "rank 1: Allgather of 2 float32; ranks 2, 3: Allgather of 1 float32. The count must be the same.",
+        "RanksError: rank 1: MismatchError: the ranks of group{0, 1} make different calls. rank 0: Allgather of 12 float64; "
+        "rank 1: Allgather of 9 float64. The count must be the same.",
+    ),
     "names of variables": (
         "RanksError: rank 1: NameError: name 'a' is not defined",
         "RanksError: ranks 0–3: NameError: name 'bc' is not defined",
