@@ -98,7 +98,7 @@ def summary(course: Course, whole: figures.Figures | None, tests: dict[str, figu
         said.append(f"Hardest is “{called(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
     if found and not found[0].follows:
         n = len(found[0].students)
-        said.append(f"The commonest mistake, of {n} student{'s' * (n > 1)}: “{found[0].said.rstrip('.')}”.")
+        said.append(f"The commonest mistake, of {n} students: “{found[0].said.rstrip('.')}”." if n > 1 else "No two made the same mistake.")
     return said
 
 
