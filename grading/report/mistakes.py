@@ -17,15 +17,16 @@ _KIND = re.compile(r"^(CheckFailed|RanksError): (?:ranks? [\d–, ]+: )?")
 _VALUE = re.compile(r"; got (?!an? |None\b|\d)(\w+) .*$")  # what an answer returned, as Python shows it
 _NAME = re.compile(r"(?<=variable )'\w+'|(?<=name )'\w+'")
 _NUMBER = r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?"
+_DTYPE = r"(?:float|int|uint|complex|bool)\d*\b"
 _STEPS = (
     (re.compile(r" \(?(?:cell \[\d*\]|<cell[^>]*>|cell \"[^\"]*\"), line \d+\)?"), ""),
     (re.compile(r"\branks? \d+(?:(?:–|, )\d+)*"), f"rank {SOME}"),
     (re.compile(r"([(\[{])[-+]?\d[-+\d.,e –]*([)\]}])"), rf"\1{SOME}\2"),  # shapes, places, groups
     (re.compile(rf"(?<![\w.])(?<!all are )(?:{_NUMBER}|-?inf|nan)(?: (?:[GMk]i?B|B|ms|µs|s)\b)?(?![\w.]\w|\w)"), SOME),
-    (
-        re.compile(rf"\b(of {SOME}) (?:float|int|uint|complex|bool)\d*\b|\bworld(?={{{SOME}}})"),
-        lambda found: found[1] or "group",
-    ),  # of a call
+    (re.compile(rf"{SOME}(?:(?:–|, | ){SOME})+"), SOME),  # several
+    (re.compile(rf"\b(of {SOME}) {_DTYPE}"), r"\1"),  # what a rank calls
+    (re.compile(rf"\bworld(?={{{SOME}}})"), "group"),
+    (re.compile(rf"(?<=, expected ){_DTYPE}"), SOME),  # a test draws it; what came instead tells the mistake
     (re.compile(rf"(rank {SOME}) wait\b"), r"\1 waits"),
     (re.compile(rf"(rank {SOME}) have\b"), r"\1 has"),
     (re.compile(rf"(rank {SOME}) were\b"), r"\1 was"),

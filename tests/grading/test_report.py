@@ -262,6 +262,14 @@ SAME = {
         "RanksError: rank 1: MismatchError: the ranks of group{0, 1} make different calls. rank 0: Allgather of 12 float64; "
         "rank 1: Allgather of 9 float64. The count must be the same.",
     ),
+    "which samples": (
+        "RanksError: rank 1: SimulationError: rank 1, layer 3 at 0.5 s: backward got samples 0, 1 and the gradient of samples 4–7.",
+        "RanksError: rank 0: SimulationError: rank 0, layer 12 at 2 ms: backward got samples 0–3, 9 and the gradient of samples 4.",
+    ),
+    "what dtype a test drew": (
+        "CheckFailed: x on rank 0 has dtype float64, expected float32, for 2. (seed 1)",
+        "CheckFailed: x on rank 0 has dtype float64, expected uint8, for 2. (seed 1)",
+    ),
     "names of variables": (
         "RanksError: rank 1: NameError: name 'a' is not defined",
         "RanksError: ranks 0–3: NameError: name 'bc' is not defined",
