@@ -9,9 +9,9 @@ from grading.report.hand_ins import Course
 
 SOME = "…"  # stands for what differs from hand-in to hand-in
 LONGEST, READ = 400, 4000  # characters of a sentence, and of what it is made from
+CAUSE = " A usual cause: "  # what a check puts in front of it
 FOLLOWS = "see the tests of"  # how a test says that it fails where others do
 
-_CAUSE = " A usual cause: "
 _SEED = re.compile(r" \(seed \d+\)$")
 _KIND = re.compile(r"^(CheckFailed|RanksError): (?:ranks? [\d–, ]+: )?")
 _VALUE = re.compile(r"; got (?!an? |None\b|\d)(\w+) .*$")  # what an answer returned, as Python shows it
@@ -65,11 +65,11 @@ def sentence(said: str) -> str:
     'x on rank … has shape (…), expected (…).'
     """
     text = " ".join(said[:READ].split())
-    checked = text.startswith("CheckFailed")
+    checked, cause = text.startswith("CheckFailed"), []
     text = _KIND.sub("", _SEED.sub("", text))
     if checked:  # the course's own words: the case stands behind the last "for"
-        problem, mark, cause = text.partition(_CAUSE)
-        text = _VALUE.sub(rf"; got \1 {SOME}", problem.rpartition(", for ")[0] or problem.rstrip(".")) + "." + mark + cause
+        problem, *cause = text.partition(CAUSE)
+        text = _VALUE.sub(rf"; got \1 {SOME}", problem.rpartition(", for ")[0] or problem.rstrip(".")) + "."
     elif text.startswith(("NameError", "UnboundLocalError")):
         text = _NAME.sub(f"'{SOME}'", text)
     for pattern, instead in _STEPS:
@@ -77,6 +77,7 @@ def sentence(said: str) -> str:
     kind, mark, text = text.partition("Error: ") if text.partition(": ")[0].endswith("Error") else ("", "", text)
     # Ranks that wait, or call something, each with the same words.
     text = kind + mark + ". ".join("; ".join(dict.fromkeys(part.split("; "))) for part in text.split(". "))
+    text += "".join(cause)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} (the rest is cut)"
 
 

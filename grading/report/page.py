@@ -12,7 +12,7 @@ from grading.collect import printable
 from grading.report import alike, figures
 from grading.report.alike import Likeness
 from grading.report.hand_ins import ADDED, Course
-from grading.report.mistakes import Mistake
+from grading.report.mistakes import CAUSE, Mistake
 from grading.report.tokens import Run
 
 MOST_MISTAKES, MOST_FLAGS, MOST_GROUPS = 25, 200, 20  # on the page; the tables have them all
@@ -98,7 +98,11 @@ def summary(course: Course, whole: figures.Figures | None, tests: dict[str, figu
         said.append(f"Hardest is “{called(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
     if found and not found[0].follows:
         n = len(found[0].students)
-        said.append(f"The commonest mistake, of {n} students: “{found[0].said.rstrip('.')}”." if n > 1 else "No two made the same mistake.")
+        said.append(
+            f"The commonest mistake, of {n} students: “{found[0].said.partition(CAUSE)[0].rstrip('.')}”."
+            if n > 1
+            else "No two made the same mistake."
+        )
     return said
 
 

@@ -282,6 +282,10 @@ OTHER = {
         "CheckFailed: x on rank 0 has dtype int64, expected float32, for 2. (seed 1)",
     ),
     "another cause": ("CheckFailed: x. A usual cause: a sum. (seed 1)", "CheckFailed: x. A usual cause: a mean. (seed 1)"),
+    "a cause with another number": (
+        "CheckFailed: x. A usual cause: t from 0. (seed 1)",
+        "CheckFailed: x. A usual cause: t from 1. (seed 1)",
+    ),
     "another error": ("RanksError: rank 1: ValueError: x", "RanksError: rank 1: KeyError: x"),
     "another attribute": ("RanksError: rank 1: AttributeError: no 'fc1'", "RanksError: rank 1: AttributeError: no 'fc2'"),
 }
