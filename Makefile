@@ -8,7 +8,7 @@ GRADING := $(BIN)/.for-grading
 DEV := $(BIN)/.for-developers
 JOBS ?= 4
 
-.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback leaderboard variants cheats student-archive bench lint constraints
+.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback report leaderboard variants cheats student-archive bench lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -76,6 +76,9 @@ grades: $(GRADING) ## Write grading/grades.csv, and the files that Canvas, Moodl
 
 feedback: $(GRADING) ## Write the HTML feedback (PART=...)
 	@$(RUN) grading.feedback $(PART)
+
+report: $(GRADING) ## Write a page and tables on what a class did to grading/reports/ (PART=...)
+	@$(RUN) grading.report $(PART)
 
 leaderboard: $(GRADING) ## Write grading/leaderboard.html from the graded part 20
 	@$(RUN) grading.leaderboard

@@ -8,7 +8,22 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import autograd, autograding, collectives, ddp, grids, idle, lecturing, shell, simulator, starting, thousand, training, zero
+from benchmarks import (
+    autograd,
+    autograding,
+    collectives,
+    ddp,
+    grids,
+    idle,
+    lecturing,
+    reporting,
+    shell,
+    simulator,
+    starting,
+    thousand,
+    training,
+    zero,
+)
 
 BENCHES = {
     "start": starting.figures,
@@ -22,6 +37,7 @@ BENCHES = {
     "autograd": autograd.figures,
     "ddp": ddp.figures,
     "autograde": autograding.figures,
+    "report": reporting.figures,
     "lecture": lecturing.figures,
     "site": lecturing.site,
 }

@@ -84,7 +84,17 @@ class Part:
         return total, said
 
     def judge(self, answer: answers.Answer, say: Callable) -> bool:
-        """Whether an answer gets the points that it should; the solution is back afterwards."""
+        """Whether an answer gets the points that it should."""
+        given, said = self.given(answer)
+        expected = self.maximum() - answer.loses
+        good = given == expected
+        say(f"{'ok  ' if good else 'FAIL'} {self.part} {answer.function} {answer.name}: expected {expected:g}, given {given:g}")
+        if not good:
+            say("\n".join(f"       {line}" for line in said) or "       every hidden test passed")
+        return good
+
+    def given(self, answer: answers.Answer) -> tuple[float, list[str]]:
+        """The points that an answer gets, and what failed tests say; the solution is back afterwards."""
         everything = self.cells["exercise"]
         cells = [] if answer.source or answer.name != UNTOUCHED else everything
         if answer.source:
@@ -94,15 +104,10 @@ class Part:
             self.answer(answer.source if alone else _STUB.sub("raise NotImplementedError()", cell.source))
         if answer.function == answers.CELL:
             self.answer(answer.source)
-        given, said = self.points()
-        expected = self.maximum() - answer.loses
-        good = given == expected
-        say(f"{'ok  ' if good else 'FAIL'} {self.part} {answer.function} {answer.name}: expected {expected:g}, given {given:g}")
-        if not good:
-            say("\n".join(f"       {line}" for line in said) or "       every hidden test passed")
+        result = self.points()
         for cell in cells:
             self.answer(cell.source)
-        return good
+        return result
 
     def maximum(self) -> float:
         """The points of the part."""

@@ -1,0 +1,66 @@
+"""`make report PART=...`: write grading/reports/PART/report.html, and what is in it as tables."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from grading import roster
+from grading.paths import GRADING, one
+from grading.report import alike, hand_ins, mistakes, named, page, tables
+
+NAME = "report.html"
+
+
+class NothingToReport(Exception):
+    """There is no class to speak of; the message says what is missing."""
+
+
+def report(part: str, home: Path = GRADING) -> Path:
+    """Write the page and the tables of a part.
+
+    Returns
+    -------
+    Path
+        The page.
+
+    Raises
+    ------
+    NothingToReport
+        The part has no points, or there are neither hand-ins nor a roster.
+    roster.RosterError
+        The roster cannot be used.
+    """
+    course = hand_ins.read(part, home)
+    if not course.tests:
+        raise NothingToReport(f"{part} has nothing to grade, so there is nothing to report.")
+    if not course.handed_in and not course.missing:
+        raise NothingToReport(f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/, and no roster.csv that says who is missing.")
+    found = mistakes.find(course)
+    names, without = named.names(part, home) if found else ({}, "")
+    given = alike.known(course)
+    likeness = alike.find(course, given)
+    folder = home / "reports" / part
+    folder.mkdir(parents=True, exist_ok=True)
+    tables.points(course, folder / "points.csv")
+    tables.mistakes(found, names, folder / "mistakes.csv")
+    tables.alike(likeness, folder / "alike.csv")
+    (folder / NAME).write_text(page.html(course, found, names, without, likeness, given), encoding="utf-8")
+    return folder / NAME
+
+
+def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # whatever a student is called
+    part = one(sys.argv[1:], "make report PART=01_data_split")
+    try:
+        path = report(part)
+    except (NothingToReport, roster.RosterError) as problem:
+        sys.exit(str(problem))
+    except KeyboardInterrupt:
+        sys.exit("\nInterrupted; nothing was written.")
+    print(f"{path}, and beside it points.csv, mistakes.csv and alike.csv. They name students, and are for you alone.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,213 @@
+"""A class as grading left it: hand-ins, points, what failed tests said, who is missing. It is read here, once, and not changed."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from traitlets.config import Config
+
+from grading import build, roster
+from grading.build import kind_of
+from grading.config import configure
+from grading.flags import Flag
+from grading.submission import EXTRA, fingerprint, is_plain
+
+ADDED = "cells that the student added"
+TIME = "%Y-%m-%d %H:%M:%S UTC"  # as `collect` writes it
+
+
+@dataclass
+class HandIn:
+    """A graded hand-in.
+
+    Attributes
+    ----------
+    points : dict of str to float
+        By test.
+    said : dict of str to str
+        What each failed test says.
+    answers : dict of str to str
+        What the student wrote, by exercise.
+    flags : list of Flag
+        Lines that a person may want to read.
+    """
+
+    points: dict[str, float]
+    said: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
+    flags: list[Flag] = field(default_factory=list)
+
+    @property
+    def total(self) -> float:
+        return sum(self.points.values())
+
+
+@dataclass
+class Course:
+    """What is known of a class in a part.
+
+    Attributes
+    ----------
+    source : NotebookNode
+        The part as it was released, with solutions and tests.
+    tests : dict of str to float
+        The points that each test is worth, in the notebook's order.
+    names : dict of str to str
+        What the roster calls a student.
+    graded : dict of str to HandIn
+        By student.
+    ungraded : dict of str to str
+        Who handed in and has no grade for it, and what is known of why.
+    late : dict of str to float
+        Seconds after the part was due.
+    due : datetime or None
+        When it was, in UTC, if the gradebook says so.
+    timeless : int
+        Hand-ins of which nobody knows when they came.
+    missing, strangers : list of str
+        Who is in the roster and handed nothing in; who handed in and is not in the roster.
+    """
+
+    part: str
+    source: NotebookNode
+    tests: dict[str, float]
+    names: dict[str, str] = field(default_factory=dict)
+    graded: dict[str, HandIn] = field(default_factory=dict)
+    ungraded: dict[str, str] = field(default_factory=dict)
+    late: dict[str, float] = field(default_factory=dict)
+    due: datetime | None = None
+    timeless: int = 0
+    missing: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    has_roster: bool = False
+
+    @property
+    def most(self) -> float:
+        """The points of the whole part."""
+        return sum(self.tests.values())
+
+    @property
+    def handed_in(self) -> int:
+        return len(self.graded) + len(self.ungraded)
+
+
+def read(part: str, home: Path) -> Course:
+    """All that is known of a part in `home`.
+
+    Raises
+    ------
+    roster.RosterError
+        The roster cannot be used.
+    """
+    path = home / "source" / part / f"{part}.ipynb"
+    source = nbformat.read(path, 4) if path.exists() else build.build(part)
+    tests = {cell.id: float(cell.metadata.nbgrader.points) for cell in source.cells if kind_of(cell) == "test"}
+    course, people = Course(part, source, tests), roster.read(home / "roster.csv")
+    if people:
+        course.has_roster = True
+        course.names = {student: row.get("name", "").strip() for student, row in people.rows.items()}
+    students = {path.parent.name for folder in ("submitted", "autograded") for path in (home / folder).glob(f"*/{part}") if path.is_dir()}
+    hand_ins = {student: _graded(part, student, home, tests) for student in sorted(students)}
+    points, stamps = _gradebook(part, home, course) if any(hand_ins.values()) else ({}, {})
+    for student, hand_in in hand_ins.items():
+        if hand_in and student in points:
+            hand_in.points = {test: points[student].get(test, 0.0) for test in tests}
+            course.graded[student] = hand_in
+        else:
+            course.ungraded[student] = _why_not(part, student, home)
+            stamps.pop(student, None)  # that of an earlier one
+            if time := _stamp(home / "submitted" / student / part / "timestamp.txt"):
+                stamps[student] = time
+    course.timeless = len(hand_ins.keys() - stamps.keys())
+    if course.due:
+        course.late = {s: late for s in hand_ins if (time := stamps.get(s)) and (late := (time - course.due).total_seconds()) > 0}
+    if people:
+        course.missing = [student for student in people.rows if student not in students]
+        course.strangers = sorted(students - set(people.rows))
+    return course
+
+
+def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> HandIn | None:
+    """What a graded notebook tells, without points, if it is that of what lies in submitted/; or if nothing lies there any more."""
+    try:
+        notebook = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_text(encoding="utf-8"))
+        mark = notebook["metadata"]["course"]["graded"]
+    except (OSError, ValueError, KeyError, TypeError):  # none, or a run that was ended has left half of one
+        return None
+    submitted = home / "submitted" / student / part / f"{part}.ipynb"
+    if submitted.parent.exists() and not (submitted.exists() and mark == fingerprint(submitted)):
+        return None
+    found = HandIn({}, flags=[Flag(*flag) for flag in notebook["metadata"]["course"].get("flags", [])])
+    for cell in notebook["cells"]:  # as JSON has them: to check each notebook with nbformat takes longer than all the rest
+        kind, source = kind_of(NotebookNode(cell)), "".join(cell["source"])
+        if kind == "test" and cell["id"] in tests:
+            error = next((output for output in cell["outputs"] if output["output_type"] == "error"), None)
+            if error:
+                found.said[cell["id"]] = f"{error['ename']}: {error['evalue']}"
+        elif kind == "exercise":
+            found.answers[cell["id"]] = source
+        elif kind == "example" and EXTRA in cell["metadata"].get("tags", []):
+            found.answers[ADDED] = f"{found.answers.get(ADDED, '')}\n{source}".lstrip("\n")
+    return found
+
+
+def _gradebook(part: str, home: Path, course: Course) -> tuple[dict[str, dict[str, float]], dict[str, datetime]]:
+    """Points by student and test, and when a hand-in came, with an extension taken off; `course.due` is set.
+
+    It is one question for all grades: nbgrader's own properties ask one for each student.
+    """
+    from nbgrader.api import BaseCell, Grade, Gradebook, MissingEntry, SubmittedAssignment, SubmittedNotebook
+    from nbgrader.coursedir import CourseDirectory
+
+    warnings.filterwarnings("ignore", module="nbgrader")
+    points: dict[str, dict[str, float]] = {}
+    stamps: dict[str, datetime] = {}
+    place = CourseDirectory(config=configure(Config(), home))
+    file = place.db_url.removeprefix("sqlite:///")
+    if file != place.db_url and not Path(file).exists():
+        return points, stamps  # nbgrader would make one, and the next grading take it for a part that is released
+    with Gradebook(place.db_url, place.course_id) as book:
+        try:
+            assignment = book.find_assignment(part)
+        except MissingEntry:
+            return points, stamps
+        course.due = assignment.duedate
+        hand_ins = book.db.query(SubmittedAssignment.student_id, SubmittedAssignment.timestamp, SubmittedAssignment.extension)
+        for student, time, extension in hand_ins.filter(SubmittedAssignment.assignment_id == assignment.id):
+            points[student] = {}
+            if time:
+                stamps[student] = time - (extension or timedelta())
+        grades = (
+            book.db.query(SubmittedAssignment.student_id, BaseCell.name, Grade.score)
+            .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
+            .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
+            .join(BaseCell, BaseCell.id == Grade.cell_id)
+            .filter(SubmittedAssignment.assignment_id == assignment.id)
+        )
+        for student, test, score in grades:
+            points[student][test] = float(score)
+    return points, stamps
+
+
+def _why_not(part: str, student: str, home: Path) -> str:
+    """Why a hand-in has no grade, as far as that is to be seen."""
+    folder = home / "submitted" / student / part
+    if not (folder / f"{part}.ipynb").exists():
+        found = ", ".join(sorted(p.name for p in folder.iterdir())[:5]) if folder.exists() else ""
+        return f"expected {part}.ipynb; there is {found or 'nothing'}"
+    if (home / "autograded" / student / part / f"{part}.ipynb").exists():
+        return "it came after the last grading, or that was interrupted; make autograde grades it"
+    return "never graded, or it could not be; make autograde says why"
+
+
+def _stamp(path: Path) -> datetime | None:
+    try:
+        return datetime.strptime(path.read_text().strip(), TIME) if is_plain(path, 1024) else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,101 @@
+"""Which wrong answers of variants.py say what: so a mistake has a name. What they said is kept, as to run them takes a minute."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from grading import answers, sandbox
+from grading.answers import Answer
+from grading.paths import ROOT, SOLUTIONS
+from grading.report.mistakes import sentence
+
+CHECKS = ("course_lib/check", "course_lib/sim/checks.py")  # what writes the sentences
+
+
+def names(part: str, home: Path) -> tuple[dict[str, list[str]], str]:
+    """The variants that each sentence comes from, run first where nobody knows what they say.
+
+    Returns
+    -------
+    dict of str to list of str
+        Sentences as `mistakes.sentence` has them, and the variants' names, each with what its docstring says.
+    str
+        Why there are none, or nothing.
+    """
+    wrong = [answer for answer in answers.read(part) if answer.loses]
+    if not wrong:
+        return {}, f"There are no wrong answers in solutions/{part}/variants.py, so mistakes have no names."
+    path, now = home / "reports" / "variants" / f"{part}.json", fingerprint(part)
+    said = _kept(path, now)
+    if said is None:
+        try:
+            print(f"{part}: to name the mistakes, its {len(wrong)} wrong variants run first, once. {sandbox.notice()}")
+            said = run(part, wrong)
+        except sandbox.NoSandbox as problem:
+            return {}, f"The variants did not run, so mistakes have no names. {problem}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".part")
+        partial.write_text(json.dumps({"fingerprint": now, "said": said}, indent=1))
+        os.replace(partial, path)
+    found: dict[str, list[str]] = {}
+    for answer in wrong:
+        for text in dict.fromkeys(map(sentence, said.get(key(answer), []))):
+            found.setdefault(text, []).append(title(answer))
+    return found, ""
+
+
+def fingerprint(part: str) -> str:
+    """What changes where the variants may say something else."""
+    paths = [SOLUTIONS / part / "variants.py", SOLUTIONS / part / f"{part}.py"]
+    for name in CHECKS:
+        paths += sorted((ROOT / name).glob("*.py")) or [ROOT / name]
+    digest = hashlib.sha256()
+    for path in paths:
+        data = path.read_bytes()
+        digest.update(f"{path.name} {len(data)}\n".encode() + data)
+    return digest.hexdigest()
+
+
+def run(part: str, wrong: list[Answer]) -> dict[str, list[str]]:
+    """What the failed tests say of each wrong answer.
+
+    Raises
+    ------
+    sandbox.NoSandbox
+        There is none, and nobody has said that it goes without.
+    """
+    from tqdm import tqdm
+
+    from grading.variants import Part
+
+    said = {}
+    with Part(part) as running:
+        for answer in tqdm(wrong, unit="variant"):
+            said[key(answer)] = running.given(answer)[1]
+    return said
+
+
+def key(answer: Answer) -> str:
+    """A variant's name as variants.py has it."""
+    return f"{answer.function}__{answer.name}"
+
+
+def title(answer: Answer) -> str:
+    """The same for a person: its name, and the first line of its docstring."""
+    try:
+        first = (ast.get_docstring(ast.parse(answer.source).body[0]) or "").partition("\n")[0]
+    except (SyntaxError, IndexError, TypeError):  # a cell's body
+        first = ""
+    return answer.name.replace("_", " ") + (f": {first}" if first else "")
+
+
+def _kept(path: Path, now: str) -> dict[str, list[str]] | None:
+    try:
+        kept = json.loads(path.read_text())
+        return kept["said"] if kept["fingerprint"] == now else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

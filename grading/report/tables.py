@@ -1,0 +1,63 @@
+"""The tables of a report, for a spreadsheet: all quoted, and no cell is a formula."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+from grading.collect import printable
+from grading.report.alike import Likeness
+from grading.report.hand_ins import Course
+from grading.report.mistakes import Mistake
+
+FORMULA = tuple("=+-@＝＋－＠")  # what a spreadsheet takes for the beginning of one
+MOST_PAIRS = 5000
+
+
+def write(path: Path, head: list[str], rows: Iterable[list]) -> None:
+    """Write a table; what a student wrote or is called stays a text in one line."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        table = csv.writer(file, quoting=csv.QUOTE_ALL)
+        table.writerows([cell(value) for value in row] for row in (head, *rows))
+
+
+def cell(value: object) -> object:
+    """A value that no spreadsheet calculates.
+
+    >>> cell("=cmd()"), cell(" +1"), cell(-1.5), cell("ada")
+    ("'=cmd()", "' +1", -1.5, 'ada')
+    """
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.lstrip().startswith(FORMULA) else text
+
+
+def points(course: Course, path: Path) -> None:
+    """A row for each student, also for those who are missing."""
+    rows = []
+    for student in sorted({*course.graded, *course.ungraded, *course.missing}):
+        hand_in, late = course.graded.get(student), round(course.late.get(student, 0))
+        state = "graded" if hand_in else "not graded" if student in course.ungraded else "missing"
+        own = [f"{hand_in.points[test]:g}" for test in course.tests] if hand_in else [""] * len(course.tests)
+        flags = len(hand_in.flags) if hand_in else ""
+        rows.append([student, course.names.get(student, ""), state, late, f"{hand_in.total:g}" if hand_in else "", *own, flags])
+    write(path, ["student", "name", "state", "seconds late", f"points of {course.most:g}", *course.tests, "flags"], rows)
+
+
+def mistakes(found: list[Mistake], names: dict[str, list[str]], path: Path) -> None:
+    """A row for each mistake and student."""
+    rows = [
+        [len(mistake.students), mistake.said, " | ".join(mistake.tests), " | ".join(names.get(mistake.said, [])), student, said]
+        for mistake in found
+        for student, said in mistake.students.items()
+    ]
+    write(path, ["students", "mistake", "tests", "variants", "student", "what the test said"], rows)
+
+
+def alike(found: list[Likeness], path: Path) -> None:
+    """A row for each pair, the most alike first."""
+    pairs = sorted((pair for likeness in found for pair in likeness.pairs), key=lambda pair: -pair.share * pair.runs)
+    rows = [[pair.exercise, *pair.students, f"{pair.share:.2f}", f"{pair.runs:.1f}"] for pair in pairs[:MOST_PAIRS]]
+    write(path, ["exercise", "student", "other student", "share of the shorter one's own", "runs in common"], rows)

@@ -1,0 +1,72 @@
+"""What a piece of code does, without how it is written: tokens that stay the same when names, comments and spacing change."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import keyword
+import re
+import tokenize
+
+LENGTH = 8  # tokens of a run: about a statement, so that statements in another order keep most of their runs
+LONGEST = 200_000  # characters that are read
+
+Run = tuple[str, ...]
+
+_KEPT = {*keyword.kwlist, *dir(builtins)}
+_LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+_TEXT = {tokenize.STRING} | {number for number, name in tokenize.tok_name.items() if name.startswith("FSTRING_M")}
+_INSIDE = {number for number, name in tokenize.tok_name.items() if name in ("FSTRING_START", "FSTRING_END")}
+
+
+def tokens(source: str) -> list[tuple[str, int]]:
+    """The tokens of a cell, each with its line; of what is no Python, those in front of the fault.
+
+    A student's own names are all one token, and so are numbers and texts. What stands behind a dot, keywords and built-in names stay.
+    Left out is what a formatter may add: brackets round what is no call, a comma behind the last, semicolons.
+
+    >>> [token for token, _ in tokens("total = (np.sum(parts[0], axis=1,))  # all")]
+    ['name', '=', 'name', '.', 'sum', '(', 'name', '[', '0', ']', ',', 'name', '=', '0', ')']
+    """
+    lines = ["" if re.match(r"\s*[%!]", line) else line for line in source[:LONGEST].splitlines()]
+    found: list[tuple[str, int]] = []
+    calls: list[bool] = []  # for each bracket that is open, whether it is one of a call
+    last, fresh = "", True  # the token before, and whether a statement begins
+    try:
+        for token in tokenize.generate_tokens(io.StringIO("\n".join(lines) + "\n").readline):
+            if token.type in _LAYOUT:
+                fresh = fresh or token.type in (tokenize.NEWLINE, tokenize.INDENT)
+                continue
+            before, last, word = last, token.string, token.string
+            docstring, fresh = fresh and token.type == tokenize.STRING, False
+            if word == "(":
+                calls.append(before in (")", "]") or (before.isidentifier() and before not in keyword.kwlist))
+            grouping = (word == "(" and not calls[-1]) or (word == ")" and calls and not calls.pop())
+            if word in (")", "]", "}") and found and found[-1][0] == ",":
+                found.pop()
+            if docstring or grouping or word == ";" or token.type in _INSIDE:
+                continue
+            if token.type == tokenize.NAME:
+                word = word if word in _KEPT or before == "." else "name"
+            elif token.type == tokenize.NUMBER:
+                word = "0"
+            elif token.type in _TEXT:
+                word = "text"
+            if not (word == "text" and found and found[-1][0] == "text"):  # a text in pieces is one
+                found.append((word, token.start[0]))
+    except (tokenize.TokenError, SyntaxError):
+        pass
+    return found
+
+
+def runs(source: str, length: int = LENGTH) -> dict[Run, set[int]]:
+    """All runs of so many tokens, each with the lines that it stands on (shingles; Broder, 1997).
+
+    Winnowing (Schleimer, Wilkerson, Aiken, 2003) would keep some of them only: an answer is too short for that.
+    """
+    found: dict[Run, set[int]] = {}
+    read = tokens(source)
+    for i in range(len(read) - length + 1):
+        words, lines = zip(*read[i : i + length], strict=True)
+        found.setdefault(words, set()).update(lines)
+    return found
