@@ -62,7 +62,7 @@ def make(home: Path, students: int) -> None:
         path = home / "submitted" / name / PART / f"{PART}.ipynb"
         build.write(notebook(source, variants, failed[name], draw), path)
         graded = json.loads(path.read_text())
-        graded["metadata"]["course"] |= {"graded": fingerprint(path), "flags": []}
+        graded["metadata"]["course"] |= {"graded": fingerprint(path.read_bytes()), "flags": []}
         target = home / "autograded" / name / PART / path.name
         target.parent.mkdir(parents=True)
         target.write_text(json.dumps(graded))

@@ -10,7 +10,7 @@ from pathlib import Path
 from grading import allowances, config, roster
 from grading.paths import GRADING, NOTEBOOKS
 from grading.roster import Roster
-from grading.submission import fingerprint, taken
+from grading.waiting import which
 
 
 @dataclass
@@ -143,6 +143,6 @@ def is_current(home: Path, student: str, part: str) -> bool:
         return True
     try:
         graded = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_bytes())
-        return graded["metadata"]["course"]["graded"] == fingerprint(taken(submitted))
+        return graded["metadata"]["course"]["graded"] == which(submitted)
     except (OSError, ValueError, KeyError):
         return False

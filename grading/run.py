@@ -23,6 +23,7 @@ from grading.submission import NotReadable, fingerprint, is_plain, taken
 from grading.waiting import key
 
 TRIES = 3  # for one hand-in, where the worker that had it is gone
+NOT_GRADED = "not_graded.txt"  # beside a hand-in: why it could not be graded
 LONGEST = 300  # characters of an error in a sentence
 
 
@@ -73,10 +74,13 @@ class Grading:
         run, began = Run(), time.monotonic()
         with tqdm(total=len(students), unit="hand-in", smoothing=0.1) as bar:
             for student, graded in self._results(students, engine):
+                why = self.home / "submitted" / student / self.part / NOT_GRADED
                 if graded.problem:
                     run.failed[student] = graded.problem
+                    build.put(graded.problem, why)
                 else:
                     run.graded[student] = graded
+                    why.unlink(missing_ok=True)
                 bar.write(self._line(student, graded, len(students) - bar.n - 1))
                 bar.update()
         run.seconds = time.monotonic() - began

@@ -28,8 +28,8 @@ def settings() -> dict[str, str]:
     if os.environ.get(WORD) == "none":
         return {sandbox.APART: sandbox.OPEN}
     raise NoSandbox(
-        f"No sandbox: {problem}. Without one, the students' code runs with your rights; README.md says what it can reach then. Where "
-        "that does no harm, in a container that holds nothing else say, add SANDBOX=none to the command."
+        f"No sandbox: {problem}. Without one, the students' code runs with your rights; grading/README.md says what it can reach then. "
+        "Where that does no harm, in a container that holds nothing else say, add SANDBOX=none to the command."
     )
 
 

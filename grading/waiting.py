@@ -53,7 +53,7 @@ def waiting(part: str, source: NotebookNode, home: Path = GRADING) -> Waiting:
             before, by = mark["graded"], mark["key"]
         except (OSError, ValueError, KeyError):
             before = by = None
-        if before is None or before != _which(submitted):
+        if before is None or before != which(submitted):
             found.new.append(student)
         elif by != now:
             found.changed.append(student)
@@ -63,7 +63,8 @@ def waiting(part: str, source: NotebookNode, home: Path = GRADING) -> Waiting:
     return found
 
 
-def _which(path: Path) -> str:
+def which(path: Path) -> str:
+    """The fingerprint of a file; "" if it cannot be read."""
     try:
         return fingerprint(taken(path))
     except (OSError, NotReadable):

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from traitlets.config import Config
 
-from grading import build, roster
+from grading import build, config, roster
 from grading.build import kind_of
-from grading.config import configure
 from grading.flags import Flag
-from grading.submission import EXTRA, fingerprint, is_plain
+from grading.run import NOT_GRADED
+from grading.submission import EXTRA, is_plain
+from grading.waiting import which
 
 ADDED = "cells that the student added"
 TIME = "%Y-%m-%d %H:%M:%S UTC"  # as `collect` writes it
@@ -138,10 +138,10 @@ def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> Han
     try:
         notebook = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_text(encoding="utf-8"))
         mark = notebook["metadata"]["course"]["graded"]
-    except (OSError, ValueError, KeyError, TypeError):  # none, or a run that was ended has left half of one
+    except (OSError, ValueError, KeyError, TypeError):
         return None
     submitted = home / "submitted" / student / part / f"{part}.ipynb"
-    if submitted.parent.exists() and not (submitted.exists() and mark == fingerprint(submitted)):
+    if submitted.parent.exists() and mark != which(submitted):
         return None
     found = HandIn({}, flags=[Flag(*flag) for flag in notebook["metadata"]["course"].get("flags", [])])
     for cell in notebook["cells"]:  # as JSON has them: to check each notebook with nbformat takes longer than all the rest
@@ -162,17 +162,15 @@ def _gradebook(part: str, home: Path, course: Course) -> tuple[dict[str, dict[st
 
     It is one question for all grades: nbgrader's own properties ask one for each student.
     """
-    from nbgrader.api import BaseCell, Grade, Gradebook, MissingEntry, SubmittedAssignment, SubmittedNotebook
-    from nbgrader.coursedir import CourseDirectory
+    from nbgrader.api import BaseCell, Grade, MissingEntry, SubmittedAssignment, SubmittedNotebook
 
     warnings.filterwarnings("ignore", module="nbgrader")
     points: dict[str, dict[str, float]] = {}
     stamps: dict[str, datetime] = {}
-    place = CourseDirectory(config=configure(Config(), home))
-    file = place.db_url.removeprefix("sqlite:///")
-    if file != place.db_url and not Path(file).exists():
-        return points, stamps  # nbgrader would make one, and the next grading take it for a part that is released
-    with Gradebook(place.db_url, place.course_id) as book:
+    settings = config.load(home)
+    if not config.is_there(settings):
+        return points, stamps  # nbgrader would make one
+    with config.gradebook(settings) as book:
         try:
             assignment = book.find_assignment(part)
         except MissingEntry:
@@ -201,9 +199,11 @@ def _why_not(part: str, student: str, home: Path) -> str:
     if not (folder / f"{part}.ipynb").exists():
         found = ", ".join(sorted(p.name for p in folder.iterdir())[:5]) if folder.exists() else ""
         return f"expected {part}.ipynb; there is {found or 'nothing'}"
+    if is_plain(why := folder / NOT_GRADED, 4096):
+        return why.read_text(encoding="utf-8", errors="replace")
     if (home / "autograded" / student / part / f"{part}.ipynb").exists():
         return "it came after the last grading, or that was interrupted; make autograde grades it"
-    return "never graded, or it could not be; make autograde says why"
+    return "never graded; make autograde does"
 
 
 def _stamp(path: Path) -> datetime | None:

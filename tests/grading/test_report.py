@@ -79,7 +79,7 @@ class Graded:
         path = self.home / "submitted" / student / PART / f"{PART}.ipynb"
         build.write(notebook, path)
         graded = json.loads(path.read_text())
-        graded["metadata"]["course"] |= {"graded": fingerprint(path), "flags": list(flags)}
+        graded["metadata"]["course"] |= {"graded": fingerprint(path.read_bytes()), "flags": list(flags)}
         for cell in graded["cells"]:
             if cell["id"] == TEST and said:
                 kind, _, text = said.partition(": ")
