@@ -15,7 +15,7 @@ A cell of any kind may have a second tag, for those who show the part as slides 
     fragment   comes at the next key, on the same slide
     skip       is on no slide
 
-And a worked example, or a given cell that draws what it gave, may be called
+A worked example may be called
 
     long       grading does not run it, unless the student has changed it: it takes long, and nothing is graded by it
 
@@ -43,6 +43,13 @@ SLIDES = {  # what nbconvert and other programs call it, and from how many minut
     "notes": ("notes", None),
     "skip": ("skip", None),
 }
+SHOWS = (
+    "draw",
+    "count",
+    "check",
+    "forget",
+    "time",
+)  # so begin the titles of given cells that only show something: nothing is graded by them
 SHOWN = 88  # columns of a line of code that fit where a student sees it
 HIDDEN_NOTE = "# A hidden test: it runs when your notebook is graded."
 
@@ -151,6 +158,11 @@ def kind_of(cell: NotebookNode) -> str:
     if not marks:
         return "example"
     return "exercise" if marks["solution"] else "test" if marks["grade"] else "given"
+
+
+def only_shows(cell: NotebookNode) -> bool:
+    """Whether a given cell is there for a person's eyes alone."""
+    return kind_of(cell) == "given" and cell.id.startswith(SHOWS)
 
 
 def write(notebook: NotebookNode, path: Path) -> None:

@@ -13,11 +13,12 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
+from traitlets import Bool
 from traitlets.config import Config
 
 from course_lib.cluster import unattended
 from grading import flags, sandbox
-from grading.build import kind_of
+from grading.build import kind_of, only_shows
 from grading.execute import environment, is_for_ranks, on_ranks, settle
 from grading.submission import EXTRA, LONG, assemble, fingerprint, read
 from grading.waiting import key
@@ -42,6 +43,7 @@ class TakeStudentCells(NbGraderPreprocessor):
 class ExecuteOnRanks(Execute):
     """nbgrader's Execute, with the student's cells on the ranks."""
 
+    everything = Bool(False, help="Run also what only shows something, and what takes long.").tag(config=True)
     tell: Callable[[NotebookNode], None] | None = None  # called with each hidden test, once it has run
     _added = 0.0  # seconds that the added cells have taken
     _shown = 0  # characters that all cells have shown
@@ -66,8 +68,9 @@ class ExecuteOnRanks(Execute):
             # It ran in the student's kernel; on the ranks, it would change their variables.
             cell.outputs = [new_output("stream", text="not run when grading: without %%px on top, this cell is not for the ranks")]
             return cell, resources
-        if kind in ("example", "given") and LONG in cell.metadata.get("tags", []):
-            cell.outputs = [new_output("stream", text="not run when grading: it takes long, and nothing is graded by it")]
+        if not self.everything and (only_shows(cell) or (kind == "example" and LONG in cell.metadata.get("tags", []))):
+            why = "it takes long" if kind == "example" else "it shows you something"
+            cell.outputs = [new_output("stream", text=f"not run when grading: {why}, and nothing is graded by it")]
             return cell, resources
         added = EXTRA in cell.metadata.get("tags", [])
         if added and self._added > (most := ADDED * (unattended.limit() or CELL_SECONDS)):

@@ -255,7 +255,7 @@ for epoch in range(4):
         print(f"epoch {epoch + 1}: test accuracy {accuracy:.3f}")
 bar.close()
 
-# %% Draw the loss tags=["given", "slide-50", "long"]
+# %% Draw the loss tags=["given", "slide-50"]
 plots.losses(
     {f"rank {r}": values for r, values in enumerate(ranks.pull("losses")[:2])}, "ResNet-9 on drawn shapes: each rank's own batches"
 )
