@@ -9,10 +9,10 @@ import json
 import os
 from pathlib import Path
 
-from grading.elsewhere.handin import Part, Results, Test, run
+from grading.elsewhere.handin import Outcome, Part, Results, run
 from grading.elsewhere.scoreboard import columns
 
-PLACE = Path("/autograder")
+PLACE = Path(__file__).resolve().parents[4]  # /autograder, of /autograder/source/course/grading/elsewhere/gradescope.py
 
 
 def main(part: Part) -> None:
@@ -38,7 +38,7 @@ def as_json(results: Results) -> dict:
     return told
 
 
-def _test(test: Test) -> dict:
+def _test(test: Outcome) -> dict:
     passed = test.ran and test.points >= test.most
     return {
         "name": test.name,

@@ -53,7 +53,7 @@ class Part:
 
 
 @dataclass
-class Test:
+class Outcome:
     """A hidden test: its name, its points, and what it said."""
 
     name: str
@@ -68,7 +68,7 @@ class Results:
     """What is known so far."""
 
     part: str
-    tests: dict[str, Test]
+    tests: dict[str, Outcome]
     said: list[str] = field(default_factory=list)  # about the hand-in as a whole, for the student
     how: str = ""  # the ranks were kept apart, for the instructor
     entry: dict | None = None  # of part 20's leaderboard
@@ -99,7 +99,7 @@ def run(part: Part, folder: Path, write: Callable[[Results], None]) -> Results:
     write : callable
         Called at once, after each test and in the end, whatever happens.
     """
-    results = Results(part.name, {name: Test(title(name), most) for name, most in part.tests.items()})
+    results = Results(part.name, {name: Outcome(title(name), most) for name, most in part.tests.items()})
     began = time.monotonic()
 
     def now() -> None:
@@ -206,6 +206,13 @@ def _grade(part: Part, folder: Path, word: str, line: Connection) -> str | None:
     silence = os.open(os.devnull, os.O_RDWR)
     for stream in (1, 2):
         os.dup2(silence, stream)  # a kernel writes there, too
+    try:
+        return _graded(part, folder, word, line)
+    except (Exception, SystemExit) as error:
+        return f"{type(error).__name__}: {plain(str(error)[:300])}"
+
+
+def _graded(part: Part, folder: Path, word: str, line: Connection) -> str | None:
     without_pages()
     import nbformat
 
@@ -214,19 +221,16 @@ def _grade(part: Part, folder: Path, word: str, line: Connection) -> str | None:
     from grading.leaderboard import entry
     from grading.submission import NotReadable
 
+    text = part.source.read_text(encoding="utf-8")
     try:
-        text = part.source.read_text(encoding="utf-8")
-        try:
-            data = find(folder, part.name, nbformat.reads(text, as_version=4))
-        except NotReadable as problem:
-            return str(problem)
-        graded = grade(Task(text, data, part.options, {WORD: word}), lambda cell: line.send(verdict(cell)))
-        if graded.problem:
-            return graded.problem
-        if found := entry(nbformat.reads(graded.notebook, as_version=4)):
-            line.send({"entry": found})
-    except (Exception, SystemExit) as error:
-        return f"{type(error).__name__}: {plain(str(error)[:300])}"
+        data = find(folder, part.name, nbformat.reads(text, as_version=4))
+    except NotReadable as problem:
+        return str(problem)
+    graded = grade(Task(text, data, part.options, {WORD: word}), lambda cell: line.send(verdict(cell)))
+    if graded.problem:
+        return graded.problem
+    if found := entry(nbformat.reads(graded.notebook, as_version=4)):
+        line.send({"entry": found})
     return None
 
 

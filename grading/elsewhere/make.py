@@ -19,7 +19,7 @@ import nbformat
 from grading import archive, build, config, sandbox
 from grading.elsewhere import autolab, handin, scoreboard, wheels
 from grading.grade import PASSED
-from grading.paths import GRADING, ROOT, one
+from grading.paths import ROOT, one
 
 DIST = ROOT / "dist"
 HERE = Path(__file__).resolve().parent
@@ -170,7 +170,7 @@ def said(platform: str, part: str, path: Path, python: str, minutes: int) -> Ite
         yield f"Upload it under Configure Autograder. Base image: one with Python {python} ({system}); {room}."
         yield f"Container time-out: {minutes} minutes; a run ends by itself {SPARE} s before that."
         return
-    yield f"Assessment: name of the hand-in {autolab.HANDIN}; autograder time-out {60 * minutes} s; an image with Python {python} ({system})."
+    yield f"Assessment: the hand-in is called {autolab.HANDIN}; autograder time-out {60 * minutes} s; an image with Python {python} ({system})."
     yield "Problems, with their maximum points: " + ", ".join(f'"{handin.title(name)}" {most:g}' for name, most in tests.items())
     if columns := scoreboard.names(part):
         yield "Scoreboard, with these columns: " + "; ".join(columns)

@@ -32,6 +32,6 @@ fi
 rm -rf "$place"
 "$found" -m venv --without-pip "$place"
 cd "$here/wheels"
-"$place/bin/python" pip-*.whl/pip install --quiet --no-index --no-deps --no-cache-dir --disable-pip-version-check \
+"$place/bin/python" "$(ls pip-*.whl)/pip" install --quiet --no-index --no-deps --no-cache-dir --disable-pip-version-check \
   --root-user-action=ignore ${COURSE_PIP:-} $(ls ./*.whl | grep -v '/pip-')
 echo "$wheels" >"$place/wheels.txt"

@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from grading.paths import ROOT
 
-# What runs: the grader and a kernel (nbgrader's own list would bring JupyterLab), the ranks, the figures; and pip, which installs the others.
+# What runs: the grader and a kernel (nbgrader's own list would bring JupyterLab), the ranks, the figures; and pip, to install the others.
 ROOTS = (
     *("nbclient", "nbconvert", "ipykernel", "sqlalchemy", "python-dateutil", "pyyaml", "requests", "setuptools", "tornado"),
     *("numpy", "mpi4py", "mpich", "matplotlib", "psutil", "threadpoolctl", "filelock", "tqdm", "pip"),
@@ -37,26 +37,32 @@ def needed(text: str, python: str) -> list[str]:
     ----------
     python : str
         The platform's version of Python, "3.12" say.
+
+    Raises
+    ------
+    WheelError
+        It is not known which version is wanted.
     """
     target = _target(python)
     pins = dict(_pins(target))
     bare = {*BARE, *(name for word, names in DATA.items() if word in text for name in names)}
-    todo, found = [*ROOTS, *bare], {}
+    todo, seen, found = [(name, "") for name in [*ROOTS, *bare]], set(), {}
     while todo:
-        name = canonicalize_name(todo.pop())
-        if name in found or name in LEFT_OUT:
+        name, extra = wanted = todo.pop()
+        if wanted in seen or name in LEFT_OUT:
             continue
+        seen.add(wanted)
         try:
             here = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             here = None
         if not here and name not in pins:
-            raise WheelError(
-                f"{name} is neither installed here nor in constraints.txt. Run `make test` or `make autograde` once: they install it."
-            )
+            raise WheelError(f"{name} is neither installed here nor in constraints.txt. Install what grading needs anew: rm -r .venv.")
         found[name] = pins.get(name) or here.version
-        wants = [Requirement(line) for line in (here.requires if here and name not in bare else None) or []]
-        todo += [want.name for want in wants if want.marker is None or want.marker.evaluate(target)]
+        for line in (here.requires if here and name not in bare else None) or []:
+            want = Requirement(line)
+            if want.marker is None or want.marker.evaluate({**target, "extra": extra}):
+                todo += [(canonicalize_name(want.name), extra) for extra in ("", *want.extras)]
     return [f"{name}=={version}" for name, version in sorted(found.items())]
 
 
@@ -81,8 +87,8 @@ def fetched(requirements: list[str], python: str, cache: Path) -> list[Path]:
         if done.returncode or (missing := [line for line in requirements if line not in there]):
             said = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module named" in line][:2]
             raise WheelError(
-                f"The wheels for Python {python} could not be downloaded: {' '.join(said) or ', '.join(missing)}. Usual causes: no network, or a "
-                f"version in constraints.txt has no wheel for Python {python}. What is there already is kept in {_short(cache)}."
+                f"The wheels for Python {python} could not be downloaded: {' '.join(said) or ', '.join(missing)}. Usual causes: no "
+                f"network, or a version in constraints.txt has no wheel for Python {python}. What is there already is kept in {_short(cache)}."
             )
     return [there[line] for line in requirements]
 
