@@ -64,6 +64,7 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line("Agreement with PyTorch was left out: torch is not installed (pip install -e '.[torch]').")
     if sandbox.problem():
         terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")
+        terminalreporter.write_line("What Gradescope and Autolab take was not run: its tests make a clean root with bubblewrap.")
 
 
 @pytest.fixture(scope="session")

@@ -41,9 +41,8 @@ class Part:
 
     name: str
     tests: dict[str, float]  # points by the hidden test's grade id, in order
-    ranks: int
     options: dict
-    deadline: float  # seconds
+    deadline: int  # seconds
     source: Path = Path()
 
     @classmethod

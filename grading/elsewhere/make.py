@@ -28,7 +28,6 @@ PYTHON, MINUTES = "3.12", 10
 SPARE = 60  # seconds of the platform's minutes in which the container starts, and what has been earned is written down
 EPOCH = (2026, 1, 1, 0, 0, 0)
 _SOLUTION = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
-SMALL = 4  # ranks that have room in the smallest container
 
 
 class NothingToGrade(Exception):
@@ -64,9 +63,8 @@ def contents(part: str, python: str = PYTHON, minutes: float = MINUTES, cache: P
     facts = {
         "name": part,
         "tests": tests,
-        "ranks": source.metadata.course.ranks,
         "options": {name: dict(settings[name]) for name in PASSED},
-        "deadline": 60 * minutes - SPARE,
+        "deadline": round(60 * minutes - SPARE),
     }
     found: dict[str, bytes | Path] = {
         "course/part.json": json.dumps(facts, indent=1).encode(),
@@ -164,13 +162,13 @@ def said(platform: str, part: str, path: Path, python: str, minutes: int) -> Ite
     system = {"3.12": "Ubuntu 24.04 has it"}.get(python, f"the image must have python{python}")
     size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    room = "the smallest container will do" if source.metadata.course.ranks <= SMALL else "choose a container with 1.5 GB of memory or more"
     yield f"{shown}: {size / 1e6:.0f} MB, {len(tests)} tests, {sum(tests.values()):g} points"
     if platform == "gradescope":
-        yield f"Upload it under Configure Autograder. Base image: one with Python {python} ({system}); {room}."
+        yield f"Upload it under Configure Autograder. Base image: one with Python {python} ({system}). The smallest container will do."
         yield f"Container time-out: {minutes} minutes; a run ends by itself {SPARE} s before that."
         return
-    yield f"Assessment: the hand-in is called {autolab.HANDIN}; autograder time-out {60 * minutes} s; an image with Python {python} ({system})."
+    yield f"Name of the hand-in: {autolab.HANDIN}. Autograder time-out: {60 * minutes} s; a run ends by itself {SPARE} s before that."
+    yield f"Image: one with Python {python} ({system}) and make; with bubblewrap, root, or Linux 6.2 or newer."
     yield "Problems, with their maximum points: " + ", ".join(f'"{handin.title(name)}" {most:g}' for name, most in tests.items())
     if columns := scoreboard.names(part):
         yield "Scoreboard, with these columns: " + "; ".join(columns)

@@ -88,7 +88,7 @@ def fetched(requirements: list[str], python: str, cache: Path) -> list[Path]:
             said = [line for line in done.stderr.splitlines() if "ERROR" in line or "No module named" in line][:2]
             raise WheelError(
                 f"The wheels for Python {python} could not be downloaded: {' '.join(said) or ', '.join(missing)}. Usual causes: no "
-                f"network, or a version in constraints.txt has no wheel for Python {python}. What is there already is kept in {_short(cache)}."
+                f"network, or a version in constraints.txt has no wheel for this Python. What is there already is kept in {_short(cache)}."
             )
     return [there[line] for line in requirements]
 

@@ -194,7 +194,7 @@ def test_on_gradescope_a_hostile_hand_in_reaches_nothing_and_gets_nothing(two, t
     told = json.loads((place / "results" / "results.json").read_text())
     assert [t["score"] for t in told["tests"]] == [0, 0] and {t["status"] for t in told["tests"]} == {"failed"}
     assert told["tests"][0]["output"].endswith("reached: []"), told["tests"][0]["output"]
-    assert told["tests"][1]["output"].startswith(("the process of rank 0 ended", "rank 0 was ended", "OSError")), told["tests"][1]["output"]
+    assert "rank 0 was ended: it had written" in told["tests"][1]["output"] or "OSError" in told["tests"][1]["output"]
     assert {path: path.read_bytes() for path in (place / "source").rglob("*") if path.is_file() and path.suffix != ".pyc"} == source
 
 
