@@ -32,6 +32,7 @@ from grading.sandbox import WORD, NoSandbox
 MEMORY = 2 << 30  # bytes of the process that grades; a container has less
 TRUNCATES = 3  # the first version of Landlock that also keeps a file from being emptied
 TOLD = 4000  # characters of what a test says
+KILLS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # of a container, in versions 2 and 1
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -99,7 +100,7 @@ def run(part: Part, folder: Path, write: Callable[[Results], None]) -> Results:
         Called at once, after each test and in the end, whatever happens.
     """
     results = Results(part.name, {name: Outcome(title(name), most) for name, most in part.tests.items()})
-    began = time.monotonic()
+    began, killed = time.monotonic(), kills()
 
     def now() -> None:
         results.seconds = time.monotonic() - began
@@ -120,6 +121,10 @@ def run(part: Part, folder: Path, write: Callable[[Results], None]) -> Results:
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _end_all()
+        if kills() > killed:
+            results.said.append(
+                "Memory ran out meanwhile. If your answer needs little of it, tell your instructor: the container may be too small."
+            )
         now()
     return results
 
@@ -256,6 +261,14 @@ def plain(text: str) -> str:
     """A stranger's text without colours, and without what moves a terminal's cursor."""
     text = _COLOURS.sub("", text).encode(errors="replace").decode()
     return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+
+
+def kills() -> int:
+    """How many processes of this container the system has ended because memory ran out, as far as that is known."""
+    for path in map(Path, KILLS):
+        if path.exists() and (found := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE)):
+            return int(found[1])
+    return 0
 
 
 def _end(*_) -> None:

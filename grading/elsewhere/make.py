@@ -26,6 +26,8 @@ HERE = Path(__file__).resolve().parent
 ENTRY = "grading.elsewhere.__main__"
 PYTHON, MINUTES = "3.12", 10
 SPARE = 60  # seconds of the platform's minutes in which the container starts, and what has been earned is written down
+SMALLEST = 0.75  # GB of memory, in which most parts take half
+LARGE = {"08_zero3_layer": 1.5, "15_distributed_optimizer": 1.2}  # GB that others take, measured with their solutions
 EPOCH = (2026, 1, 1, 0, 0, 0)
 _SOLUTION = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
 
@@ -163,8 +165,9 @@ def said(platform: str, part: str, path: Path, python: str, minutes: int) -> Ite
     size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     yield f"{shown}: {size / 1e6:.0f} MB, {len(tests)} tests, {sum(tests.values()):g} points"
+    yield f"Memory: {LARGE.get(part, SMALLEST):g} GB or more." + " The smallest container is too small." * (part in LARGE)
     if platform == "gradescope":
-        yield f"Upload it under Configure Autograder. Base image: one with Python {python} ({system}). The smallest container will do."
+        yield f"Upload it under Configure Autograder. Base image: one with Python {python} ({system})."
         yield f"Container time-out: {minutes} minutes; a run ends by itself {SPARE} s before that."
         return
     yield f"Name of the hand-in: {autolab.HANDIN}. Autograder time-out: {60 * minutes} s; a run ends by itself {SPARE} s before that."

@@ -452,3 +452,13 @@ def test_where_nothing_keeps_an_answer_from_the_tests_nothing_is_graded(monkeypa
         handin.kept_apart()
     monkeypatch.setattr(landlock, "known", lambda: handin.TRUNCATES)
     assert handin.kept_apart() == ("none", "The ranks were kept apart by Landlock, without bubblewrap (bubblewrap is not installed).")
+
+
+def test_memory_that_ran_out_is_counted(monkeypatch, tmp_path):
+    files = [tmp_path / "memory.events", tmp_path / "memory.oom_control"]
+    monkeypatch.setattr(handin, "KILLS", [*map(str, files)])
+    assert handin.kills() == 0
+    files[1].write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
+    assert handin.kills() == 2
+    files[0].write_text("low 0\noom 4\noom_kill 3\noom_group_kill 0\n")
+    assert handin.kills() == 3
