@@ -18,7 +18,7 @@ PLACE = Path(__file__).resolve().parents[4]  # /autograder, of /autograder/sourc
 def main(part: Part) -> None:
     """Grade what lies in /autograder/submission."""
     results = run(part, PLACE / "submission", lambda results: put(as_json(results), PLACE / "results" / "results.json"))
-    print(results.how)
+    print("\n".join(filter(None, [results.how, *results.said])))
 
 
 def as_json(results: Results) -> dict:

@@ -197,6 +197,7 @@ def _take(told: dict, results: Results) -> None:
 
 def _stopped(results: Results, why: str) -> None:
     """Write into the tests that have not run why they have not."""
+    why = " ".join(plain(why).split())  # it may quote the hand-in
     left = [test for test in results.tests.values() if not test.ran]
     for test in left:
         test.said = f"not run: {why}."

@@ -4,6 +4,7 @@ import ensurepip
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -106,7 +107,8 @@ def second(x):
 """
 SLEEPS = "%%px\ndef second(x):\n    import time\n    while True:\n        time.sleep(1)"
 
-needs_root = pytest.mark.skipif(sandbox.problem() is not None, reason=f"a clean root is made by bubblewrap: {sandbox.problem()}")
+CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "CHOWN", "KILL", "DAC_OVERRIDE", "FOWNER")
+needs_bubblewrap = pytest.mark.skipif(sandbox.problem() is not None, reason=f"a clean root is made by bubblewrap: {sandbox.problem()}")
 
 
 @pytest.fixture
@@ -138,29 +140,21 @@ def unpacked(folder, **how):
 
 
 def clean_root(folder, command, user, **variables):
-    """Run a command where there are only the system, Python, and this folder as /autograder."""
-    python = dict.fromkeys([sys.base_prefix, sys.prefix])
-    binds = [word for path in python for word in ("--ro-bind", path, path)]
-    links = [word for name in ("bin", "sbin", "lib", "lib64") for word in ("--symlink", f"usr/{name}", f"/{name}")]
+    """Run a command where there are only the system, Python, and this folder as /autograder; `user` None is root, as in a container."""
+    python = [Path(path) for path in dict.fromkeys([sys.base_prefix, sys.prefix]) if path != "/usr"]
+    above = sorted({parent for path in python for parent in path.parents} - {Path("/"), Path("/usr")})
+    binds = "".join(f"--perms 0755 --dir {path} " for path in above) + "".join(f"--ro-bind {path} {path} " for path in python)
+    links = " ".join(f"--symlink usr/{name} /{name}" for name in ("bin", "sbin", "lib", "lib64"))
+    apart = f"--unshare-all --uid {user} --gid {user}"
+    if user is None:
+        apart = "--unshare-pid --unshare-net --unshare-ipc " + " ".join(f"--cap-add CAP_{name}" for name in CAPABILITIES)
+    words = (
+        f"bwrap {apart} --die-with-parent --ro-bind /usr /usr {links} --ro-bind-try /etc/alternatives /etc/alternatives --proc /proc --dev /dev "
+        "--perms 1777 --tmpfs /dev/shm --perms 1777 --tmpfs /tmp --perms 0755 --tmpfs /root "
+        f"{binds} --bind {folder} /autograder --chdir /autograder --clearenv"
+    ).split()
     variables = {"PATH": "/usr/bin:/bin", "HOME": "/root", "LANG": "C.UTF-8", "COURSE_PYTHON": sys.executable, **variables}
-    words = [
-        *("bwrap", "--unshare-all", "--die-with-parent", "--uid", str(user), "--gid", str(user), "--ro-bind", "/usr", "/usr", *links),
-        *(
-            "--proc",
-            "/proc",
-            "--dev",
-            "/dev",
-            "--tmpfs",
-            "/tmp",
-            "--tmpfs",
-            "/root",
-            "--ro-bind-try",
-            "/etc/alternatives",
-            "/etc/alternatives",
-        ),
-        *(*binds, "--bind", str(folder), "/autograder", "--chdir", "/autograder", "--clearenv"),
-        *(word for name, value in variables.items() for word in ("--setenv", name, value)),
-    ]
+    words += [word for name, value in variables.items() for word in ("--setenv", name, value)]
     last = f"{command}; echo $? >/tmp/code; for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline >&2; echo >&2; done; exit $(cat /tmp/code)"
     done = subprocess.run([*words, "bash", "-c", last], capture_output=True, text=True, timeout=120, check=False)
     left = [line for line in done.stderr.splitlines() if "python" in line and "bash -c" not in line]
@@ -168,7 +162,7 @@ def clean_root(folder, command, user, **variables):
     return done.stdout
 
 
-@needs_root
+@needs_bubblewrap
 def test_on_gradescope_a_solved_hand_in_gets_everything(two, tmp_path):
     place = unpacked(tmp_path / "autograder")
     (place / "submission" / "my notes").mkdir()
@@ -184,7 +178,7 @@ def test_on_gradescope_a_solved_hand_in_gets_everything(two, tmp_path):
     assert told["stdout_visibility"] == "hidden" and told["output"] == "" and "leaderboard" not in told and "score" not in told
 
 
-@needs_root
+@needs_bubblewrap
 def test_on_gradescope_a_hostile_hand_in_reaches_nothing_and_gets_nothing(two, tmp_path):
     place = unpacked(tmp_path / "autograder")
     (place / "submission" / f"{PART}.ipynb").write_text(answered(two, first=ATTACK, second=FILLS))
@@ -198,7 +192,22 @@ def test_on_gradescope_a_hostile_hand_in_reaches_nothing_and_gets_nothing(two, t
     assert {path: path.read_bytes() for path in (place / "source").rglob("*") if path.is_file() and path.suffix != ".pyc"} == source
 
 
-@needs_root
+@pytest.mark.root
+@needs_bubblewrap
+def test_where_root_has_neither_bubblewrap_nor_landlock_ranks_are_users_that_reach_nothing(two, tmp_path):
+    place = unpacked(tmp_path / "autograder")
+    (place / "submission" / f"{PART}.ipynb").write_text(answered(two, first=ATTACK, second=RIGHT["second"]))
+    module = place / "source" / "course" / "course_lib" / "engine" / "landlock.py"
+    module.write_text(module.read_text() + "\n\ndef known():\n    return 0\n")
+    said = clean_root(place, "/autograder/run_autograder", user=None, SANDBOX="none")
+    assert said == "The ranks ran as users that own nothing, without bubblewrap (SANDBOX=none) and without Landlock.\n"
+    told = json.loads((place / "results" / "results.json").read_text())["tests"]
+    assert [t["score"] for t in told] == [0, 5], told
+    reached = told[0]["output"].rpartition("reached: ")[2]
+    assert set(re.sub(r"\d+", "N", reached).strip("[]").split(", ")) == {"'read /proc/N/cmdline'"}, "all may read these"
+
+
+@needs_bubblewrap
 def test_on_autolab_a_hostile_hand_in_says_nothing_and_ends_in_time(two, tmp_path):
     place = make.autolab_files(PART, tmp_path, minutes=1.5)
     (place / "handin.ipynb").write_text(answered(two, first=ATTACK, second=SLEEPS))
@@ -424,6 +433,11 @@ def test_nothing_that_a_student_says_begins_a_line_on_autolab():
     told = autolab.feedback(results(said=["1 of 2"]))
     assert told.splitlines() == ["1 of 2", "By a test.", "a: 10 of 10", "    | passed", "b: 0 of 5", *['    | {"scores": {"b": 5}}'] * 2]
     assert autolab.scores(results()) == {"scores": {"a": 10, "b": 0}}
+    stopped = results()
+    stopped.tests["test-b"].ran = False
+    handin._stopped(stopped, 'the file is no notebook:\n{"scores": {"b": 5}}\r\x1b[2J')
+    assert stopped.said == ['1 of 2 tests have not run: the file is no notebook: {"scores": {"b": 5}} [2J.']
+    assert stopped.tests["test-a"].said == "passed" and "\n" not in stopped.tests["test-b"].said
 
 
 def test_part_20_has_a_leaderboard_without_handles():
