@@ -1,12 +1,11 @@
 """One hand-in, graded alone: in a process of its own, with a deadline; each test's points are known as soon as it has run.
 
-What the student wrote runs on the ranks, kept apart as `make autograde` does it. Here it is decided how, as nobody can be asked.
+What the student wrote runs on the ranks, kept apart as `make autograde` does it; `container` decides how.
 """
 
 from __future__ import annotations
 
 import copy
-import ctypes
 import json
 import os
 import re
@@ -21,18 +20,12 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import psutil
-
-from course_lib.cluster import sandbox
-from course_lib.cluster.place import Place, remove
-from course_lib.engine import landlock
 from grading import own_process
+from grading.elsewhere import container
 from grading.sandbox import WORD, NoSandbox
 
 MEMORY = 2 << 30  # bytes of the process that grades; a container has less
-TRUNCATES = 3  # the first version of Landlock that also keeps a file from being emptied
 TOLD = 4000  # characters of what a test says
-KILLS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # of a container, in versions 2 and 1
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -100,17 +93,17 @@ def run(part: Part, folder: Path, write: Callable[[Results], None]) -> Results:
         Called at once, after each test and in the end, whatever happens.
     """
     results = Results(part.name, {name: Outcome(title(name), most) for name, most in part.tests.items()})
-    began, killed = time.monotonic(), kills()
+    began, killed = time.monotonic(), container.kills()
 
     def now() -> None:
         results.seconds = time.monotonic() - began
         write(results)
 
-    _adopt()
+    container.adopt()
     try:
         signal.signal(signal.SIGTERM, _end)
         now()
-        word, results.how = kept_apart()
+        word, results.how = container.kept_apart()
         _watch(part, folder, word, results, now)
     except NoSandbox as problem:
         _stopped(results, str(problem))
@@ -120,39 +113,13 @@ def run(part: Part, folder: Path, write: Callable[[Results], None]) -> Results:
         _stopped(results, f"the autograder failed ({type(error).__name__}: {str(error)[:200]}). Please tell your instructor")
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end_all()
-        if kills() > killed:
+        container.end_all()
+        if container.kills() > killed:
             results.said.append(
                 "Memory ran out meanwhile. If your answer needs little of it, tell your instructor: the container may be too small."
             )
         now()
     return results
-
-
-def kept_apart() -> tuple[str, str]:
-    """How the ranks can be kept apart here: the word for `SANDBOX`, and a sentence for the instructor.
-
-    Raises
-    ------
-    NoSandbox
-        Nothing here would keep an answer from the results and the tests.
-    """
-    problem = sandbox.problem()
-    if not problem and os.environ.get(WORD) != "none":
-        return "", "The ranks were kept apart by bubblewrap."
-    why = problem or f"{WORD}=none"
-    if landlock.known() >= TRUNCATES:
-        return "none", f"The ranks were kept apart by Landlock, without bubblewrap ({why})."
-    place = Place()
-    try:
-        if place.other_users:
-            return "none", f"The ranks ran as users that own nothing, without bubblewrap ({why}) and without Landlock."
-    finally:
-        remove(place.folder)
-    raise NoSandbox(
-        f"the autograder cannot keep an answer from the tests here: {why}; Linux 6.2 or newer (Landlock) would do, and so would root. "
-        "Please tell your instructor"
-    )
 
 
 def _watch(part: Part, folder: Path, word: str, results: Results, now: Callable[[], None]) -> None:
@@ -264,34 +231,6 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else " " for c in text)
 
 
-def kills() -> int:
-    """How many processes of this container the system has ended because memory ran out, as far as that is known."""
-    for path in map(Path, KILLS):
-        if path.exists() and (found := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE)):
-            return int(found[1])
-    return 0
-
-
 def _end(*_) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
     raise Ended
-
-
-def _adopt() -> None:
-    """Have those whose parents have gone as children of this process: so nobody is out of reach in the end."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
-
-
-def _end_all() -> None:
-    """End all that this run has started."""
-    for _ in range(20):
-        left = psutil.Process().children(recursive=True)
-        for process in left:
-            try:
-                process.kill()
-            except psutil.Error:
-                continue
-        if not left:
-            return
-        psutil.wait_procs(left, timeout=0.5)
