@@ -33,8 +33,8 @@ def find(folder: Path, part: str, source: NotebookNode) -> bytes:
     """
     files = notebooks(folder)
     if not files:
-        there = ", ".join(sorted(p.name for p in folder.iterdir())[:NAMED]) or "nothing"
-        raise NotReadable(f"expected the notebook {part}.ipynb; what was handed in has none, but {there}")
+        there = ", ".join(sorted(p.name[:100] for p in folder.iterdir())[:NAMED]) or "nothing"
+        raise NotReadable(f"expected the notebook {part}.ipynb, and got {there}")
     if len(files) > MOST:
         raise NotReadable(f"expected one notebook, {part}.ipynb, and got {len(files)}")
     found, why = {}, {}

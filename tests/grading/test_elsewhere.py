@@ -320,13 +320,13 @@ def test_the_notebook_is_found_whatever_it_is_called(two, tmp_path):
 
 
 BAD = {
-    "nothing": (lambda f, two: None, "has none, but nothing"),
-    "no notebook": (lambda f, two: (f / "<b>.pdf").write_text("x"), "has none, but <b>.pdf"),
+    "nothing": (lambda f, two: None, "ipynb, and got nothing"),
+    "no notebook": (lambda f, two: (f / "<b>.pdf").write_text("x"), "ipynb, and got <b>.pdf"),
     "broken": (lambda f, two: put(f, a='{"cells": ['), "no notebook"),
     "empty": (lambda f, two: put(f, a=""), "no notebook"),
     "deep": (lambda f, two: put(f, a="[" * 200_000), "no notebook"),
-    "a link": (lambda f, two: (f / "a.ipynb").symlink_to("/etc/passwd"), "has none, but a.ipynb"),
-    "a folder": (lambda f, two: (f / "a.ipynb").mkdir(), "has none, but a.ipynb"),
+    "a link": (lambda f, two: (f / "a.ipynb").symlink_to("/etc/passwd"), "ipynb, and got a.ipynb"),
+    "a folder": (lambda f, two: (f / "a.ipynb").mkdir(), "ipynb, and got a.ipynb"),
     "another part": (lambda f, two: put(f, a=(ROOT / "notebooks/01_data_split/01_data_split.ipynb").read_text()), "of 01_data_split"),
     "two": (lambda f, two: put(f, a=answered(two, **RIGHT), b=answered(two)), "got 2: a.ipynb, b.ipynb"),
     "many": (lambda f, two: put(f, **{str(i): "" for i in range(60)}), "got 60"),
