@@ -38,6 +38,7 @@ LONG = {
     "test_no_cheat": 60,
     "test_a_bad_exercise": 40,
     "test_it_is_made_from_the_graded": 30,
+    "test_on_autolab_a_hostile": 30,
     "test_resnet_learns": 30,
     "test_untouched_notebooks": 30,
     "test_all_variants": 25,

@@ -161,17 +161,17 @@ def said(platform: str, part: str, path: Path, python: str, minutes: int) -> Ite
     """What the instructor does with it."""
     source = build.build(part)
     tests = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in source.cells if build.kind_of(c) == "test"}
-    system = {"3.12": "Ubuntu 24.04 has it"}.get(python, f"the image must have python{python}")
+    has = " (Ubuntu 24.04 has it)" * (python == PYTHON)
     size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     yield f"{shown}: {size / 1e6:.0f} MB, {len(tests)} tests, {sum(tests.values()):g} points"
     yield f"Memory: {LARGE.get(part, SMALLEST):g} GB or more." + " The smallest container is too small." * (part in LARGE)
     if platform == "gradescope":
-        yield f"Upload it under Configure Autograder. Base image: one with Python {python} ({system})."
+        yield f"Upload it under Configure Autograder. Base image: one with Python {python}{has}."
         yield f"Container time-out: {minutes} minutes; a run ends by itself {SPARE} s before that."
         return
     yield f"Name of the hand-in: {autolab.HANDIN}. Autograder time-out: {60 * minutes} s; a run ends by itself {SPARE} s before that."
-    yield f"Image: one with Python {python} ({system}) and make; with bubblewrap, root, or Linux 6.2 or newer."
+    yield f"Image: one with Python {python}{has} and make; with bubblewrap, root, or Linux 6.2 or newer."
     yield "Problems, with their maximum points: " + ", ".join(f'"{handin.title(name)}" {most:g}' for name, most in tests.items())
     if columns := scoreboard.names(part):
         yield "Scoreboard, with these columns: " + "; ".join(columns)
