@@ -8,7 +8,7 @@ GRADING := $(BIN)/.for-grading
 DEV := $(BIN)/.for-developers
 JOBS ?= 4
 
-.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback report leaderboard variants cheats student-archive bench lint constraints
+.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback report leaderboard variants cheats student-archive gradescope autolab bench lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -92,6 +92,12 @@ cheats: $(DEV) ## Run cheats against the hidden tests (PART=... for one)
 
 student-archive: $(GRADING) ## Write dist/distributed-training-course.zip, for students
 	@$(RUN) grading.archive
+
+gradescope: $(GRADING) ## Write dist/gradescope-PART.zip, an autograder for Gradescope (PART=..., PYTHON_VERSION=3.12, MINUTES=10)
+	@PYTHON_VERSION=$(PYTHON_VERSION) MINUTES=$(MINUTES) $(RUN) grading.elsewhere.make gradescope $(PART)
+
+autolab: $(GRADING) ## Write dist/autolab-PART/, an autograder for Autolab (PART=..., PYTHON_VERSION=3.12, MINUTES=10)
+	@PYTHON_VERSION=$(PYTHON_VERSION) MINUTES=$(MINUTES) $(RUN) grading.elsewhere.make autolab $(PART)
 
 bench: $(DEV) ## Measure (ONLY=name for one)
 	@$(RUN) benchmarks $(ONLY)

@@ -28,7 +28,6 @@ import os
 import re
 from pathlib import Path
 
-import jupytext
 import nbformat
 from nbformat import NotebookNode
 
@@ -77,6 +76,8 @@ def build(part: str) -> NotebookNode:
 
 def from_text(text: str, part: str) -> NotebookNode:
     """The notebook of a part, from its source text (see `build`)."""
+    import jupytext  # late: where one hand-in is graded alone, there is none
+
     notebook = jupytext.reads(text, fmt="py:percent")
     course = notebook.metadata.get("course", {})
     if not isinstance(course.get("ranks"), int):

@@ -34,13 +34,16 @@ def entries(autograded: Path) -> list[dict]:
     autograded : Path
         nbgrader's folder: ``student/20_custom_strategy/20_custom_strategy.ipynb``.
     """
-    found = []
-    for path in sorted(autograded.glob(f"*/{PART}/{PART}.ipynb")):
-        for cell in nbformat.read(path, as_version=4).cells:
-            if cell.get("id") == CELL:
-                shown = [o for o in cell.get("outputs", []) if o.output_type == "execute_result"]  # the cell's own, not the ranks'
-                found += [o.data[MIME] for o in shown if MIME in o.data]
+    notebooks = (nbformat.read(path, as_version=4) for path in sorted(autograded.glob(f"*/{PART}/{PART}.ipynb")))
+    found = [made for notebook in notebooks if (made := entry(notebook))]
     return sorted(found, key=lambda e: (e["score"], _mean(e, "utilisation")), reverse=True)
+
+
+def entry(notebook: nbformat.NotebookNode) -> dict | None:
+    """The entry in a graded notebook, if there is one."""
+    shown = [o for cell in notebook.cells if cell.get("id") == CELL for o in cell.get("outputs", [])]
+    made = [o.data[MIME] for o in shown if o.output_type == "execute_result" and MIME in o.data]  # the cell's own, not the ranks'
+    return made[0] if made else None
 
 
 def _mean(entry: dict, what: str) -> float:

@@ -69,6 +69,7 @@ def done(step: Callable, arguments: tuple, deadline: float, memory: int, line: C
         It took too long, or its process ended.
     """
     place = tempfile.mkdtemp(prefix=f"{FOLDER}{os.getpid()}-")
+    os.chmod(place, 0o711)  # a rank that runs as another user has its folder in there
     try:
         with cgroup.limited(f"{GROUP}{os.getpid()}-{time.monotonic_ns()}") as groups:
             return _waited_for(step, arguments, deadline, memory, groups, place, line)

@@ -38,6 +38,7 @@ LONG = {
     "test_no_cheat": 60,
     "test_a_bad_exercise": 40,
     "test_it_is_made_from_the_graded": 30,
+    "test_on_autolab_a_hostile": 30,
     "test_resnet_learns": 30,
     "test_untouched_notebooks": 30,
     "test_all_variants": 25,
@@ -64,6 +65,7 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line("Agreement with PyTorch was left out: torch is not installed (pip install -e '.[torch]').")
     if sandbox.problem():
         terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")
+        terminalreporter.write_line("What Gradescope and Autolab take was not run: its tests make a clean root with bubblewrap.")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,8 @@ class Place:
 
     Attributes
     ----------
+    library : Path
+        The folder in which the copy of course_lib lies. Python lists it; the one above, with the rooms, others cannot list.
     rooms : dict of int to Path
         The ranks' folders.
     other_users : bool
@@ -31,12 +33,12 @@ class Place:
 
     def __init__(self):
         self.folder, self.rooms = Path(tempfile.mkdtemp(prefix="course-ranks-")), {}
-        self.other_users = False
-        shutil.copytree(LIBRARY / "course_lib", self.folder / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
+        self.other_users, self.library = False, self.folder / "library"
+        shutil.copytree(LIBRARY / "course_lib", self.library / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
         if hasattr(os, "geteuid") and not os.geteuid() and _others_may_run_python():
             self.other_users = True
             self.folder.chmod(0o711)
-            _run("chmod", "-R", "go+rX", self.folder / "course_lib")
+            _run("chmod", "-R", "go+rX", self.library)
 
     def room(self, rank: int) -> Path:
         """A folder for one rank to write in; others do not know its name, and reach it only where the system has no Landlock."""
@@ -69,7 +71,7 @@ def start(rank: int, n: int, line: int, log: int, place: Place | None) -> subpro
     place : Place or None
         None: in a sandbox.
     """
-    library = place.folder if place else LIBRARY
+    library = place.library if place else LIBRARY
     words = [sys.executable, "-I", str(library / "course_lib/engine/alone.py"), str(library), str(rank), str(n), str(line)]
     data = os.environ.get("COURSE_DATA_DIR", "")
     environment = {**THREADS, **LOOPBACK, **SMALL, **sandbox.ENVIRONMENT, "COURSE_LIMITS": json.dumps(sandbox.limits())}

@@ -1,0 +1,73 @@
+"""The container in which a hand-in is graded: how it keeps the ranks apart, whether its memory ran out, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from pathlib import Path
+
+import psutil
+
+from course_lib.cluster import sandbox
+from course_lib.cluster.place import Place, remove
+from course_lib.engine import landlock
+from grading.sandbox import WORD, NoSandbox
+
+TRUNCATES = 3  # the first version of Landlock that also keeps a file from being emptied
+KILLS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # of a container, in versions 2 and 1
+
+
+def kept_apart() -> tuple[str, str]:
+    """How the ranks can be kept apart here: the word for `SANDBOX`, and a sentence for the instructor.
+
+    Raises
+    ------
+    NoSandbox
+        Nothing here would keep an answer from the results and the tests.
+    """
+    problem = sandbox.problem()
+    if not problem and os.environ.get(WORD) != "none":
+        return "", "The ranks were kept apart by bubblewrap."
+    why = problem or f"{WORD}=none"
+    if landlock.known() >= TRUNCATES:
+        return "none", f"The ranks were kept apart by Landlock, without bubblewrap ({why})."
+    place = Place()
+    try:
+        if place.other_users:
+            return "none", f"The ranks ran as users that own nothing, without bubblewrap ({why}) and without Landlock."
+    finally:
+        remove(place.folder)
+    raise NoSandbox(
+        f"the autograder cannot keep an answer from the tests here: {why}; Linux 6.2 or newer (Landlock) would do, and so would root. "
+        "Please tell your instructor"
+    )
+
+
+def kills() -> int:
+    """How many processes of this container the system has ended because memory ran out, as far as that is known."""
+    for path in map(Path, KILLS):
+        if path.exists() and (found := re.search(r"^oom_kill (\d+)", path.read_text(), re.MULTILINE)):
+            return int(found[1])
+    return 0
+
+
+def adopt() -> None:
+    """Have those whose parents have gone as children of this process: so nobody is out of reach in the end."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
+
+
+def end_all() -> None:
+    """End all that this run has started."""
+    for _ in range(20):
+        left = psutil.Process().children(recursive=True)
+        for process in left:
+            try:
+                process.kill()
+            except psutil.Error:
+                continue
+        if not left:
+            return
+        psutil.wait_procs(left, timeout=0.5)

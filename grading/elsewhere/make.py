@@ -1,0 +1,181 @@
+"""`make gradescope PART=...` and `make autolab PART=...`: write what the platform takes, to dist/."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import stat
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import nbformat
+
+from grading import archive, build, config, sandbox
+from grading.elsewhere import autolab, handin, scoreboard, wheels
+from grading.grade import PASSED
+from grading.paths import ROOT, one
+
+DIST = ROOT / "dist"
+HERE = Path(__file__).resolve().parent
+ENTRY = "grading.elsewhere.__main__"
+PYTHON, MINUTES = "3.12", 10
+SPARE = 60  # seconds of the platform's minutes in which the container starts, and what has been earned is written down
+SMALLEST = 0.75  # GB of memory, in which most parts take half
+LARGE = {"08_zero3_layer": 1.0}  # GB that others take, measured with their solutions
+EPOCH = (2026, 1, 1, 0, 0, 0)
+_SOLUTION = re.compile(r"### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)
+
+
+class NothingToGrade(Exception):
+    """The part has no hidden tests."""
+
+
+def contents(part: str, python: str = PYTHON, minutes: float = MINUTES, cache: Path | None = None) -> dict[str, bytes | Path]:
+    """The files that both platforms get, by their names in the archive.
+
+    Parameters
+    ----------
+    part : str
+    python : str
+        The platform's version of Python.
+    minutes : float
+        After which the platform ends a run.
+    cache : Path, optional
+        Folder of wheels; none go along without one.
+
+    Raises
+    ------
+    NothingToGrade
+    wheels.WheelError
+    """
+    source = build.build(part)
+    text = nbformat.writes(source, version=4)
+    tests = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in source.cells if build.kind_of(c) == "test"}
+    if not tests:
+        raise NothingToGrade(f"{part} has nothing to grade.")
+    for cell in source.cells:
+        cell.source = _SOLUTION.sub("raise NotImplementedError", cell.source)
+    settings = config.load()
+    facts = {
+        "name": part,
+        "tests": tests,
+        "options": {name: dict(settings[name]) for name in PASSED},
+        "deadline": round(60 * minutes - SPARE),
+    }
+    found: dict[str, bytes | Path] = {
+        "course/part.json": json.dumps(facts, indent=1).encode(),
+        "course/source.ipynb": nbformat.writes(source, version=4).encode(),
+        "course/python-version": python.encode() + b"\n",
+        "setup.sh": HERE / "setup.sh",
+    }
+    library = [path for path in archive.files() if path.parts[0] == "course_lib"]
+    found |= {f"course/{path.as_posix()}": ROOT / path for path in [*library, *modules()]}
+    if cache:
+        found |= {f"wheels/{path.name}": path for path in wheels.fetched(wheels.needed(text, python), python, cache)}
+    return found
+
+
+def modules() -> list[Path]:
+    """The modules of `grading` that run there: those that the first one uses, and those that these use."""
+    found, todo = set(), [ENTRY]
+    while todo:
+        name = todo.pop()
+        path = Path(*name.split("."))
+        path = path / "__init__.py" if (ROOT / path).is_dir() else path.with_suffix(".py")
+        if not name.startswith("grading") or path in found or not (ROOT / path).exists():
+            continue
+        found.add(path)
+        todo += [name.rpartition(".")[0], *_imported((ROOT / path).read_text())]
+    return sorted(found)
+
+
+def _imported(text: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def gradescope(part: str, folder: Path = DIST, **how) -> Path:
+    """Write gradescope-PART.zip; see `contents`."""
+    files, path = contents(part, **how), folder / f"gradescope-{part}.zip"
+    files["run_autograder"] = HERE / "run_autograder"
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".part")
+    with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, data in sorted(files.items()):
+            info = zipfile.ZipInfo(name, EPOCH)
+            info.external_attr = (stat.S_IFREG | _mode(name)) << 16
+            info.compress_type = zipfile.ZIP_STORED if name.endswith(".whl") else zipfile.ZIP_DEFLATED
+            zipped.writestr(info, data if isinstance(data, bytes) else data.read_bytes())
+    os.replace(partial, path)
+    return path
+
+
+def autolab_files(part: str, folder: Path = DIST, **how) -> Path:
+    """Write autolab-PART/autograde.tar and autograde-Makefile; see `contents`."""
+    files, folder = contents(part, **how), folder / f"autolab-{part}"
+    folder.mkdir(parents=True, exist_ok=True)
+    files["run_autolab"] = HERE / "run_autolab"
+    partial = folder / "autograde.part"
+    with tarfile.open(partial, "w") as tar:
+        for name, data in sorted(files.items()):
+            data = data if isinstance(data, bytes) else data.read_bytes()
+            info = tarfile.TarInfo(name)
+            info.size, info.mode, info.mtime = len(data), _mode(name), 1_767_225_600
+            tar.addfile(info, io.BytesIO(data))
+    os.replace(partial, folder / "autograde.tar")
+    (folder / "autograde-Makefile").write_bytes((HERE / "autograde-Makefile").read_bytes())
+    return folder
+
+
+def _mode(name: str) -> int:
+    return 0o755 if name in ("setup.sh", "run_autograder", "run_autolab") else 0o644
+
+
+def main() -> None:
+    """``python -m grading.elsewhere.make gradescope|autolab PART``."""
+    platform, part = sys.argv[1], one(sys.argv[2:], f"make {sys.argv[1]} PART=03_naive_forward")
+    python, minutes = os.environ.get("PYTHON_VERSION") or PYTHON, os.environ.get("MINUTES") or str(MINUTES)
+    if not re.fullmatch(r"3\.(1[1-9]|[2-9]\d)", python):
+        sys.exit(f"PYTHON_VERSION={python}: expected the platform's version of Python, 3.11 or newer, as in PYTHON_VERSION=3.12.")
+    if not minutes.isdigit() or not 3 <= int(minutes) <= 600:
+        sys.exit(f"MINUTES={minutes}: expected the minutes after which the platform ends a run, 3 to 600.")
+    write = {"gradescope": gradescope, "autolab": autolab_files}[platform]
+    try:
+        path = write(part, python=python, minutes=int(minutes), cache=DIST / f"wheels-{python}")
+    except (NothingToGrade, wheels.WheelError, config.ConfigError, build.SourceError, sandbox.NoSandbox) as problem:
+        sys.exit(str(problem))
+    print("\n".join(said(platform, part, path, python, int(minutes))))
+
+
+def said(platform: str, part: str, path: Path, python: str, minutes: int) -> Iterator[str]:
+    """What the instructor does with it."""
+    source = build.build(part)
+    tests = {c.metadata.nbgrader.grade_id: c.metadata.nbgrader.points for c in source.cells if build.kind_of(c) == "test"}
+    has = " (Ubuntu 24.04 has it)" * (python == PYTHON)
+    size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
+    shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
+    yield f"{shown}: {size / 1e6:.0f} MB, {len(tests)} tests, {sum(tests.values()):g} points"
+    yield f"Memory: {LARGE.get(part, SMALLEST):g} GB or more." + " The smallest container is too small." * (part in LARGE)
+    if platform == "gradescope":
+        yield f"Upload it under Configure Autograder. Base image: one with Python {python}{has}."
+        yield f"Container time-out: {minutes} minutes; a run ends by itself {SPARE} s before that."
+        return
+    yield f"Name of the hand-in: {autolab.HANDIN}. Autograder time-out: {60 * minutes} s; a run ends by itself {SPARE} s before that."
+    yield f"Image: one with Python {python}{has} and make; with bubblewrap, root, or Linux 6.2 or newer."
+    yield "Problems, with their maximum points: " + ", ".join(f'"{handin.title(name)}" {most:g}' for name, most in tests.items())
+    if columns := scoreboard.names(part):
+        yield "Scoreboard, with these columns: " + "; ".join(columns)
+
+
+if __name__ == "__main__":
+    main()
