@@ -19,7 +19,7 @@ A worked example may be called
 
     long       grading does not run it, unless the student has changed it: it takes long, and nothing is graded by it
 
-This turns them into nbgrader's metadata. The same text gives the same bytes.
+In a text, {points} stands for the points of all hidden tests. This turns it all into nbgrader's metadata. The same text gives the same bytes.
 """
 
 from __future__ import annotations
@@ -105,8 +105,17 @@ def from_text(text: str, part: str) -> NotebookNode:
         seen.add(name)
         cell.id = name
         cell.metadata = nbformat.from_dict(_metadata(cell, name, part) | slide(cell))
+    whole = f"{points(notebook):g}"
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = cell.source.replace("{points}", whole)
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
+
+
+def points(notebook: NotebookNode) -> float:
+    """What all hidden tests of a part are worth."""
+    return sum(cell.metadata.nbgrader["points"] for cell in notebook.cells if kind_of(cell) == "test")
 
 
 def _metadata(cell: NotebookNode, name: str, part: str) -> dict:

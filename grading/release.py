@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -11,7 +12,7 @@ import nbformat
 
 from grading import build
 from grading.config import gradebook, load
-from grading.paths import GRADING, NOTEBOOKS, chosen
+from grading.paths import GRADING, NOTEBOOKS, ROOT, chosen
 
 
 def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Path:
@@ -66,9 +67,18 @@ def _made(part: str, home: Path, folder: Path) -> Path:
     return made
 
 
+def in_table(text: str, part: str, points: float) -> str:
+    """README's text, with the points of a part in its table."""
+    return re.sub(rf"^(\|.*\(notebooks/{part}/.*\| *)\d+( *\|)$", rf"\g<1>{points:g}\2", text, flags=re.MULTILINE)
+
+
 def main() -> None:
+    readme = ROOT / "README.md"
     for part in chosen(sys.argv[1:]):
         path = release(part)
+        text = readme.read_text(encoding="utf-8")
+        if (now := in_table(text, part, build.points(build.build(part)))) != text:
+            build.put(now, readme)
         print(f"{path.relative_to(NOTEBOOKS.parent)}")
 
 

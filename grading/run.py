@@ -62,7 +62,7 @@ class Grading:
     def __init__(self, part: str, home: Path, source: nbformat.NotebookNode, settings: Config, book: Book):
         self.part, self.home, self.book = part, home, book
         self.source, self.key = nbformat.writes(source, version=4), key(source)
-        self.most = sum(cell.metadata.nbgrader.points for cell in source.cells if build.kind_of(cell) == "test")
+        self.most = build.points(source)
         self.options = {name: dict(settings[name]) for name in PASSED}
         names = (unattended.UNATTENDED, sandbox.WORD)
         self.variables = {name: os.environ[name] for name in names if name in os.environ}

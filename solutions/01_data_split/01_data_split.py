@@ -9,7 +9,7 @@
 #
 # **You will build** `split_data`: it gives each rank its part of the training data.
 #
-# *10 points. About 20 minutes.*
+# *{points} points. About 20 minutes.*
 
 # %% [markdown] tags=["slide"]
 # ## The grid of ranks

@@ -10,7 +10,7 @@
 # **You will build** `get_info`: from its number, a rank learns its place in the grid, the two groups that it talks to, and the size of
 # its part of a layer.
 #
-# *20 points. About 40 minutes.*
+# *{points} points. About 40 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

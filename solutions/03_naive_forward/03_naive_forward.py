@@ -10,7 +10,7 @@
 # **You will build** the two functions with which four ranks compute one layer together: `naive_collect_forward_input` and
 # `naive_collect_forward_output`.
 #
-# *15 points. About 40 minutes.*
+# *{points} points. About 40 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

@@ -10,7 +10,7 @@
 # **You will build** the same layer with far less traffic, by splitting the second weight by rows:
 # `megatron_collect_forward_input` and `megatron_collect_forward_output`.
 #
-# *15 points. About 30 minutes.*
+# *{points} points. About 30 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

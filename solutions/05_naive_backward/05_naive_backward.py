@@ -9,7 +9,7 @@
 #
 # **You will build** the way back through the naive layer: `naive_collect_backward_output` and `naive_collect_backward_x`.
 #
-# *20 points. About 40 minutes.*
+# *{points} points. About 40 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

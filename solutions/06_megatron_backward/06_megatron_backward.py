@@ -10,7 +10,7 @@
 # **You will build** the way back through Megatron's fc2: `megatron_collect_backward_output` and `megatron_collect_backward_x`. It is
 # short. Knowing why it is short is the point.
 #
-# *10 points. About 20 minutes.*
+# *{points} points. About 20 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

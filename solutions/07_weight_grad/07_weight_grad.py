@@ -9,7 +9,7 @@
 #
 # **You will build** `collect_weight_grad`: the one exchange of data parallel training.
 #
-# *10 points. About 20 minutes.*
+# *{points} points. About 20 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

@@ -9,7 +9,7 @@
 #
 # **You will build** `ZeroDPStage3FCLayer`: a layer of which each data parallel rank keeps one part, and nobody the whole.
 #
-# *20 points. About 60 minutes.*
+# *{points} points. About 60 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

@@ -9,7 +9,7 @@
 #
 # **You will build** `ZeroDPAdam.step`: the optimizer of which each rank keeps one part. Then you will see what each stage of ZeRO saves.
 #
-# *10 points. About 40 minutes.*
+# *{points} points. About 40 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

@@ -9,7 +9,7 @@
 #
 # **You will build** `par_matmul_by_row` and `par_matmul_by_reduction`: two ways to share the work of one product $C = A B$.
 #
-# *10 points. About 35 minutes.*
+# *{points} points. About 35 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

@@ -9,7 +9,7 @@
 #
 # **You will build** `MLP`, `evaluate` and `train`: a multi-layer perceptron and its training loop, on a framework small enough to read.
 #
-# *10 points. About 40 minutes.*
+# *{points} points. About 40 minutes.*
 
 # %% Start the rank tags=["given"]
 import numpy as np

@@ -9,7 +9,7 @@
 #
 # **You will build** `rank_batches` and `check_parameter_closeness`, and train with the ready-made `DistributedDataParallel`.
 #
-# *10 points. About 35 minutes.*
+# *{points} points. About 35 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

@@ -9,7 +9,7 @@
 #
 # **You will build** `MyDP`: a wrapper that makes any model train on several ranks, with collectives that run while `backward` does.
 #
-# *20 points. About 50 minutes.*
+# *{points} points. About 50 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

@@ -9,7 +9,7 @@
 #
 # **You will build** `partition_dataset`, `broadcast_parameters` and `DistributedOptimizer`, and train a convolutional network with them.
 #
-# *20 points. About 60 minutes.*
+# *{points} points. About 60 minutes.*
 
 # %% Start the ranks tags=["given"]
 import numpy as np

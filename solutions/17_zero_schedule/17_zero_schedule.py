@@ -10,7 +10,7 @@
 # **You will build** `part1_training_loop`: data parallel training in which weights, gradients and optimizer states are sharded, so that n
 # ranks together hold one of each.
 #
-# *10 points. About 40 minutes.*
+# *{points} points. About 40 minutes.*
 
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots

@@ -9,7 +9,7 @@
 #
 # **You will build** `part2_training_loop`: the layers split over the ranks, and the whole batch passed on from rank to rank.
 #
-# *15 points. About 40 minutes.*
+# *{points} points. About 40 minutes.*
 
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots

@@ -9,7 +9,7 @@
 #
 # **You will build** `part3_training_loop`: a pipeline that works on many micro-batches at once, in the order 1F1B.
 #
-# *25 points. About 60 minutes.*
+# *{points} points. About 60 minutes.*
 
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots

@@ -9,7 +9,7 @@
 #
 # **You will build** `part4_training_loop`: the fastest training step that you can think of, in the memory that there is.
 #
-# *25 points, by a score. As long as you like; two hours are usual.*
+# *{points} points, by a score. As long as you like; two hours are usual.*
 
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots, wording

@@ -9,7 +9,7 @@ import pytest
 from course_lib import students
 from grading import answers, archive, build
 from grading.paths import NOTEBOOKS, ROOT, parts
-from grading.release import release
+from grading.release import in_table, release
 
 HEADER = "# ---\n# jupyter:\n#   course:\n#     ranks: 4\n# ---\n\n"
 
@@ -26,8 +26,11 @@ def test_the_points_that_a_text_names_are_those_of_its_tests(part):
     points = sum(cell.metadata.nbgrader["points"] for cell in cells if build.kind_of(cell) == "test")
     said = re.search(r"^\*(Nothing to grade|(\d+) points)[.,]", cells[0].source, re.MULTILINE)
     assert int(said[2] or 0) == points
-    row = next(line for line in (ROOT / "README.md").read_text().splitlines() if f"(notebooks/{part}/" in line)
-    assert int(row.split("|")[-2]) == points
+    readme = (ROOT / "README.md").read_text()
+    row = next(line for line in readme.splitlines() if f"(notebooks/{part}/" in line)
+    assert int(row.split("|")[-2]) == points, f"run: make release PART={part}"
+    (other,) = set(in_table(readme, part, points + 7).splitlines()) - set(readme.splitlines())
+    assert int(other.split("|")[-2]) == points + 7 and other.split("|")[:-2] == row.split("|")[:-2]
 
 
 @pytest.mark.parametrize("part", parts())
