@@ -19,7 +19,8 @@ A worked example may be called
 
     long       grading does not run it, unless the student has changed it: it takes long, and nothing is graded by it
 
-In a text, {points} stands for the points of all hidden tests. This turns it all into nbgrader's metadata. The same text gives the same bytes.
+In a text, {points} stands for the points of all hidden tests. This turns it all into nbgrader's metadata. The same text gives the same
+bytes.
 """
 
 from __future__ import annotations
