@@ -48,7 +48,7 @@ class Named:
 
 PLATFORMS = ("canvas", "moodle", "brightspace")
 # Canvas: lastfirst_LATE_1234_56789_03_naive_forward-1.ipynb, of user 1234 and upload 56789.
-CANVAS = re.compile(r"(?P<name>[^_]+(?:_[^_\d][^_]*)*?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<rest>.+)", re.DOTALL)
+CANVAS = re.compile(r"(?P<name>[^_]+(?:_(?=\d*[^_\d])[^_]+)*?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<rest>.+)", re.DOTALL)
 # Moodle: "First Last_987_assignsubmission_file_", a folder, or the beginning of a file's name. The number is of this upload.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<upload>\d+)_assignsubmission_file_?(?P<rest>.*)", re.DOTALL)
 BLIND = ("Participant", "Teilnehmer/in", "Teilnehmer", "Participante", "Partecipante", "Deelnemer")

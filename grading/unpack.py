@@ -67,11 +67,14 @@ def unpack(folder: Path, work: Path) -> Download:
     Parameters
     ----------
     folder : Path
-        A folder, or one zip.
+        A folder, a zip, or one notebook.
     work : Path
         An empty folder, for what comes out of zips. No file there has a name from outside.
     """
     found, room = Download(), [MOST, MOST_BYTES]
+    if folder.suffix.lower() == ".ipynb" and is_plain(folder, LARGEST):
+        found.files.append(File("", (folder.name,), folder, _mtime(folder)))
+        return found
     if folder.is_file():
         _zip(folder, folder.name, (), found, work, room)
         return found

@@ -87,6 +87,7 @@ def downloads(tmp_path):
         ("lovelaceada_LATE_123_456_P-1.ipynb", "lovelaceada", "123", "P-1.ipynb"),
         ("lovelaceada_123_456_evebob_7_8_P.ipynb", "lovelaceada", "123", "evebob_7_8_P.ipynb"),
         ("de_la_cruz_123_456_my_LATE_1_2_P.ipynb", "de_la_cruz", "123", "my_LATE_1_2_P.ipynb"),
+        ("o_hara_3rd_31_501_P.ipynb", "o_hara_3rd", "31", "P.ipynb"),
         ("Ada Lovelace_987_assignsubmission_file_", "Ada Lovelace", "Ada Lovelace", ""),
         ("O'Hara, José [x]_987_assignsubmission_file_P.ipynb", "O'Hara, José (x)", "O'Hara, José [x]", "P.ipynb"),
         ("Eve_1_assignsubmission_file_Bob_2_assignsubmission_file_P.ipynb", "Eve", "Eve", "Bob_2_assignsubmission_file_P.ipynb"),
@@ -509,3 +510,9 @@ def test_hidden_names_and_other_ways_to_write_a_date():
     assert platforms.read("Participant_1234_assignsubmission_file_").student == "Participant 1234"
     for date in ("3 October 2026 23-59", "3 Okt. 2026 2359", "Okt 5, 2026 23:59"):
         assert platforms.read(f"12-34 - Ada - {date}").student == "Ada", date
+
+
+def test_one_notebook_can_be_collected(downloads, tmp_path):
+    path = tmp_path / f"ada_{PART}.ipynb"
+    path.write_text(json.dumps({"cells": [], "metadata": {"course": {"part": PART}}, "nbformat": 4, "nbformat_minor": 5}))
+    assert list(collect(PART, path, downloads.home).matched) == ["ada"]
