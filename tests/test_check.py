@@ -74,3 +74,12 @@ def test_what_was_never_written_and_what_is_empty():
         got[1] = strange
         assert "some of it was never written" in said(got, WANT)
     assert "a slice that is empty" in said(WANT[:0], WANT)
+
+
+def test_sizes_do_not_come_again_before_all_others_have_come():
+    for _ in range(50):
+        check = Check("x")
+        first = [check.sizes(2, 2, 9) for _ in range(3)]
+        assert len({size for draw in first for size in draw}) == 6 and all(2 <= size < 9 for draw in first for size in draw)
+        later = [check.sizes(3, 2, 9) for _ in range(10)]
+        assert all(len(set(draw)) == 3 for draw in later) and {size for draw in later for size in draw} == set(range(2, 9))

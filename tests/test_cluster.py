@@ -15,7 +15,7 @@ import pytest
 from processes import course_processes, wait_until
 
 from course_lib import cluster
-from course_lib.cluster import Ranks, RanksGone, launch, requests, startup
+from course_lib.cluster import Ranks, RanksGone, client, launch, requests
 from course_lib.engine import mpiexec
 
 
@@ -295,7 +295,7 @@ publish_data({{"evil": evil}})
 
 
 def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
-    real, tried = startup.connect, []
+    real, tried = client.connect, []
 
     def connect(file, limit):
         tried.append(file)
@@ -303,7 +303,7 @@ def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
             raise TimeoutError
         return real(file, limit)
 
-    monkeypatch.setattr(startup, "connect", connect)
+    monkeypatch.setattr(client, "connect", connect)
     before = course_processes()
     second = Ranks(2)
     try:
@@ -314,7 +314,7 @@ def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
     def never(file, limit):
         raise TimeoutError
 
-    monkeypatch.setattr(startup, "connect", never)
+    monkeypatch.setattr(client, "connect", never)
     with pytest.raises(cluster.StartError, match="the controller did not answer within 60 s"):
         Ranks(2)
     assert wait_until(lambda: not course_processes() - before)

@@ -47,7 +47,22 @@ class Check:
         # So many bits that nobody finds it by trying all.
         self.seed = int(os.environ.get(SEED) or secrets.randbits(64))
         self.random = np.random.default_rng(self.seed)
+        self._sizes: dict[tuple[int, int], list[int]] = {}
         self.case = ""
+
+    def sizes(self, count: int, low: int, high: int) -> list[int]:
+        """Draw different sizes, from `low` to `high` - 1; none comes again in a later draw before all others have come.
+
+        So an answer with a size written into it does not pass by chance, nor one that takes a square for what it is not.
+        """
+        left, found = self._sizes.setdefault((low, high), []), []
+        while len(found) < count:
+            if not set(left) - set(found):
+                left += self.random.permutation(np.arange(low, high)).tolist()
+            size = next(size for size in left if size not in found)
+            left.remove(size)
+            found.append(size)
+        return found
 
     def fail(self, problem: str, cause: str = "") -> None:
         """Raise CheckFailed with this sentence, the case and the usual cause."""

@@ -214,7 +214,7 @@ plots.holdings(whole, [got for got, _ in answers], "After your all-gather, each 
 check = Check("naive_collect_forward_input", show=False)
 for size in (1, 2, 4):
     for dtype in (np.float32, np.float64):
-        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        batch, width = check.sizes(2, 2, 9)
         whole = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
         check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {whole.dtype}"
         compare(check, collect_input, "the collected input", whole, size)
@@ -225,7 +225,7 @@ for size in (1, 2, 4):
 check = Check("naive_collect_forward_output", show=False)
 for size in (1, 2, 4):
     for dtype in (np.float32, np.float64):
-        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        batch, width = check.sizes(2, 2, 9)
         whole = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
         check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {whole.dtype}"
         compare(check, collect_output, "the collected output", whole, size)
@@ -241,7 +241,7 @@ def layer(x, w, size):
 
 check = Check("the whole layer", show=False)
 for size in (1, 2, 4):
-    batch, width, out = (int(n) for n in check.random.integers(2, 9, 3))
+    batch, width, out = check.sizes(3, 2, 9)
     x, w = check.random.standard_normal((batch, size * width)), check.random.standard_normal((size * width, size * out))
     check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
     xs, ws = ([np.ascontiguousarray(part) for part in np.split(whole, size, axis=1)] for whole in (x, w))

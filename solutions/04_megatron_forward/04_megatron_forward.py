@@ -204,7 +204,7 @@ plots.exchange(summands, [got for got, _ in answers], "Your megatron_collect_for
 check = Check("megatron_collect_forward_input", show=False)
 for size in (1, 2, 4):
     for dtype in (np.float32, np.float64):
-        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        batch, width = check.sizes(2, 2, 9)
         check.case = f"mp_size {size}, a batch of {batch}, {width} columns on each rank, {np.dtype(dtype)}"
         compare_input(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
 ### END HIDDEN TESTS
@@ -214,7 +214,7 @@ for size in (1, 2, 4):
 check = Check("megatron_collect_forward_output", show=False)
 for size in (1, 2, 4):
     for dtype in (np.float32, np.float64):
-        batch, width = (int(n) for n in check.random.integers(5, 12, 2))
+        batch, width = check.sizes(2, 5, 12)
         check.case = f"mp_size {size}, a batch of {batch}, {width} outputs, {np.dtype(dtype)}"
         compare_output(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
 ### END HIDDEN TESTS
@@ -229,7 +229,7 @@ def layer(x, w, size):
 
 check = Check("the whole layer", show=False)
 for size in (1, 2, 4):
-    batch, width, out = (int(n) for n in check.random.integers(2, 9, 3))
+    batch, width, out = check.sizes(3, 2, 9)
     x, w = check.random.standard_normal((batch, size * width)), check.random.standard_normal((size * width, out))
     check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
     xs, ws = [np.ascontiguousarray(part) for part in np.split(x, size, axis=1)], np.split(w, size, axis=0)

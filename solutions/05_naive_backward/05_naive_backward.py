@@ -223,7 +223,7 @@ plots.holdings(whole, held, "The gradient of the hidden layer, as your function 
 check = Check("naive_collect_backward_output", show=False)
 for size in (1, 2, 4):
     for dtype in (np.float32, np.float64):
-        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        batch, width = check.sizes(2, 2, 9)
         check.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
         compare_output(check, check.random.standard_normal((batch, size * width)).astype(dtype), size)
 ### END HIDDEN TESTS
@@ -233,7 +233,7 @@ for size in (1, 2, 4):
 check = Check("naive_collect_backward_x", show=False)
 for size in (1, 2, 4):
     for dtype in (np.float32, np.float64):
-        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        batch, width = check.sizes(2, 2, 9)
         check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {np.dtype(dtype)}"
         compare_x(check, [check.random.standard_normal((batch, size * width)).astype(dtype) for _ in range(4)], size)
 ### END HIDDEN TESTS
@@ -248,7 +248,7 @@ def back(grad, w, size):
 
 check = Check("the whole layer", show=False)
 for size in (1, 2, 4):
-    batch, width, out = (int(n) for n in check.random.integers(2, 9, 3))
+    batch, width, out = check.sizes(3, 2, 9)
     grad, w = check.random.standard_normal((batch, size * out)), check.random.standard_normal((size * width, size * out))
     check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
     parts = [np.ascontiguousarray(part) for part in np.split(w, size, axis=1)]

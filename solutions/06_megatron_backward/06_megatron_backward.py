@@ -213,7 +213,7 @@ plots.holdings(grad @ weight.T, held, "The gradient of the hidden layer, as your
 check = Check("megatron_collect_backward_output", show=False)
 for size in (1, 2, 4):
     for dtype in (np.float32, np.float64):
-        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        batch, width = check.sizes(2, 2, 9)
         check.case = f"mp_size {size}, a batch of {batch}, {size * width} outputs, {np.dtype(dtype)}"
         grads = check.random.standard_normal((4 // size, batch, size * width)).astype(dtype)
         compare(check, collect_output, [grads[r // size] for r in range(4)], size, *OUTPUT)
@@ -224,7 +224,7 @@ for size in (1, 2, 4):
 check = Check("megatron_collect_backward_x", show=False)
 for size in (1, 2, 4):
     for dtype in (np.float32, np.float64):
-        batch, width = (int(n) for n in check.random.integers(2, 9, 2))
+        batch, width = check.sizes(2, 2, 9)
         check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units on each rank, {np.dtype(dtype)}"
         compare(check, collect_x, list(check.random.standard_normal((4, batch, size * width)).astype(dtype)), size, *INPUT)
 ### END HIDDEN TESTS
@@ -233,7 +233,7 @@ for size in (1, 2, 4):
 ### BEGIN HIDDEN TESTS
 check = Check("the whole layer", show=False)
 for size in (1, 2, 4):
-    batch, width, out = (int(n) for n in check.random.integers(2, 9, 3))
+    batch, width, out = check.sizes(3, 2, 9)
     check.case = f"mp_size {size}, a batch of {batch}, {size * width} hidden units, {out} outputs"
     compare_layer(check, batch, width, out, size, 1e-12)
 ### END HIDDEN TESTS

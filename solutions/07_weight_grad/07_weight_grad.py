@@ -155,7 +155,7 @@ plots.exchange(before, [answer[1] for answer, *_ in answers], "Your collect_weig
 check = Check("collect_weight_grad", show=False)
 for mesh in grids(4):
     for dtype in (np.float32, np.float64):
-        rows, columns = (int(n) for n in check.random.integers(5, 12, 2))
+        rows, columns = check.sizes(2, 5, 12)
         check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
         normal = check.random.standard_normal
         compare(check, [(normal((rows, columns)).astype(dtype), normal(columns).astype(dtype)) for _ in range(4)], mesh)

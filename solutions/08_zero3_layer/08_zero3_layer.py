@@ -219,7 +219,7 @@ check.passed()
 ### BEGIN HIDDEN TESTS
 check = Check("_partition_flat_tensor", show=False)
 for count, axes, dtype in ((c, a, d) for c in range(1, 9) for a in (1, 2, 3) for d in (np.float32, np.float64)):
-    shape = tuple(int(n) for n in check.random.integers(1, 6, axes))
+    shape = tuple(check.sizes(axes, 1, 6))
     tensor = check.random.standard_normal(shape).astype(dtype)
     check.case = f"an array of shape {shape} and {tensor.dtype}, {count} shards"
     for r, answers in enumerate(ranks.call(partition, dict(tensor=tensor, shards=count))):
@@ -234,7 +234,7 @@ for count, axes, dtype in ((c, a, d) for c in range(1, 9) for a in (1, 2, 3) for
 check = ShardCheck("forward", ranks, show=False)
 for size in range(1, 9):
     for dtype in (np.float32, np.float64):
-        in_dim, out_dim, batch = (int(n) for n in check.random.integers(4, 12, 3))
+        in_dim, out_dim, batch = check.sizes(3, 4, 12)
         check.steps(size, (in_dim, out_dim), batch, dtype, only_forward=True)
 ### END HIDDEN TESTS
 
@@ -243,7 +243,7 @@ for size in range(1, 9):
 check = ShardCheck("backward", ranks, show=False)
 for size in range(1, 9):
     for dtype in (np.float32, np.float64):
-        in_dim, out_dim, batch = (int(n) for n in check.random.integers(4, 12, 3))
+        in_dim, out_dim, batch = check.sizes(3, 4, 12)
         check.steps(size, (in_dim, out_dim), batch, dtype, steps=3)
 ### END HIDDEN TESTS
 
@@ -251,7 +251,7 @@ for size in range(1, 9):
 ### BEGIN HIDDEN TESTS
 check = ShardCheck("what a rank keeps", ranks, show=False)
 for size in (4, 8):
-    check.kept(size, tuple(int(n) for n in check.random.integers(1100, 1200, 2)))
+    check.kept(size, tuple(check.sizes(2, 1100, 1200)))
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]

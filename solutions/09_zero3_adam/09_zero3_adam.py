@@ -172,7 +172,7 @@ def compare(check, sizes, steps, dtype, rtol, **settings):
 
 check = Check("ZeroDPAdam.step", show=False)
 for dtype, rtol in ((np.float64, 1e-6), (np.float32, 1e-3)):
-    sizes = [tuple(int(n) for n in check.random.integers(1, 9, 2)) for _ in range(3)]
+    sizes = [tuple(check.sizes(2, 1, 9)) for _ in range(3)]
     compare(check, sizes, 50, dtype, rtol)
     lr, beta1, beta2 = check.random.uniform((0.001, 0.5, 0.9), (0.1, 0.95, 0.9999))
     compare(check, sizes[:2], 50, dtype, rtol, lr=float(lr), beta1=float(beta1), beta2=float(beta2), eps=1e-4)

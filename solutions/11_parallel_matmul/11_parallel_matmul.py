@@ -209,7 +209,7 @@ check.passed()
 ### BEGIN HIDDEN TESTS
 check = Check("par_matmul_by_row", show=False)
 for _ in range(4):
-    m, k, n = (int(v) for v in check.random.integers(20, 90, 3))
+    m, k, n = check.sizes(3, 20, 90)
     examine(check, "par_matmul_by_row", *numbers(check, 4 * m, k, n), keep=True)
 examine(check, "par_matmul_by_row", *numbers(check, 4, 60, 60), keep=True)
 examine(check, "par_matmul_by_row", *numbers(check, 1024, 1024, 1024))
@@ -219,7 +219,7 @@ examine(check, "par_matmul_by_row", *numbers(check, 1024, 1024, 1024))
 ### BEGIN HIDDEN TESTS
 check = Check("par_matmul_by_reduction", show=False)
 for _ in range(4):
-    m, k, n = (int(v) for v in check.random.integers(20, 90, 3))
+    m, k, n = check.sizes(3, 20, 90)
     examine(check, "par_matmul_by_reduction", *numbers(check, m, 4 * k, n), keep=True)
 examine(check, "par_matmul_by_reduction", *numbers(check, 60, 4, 60), keep=True)
 examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))

@@ -266,7 +266,8 @@ def test_another_python_is_said_when_the_image_is_built(source, tmp_path):
 def test_the_wheels_are_installed_without_a_network_and_once(source, tmp_path):
     (source / "course" / "python-version").write_text(f"{sys.version_info.major}.{sys.version_info.minor}\n")
     (source / "wheels").mkdir()
-    (pip,) = (Path(ensurepip.__file__).parent / "_bundled").glob("pip-*.whl")
+    bundled = [Path(ensurepip.__file__).parent / "_bundled", Path("/usr/share/python-wheels")]  # the second is Debian's
+    (pip,) = [pip for folder in bundled for pip in folder.glob("pip-*.whl")][:1]
     shutil.copy(pip, source / "wheels")
     with zipfile.ZipFile(source / "wheels" / "tiny-1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("tiny.py", "words = 'it is here'")
