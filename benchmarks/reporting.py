@@ -16,7 +16,7 @@ from pathlib import Path
 import nbformat
 from traitlets.config import Config
 
-from grading import answers, build
+from grading import answers, build, waiting
 from grading.build import kind_of
 from grading.config import configure
 from grading.submission import fingerprint
@@ -62,7 +62,7 @@ def make(home: Path, students: int) -> None:
         path = home / "submitted" / name / PART / f"{PART}.ipynb"
         build.write(notebook(source, variants, failed[name], draw), path)
         graded = json.loads(path.read_text())
-        graded["metadata"]["course"] |= {"graded": fingerprint(path.read_bytes()), "flags": []}
+        graded["metadata"]["course"] |= {"graded": fingerprint(path.read_bytes()), "key": waiting.tests(PART, home), "flags": []}
         target = home / "autograded" / name / PART / path.name
         target.parent.mkdir(parents=True)
         target.write_text(json.dumps(graded))

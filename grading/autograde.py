@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import nbformat
-from filelock import FileLock, Timeout
+from sqlalchemy.exc import SQLAlchemyError
 
 from grading import allowances, build, config, engines, flags, release, roster, sandbox
 from grading.book import Book
 from grading.paths import GRADING, NOTEBOOKS, one, parts
-from grading.run import Grading, Run
+from grading.plain import printable, sentence
+from grading.run import Grading, Run, came
+from grading.submission import NotReadable
 from grading.waiting import said, waiting
 
 SLOWEST = 3  # hand-ins that the summary names
@@ -40,58 +43,62 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS, engi
     """
     warnings.filterwarnings("ignore", module="nbgrader")
     home.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(home / ".autograde.lock", blocking=False):
-            return _autograde(part, home, notebooks, engine, jobs)
-    except Timeout:
-        raise config.ConfigError("Another `make autograde` runs in this folder. One at a time writes to the gradebook.") from None
+    with config.writing(home):
+        return _autograde(part, home, notebooks, engine, jobs)
 
 
 def _autograde(part: str, home: Path, notebooks: Path, engine: str, jobs: str) -> list[str]:
     path = home / "source" / part / f"{part}.ipynb"
     settings = config.load(home, notebooks)
     if part in parts() or not path.exists():
-        _up_to_date(part, path, home, notebooks)
+        _up_to_date(part, path, home)
     source = nbformat.read(path, as_version=4)
     todo = waiting(part, source, home)
     people = roster.read(home / "roster.csv")
     with config.gradebook(settings) as gradebook:
         book = Book(gradebook, settings, _extensions(people, part))
         if not todo.students:
-            book.punish(part)
+            book.punish(part, _times(part, todo.done, home))
             graded = f"{part}: nothing to grade; {len(todo.done)} hand-ins are graded."
             print(graded if todo.done else f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/.")
             return []
         if todo.changed:
             print(f"{part}: {said(todo, source)}: {len(todo.changed)} hand-in{'s' * (len(todo.changed) > 1)} to regrade.")
-        print(f"{part}: {len(todo.students)} to grade, {len(todo.done)} graded before. {sandbox.notice()}")
-        with engines.started(engine, jobs) as found:
+        kept_apart = "" if engine else f" {sandbox.notice()}"  # elsewhere, the workers see to that
+        print(f"{part}: {len(todo.students)} to grade, {len(todo.done)} graded before.{kept_apart}")
+        with engines.started(engine, jobs, source.metadata.course.get("ranks", 4)) as found:
             print(f"Grading {found.said}.")
             run = Grading(part, home, source, settings, book).of(todo.students, found)
-        book.punish(part)
+        book.punish(part, _times(part, [*todo.done, *run.graded], home))
     print(summary(part, run, home))
     return sorted(run.failed)
 
 
-def _up_to_date(part: str, path: Path, home: Path, notebooks: Path) -> None:
+def _up_to_date(part: str, path: Path, home: Path) -> None:
     """Have the source as `solutions/` has it, in the gradebook, too."""
-    before = path.read_text(encoding="utf-8") if path.exists() else None
-    now = nbformat.writes(build.build(part), version=4)
-    if before != now or not _is_known(part, home, notebooks):
+    before, source = path.read_text(encoding="utf-8") if path.exists() else None, build.build(part)
+    now, settings = nbformat.writes(source, version=4), config.load(home)
+    with config.gradebook(settings) as gradebook:
+        known = Book(gradebook, settings).has(part, source)
+    if before != now or not known:
         release.register(part, home)
     if before not in (now, None):
         print(f"Note: graded by solutions/{part} as it is now. If students should have its text, too: make release PART={part}")
 
 
-def _is_known(part: str, home: Path, notebooks: Path) -> bool:
-    """Whether the gradebook has the part."""
-    with config.gradebook(config.load(home, notebooks)) as gradebook:
-        return part in {assignment.name for assignment in gradebook.assignments}
+def _times(part: str, students: list[str], home: Path) -> dict[str, datetime | None]:
+    """When the hand-ins of these students came."""
+    found = {}
+    for student in students:
+        with contextlib.suppress(NotReadable):  # it is said when such a one is graded
+            found[student] = came(home / "submitted" / student / part)
+    return found
 
 
-def _extensions(people: roster.Roster | None, part: str) -> Callable[[str], timedelta]:
-    """By how much later a student's hand-in is due."""
-    return lambda student: allowances.extension(people.row(student), part) if people else timedelta()
+def _extensions(people: roster.Roster | None, part: str) -> Callable[[str], timedelta | None]:
+    """By how much later a student's hand-in is due, if the roster says anything of that."""
+    says = people and any(row.get("extension") for row in people.rows.values())
+    return lambda student: allowances.extension(people.row(student), part) if says else None
 
 
 def summary(part: str, run: Run, home: Path) -> str:
@@ -100,7 +107,7 @@ def summary(part: str, run: Run, home: Path) -> str:
     rate = f", {60 * len(graded) / run.seconds:.0f} a minute" if graded else ""
     lines = [f"{part}: {len(graded)} graded in {_duration(run.seconds)}{rate}; {len(failed)} not graded."]
     shown = sorted(failed.items())
-    lines += [f"    not graded: {student}: {why}" for student, why in shown[:MOST]]
+    lines += [printable(f"    not graded: {student}: {why}") for student, why in shown[:MOST]]
     lines += [f"    and {len(shown) - MOST} more" for _ in shown[MOST : MOST + 1]]
     slowest = sorted(graded, key=lambda student: graded[student].seconds, reverse=True)[:SLOWEST]
     if len(graded) > SLOWEST:
@@ -124,6 +131,8 @@ def main() -> None:
         failed = autograde(part, engine=os.environ.get("ENGINE", ""), jobs=os.environ.get("JOBS", ""))
     except (sandbox.NoSandbox, engines.EngineError, config.ConfigError, roster.RosterError, build.SourceError) as problem:
         sys.exit(str(problem))
+    except SQLAlchemyError as error:
+        sys.exit(f"The gradebook does not take what it is told: {sentence(error)}. Every grade so far is kept; `make autograde` goes on.")
     except KeyboardInterrupt:
         sys.exit(f"\nInterrupted. Every grade so far is kept; `make autograde PART={part}` goes on from here.")
     if failed:

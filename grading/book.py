@@ -25,11 +25,11 @@ class Book:
     config : traitlets.config.Config
         Says what a late hand-in costs.
     extension : callable, optional
-        Of a student, by how much later their hand-in is due.
+        Of a student, by how much later their hand-in is due; None where that is not said.
     """
 
-    def __init__(self, gradebook: Gradebook, config: Config, extension: Callable[[str], timedelta] | None = None):
-        self.gradebook, self.extension = gradebook, extension or (lambda student: timedelta())
+    def __init__(self, gradebook: Gradebook, config: Config, extension: Callable[[str], timedelta | None] | None = None):
+        self.gradebook, self.extension = gradebook, extension or (lambda student: None)
         self._late = AssignLatePenalties(config=config)
         self._late.init_plugin()
 
@@ -65,16 +65,39 @@ class Book:
         exercises = [cell for cell in notebook.cells if kind_of(cell) == "exercise"]
         return {c.metadata.nbgrader.grade_id for c in exercises if sums.get(c.metadata.nbgrader.grade_id) == compute_checksum(c)}
 
-    def punish(self, part: str) -> None:
-        """Bring all penalties up to date: a due date, an extension or the policy may have changed since."""
+    def punish(self, part: str, times: dict[str, datetime | None]) -> None:
+        """Bring all penalties up to date: a due date, an extension or the policy may have changed since.
+
+        Parameters
+        ----------
+        part : str
+        times : dict of str to datetime or None
+            When hand-ins came that are graded; a later collecting may know it better.
+        """
         for submission in self.gradebook.assignment_submissions(part):
+            if submission.student.id in times:
+                submission.timestamp = times[submission.student.id]
             self._punish(submission)
         self.gradebook.db.commit()
+
+    def has(self, part: str, source: NotebookNode) -> bool:
+        """Whether the gradebook has the part with these cells, and these points."""
+        try:
+            released = self.gradebook.find_notebook(part, part)
+        except MissingEntry:
+            return False
+        cells = [cell for cell in source.cells if kind_of(cell) in ("given", "exercise", "test")]
+        points = {cell.id: float(cell.metadata.nbgrader.points) for cell in cells if kind_of(cell) == "test"}
+        exercises = {cell.id for cell in cells if kind_of(cell) == "exercise"}
+        there = {cell.name: cell.max_score for cell in released.grade_cells}, {cell.name for cell in released.solution_cells}
+        return there == (points, exercises) and {cell.name for cell in released.source_cells} == {cell.id for cell in cells}
 
     def _punish(self, submission: SubmittedAssignment) -> None:
         """What being late costs, as nbgrader's plugin says."""
         student, due = submission.student.id, submission.assignment.duedate
-        submission.extension = (self.extension(student) or None) if due else None
+        more = self.extension(student)
+        if due and more is not None:  # else it stays as somebody has granted it in nbgrader
+            submission.extension = more or None
         late = submission.total_seconds_late
         for notebook in submission.notebooks:
             if not late:

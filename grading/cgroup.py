@@ -29,6 +29,16 @@ def limited(name: str) -> Iterator[list[Path]]:
             _end(group)
 
 
+def room() -> int:
+    """Bytes that this process's groups have left for it; a very large number where none has a limit."""
+    left = [1 << 60]
+    for folder in (*_above(""), *_above("memory")):
+        for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
+            with contextlib.suppress(OSError, ValueError):
+                left.append(int((folder / most).read_text()) - int((folder / used).read_text()))
+    return max(0, min(left))
+
+
 def tidy(prefix: str, is_left: Callable[[Path], bool]) -> None:
     """End and remove the groups that graders have left that were killed."""
     for parent in {folder for controller in ("", "memory", "pids") for folder in _above(controller)}:

@@ -7,7 +7,6 @@ said who is missing, too.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -17,9 +16,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from grading import allowances, platforms, roster
+from grading import allowances, platforms, records, roster
+from grading.config import ConfigError
 from grading.owners import HandIn, is_of, whose, without_number
 from grading.paths import GRADING, one
+from grading.plain import printable
 from grading.roster import Roster
 from grading.unpack import File, unpack
 
@@ -76,7 +77,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
         for student, hand_ins in sorted(students.items()):
             newest = choose(student, hand_ins, classes, done)
             if newest:
-                why = put(newest, student, part, home)
+                why = put(newest, student, part, home, done)
                 if why:
                     done.refused.append((str(newest.file), why))
                     continue
@@ -223,23 +224,28 @@ def due(part: str, home: Path) -> datetime | None:
     return date.replace(tzinfo=UTC) if date else None
 
 
-def put(hand_in: HandIn, student: str, part: str, home: Path) -> str | None:
+def put(hand_in: HandIn, student: str, part: str, home: Path, done: Collected) -> str | None:
     """Copy a hand-in to where nbgrader looks for it, whole or not at all; why it was not done, or None."""
     target = home / "submitted" / student / part
-    partial, stamp, record, time = target / f".{part}.part", target / "timestamp.txt", target / "collected.json", came(hand_in)
+    partial, stamp, time = target / f".{part}.part", target / "timestamp.txt", came(hand_in)
     there, said = target / f"{part}.ipynb", hand_in.platform
     try:
         target.mkdir(parents=True, exist_ok=True)
-        before = json.loads(record.read_text()) if record.exists() and there.exists() else None
+        before = records.read(home, student, part)
         of_platform = dict(platform=said.platform, key=said.key, name=said.name) if said else dict(platform=None)
         now = of_platform | dict(age=list(hand_in.age), file=str(hand_in.file))
-        older = before and before["platform"] == now["platform"] and before["age"] > now["age"]
-        if older and there.read_bytes() != hand_in.file.path.read_bytes():
+        other = there.exists() and there.read_bytes() != hand_in.file.path.read_bytes()
+        if other and before.get("platform", "") == now["platform"] and before["age"] > now["age"]:
             return f"older than {before['file']}, which was collected before; to have it, delete submitted/{student}/{part} first"
         shutil.copyfile(hand_in.file.path, partial)
         os.replace(partial, there)
-        record.write_text(json.dumps(now))
+        records.write(home, student, part, now)
         stamp.unlink(missing_ok=True)
+        if other:
+            (target / "not_graded.txt").unlink(missing_ok=True)  # that was of the one before
+            done.replaced.append(
+                (student, str(hand_in.file), f"what was collected before, {before['file']}" if before else "what lay there")
+            )
         if time:
             stamp.write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC\n")
     except (OSError, ValueError) as error:  # a name that is too long for a disk, say
@@ -267,11 +273,6 @@ def _granted(more: timedelta | None) -> str:
     return f": Canvas says so, and not when it came; the roster grants {more}, so look there, or grant it in Canvas, too" if more else ""
 
 
-def printable(text: str) -> str:
-    """A stranger's text in one line: without what moves a terminal's cursor."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # whatever a file is called
@@ -284,7 +285,7 @@ def main() -> None:
         )
     try:
         done = collect(part, folder)
-    except roster.RosterError as error:
+    except (roster.RosterError, ConfigError) as error:
         sys.exit(str(error))
     if text := table(done):
         print(text)

@@ -6,13 +6,16 @@ instructor's lines follow there.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from filelock import FileLock, Timeout
 from traitlets.config import Config, PyFileConfigLoader
 
 from grading.paths import GRADING, NOTEBOOKS
@@ -94,6 +97,24 @@ def gradebook(config: Config) -> Gradebook:
             f"The gradebook {_without_password(course.db_url)} cannot be opened: {told}. Usual causes: the server does not run, the name "
             "or the password in nbgrader_config.py is wrong, or the driver is not installed (for PostgreSQL, psycopg)."
         ) from error
+
+
+@contextlib.contextmanager
+def writing(home: Path = GRADING) -> Iterator[None]:
+    """Be the only one who writes to the gradebook meanwhile.
+
+    Raises
+    ------
+    ConfigError
+        Somebody else does.
+    """
+    try:
+        with FileLock(home / ".autograde.lock", blocking=False):
+            yield
+    except Timeout:
+        raise ConfigError(
+            "Another `make autograde` or `make release` runs in this folder. One at a time writes to the gradebook."
+        ) from None
 
 
 def _without_password(url: str) -> str:

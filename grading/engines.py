@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import psutil
 
-from grading import worker
+from grading import cgroup, worker
 
 PATIENCE = 20  # seconds in which a cluster answers
+RANK = 128 << 20  # bytes of each rank more
 EACH = 768 << 20  # bytes in which a hand-in of 4 ranks fits; tests/grading/test_cgroup.py holds that
 
 
@@ -31,21 +32,25 @@ class Engine:
         How many hand-ins it grades at a time.
     said : str
         What it is, for a person.
+    count : callable
+        How many workers there are now.
     """
 
     executor: Executor
     workers: int
     said: str
+    count: Callable[[], int] = lambda: 1
 
 
-def jobs() -> int:
-    """How many hand-ins this machine has room for at a time: cores, and memory."""
+def jobs(ranks: int = 4) -> int:
+    """How many hand-ins with so many ranks this machine has room for at a time: cores, and memory, also of a container or a job."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(cores, psutil.virtual_memory().available // EACH))
+    room = min(psutil.virtual_memory().available, cgroup.room())
+    return max(1, min(cores, room // (EACH + max(0, ranks - 4) * RANK)))
 
 
 @contextlib.contextmanager
-def started(engine: str = "", number: str = "") -> Iterator[Engine]:
+def started(engine: str = "", number: str = "", ranks: int = 4) -> Iterator[Engine]:
     """An engine, until it is no longer needed.
 
     Parameters
@@ -55,6 +60,8 @@ def started(engine: str = "", number: str = "") -> Iterator[Engine]:
         cluster of ipyparallel that runs.
     number : str
         How many hand-ins at a time on this machine; "" for as many as it has room for.
+    ranks : int
+        Of a hand-in.
 
     Raises
     ------
@@ -64,7 +71,7 @@ def started(engine: str = "", number: str = "") -> Iterator[Engine]:
     if number and (not number.isdigit() or not int(number)):
         raise EngineError(f"JOBS={number}: expected a number of hand-ins to grade at a time, 1 or more.")
     if not engine:
-        with _here(int(number or jobs())) as found:
+        with _here(int(number or jobs(ranks))) as found:
             yield found
     elif kind == "dask":
         with _dask(address) as found:
@@ -79,6 +86,7 @@ def started(engine: str = "", number: str = "") -> Iterator[Engine]:
 @contextlib.contextmanager
 def _here(number: int) -> Iterator[Engine]:
     executor = ThreadPoolExecutor(number)
+    worker.begin()
     try:
         yield Engine(executor, number, f"{number} at a time on this machine")
     finally:
@@ -101,7 +109,9 @@ def _dask(address: str) -> Iterator[Engine]:
         number = sum(client.nthreads().values())
         if not number:
             raise EngineError(f"The Dask cluster at {address} has no workers yet. Start some, and try again.")
-        yield Engine(client.get_executor(pure=False), number, f"{number} at a time on the Dask cluster at {address}")
+        yield Engine(
+            client.get_executor(pure=False), number, f"{number} at a time on the Dask cluster at {address}", lambda: len(client.nthreads())
+        )
     finally:
         with contextlib.suppress(Exception):
             client.close(timeout=5)
@@ -119,6 +129,10 @@ def _ipyparallel(profile: str) -> Iterator[Engine]:
         number = len(client.ids)
         if not number:
             raise EngineError("The ipyparallel cluster has no engines yet. Start some, and try again.")
-        yield Engine(client.load_balanced_view().executor, number, f"{number} at a time on the engines of ipyparallel")
+        yield Engine(
+            client.load_balanced_view().executor, number, f"{number} at a time on the engines of ipyparallel", lambda: len(client.ids)
+        )
     finally:
+        with contextlib.suppress(Exception):
+            client.abort(block=False)  # what waits would be graded for nobody
         client.close()

@@ -7,6 +7,7 @@ import importlib
 import logging
 import multiprocessing
 import shutil
+import signal
 import sys
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
@@ -14,11 +15,11 @@ from pathlib import Path
 
 import psutil
 
-from grading import marks, own_process, packing, roster
-from grading.collect import printable
-from grading.config import load, reason
+from grading import marks, own_process, packing, roster, waiting
+from grading.config import ConfigError, load, reason
 from grading.marks import Course
 from grading.paths import GRADING, NOTEBOOKS, one
+from grading.plain import printable
 
 DEADLINE, MEMORY = 60, 2 << 30  # seconds and bytes for the page of one student
 MOST_AT_A_TIME = 8
@@ -44,7 +45,9 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
     jobs = [(part, home, notebooks, student, _told(course, part, student)) for student in students]
     importlib.import_module("grading.pages")  # once, and not in each process
     forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-    pool = ProcessPoolExecutor(min(MOST_AT_A_TIME, len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else 2), forks)
+    pool = ProcessPoolExecutor(
+        min(MOST_AT_A_TIME, len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else 2), forks, _no_interrupt
+    )
     try:
         told = list(tqdm(pool.map(_alone, jobs), total=len(jobs), unit="page", disable=None))
     finally:
@@ -53,8 +56,10 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
 
 
 def graded(part: str, home: Path) -> list[str]:
-    """The students of whom a part is graded."""
-    return sorted(path.parents[1].name for path in (home / "autograded").glob(f"*/{part}/{part}.ipynb"))
+    """The students of whom a part is graded, as they have handed it in."""
+    students = sorted(path.parents[1].name for path in (home / "autograded").glob(f"*/{part}/{part}.ipynb"))
+    now = waiting.tests(part, home)
+    return [student for student in students if waiting.state(part, student, home, now) in (waiting.DONE, waiting.GONE)]
 
 
 def _told(course: Course, part: str, student: str) -> dict:
@@ -65,6 +70,10 @@ def _told(course: Course, part: str, student: str) -> dict:
         told |= dict(points=mark.points, maximum=mark.maximum, penalty=mark.penalty, tests=list(course.tests[part]))
         told |= dict(dropped=course.dropped(student, part), by_hand=set(found.by_hand), extra=found.extra)
     return told
+
+
+def _no_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is told, and ends this process
 
 
 def _alone(job: tuple) -> str | None:
@@ -111,7 +120,7 @@ def main() -> None:
     try:
         problems = feedback(part, GRADING)
         course = marks.read(GRADING)
-    except roster.RosterError as error:
+    except (roster.RosterError, ConfigError) as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit("\nInterrupted. The pages so far are kept; nothing is packed.")

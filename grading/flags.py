@@ -7,7 +7,6 @@ files, or puts a ready-made answer in the place of an exercise.
 from __future__ import annotations
 
 import ast
-import csv
 import json
 import re
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from typing import NamedTuple
 
 import nbformat
 
+from grading import tables
 from grading.build import kind_of
 from grading.submission import EXTRA
 
@@ -156,10 +156,7 @@ def write(home: Path) -> Path | None:
     if not rows:
         path.unlink(missing_ok=True)
         return None
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["student", "part", "cell", "line", "why", "text"])
-        table.writerows([f"'{word}" if str(word)[:1] in "=+-@\t" else word for word in row] for row in rows)  # no formulas
+    tables.write(path, [("student", "part", "cell", "line", "why", "text"), *rows])
     return path
 
 

@@ -18,7 +18,7 @@ from traitlets.config import Config
 from grading import flags
 from grading.build import kind_of
 from grading.execute import environment
-from grading.preprocessors import ExecuteOnRanks
+from grading.preprocessors import ExecuteOnRanks, NoRanks
 from grading.submission import NotReadable, assemble, read
 
 PASSED = ("ExecuteOnRanks", "LimitOutput")  # what of nbgrader's configuration says how a notebook is run
@@ -93,20 +93,15 @@ def grade(task: Task, tell: Callable[[NotebookNode], None] | None = None) -> Gra
     execute = ExecuteOnRanks(config=config)
     execute.tell = tell
     with environment(task.variables):
-        notebook, resources = execute.preprocess(notebook, resources)
+        try:
+            notebook, resources = execute.preprocess(notebook, resources)
+        except NoRanks as problem:
+            return Graded(str(problem), lost=True)
         notebook, _ = LimitOutput(config=config).preprocess(notebook, resources)
-    if why := _without_ranks(notebook):
-        return Graded(why, lost=True)
     found = flags.look(notebook, source)
     notebook.metadata.setdefault("course", {})["flags"] = found
     points = {cell.metadata.nbgrader.grade_id: score(cell) for cell in notebook.cells if kind_of(cell) == "test"}
     return Graded(None, nbformat.writes(notebook, version=4), points, len(found), time.monotonic() - began)
-
-
-def _without_ranks(notebook: NotebookNode) -> str | None:
-    """Why the ranks did not come up, which is no fault of the student's; None if they did."""
-    outputs = [o for cell in notebook.cells if kind_of(cell) == "given" for o in cell.outputs]
-    return next((f"the ranks did not come up: {o.evalue[:300]}" for o in outputs if o.get("ename") == "StartError"), None)
 
 
 def score(cell: NotebookNode) -> float:

@@ -11,14 +11,14 @@ User ID, ID number, OrgDefinedId), `login` the name to log in with (SIS Login ID
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
-from grading import marks, roster, tables
-from grading.collect import printable
+from grading import marks, records, roster, tables
 from grading.marks import Course, Mark
 from grading.paths import GRADING, NOTEBOOKS
+from grading.paths import parts as all_parts
+from grading.plain import printable
 
 EXCUSED = "EX"  # what Canvas calls a part of which nothing counts
 POSSIBLE = "Points Possible"  # Canvas knows the line with the maxima by these words, wherever they stand in a name
@@ -108,19 +108,13 @@ def _scaled(course: Course, part: str, mark: Mark, excused: str = "") -> object:
     """Points as of the platform's maximum: who has a test less gets the same share of it."""
     if not mark.maximum:
         return excused
-    return "" if mark.points is None else mark.points * _possible(course, part) / mark.maximum
+    return "" if mark.points is None or mark.old else mark.points * _possible(course, part) / mark.maximum
 
 
 def _collected(home: Path, student: str) -> str:
     """The number of a user of Canvas, as it stood in the name of what they handed in."""
-    for path in sorted((home / "submitted" / student).glob("*/collected.json")):
-        try:
-            said = json.loads(path.read_text())
-            if said["platform"] == "canvas" and str(said["key"]).isdecimal():
-                return str(said["key"])
-        except (OSError, ValueError, KeyError):
-            continue
-    return ""
+    found = [records.read(home, student, part) for part in all_parts()]
+    return next((str(r["key"]) for r in found if r.get("platform") == "canvas" and str(r.get("key")).isdecimal()), "")
 
 
 def notes(course: Course, found: dict[str, dict[str, Mark]], numbers: dict[str, str]) -> list[str]:

@@ -12,6 +12,7 @@ import nbformat
 from course_lib import wording
 from course_lib.sim.score import BEST, BINS, MIME
 from course_lib.sim.timeline import FILLS
+from grading import tables
 from grading.paths import GRADING
 
 PART = "20_custom_strategy"
@@ -100,7 +101,7 @@ def write(autograded: Path, folder: Path) -> tuple[Path, Path, int]:
         table.writerow(["place", "handle", "score", "ranks x layers", "MFU", "memory in bytes", "time in seconds"])
         for place, entry in enumerate(found, 1):
             name = entry["handle"]
-            name = f"'{name}" if name[:1] in "=+-@" else name  # no formula for a spreadsheet
+            name = tables.cell(name)
             for run in entry["runs"]:
                 sizes = f"{run['settings']['world_size']} x {run['settings']['num_layers']}"
                 table.writerow([place, name, f"{entry['score']:.3f}", sizes, f"{run['utilisation']:.4f}", int(run["memory"]), run["time"]])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading import allowances, config, roster
+from grading import allowances, config, roster, waiting
 from grading.paths import GRADING, NOTEBOOKS
 from grading.roster import Roster
-from grading.waiting import which
 
 
 @dataclass
@@ -27,12 +25,15 @@ class Mark:
         What was taken off because it came late.
     missing : str
         What is not graded yet, and why; empty if all is.
+    old : bool
+        Whether the points are those of an earlier hand-in, or of other tests.
     """
 
     points: float | None
     maximum: float
     penalty: float = 0.0
     missing: str = ""
+    old: bool = False
 
 
 @dataclass
@@ -98,8 +99,11 @@ class Course:
         penalty = min(kept, found.penalty * kept / whole) if whole else 0.0  # of a dropped test's points, nothing is taken off
         waits = [allowances.readable(test) for test in found.by_hand if test not in dropped]
         missing = [f"by hand: {', '.join(waits)}"] if waits else []
-        missing += [] if is_current(self.home, student, part) else ["a newer one: make autograde"]
-        return Mark(max(0.0, kept - penalty), maximum, penalty, "; ".join(missing))
+        state = waiting.state(part, student, self.home, waiting.tests(part, self.home))
+        missing += {waiting.NEW: ["a newer one: make autograde"], waiting.CHANGED: ["the tests have changed: make autograde"]}.get(
+            state, []
+        )
+        return Mark(max(0.0, kept - penalty), maximum, penalty, "; ".join(missing), state in (waiting.NEW, waiting.CHANGED))
 
 
 def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Course:
@@ -134,15 +138,3 @@ def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Course:
     course.tests = {part: tests for part, tests in sorted(course.tests.items()) if sum(tests.values())}
     course.submissions = {key: found for key, found in course.submissions.items() if key[1] in course.tests}
     return course
-
-
-def is_current(home: Path, student: str, part: str) -> bool:
-    """Whether what was graded is what lies in submitted/; also where that is gone."""
-    submitted = home / "submitted" / student / part / f"{part}.ipynb"
-    if not submitted.exists():
-        return True
-    try:
-        graded = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_bytes())
-        return graded["metadata"]["course"]["graded"] == which(submitted)
-    except (OSError, ValueError, KeyError):
-        return False

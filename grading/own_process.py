@@ -23,7 +23,7 @@ from course_lib.engine.mpiexec import THREADS
 from grading import cgroup
 
 OLD = 3600  # seconds, after which what lies there is nobody's
-FOLDER, GROUP = "course-grade-", "course-"  # how folders and control groups begin; the number of the process that made them follows
+FOLDER = GROUP = "course-grade-"  # how folders and control groups begin; the number of the process that made them follows
 
 
 class Failed(Exception):
@@ -131,7 +131,7 @@ def tidy() -> None:
 
 def _is_left(folder: Path) -> bool:
     """Whether a folder outlived the process whose number it bears; not if it is new, or somebody else's: they may count otherwise."""
-    number = re.search(r"-(\d+)-", folder.name)
+    number = re.fullmatch(rf"{FOLDER}(\d+)-\w+", folder.name)
     try:
         found = folder.lstat()
     except OSError:

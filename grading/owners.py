@@ -114,7 +114,10 @@ def whose(part: str, files: list[File], people: Roster | None) -> list[HandIn | 
     """Who handed in each of these: by the platform's name, by the folder, by the file's own name."""
     found = _owners(part, files, people)
     folders = any(f and not f.file.container and not f.platform and not f.by_name for f in found)
-    deep = [i for i, file in enumerate(files) if "/" in file.container and (folders or _known(file.container, people))]
+    above = {file.container.rpartition("/")[0] for file in files if "/" in file.container}
+    class_zips = [f.container for f, owner in zip(files, found, strict=True) if owner and owner.platform]
+    each = len(above) > 1 and not class_zips and all(len(_in(c, files, found)) < 2 for c in {f.container for f in files})
+    deep = [i for i, file in enumerate(files) if "/" in file.container and (folders or each or _known(file.container, people))]
     if deep:  # a zip in a student's folder is the student's; where no student has a folder, it is a download of a class
         files = list(files)
         for i in deep:
@@ -132,6 +135,11 @@ def whose(part: str, files: list[File], people: Roster | None) -> list[HandIn | 
             stem = _named(part, f"{stem}.ipynb") or stem
             found[i] = HandIn(file, stem, None, *_ending(part, file.inside[-1]), by_zip=True)
     return found
+
+
+def _in(container: str, files: list[File], found: list[HandIn | None]) -> set[str]:
+    """Whose hand-ins lie in a zip, as their names say."""
+    return {owner.student for file, owner in zip(files, found, strict=True) if owner and file.container == container}
 
 
 def _stem(container: str) -> str:

@@ -1,18 +1,17 @@
 """Feedback pages as zips, under the names by which Canvas, Moodle and Brightspace know whose a file is.
 
 Each takes back what it gave: the page of a hand-in has the name under which the hand-in came (`platforms.page`), which collect.py noted in
-submitted/STUDENT/PART/collected.json.
+collected/PART/STUDENT.json.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading import platforms
+from grading import platforms, records
 
 
 @dataclass
@@ -43,7 +42,7 @@ def pack(part: str, home: Path, students: list[str]) -> Packed:
     """
     done, places = Packed(), {}
     for student in students:
-        said = _collected(home / "submitted" / student / part / "collected.json")
+        said = records.read(home, student, part)
         platform, place = said.get("platform"), platforms.page(said.get("name") or "", part)
         if platform not in platforms.PLATFORMS:
             done.left[student] = f"it came from no platform; the page is feedback/{student}/{part}/{part}.html"
@@ -61,14 +60,6 @@ def pack(part: str, home: Path, students: list[str]) -> Packed:
             _zip(target, pages | _index(part, platform, home))
             done.archives[target.name] = len(found)
     return done
-
-
-def _collected(path: Path) -> dict:
-    try:
-        said = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return said if isinstance(said, dict) else {}
 
 
 def _index(part: str, platform: str, home: Path) -> dict[str, Path]:

@@ -33,6 +33,10 @@ TOLD_LINES = 20
 TOLD = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
 
 
+class NoRanks(Exception):
+    """The machine did not bring up ranks, which is no fault of the student's: what the tests say then is no verdict."""
+
+
 class TakeStudentCells(NbGraderPreprocessor):
     """The first step of autograding; see `assemble`."""
 
@@ -83,6 +87,8 @@ class ExecuteOnRanks(Execute):
             if kind in ("exercise", "example"):
                 cell.source = on_ranks(source)
             cell, resources = super().preprocess_cell(cell, resources, index)
+            if dead := next((o for o in cell.outputs if o.get("ename") == "StartError"), None):
+                raise NoRanks(f"the ranks did not come up: {dead.evalue}")
             if kind != "test":
                 self._shown += len(json.dumps(cell.outputs))
                 if self._shown > SHOWN:

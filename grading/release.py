@@ -11,7 +11,7 @@ from pathlib import Path
 import nbformat
 
 from grading import build
-from grading.config import gradebook, load
+from grading.config import ConfigError, gradebook, load, writing
 from grading.paths import GRADING, NOTEBOOKS, ROOT, chosen
 
 
@@ -73,8 +73,16 @@ def in_table(text: str, part: str, points: float) -> str:
 
 
 def main() -> None:
+    try:
+        with writing():
+            _release_all(chosen(sys.argv[1:]))
+    except (ConfigError, build.SourceError) as problem:
+        sys.exit(str(problem))
+
+
+def _release_all(parts: list[str]) -> None:
     readme = ROOT / "README.md"
-    for part in chosen(sys.argv[1:]):
+    for part in parts:
         path = release(part)
         text = readme.read_text(encoding="utf-8")
         if (now := in_table(text, part, build.points(build.build(part)))) != text:

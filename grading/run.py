@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 import nbformat
@@ -19,12 +20,13 @@ from course_lib.cluster import unattended
 from grading import build, engines, sandbox, worker
 from grading.book import Book
 from grading.grade import PASSED, Graded, Task
+from grading.plain import printable, sentence
 from grading.submission import NotReadable, fingerprint, is_plain, taken
 from grading.waiting import key
 
 TRIES = 3  # for one hand-in, where the worker that had it is gone
 NOT_GRADED = "not_graded.txt"  # beside a hand-in: why it could not be graded
-LONGEST = 300  # characters of an error in a sentence
+PATIENCE = 60  # seconds without an answer, after which it is asked whether there still are workers
 
 
 @dataclass
@@ -74,75 +76,91 @@ class Grading:
         run, began = Run(), time.monotonic()
         with tqdm(total=len(students), unit="hand-in", smoothing=0.1) as bar:
             for student, graded in self._results(students, engine):
-                why = self.home / "submitted" / student / self.part / NOT_GRADED
                 if graded.problem:
+                    graded = Graded(sentence(graded.problem))
                     run.failed[student] = graded.problem
-                    build.put(graded.problem, why)
                 else:
                     run.graded[student] = graded
-                    why.unlink(missing_ok=True)
-                bar.write(self._line(student, graded, len(students) - bar.n - 1))
+                self._say_why(student, graded)
+                bar.write(printable(self._line(student, graded, len(students) - bar.n - 1)))
                 bar.update()
         run.seconds = time.monotonic() - began
         return run
 
+    def _say_why(self, student: str, graded: Graded) -> None:
+        """Leave beside the hand-in why it could not be graded."""
+        why = self.home / "submitted" / student / self.part / NOT_GRADED
+        with contextlib.suppress(OSError):  # a folder that cannot be written to
+            if graded.problem:
+                build.put(graded.problem, why)
+            else:
+                why.unlink(missing_ok=True)
+
     def _results(self, students: list[str], engine: engines.Engine) -> Iterator[tuple[str, Graded]]:
         """What becomes of each, as it comes; twice as many as are graded at a time are on their way, so that memory stays flat."""
         left, tries = deque(students), dict.fromkeys(students, 0)
-        going: dict[Future, tuple[str, str]] = {}
+        going: dict[Future, tuple[str, str, datetime | None]] = {}
         while left or going:
             while left and len(going) < 2 * engine.workers:
                 student = left.popleft()
-                task = self._task(student)
-                if isinstance(task, Graded):
-                    yield student, task
-                else:
-                    tries[student] += 1
-                    going[engine.executor.submit(worker.grade, task)] = student, fingerprint(task.handed_in)
+                try:
+                    task, time = self._task(student), self._came(student)
+                except NotReadable as problem:
+                    yield student, Graded(str(problem))
+                    continue
+                except (OSError, ValueError) as error:
+                    yield student, Graded(f"it cannot be read: {error}")
+                    continue
+                tries[student] += 1
+                going[engine.executor.submit(worker.grade, task)] = student, fingerprint(task.handed_in), time
                 del task
-            done, _ = wait(going, return_when=FIRST_COMPLETED) if going else ((), ())
+            done, _ = wait(going, PATIENCE, FIRST_COMPLETED) if going else ((), ())
+            if going and not done and not engine.count():
+                raise engines.EngineError("No worker is left: the cluster has ended. Every grade so far is kept.")
             for future in done:
-                student, which = going.pop(future)
+                student, *which = going.pop(future)
                 graded = _result(future)
                 if graded.lost and tries[student] < TRIES:
                     left.append(student)  # who had it is gone: another one gets it
                 elif graded.lost:
                     yield student, Graded(f"each of the {TRIES} workers that it went to was lost, the last so: {graded.problem}")
                 else:
-                    yield student, self._written(student, which, graded)
+                    yield student, self._written(student, *which, graded)
 
-    def _task(self, student: str) -> Task | Graded:
+    def _task(self, student: str) -> Task:
+        """What a worker needs.
+
+        Raises
+        ------
+        OSError, ValueError
+            The hand-in cannot be read; the message says why.
+        """
         if "[" in student or not student.isprintable():
-            return Graded("nbgrader cannot have [ or what is no letter in a folder's name, which is the student's; rename the folder")
+            raise NotReadable("nbgrader cannot have [ or what is no letter in a folder's name, which is the student's; rename the folder")
         folder = self.home / "submitted" / student / self.part
         path = folder / f"{self.part}.ipynb"
-        try:
-            return Task(self.source, taken(path), self.options, self.variables)
-        except NotReadable as problem:
-            return Graded(str(problem))
-        except OSError as error:
-            if path.exists():
-                return Graded(f"{path.name} cannot be read: {error.strerror}")
-            there = ", ".join(sorted(p.name for p in folder.iterdir())) or "nothing"
-            return Graded(f"expected {path.name} in {folder}; there is {there}")
+        if not os.path.lexists(path):
+            there = ", ".join(sorted(p.name for p in folder.iterdir() if p.name != NOT_GRADED)) or "nothing"
+            raise NotReadable(f"expected {path.name} in {folder}; there is {there}")
+        return Task(self.source, taken(path), self.options, self.variables)
 
-    def _written(self, student: str, which: str, graded: Graded) -> Graded:
+    def _came(self, student: str) -> datetime | None:
+        return came(self.home / "submitted" / student / self.part)
+
+    def _written(self, student: str, which: str, time: datetime | None, graded: Graded) -> Graded:
         """Write down what came back: first in the gradebook, then, with the mark that it is done, as a notebook."""
         if graded.problem:
             return graded
         notebook = nbformat.reads(graded.notebook, as_version=4)
-        submitted = self.home / "submitted" / student / self.part
         notebook.metadata.course |= {"graded": which, "key": self.key}
-        stamp = submitted / "timestamp.txt"
-        try:
-            came = parse_utc(stamp.read_text().strip()) if is_plain(stamp, 1024) else None
-        except (OSError, ValueError) as error:
-            return Graded(f"timestamp.txt cannot be read as a time: {str(error)[:LONGEST]}")
-        self.book.record(self.part, student, graded, notebook, came)
+        self.book.record(self.part, student, graded, notebook, time)
         folder = self.home / "autograded" / student / self.part
-        build.write(notebook, folder / f"{self.part}.ipynb")
-        if came:
-            shutil.copyfile(stamp, folder / "timestamp.txt")
+        try:
+            build.write(notebook, folder / f"{self.part}.ipynb")
+            if time:
+                build.put(f"{time:%Y-%m-%d %H:%M:%S} UTC\n", folder / "timestamp.txt")
+        except OSError as error:
+            return Graded(f"the graded notebook cannot be written: {error}")
         return Graded(None, "", graded.points, graded.flags, graded.seconds)
 
     def _line(self, student: str, graded: Graded, left: int) -> str:
@@ -154,5 +172,24 @@ class Grading:
 
 def _result(future: Future) -> Graded:
     """What a worker has sent, or that it is gone."""
-    gone = future.exception()
-    return Graded(f"{type(gone).__name__}: {gone}"[:LONGEST], lost=True) if gone else future.result()
+    try:
+        return future.result()
+    except (Exception, CancelledError) as gone:  # a scheduler that starts anew cancels what it had
+        return Graded(f"{type(gone).__name__}: {gone}", lost=True)
+
+
+def came(folder: Path) -> datetime | None:
+    """When a hand-in came, in UTC, without a time zone; None where nobody knows.
+
+    Raises
+    ------
+    NotReadable
+        There is a timestamp.txt that says no time.
+    """
+    stamp = folder / "timestamp.txt"
+    if not is_plain(stamp, 1024):
+        return None
+    try:
+        return parse_utc(stamp.read_text().strip())
+    except (OSError, ValueError) as error:
+        raise NotReadable(f"timestamp.txt cannot be read as a time: {error}") from error

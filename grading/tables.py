@@ -15,7 +15,8 @@ def is_formula(text: str) -> bool:
     (True, True, False)
     """
     plain = unicodedata.normalize("NFKC", text)
-    return plain[:1] in ("\t", "\r", "\n") or plain.strip()[:1] in ("=", "+", "-", "@")
+    shown = "".join(c for c in plain if unicodedata.category(c) not in ("Cf", "Cc"))  # no blanks of no width
+    return plain[:1] in ("\t", "\r", "\n") or shown.strip()[:1] in ("=", "+", "-", "@")
 
 
 def cell(value: object) -> object:

@@ -104,6 +104,7 @@ class Part:
             self.answer(answer.source if alone else _STUB.sub("raise NotImplementedError()", cell.source))
         if answer.function == answers.CELL:
             self.answer(answer.source)
+        self._run("from course_lib.cluster import unattended; unattended.forget()")
         result = self.points()
         for cell in cells:
             self.answer(cell.source)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import nbformat
 from nbformat import NotebookNode
 
+from course_lib import check
 from grading.build import kind_of
 from grading.paths import GRADING
 from grading.submission import NotReadable, fingerprint, taken
+
+NEW, CHANGED, DONE, GONE = "new", "changed", "done", "gone"
+CHECKS = "course_lib"  # in a key, beside the cells' names
 
 
 @dataclass
@@ -40,30 +46,74 @@ class Waiting:
 def key(source: NotebookNode) -> dict[str, str]:
     """What a hand-in was graded by: of each cell but texts and examples, a short sum of what it does and what it is worth."""
     cells = [cell for cell in source.cells if kind_of(cell) in ("given", "exercise", "test")]
-    return {c.id: hashlib.sha256(f"{c.source}\n{c.metadata.nbgrader.get('points')}".encode()).hexdigest()[:12] for c in cells}
+    return {CHECKS: _of_checks()} | {
+        c.id: hashlib.sha256(f"{c.source}\n{c.metadata.nbgrader.get('points')}".encode()).hexdigest()[:12] for c in cells
+    }
+
+
+@functools.cache
+def _of_checks() -> str:
+    """What the hidden tests call: a tolerance there is as much a test as one in the notebook."""
+    library = Path(check.__file__).parents[1]
+    files = [*sorted((library / "check").glob("*.py")), library / "sim" / "checks.py"]
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def waiting(part: str, source: NotebookNode, home: Path = GRADING) -> Waiting:
     """Sort the hand-ins of a part."""
     found, now = Waiting(), key(source)
     for folder in sorted((home / "submitted").glob(f"*/{part}")):
-        student, submitted = folder.parent.name, folder / f"{part}.ipynb"
-        try:
-            mark = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_bytes())["metadata"]["course"]
-            before, by = mark["graded"], mark["key"]
-        except (OSError, ValueError, KeyError):
-            before = by = None
-        if before is None or before != which(submitted):
-            found.new.append(student)
-        elif by != now:
-            found.changed.append(student)
+        student = folder.parent.name
+        kind = state(part, student, home, now)
+        if kind == CHANGED:
+            by = _mark(part, student, home)["key"]
             found.cells |= {name for name in {*by, *now} if by.get(name) != now.get(name)}
-        else:
-            found.done.append(student)
+        {NEW: found.new, CHANGED: found.changed}.get(kind, found.done).append(student)
     return found
 
 
-def which(path: Path) -> str:
+def state(part: str, student: str, home: Path, now: dict[str, str]) -> str:
+    """What is to be done about a hand-in.
+
+    Parameters
+    ----------
+    now : dict of str to str
+        What `key` says of the part as it is.
+
+    Returns
+    -------
+    str
+        NEW: what lies in submitted/ was never graded. CHANGED: it was, by other tests. DONE. GONE: nothing lies there any more.
+    """
+    submitted = home / "submitted" / student / part
+    if not submitted.exists():
+        return GONE
+    mark = _mark(part, student, home)
+    if "graded" not in mark or "key" not in mark or mark["graded"] != _which(submitted / f"{part}.ipynb"):
+        return NEW
+    return DONE if mark["key"] == now else CHANGED
+
+
+def tests(part: str, home: Path) -> dict[str, str]:
+    """By what hand-ins are graded now."""
+    path = home / "source" / part / f"{part}.ipynb"
+    return _key_of(path, path.stat().st_mtime_ns) if path.exists() else {}
+
+
+@functools.lru_cache
+def _key_of(path: Path, time: int) -> dict[str, str]:
+    return key(nbformat.read(path, as_version=4))
+
+
+def _mark(part: str, student: str, home: Path) -> dict:
+    """What stands in a graded notebook of how it was graded."""
+    try:
+        return json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_bytes())["metadata"]["course"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _which(path: Path) -> str:
     """The fingerprint of a file; "" if it cannot be read."""
     try:
         return fingerprint(taken(path))
@@ -73,7 +123,9 @@ def which(path: Path) -> str:
 
 def said(found: Waiting, source: NotebookNode) -> str:
     """What has changed, for a person: "3 tests have changed since"."""
-    tests = {cell.id for cell in source.cells if kind_of(cell) == "test"} | {name for name in found.cells if name.startswith("test-")}
-    counts = {"test": len(found.cells & tests), "other cell": len(found.cells - tests)}
-    words = [f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items() if n]
-    return f"{' and '.join(words)} {'has' if len(found.cells) == 1 else 'have'} changed since"
+    checks = ["the checks in course_lib"] * (CHECKS in found.cells)
+    cells = found.cells - {CHECKS}
+    tests = {cell.id for cell in source.cells if kind_of(cell) == "test"} | {name for name in cells if name.startswith("test-")}
+    counts = {"test": len(cells & tests), "other cell": len(cells - tests)}
+    words = [f"{n} {name}{'s' * (n > 1)}" for name, n in counts.items() if n] + checks
+    return f"{' and '.join(words)} {'has' if len(cells) == 1 and not checks else 'have'} changed since"

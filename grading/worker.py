@@ -7,7 +7,6 @@ ends with it.
 from __future__ import annotations
 
 import contextlib
-import signal
 import socket
 import subprocess
 import sys
@@ -30,6 +29,7 @@ LONGEST = 500  # characters of a sentence
 
 _mine = threading.local()
 _all: weakref.WeakSet[Beside] = weakref.WeakSet()
+_lock, _over = threading.Lock(), threading.Event()
 
 
 class Beside:
@@ -37,11 +37,15 @@ class Beside:
 
     def __init__(self):
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, _lock:
+            if _over.is_set():
+                raise OSError("the run has ended")
             words = [sys.executable, "-m", "grading.worker", str(theirs.fileno())]
-            self.process = subprocess.Popen(words, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT)
-        self.line = Connection(ours.detach())
-        _all.add(self)
+            # Ctrl-C is for the run, which then ends this.
+            how = dict(stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT, start_new_session=True)
+            self.process = subprocess.Popen(words, **how)
+            self.line = Connection(ours.detach())
+            _all.add(self)
 
     def grade(self, task: Task) -> Graded:
         """Grade one hand-in there."""
@@ -76,11 +80,18 @@ def grade(task: Task) -> Graded:
         raise OSError(f"the grader's process ended with code {beside.process.returncode}") from error
 
 
+def begin() -> None:
+    """Allow new processes again, after `end_all`."""
+    _over.clear()
+
+
 def end_all() -> None:
-    """End all that this process has started, whatever they do."""
-    for beside in list(_all):
-        beside.process.kill()
-        beside.process.wait()
+    """End all that this process has started, whatever they do, and start no more."""
+    with _lock:
+        _over.set()
+        for beside in list(_all):
+            beside.process.kill()
+            beside.process.wait()
 
 
 def serve(line: Connection) -> None:
@@ -108,7 +119,6 @@ def _grade(task: Task) -> Graded:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run is told, and ends this process
     warnings.filterwarnings("ignore", module="nbgrader")
     serve(Connection(int(sys.argv[1])))
 

@@ -20,6 +20,12 @@ def limit(call: bool = False) -> float | None:
     return max(seconds / LATER, min(LEAST, seconds)) if seconds and call and _ran_out else seconds
 
 
+def forget() -> None:
+    """Give the next functions all the time again: another answer is tried."""
+    global _ran_out
+    _ran_out = False
+
+
 def note(replies: dict[int, dict | None]) -> None:
     """Remember that a function ran into the limit: it may be in several tests, and one that has no end would take all that time in each."""
     global _ran_out

@@ -25,6 +25,7 @@ from grading.elsewhere import container
 from grading.sandbox import WORD, NoSandbox
 
 MEMORY = 2 << 30  # bytes of the process that grades; a container has less
+TRIES = 2  # where the ranks did not come up
 CELL_SECONDS = "60"  # twice as many as elsewhere: a container may have half a core
 TOLD = 4000  # characters of what a test says
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -201,7 +202,10 @@ def _graded(part: Part, folder: Path, word: str, line: Connection) -> str | None
     except NotReadable as problem:
         return str(problem)
     variables = {WORD: word, UNATTENDED: os.environ.get(UNATTENDED, CELL_SECONDS)}
-    graded = grade(Task(text, data, part.options, variables), lambda cell: line.send(verdict(cell)))
+    for _ in range(TRIES):
+        graded = grade(Task(text, data, part.options, variables), lambda cell: line.send(verdict(cell)))
+        if not graded.lost:
+            break
     if graded.problem:
         return graded.problem
     if found := entry(nbformat.reads(graded.notebook, as_version=4)):

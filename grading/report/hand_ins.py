@@ -11,12 +11,11 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from grading import build, config, roster
+from grading import build, config, roster, waiting
 from grading.build import kind_of
 from grading.flags import Flag
 from grading.run import NOT_GRADED
 from grading.submission import EXTRA, is_plain
-from grading.waiting import which
 
 ADDED = "cells that the student added"
 TIME = "%Y-%m-%d %H:%M:%S UTC"  # as `collect` writes it
@@ -135,14 +134,10 @@ def read(part: str, home: Path) -> Course:
 
 def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> HandIn | None:
     """What a graded notebook tells, without points, if it is that of what lies in submitted/; or if nothing lies there any more."""
-    try:
-        notebook = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_text(encoding="utf-8"))
-        mark = notebook["metadata"]["course"]["graded"]
-    except (OSError, ValueError, KeyError, TypeError):
+    path = home / "autograded" / student / part / f"{part}.ipynb"
+    if waiting.state(part, student, home, waiting.tests(part, home)) in (waiting.NEW, waiting.CHANGED) or not path.exists():
         return None
-    submitted = home / "submitted" / student / part / f"{part}.ipynb"
-    if submitted.parent.exists() and mark != which(submitted):
-        return None
+    notebook = json.loads(path.read_text(encoding="utf-8"))
     found = HandIn({}, flags=[Flag(*flag) for flag in notebook["metadata"]["course"].get("flags", [])])
     for cell in notebook["cells"]:  # as JSON has them: to check each notebook with nbformat takes longer than all the rest
         kind, source = kind_of(NotebookNode(cell)), "".join(cell["source"])
@@ -202,7 +197,7 @@ def _why_not(part: str, student: str, home: Path) -> str:
     if is_plain(why := folder / NOT_GRADED, 4096):
         return why.read_text(encoding="utf-8", errors="replace")
     if (home / "autograded" / student / part / f"{part}.ipynb").exists():
-        return "it came after the last grading, or that was interrupted; make autograde grades it"
+        return "it came after the last grading, or the tests have changed since; make autograde grades it"
     return "never graded; make autograde does"
 
 

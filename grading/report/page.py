@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from grading.collect import printable
+from grading.plain import printable
 from grading.report import alike, figures
 from grading.report.alike import Likeness
 from grading.report.hand_ins import ADDED, Course

@@ -6,12 +6,12 @@ import csv
 from collections.abc import Iterable
 from pathlib import Path
 
-from grading.collect import printable
+from grading import tables
+from grading.plain import printable
 from grading.report.alike import Likeness
 from grading.report.hand_ins import Course
 from grading.report.mistakes import Mistake
 
-FORMULA = tuple("=+-@＝＋－＠")  # what a spreadsheet takes for the beginning of one
 MOST_PAIRS = 5000
 
 
@@ -28,10 +28,7 @@ def cell(value: object) -> object:
     >>> cell("=cmd()"), cell(" +1"), cell(-1.5), cell("ada")
     ("'=cmd()", "' +1", -1.5, 'ada')
     """
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.lstrip().startswith(FORMULA) else text
+    return tables.cell(printable(value)) if isinstance(value, str) else value
 
 
 def points(course: Course, path: Path) -> None:

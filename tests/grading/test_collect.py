@@ -9,8 +9,9 @@ from datetime import UTC, datetime
 import pytest
 
 from grading import platforms, roster
-from grading.collect import collect, printable, table
+from grading.collect import collect, table
 from grading.config import configure
+from grading.plain import printable
 
 PART = "03_naive_forward"
 

@@ -11,10 +11,11 @@ from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
 from traitlets.config import Config
 
-from grading import build, feedback, packing, pages, platforms
+from grading import build, feedback, packing, pages, platforms, records, waiting
 from grading.collect import collect
 from grading.config import configure
 from grading.paths import parts
+from grading.submission import fingerprint
 
 PART = "07_weight_grad"
 NAME = "O'Hara, \"Ada\" <script>alert('mark-of-a-script')</script>"
@@ -58,8 +59,10 @@ class Class:
             book.find_comment(self.exercise, PART, PART, student).manual_comment = comment
             book.find_submission_notebook(PART, PART, student).late_submission_penalty = penalty
             book.db.commit()
+        handed_in = self.home / "submitted" / student / PART / f"{PART}.ipynb"
+        build.write(notebook, handed_in)
+        notebook.metadata.course |= {"graded": fingerprint(handed_in.read_bytes()), "key": waiting.tests(PART, self.home)}
         build.write(notebook, self.home / "autograded" / student / PART / f"{PART}.ipynb")
-        build.write(notebook, self.home / "submitted" / student / PART / f"{PART}.ipynb")
 
     def pages(self):
         self.problems = feedback.feedback(PART, self.home)
@@ -175,7 +178,7 @@ def test_pages_go_back_under_the_names_under_which_hand_ins_came(students, tmp_p
     done = collect(PART, tmp_path / "w", students.home)
     assert sorted(done.matched) == ["Ben", "Eve", "José, Ana", "lovelaceada", "o_hara", "zoe"]
     (students.home / "submitted" / "old" / PART).mkdir(parents=True)
-    (students.home / "submitted" / "old" / PART / "collected.json").write_text('{"platform": "canvas", "age": [1], "file": "x"}')
+    records.write(students.home, "old", PART, {"platform": "canvas", "age": [1], "file": "x"})
     for student in [*done.matched, "old"]:
         page = students.home / "feedback" / student / PART / f"{PART}.html"
         page.parent.mkdir(parents=True)
@@ -201,8 +204,8 @@ def test_pages_go_back_under_the_names_under_which_hand_ins_came(students, tmp_p
 
 def test_two_hand_ins_of_one_name_are_not_mixed_up_in_a_zip(students):
     for student in ("ada", "eve"):
-        path = students.home / "submitted" / student / PART / "collected.json"
-        path.parent.mkdir(parents=True)
+        path = records.path(students.home, student, PART)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(dict(platform="moodle", name="Ada_1_assignsubmission_file_")))
         page = students.home / "feedback" / student / PART / f"{PART}.html"
         page.parent.mkdir(parents=True)

@@ -8,7 +8,7 @@ import pytest
 from nbgrader.api import Gradebook
 from traitlets.config import Config
 
-from grading import grades, roster, tables
+from grading import grades, records, roster, tables, waiting
 from grading.config import configure
 from grading.submission import fingerprint
 
@@ -44,14 +44,16 @@ class Course:
         if current:
             done = self.home / "autograded" / student / part / f"{part}.ipynb"
             done.parent.mkdir(parents=True)
-            done.write_text(json.dumps({"metadata": {"course": {"graded": fingerprint(path.read_bytes())}}}))
+            done.write_text(
+                json.dumps({"metadata": {"course": {"graded": fingerprint(path.read_bytes()), "key": waiting.tests(part, self.home)}}})
+            )
 
     def handed_in(self, student, part, **collected):
         path = self.home / "submitted" / student / part / f"{part}.ipynb"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{}")
         if collected:
-            (path.parent / "collected.json").write_text(json.dumps(collected))
+            records.write(self.home, student, part, collected)
         return path
 
     def roster(self, head, *lines):

@@ -1,0 +1,23 @@
+"""What a stranger wrote or is called, for a person's eyes: in one line, and without what moves a terminal's cursor."""
+
+from __future__ import annotations
+
+LONGEST = 500  # characters of a sentence
+
+
+def printable(text: str) -> str:
+    """A stranger's text, with what cannot be printed as its number.
+
+    >>> printable("ada: 15 of 15\\x1b[1A")
+    'ada: 15 of 15\\\\x1b[1A'
+    """
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def sentence(text: object) -> str:
+    """What went wrong, in one line of bounded length.
+
+    >>> sentence("expected 4\\n  got 9\\ud800")
+    'expected 4 got 9\\\\ud800'
+    """
+    return printable(" ".join(str(text).split()))[:LONGEST]
