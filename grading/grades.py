@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from grading import marks, records, roster, tables
+from grading.config import ConfigError
 from grading.marks import Course, Mark
 from grading.paths import GRADING, NOTEBOOKS
 from grading.paths import parts as all_parts
@@ -153,7 +154,7 @@ def main() -> None:
         stream.reconfigure(errors="replace")  # whatever a student is called
     try:
         course, said = grades(GRADING)
-    except roster.RosterError as error:
+    except (roster.RosterError, ConfigError) as error:
         sys.exit(str(error))
     if not course.tests:
         sys.exit("Nothing is released yet, so there is nothing to get points for. First: make release, make collect, make autograde.")

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from grading import roster
+from grading.config import ConfigError
 from grading.paths import GRADING, one
 from grading.report import alike, hand_ins, mistakes, named, page, tables
 
@@ -55,7 +56,7 @@ def main() -> None:
     part = one(sys.argv[1:], "make report PART=01_data_split")
     try:
         path = report(part)
-    except (NothingToReport, roster.RosterError) as problem:
+    except (NothingToReport, roster.RosterError, ConfigError) as problem:
         sys.exit(str(problem))
     except KeyboardInterrupt:
         sys.exit("\nInterrupted; nothing was written.")

@@ -209,12 +209,12 @@ def test_where_root_has_neither_bubblewrap_nor_landlock_ranks_are_users_that_rea
 
 @needs_bubblewrap
 def test_on_autolab_a_hostile_hand_in_says_nothing_and_ends_in_time(two, tmp_path):
-    place = make.autolab_files(PART, tmp_path, minutes=1.4)
+    place = make.autolab_files(PART, tmp_path, minutes=1.6)
     (place / "handin.ipynb").write_text(answered(two, first=ATTACK, second=SLEEPS))
     said = clean_root(place, "make -f autograde-Makefile", user=1000).splitlines()
     assert json.loads(said[-1]) == {"scores": {"first": 0.0, "second": 0.0}}
     late = said[-2].removeprefix("    | ")
-    assert re.fullmatch(r"not run: it took more than 2\d s, and was ended\.", late)
+    assert re.fullmatch(r"not run: it took more than \d+ s, and was ended\.", late)
     assert said[:3] == [f"1 of 2 tests have {late}", "The ranks were kept apart by bubblewrap.", "first: 0 of 10"]
     assert said[-3:-1] == ["second: 0 of 5", f"    | {late}"]
     assert said[-4] == "    | reached: []" and all(line.startswith("    | ") for line in said[3:-3])
