@@ -16,10 +16,11 @@ from pathlib import Path
 import nbformat
 from traitlets.config import Config
 
-from grading import answers, build, waiting
+from grading import answers, build
 from grading.build import kind_of
 from grading.config import configure
-from grading.submission import fingerprint
+from grading.handin.submission import fingerprint
+from grading.running import waiting
 
 PART = "12_mlp"  # three exercises of about a hundred tokens each, 29 variants
 HAND_INS = 1000

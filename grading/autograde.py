@@ -13,13 +13,16 @@ from pathlib import Path
 import nbformat
 from sqlalchemy.exc import SQLAlchemyError
 
-from grading import allowances, build, config, engines, flags, release, roster, sandbox
-from grading.book import Book
+from grading import build, config, release
+from grading.handin import flags, sandbox
+from grading.handin.submission import NotReadable
 from grading.paths import GRADING, NOTEBOOKS, one, parts
+from grading.people import allowances, roster
 from grading.plain import printable, sentence
-from grading.run import Grading, Run, came
-from grading.submission import NotReadable
-from grading.waiting import said, waiting
+from grading.running import engines
+from grading.running.book import Book
+from grading.running.run import Grading, Run, came
+from grading.running.waiting import said, waiting
 
 SLOWEST = 3  # hand-ins that the summary names
 MOST = 50  # that it names of those that were not graded

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from grading import allowances, platforms, records, roster
+from grading.collecting import platforms, records
+from grading.collecting.owners import HandIn, is_of, whose, without_number
+from grading.collecting.unpack import File, unpack
 from grading.config import ConfigError
-from grading.owners import HandIn, is_of, whose, without_number
 from grading.paths import GRADING, one
+from grading.people import allowances, roster
+from grading.people.roster import Roster
 from grading.plain import printable
-from grading.roster import Roster
-from grading.unpack import File, unpack
 
 MOST_LINES = 2000  # of a group, in the table
 

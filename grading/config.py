@@ -145,7 +145,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
         SaveAutoGrades,
     )
 
-    from grading.preprocessors import CELL_SECONDS, ExecuteOnRanks, HideTests, MarkGraded, TakeStudentCells
+    from grading.handin.preprocessors import CELL_SECONDS, ExecuteOnRanks, HideTests, MarkGraded, TakeStudentCells
 
     programs = str(Path(sys.executable).parent)  # nbgrader calls alembic by its name
     if programs not in os.environ["PATH"].split(os.pathsep):

@@ -15,11 +15,13 @@ from pathlib import Path
 
 import psutil
 
-from grading import marks, own_process, packing, roster, waiting
 from grading.config import ConfigError, load, reason
-from grading.marks import Course
 from grading.paths import GRADING, NOTEBOOKS, one
+from grading.people import roster
 from grading.plain import printable
+from grading.results import marks, packing
+from grading.results.marks import Course
+from grading.running import own_process, waiting
 
 DEADLINE, MEMORY = 60, 2 << 30  # seconds and bytes for the page of one student
 MOST_AT_A_TIME = 8
@@ -35,7 +37,7 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
 
     Raises
     ------
-    grading.roster.RosterError
+    grading.people.roster.RosterError
         The roster cannot be used.
     """
     from tqdm import tqdm
@@ -43,7 +45,7 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
     course = marks.read(home, notebooks)
     students = graded(part, home)
     jobs = [(part, home, notebooks, student, _told(course, part, student)) for student in students]
-    importlib.import_module("grading.pages")  # once, and not in each process
+    importlib.import_module("grading.results.pages")  # once, and not in each process
     forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     pool = ProcessPoolExecutor(
         min(MOST_AT_A_TIME, len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else 2), forks, _no_interrupt
@@ -83,7 +85,7 @@ def _alone(job: tuple) -> str | None:
 def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> str | None:
     from nbgrader.coursedir import CourseDirectory
 
-    from grading import pages
+    from grading.results import pages
 
     config = pages.configured(load(home, notebooks))
     config.CourseDirectory.assignment_id = part

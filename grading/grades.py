@@ -14,12 +14,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from grading import marks, records, roster, tables
+from grading import tables
+from grading.collecting import records
 from grading.config import ConfigError
-from grading.marks import Course, Mark
 from grading.paths import GRADING, NOTEBOOKS
 from grading.paths import parts as all_parts
+from grading.people import roster
 from grading.plain import printable
+from grading.results import marks
+from grading.results.marks import Course, Mark
 
 EXCUSED = "EX"  # what Canvas calls a part of which nothing counts
 POSSIBLE = "Points Possible"  # Canvas knows the line with the maxima by these words, wherever they stand in a name

@@ -51,7 +51,7 @@ def _made(part: str, home: Path, folder: Path) -> Path:
     from nbgrader.converters import GenerateAssignment
     from nbgrader.coursedir import CourseDirectory
 
-    from grading.book import Book
+    from grading.running.book import Book
 
     source, config = build.build(part), load(home, folder)
     build.write(source, home / "source" / part / f"{part}.ipynb")

@@ -12,8 +12,9 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from course_lib.cluster import unattended
-from grading import answers, build, sandbox
-from grading.execute import environment, on_ranks, settle
+from grading import answers, build
+from grading.handin import sandbox
+from grading.handin.execute import environment, on_ranks, settle
 from grading.paths import chosen
 
 CELL_SECONDS = "15"

@@ -74,6 +74,21 @@ def test_a_room_uses_only_what_lies_below_it():
                 assert theirs == mine or floor[theirs] > floor[mine], f"{name} imports {other}, which is above it"
 
 
+# Those of grading, from the top down; the modules outside of them are commands, above, and what all of them use, below.
+GRADING_FLOORS = (("report", "elsewhere"), ("results",), ("collecting", "running"), ("handin",), ("people",))
+
+
+def test_a_room_of_grading_uses_only_what_lies_below_it():
+    floor = {room: i for i, rooms in enumerate(GRADING_FLOORS) for room in rooms}
+    assert {path.parent.name for path in (ROOT / "grading").glob("*/__init__.py")} == set(floor), "a room without a floor"
+    for name, used in GRAPH.items():
+        mine = name.split(".")[1] if name.startswith("grading.") else ""
+        for other in used:
+            theirs = other.split(".")[1] if other.startswith("grading.") else ""
+            if mine in floor and theirs in floor and mine != theirs:
+                assert floor[theirs] > floor[mine], f"{name} imports {other}, which is above it"
+
+
 def test_arrows_between_packages_go_one_way():
     for name, used in GRAPH.items():
         mine = PACKAGES.index(name.split(".")[0])

@@ -13,7 +13,7 @@ import psutil
 from course_lib.cluster import sandbox
 from course_lib.cluster.place import Place, remove
 from course_lib.engine import landlock
-from grading.sandbox import WORD, NoSandbox
+from grading.handin.sandbox import WORD, NoSandbox
 
 TRUNCATES = 3  # the first version of Landlock that also keeps a file from being emptied
 KILLS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # of a container, in versions 2 and 1

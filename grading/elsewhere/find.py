@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nbformat import NotebookNode
 
-from grading.submission import NotReadable, assemble, is_plain, read
+from grading.handin.submission import NotReadable, assemble, is_plain, read
 
 LARGEST = 20 << 20  # bytes of a notebook: to read it takes some ten times as much memory
 MOST, NAMED = 50, 5  # notebooks that are looked at, and that a sentence names

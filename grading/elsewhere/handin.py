@@ -20,9 +20,9 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from grading import own_process
 from grading.elsewhere import container
-from grading.sandbox import WORD, NoSandbox
+from grading.handin.sandbox import WORD, NoSandbox
+from grading.running import own_process
 
 MEMORY = 2 << 30  # bytes of the process that grades; a container has less
 TRIES = 2  # where the ranks did not come up
@@ -192,9 +192,9 @@ def _graded(part: Part, folder: Path, word: str, line: Connection) -> str | None
 
     from course_lib.cluster.unattended import UNATTENDED
     from grading.elsewhere.find import find
-    from grading.grade import Task, grade
+    from grading.handin.grade import Task, grade
+    from grading.handin.submission import NotReadable
     from grading.leaderboard import entry
-    from grading.submission import NotReadable
 
     text = part.source.read_text(encoding="utf-8")
     try:
@@ -223,8 +223,8 @@ def without_pages() -> None:
 
 def verdict(cell) -> dict:
     """What a hidden test's cell says once it has run, without its source."""
-    from grading.grade import score
-    from grading.preprocessors import HideTests
+    from grading.handin.grade import score
+    from grading.handin.preprocessors import HideTests
 
     shown, _ = HideTests().preprocess_cell(copy.deepcopy(cell), {}, 0)
     lines = [line for output in shown.outputs for line in output.traceback]

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import nbformat
 
-from grading import archive, build, config, sandbox
+from grading import archive, build, config
 from grading.elsewhere import autolab, handin, scoreboard, wheels
-from grading.grade import PASSED
+from grading.handin import sandbox
+from grading.handin.grade import PASSED
 from grading.paths import ROOT, one
 
 DIST = ROOT / "dist"

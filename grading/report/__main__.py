@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from grading import roster
 from grading.config import ConfigError
 from grading.paths import GRADING, one
+from grading.people import roster
 from grading.report import alike, hand_ins, mistakes, named, page, tables
 
 NAME = "report.html"

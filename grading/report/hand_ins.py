@@ -11,11 +11,13 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from grading import build, config, roster, waiting
+from grading import build, config
 from grading.build import kind_of
-from grading.flags import Flag
-from grading.run import NOT_GRADED
-from grading.submission import EXTRA, is_plain
+from grading.handin.flags import Flag
+from grading.handin.submission import EXTRA, is_plain
+from grading.people import roster
+from grading.running import waiting
+from grading.running.run import NOT_GRADED
 
 ADDED = "cells that the student added"
 TIME = "%Y-%m-%d %H:%M:%S UTC"  # as `collect` writes it

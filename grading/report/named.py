@@ -8,8 +8,9 @@ import json
 import os
 from pathlib import Path
 
-from grading import answers, sandbox
+from grading import answers
 from grading.answers import Answer
+from grading.handin import sandbox
 from grading.paths import ROOT, SOLUTIONS
 from grading.report.mistakes import sentence
 

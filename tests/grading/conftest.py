@@ -10,7 +10,7 @@ from traitlets.config import Config
 from grading import build, config
 from grading.autograde import autograde
 from grading.release import release
-from grading.waiting import waiting
+from grading.running.waiting import waiting
 
 # A part with two ranks only: each hand-in starts them anew.
 ONE = """# ---

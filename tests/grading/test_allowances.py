@@ -6,11 +6,11 @@ import pytest
 from nbgrader.api import Gradebook
 from traitlets.config import Config
 
-from grading import allowances, roster
 from grading.collect import HandIn, collect, is_late, table
+from grading.collecting.platforms import read
 from grading.config import configure
 from grading.paths import NOTEBOOKS, parts
-from grading.platforms import read
+from grading.people import allowances, roster
 
 PART = "03_naive_forward"
 

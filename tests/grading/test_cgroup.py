@@ -8,8 +8,9 @@ import nbformat
 import pytest
 from traitlets.config import Config
 
-from grading import build, cgroup, config, own_process
-from grading.grade import PASSED, Task, grade
+from grading import build, config
+from grading.handin.grade import PASSED, Task, grade
+from grading.running import cgroup, own_process
 
 pytestmark = pytest.mark.root
 

@@ -16,8 +16,10 @@ import course_lib
 from course_lib.check import Check, CheckFailed
 from course_lib.cluster import harmless, sandbox
 from course_lib.engine import landlock
-from grading import feedback, flags, own_process
-from grading.execute import settle
+from grading import feedback
+from grading.handin import flags
+from grading.handin.execute import settle
+from grading.running import own_process
 
 PART = "97_one"
 WRONG = "%%px\ndef first(x):\n    {}return x"

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from grading import platforms, roster
 from grading.collect import collect, table
+from grading.collecting import platforms
 from grading.config import configure
+from grading.people import roster
 from grading.plain import printable
 
 PART = "03_naive_forward"
@@ -390,12 +391,12 @@ def test_a_zip_in_a_zip_has_an_end_and_zips_that_grow_are_left_out_together(down
     downloads.zip("ada.zip", {"ada_1_2_hw.zip": inner})
     done, found = downloads.collect()
     assert found == {} and "too deep" in done.refused[0][1]
-    monkeypatch.setattr("grading.unpack.LARGEST", 50_000)
+    monkeypatch.setattr("grading.collecting.unpack.LARGEST", 50_000)
     downloads.zip("ada.zip", {"ada_1_2_P.ipynb": notebook(" " * 60_000), "ben_2_3_P.ipynb": "b"})
     done, found = downloads.collect()
     assert found == {"ben": "b"} and "more than" in done.refused[0][1], "one file too large costs itself only"
     monkeypatch.undo()
-    monkeypatch.setattr("grading.unpack.MOST_BYTES", 2 << 20)
+    monkeypatch.setattr("grading.collecting.unpack.MOST_BYTES", 2 << 20)
     for letter in "bcd":
         downloads.zip(f"{letter}.zip", {f"{letter}{i}_P.ipynb": notebook(" " * 60_000) for i in range(16)})
     done, found = downloads.collect()
@@ -484,7 +485,7 @@ def test_an_older_download_does_not_replace_what_was_collected(downloads):
 
 
 def test_one_students_zip_costs_nobody_else_theirs(downloads, monkeypatch):
-    monkeypatch.setattr("grading.unpack.MOST_OWN", 20)
+    monkeypatch.setattr("grading.collecting.unpack.MOST_OWN", 20)
     many = {"eve_5_6_w.zip": zipped({f"{i}.ipynb": "" for i in range(21)})}
     deep = {"fay_6_7_w.zip": zipped({"d/" * 8000 + f"{PART}.ipynb": "x"})}
     long = {"gil_7_8_w.zip": zipped({"_" * 60_000 + ".ipynb": "x"})}

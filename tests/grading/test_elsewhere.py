@@ -24,9 +24,9 @@ from course_lib.sim import score
 from grading import build
 from grading.elsewhere import autolab, container, find, gradescope, handin, make, scoreboard, wheels
 from grading.elsewhere.handin import Outcome, Results
+from grading.handin.sandbox import NoSandbox
+from grading.handin.submission import NotReadable
 from grading.paths import ROOT
-from grading.sandbox import NoSandbox
-from grading.submission import NotReadable
 
 PART = "97_two"
 TWO = """# ---
@@ -373,7 +373,7 @@ def test_an_archive_holds_no_answers_and_nothing_of_this_machine(two, tmp_path):
 
 def test_only_the_modules_that_are_needed_go_along():
     names = {path.as_posix() for path in make.modules()}
-    assert {"grading/__init__.py", "grading/grade.py", "grading/elsewhere/handin.py", "grading/submission.py"} <= names
+    assert {"grading/__init__.py", "grading/handin/grade.py", "grading/elsewhere/handin.py", "grading/handin/submission.py"} <= names
     assert not names & {f"grading/{name}.py" for name in ("config", "book", "collect", "roster", "variants", "answers", "elsewhere/make")}
 
 

@@ -11,11 +11,14 @@ from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
 from traitlets.config import Config
 
-from grading import build, feedback, packing, pages, platforms, records, waiting
+from grading import build, feedback
 from grading.collect import collect
+from grading.collecting import platforms, records
 from grading.config import configure
+from grading.handin.submission import fingerprint
 from grading.paths import parts
-from grading.submission import fingerprint
+from grading.results import packing, pages
+from grading.running import waiting
 
 PART = "07_weight_grad"
 NAME = "O'Hara, \"Ada\" <script>alert('mark-of-a-script')</script>"

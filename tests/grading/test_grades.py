@@ -8,9 +8,12 @@ import pytest
 from nbgrader.api import Gradebook
 from traitlets.config import Config
 
-from grading import grades, records, roster, tables, waiting
+from grading import grades, tables
+from grading.collecting import records
 from grading.config import configure
-from grading.submission import fingerprint
+from grading.handin.submission import fingerprint
+from grading.people import roster
+from grading.running import waiting
 
 NAIVE, ZERO = "03_naive_forward", "07_weight_grad"
 TESTS = {

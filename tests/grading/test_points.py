@@ -6,8 +6,8 @@ import pytest
 from course_lib.cluster import unattended
 from grading import answers, build, variants
 from grading.feedback import feedback
+from grading.handin.submission import assemble
 from grading.paths import parts
-from grading.submission import assemble
 
 SPLIT = "01_data_split"
 # Some of the wrong and right answers also go all the way; `test_all_variants_get_what_they_deserve` has them all.
@@ -144,7 +144,7 @@ def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path,
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(course, monkeypatch):
-    from grading.run import Grading
+    from grading.running.run import Grading
 
     for student in ("ada", "ben", "cleo"):
         course.hand_in(SPLIT, student, course.solved(SPLIT))

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from traitlets.config import Config
 
-from grading import answers, build, sandbox, waiting
+from grading import answers, build
 from grading.config import configure
+from grading.handin import sandbox
+from grading.handin.submission import fingerprint
+from grading.people.roster import RosterError
 from grading.report import figures, hand_ins, mistakes, named, tables
 from grading.report.__main__ import NothingToReport, report
-from grading.roster import RosterError
-from grading.submission import fingerprint
+from grading.running import waiting
 
 pytestmark = pytest.mark.filterwarnings("ignore:Object of type")  # nbgrader's own, in its update_or_create_submission
 PART = "97_one"

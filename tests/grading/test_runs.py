@@ -18,10 +18,11 @@ import pytest
 from processes import course_processes, wait_until
 
 from grading import autograde as command
-from grading import build, config, engines, run
-from grading.grade import Graded, Task, grade
+from grading import build, config
+from grading.handin.grade import Graded, Task, grade
 from grading.paths import ROOT
-from grading.run import Grading
+from grading.running import engines, run
+from grading.running.run import Grading
 
 PART = "97_one"
 WRONG = "%%px\ndef first(x):\n    return x"
@@ -53,7 +54,7 @@ def started(course):
 def below(process):
     """The graders that a run has started."""
     try:
-        return [p for p in psutil.Process(process.pid).children(recursive=True) if "grading.worker" in p.cmdline()]
+        return [p for p in psutil.Process(process.pid).children(recursive=True) if "grading.running.worker" in p.cmdline()]
     except psutil.Error:
         return []
 

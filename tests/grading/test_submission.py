@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.cluster import unattended
 from grading import build
-from grading.submission import NotReadable, assemble, read
+from grading.handin.submission import NotReadable, assemble, read
 
 PART = "97_one"
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from grading import platforms
+from grading.collecting import platforms
+from grading.collecting.unpack import File
 from grading.paths import NOTEBOOKS, parts
-from grading.roster import Roster
-from grading.unpack import File
+from grading.people.roster import Roster
 
 AGAIN = re.compile(r"(?P<name>.*?)(?:[ _-]?\((?P<a>\d{1,3})\)|-(?P<b>\d{1,3}))", re.DOTALL)  # of a second upload or download
 LONGEST = 10 << 20  # bytes of a notebook of which the metadata are read: what is larger takes too much memory

@@ -17,12 +17,14 @@ from nbgrader.utils import parse_utc
 from traitlets.config import Config
 
 from course_lib.cluster import unattended
-from grading import build, engines, sandbox, worker
-from grading.book import Book
-from grading.grade import PASSED, Graded, Task
+from grading import build
+from grading.handin import sandbox
+from grading.handin.grade import PASSED, Graded, Task
+from grading.handin.key import key
+from grading.handin.submission import NotReadable, fingerprint, is_plain, taken
 from grading.plain import printable, sentence
-from grading.submission import NotReadable, fingerprint, is_plain, taken
-from grading.waiting import key
+from grading.running import engines, worker
+from grading.running.book import Book
 
 TRIES = 3  # for one hand-in, where the worker that had it is gone
 NOT_GRADED = "not_graded.txt"  # beside a hand-in: why it could not be graded

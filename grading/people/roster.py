@@ -6,7 +6,7 @@ platform calls them: Canvas the number of the user, the others the name. `number
 
 `extension` is how much later than others they may hand in: "2 days" in all parts, "03_naive_forward: 2 days; 05: 12 hours" in these.
 `dropped` names tests that do not count, neither their points nor their maximum: "03_naive_forward: the whole layer; 07" (all tests of part
-07). `grading.allowances` reads both. A line whose id is `*` is no student: what it grants holds for everybody.
+07). `grading.people.allowances` reads both. A line whose id is `*` is no student: what it grants holds for everybody.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import re
 import unicodedata
 from pathlib import Path
 
-from grading import allowances
 from grading.paths import GRADING
+from grading.people import allowances
 
 PLATFORMS = ("canvas", "moodle", "brightspace")
 EVERYBODY = "*"

@@ -16,8 +16,8 @@ from nbgrader.converters import GenerateFeedback
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
-from grading.allowances import readable
 from grading.build import kind_of
+from grading.people.allowances import readable
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 

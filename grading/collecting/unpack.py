@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from grading import platforms
-from grading.submission import LARGEST, is_plain
+from grading.collecting import platforms
+from grading.handin.submission import LARGEST, is_plain
 
 MOST, MOST_BYTES = 10_000, 2 << 30  # notebooks and zips, and their bytes, in all zips together
 MOST_OWN, MOST_BYTES_OWN, DEEPEST = 1000, 256 << 20, 3  # in a student's own zip; a zip in a zip in a zip

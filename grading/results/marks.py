@@ -6,9 +6,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading import allowances, config, roster, waiting
+from grading import config
 from grading.paths import GRADING, NOTEBOOKS
-from grading.roster import Roster
+from grading.people import allowances, roster
+from grading.people.roster import Roster
+from grading.running import waiting
 
 
 @dataclass
@@ -111,7 +113,7 @@ def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Course:
 
     Raises
     ------
-    grading.roster.RosterError
+    grading.people.roster.RosterError
         The roster cannot be used.
     """
     people = roster.read(home / "roster.csv")

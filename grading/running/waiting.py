@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,13 +10,12 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-from course_lib import check
 from grading.build import kind_of
+from grading.handin.key import CHECKS, key
+from grading.handin.submission import NotReadable, fingerprint, taken
 from grading.paths import GRADING
-from grading.submission import NotReadable, fingerprint, taken
 
 NEW, CHANGED, DONE, GONE = "new", "changed", "done", "gone"
-CHECKS = "course_lib"  # in a key, beside the cells' names
 
 
 @dataclass
@@ -41,22 +39,6 @@ class Waiting:
     def students(self) -> list[str]:
         """Whose hand-in is to be graded."""
         return sorted([*self.new, *self.changed])
-
-
-def key(source: NotebookNode) -> dict[str, str]:
-    """What a hand-in was graded by: of each cell but texts and examples, a short sum of what it does and what it is worth."""
-    cells = [cell for cell in source.cells if kind_of(cell) in ("given", "exercise", "test")]
-    return {CHECKS: _of_checks()} | {
-        c.id: hashlib.sha256(f"{c.source}\n{c.metadata.nbgrader.get('points')}".encode()).hexdigest()[:12] for c in cells
-    }
-
-
-@functools.cache
-def _of_checks() -> str:
-    """What the hidden tests call: a tolerance there is as much a test as one in the notebook."""
-    library = Path(check.__file__).parents[1]
-    files = [*sorted((library / "check").glob("*.py")), library / "sim" / "checks.py"]
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def waiting(part: str, source: NotebookNode, home: Path = GRADING) -> Waiting:

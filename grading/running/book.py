@@ -13,7 +13,7 @@ from traitlets.config import Config
 
 from grading.build import kind_of
 from grading.config import ConfigError
-from grading.grade import Graded
+from grading.handin.grade import Graded
 
 
 class Book:

@@ -11,7 +11,7 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading import platforms, records
+from grading.collecting import platforms, records
 
 
 @dataclass

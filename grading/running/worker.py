@@ -17,11 +17,11 @@ from multiprocessing.connection import Connection
 
 from nbclient.exceptions import DeadKernelError
 
-from grading import own_process
-from grading.grade import Graded, Task
-from grading.grade import grade as grade_here
+from grading.handin.grade import Graded, Task
+from grading.handin.grade import grade as grade_here
+from grading.handin.sandbox import NoSandbox
 from grading.paths import ROOT
-from grading.sandbox import NoSandbox
+from grading.running import own_process
 
 DEADLINE = 900  # seconds for a hand-in, beside the limits of its cells
 MEMORY = 2 << 30  # bytes for the process that grades a hand-in, and as many for its kernel
@@ -40,7 +40,7 @@ class Beside:
         with theirs, _lock:
             if _over.is_set():
                 raise OSError("the run has ended")
-            words = [sys.executable, "-m", "grading.worker", str(theirs.fileno())]
+            words = [sys.executable, "-m", "grading.running.worker", str(theirs.fileno())]
             # Ctrl-C is for the run, which then ends this.
             how = dict(stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], cwd=ROOT, start_new_session=True)
             self.process = subprocess.Popen(words, **how)

@@ -15,11 +15,11 @@ from nbgrader.preprocessors import LimitOutput
 from nbgrader.utils import determine_grade
 from traitlets.config import Config
 
-from grading import flags
 from grading.build import kind_of
-from grading.execute import environment
-from grading.preprocessors import ExecuteOnRanks, NoRanks
-from grading.submission import NotReadable, assemble, read
+from grading.handin import flags
+from grading.handin.execute import environment
+from grading.handin.preprocessors import ExecuteOnRanks, NoRanks
+from grading.handin.submission import NotReadable, assemble, read
 
 PASSED = ("ExecuteOnRanks", "LimitOutput")  # what of nbgrader's configuration says how a notebook is run
 

@@ -17,7 +17,7 @@ import nbformat
 
 from grading import tables
 from grading.build import kind_of
-from grading.submission import EXTRA
+from grading.handin.submission import EXTRA
 
 # What no exercise asks for.
 MODULES = {

@@ -17,11 +17,11 @@ from traitlets import Bool
 from traitlets.config import Config
 
 from course_lib.cluster import unattended
-from grading import flags, sandbox
 from grading.build import kind_of, only_shows
-from grading.execute import environment, is_for_ranks, on_ranks, settle
-from grading.submission import EXTRA, LONG, assemble, fingerprint, read
-from grading.waiting import key
+from grading.handin import flags, sandbox
+from grading.handin.execute import environment, is_for_ranks, on_ranks, settle
+from grading.handin.key import key
+from grading.handin.submission import EXTRA, LONG, assemble, fingerprint, read
 
 CELL_SECONDS = 30  # what a cell of a submission may take
 ADDED = 1.5  # times as much is what all cells that a student added may take together

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from grading import cgroup, worker
+from grading.running import cgroup, worker
 
 PATIENCE = 20  # seconds in which a cluster answers
 RANK = 128 << 20  # bytes of each rank more

@@ -1,0 +1,1 @@
+"""The students of a class: the roster, and what it grants."""

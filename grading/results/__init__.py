@@ -1,0 +1,1 @@
+"""What students and platforms get: marks, pages, and their zips."""
