@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks import (
     autograd,
     autograding,
+    collecting,
     collectives,
     ddp,
     grids,
@@ -37,6 +38,7 @@ BENCHES = {
     "autograd": autograd.figures,
     "ddp": ddp.figures,
     "autograde": autograding.figures,
+    "collect": collecting.figures,
     "report": reporting.figures,
     "lecture": lecturing.figures,
     "site": lecturing.site,
