@@ -67,7 +67,8 @@ def graded(part: str, home: Path) -> list[str]:
 def _told(course: Course, part: str, student: str) -> dict:
     """What a page says beside what nbgrader knows."""
     told = dict(part=part, name=course.row(student).get("name", "").strip() or student)
-    if found := course.submissions.get((student, part)):
+    found = course.submissions.get((student, part))
+    if found and found.points and part in course.tests:
         mark = course.mark(student, part)
         told |= dict(points=mark.points, maximum=mark.maximum, penalty=mark.penalty, tests=list(course.tests[part]))
         told |= dict(dropped=course.dropped(student, part), by_hand=set(found.by_hand), extra=found.extra)

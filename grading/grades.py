@@ -161,7 +161,7 @@ def main() -> None:
         sys.exit(str(error))
     if not course.tests:
         sys.exit("Nothing is released yet, so there is nothing to get points for. First: make release, make collect, make autograde.")
-    graded = len({student for student, _ in course.submissions})
+    graded = len({student for (student, part), found in course.submissions.items() if found.points and part in course.tests})
     print(f"{len(course.students)} students, {graded} of them with points, {len(course.tests)} parts: grading/grades.csv")
     print("To import: grading/grades-canvas.csv, grading/grades-moodle.csv, grading/grades-brightspace.csv")
     for line in said:

@@ -1,4 +1,4 @@
-"""What a stranger wrote or is called, for a person's eyes: in one line, and without what moves a terminal's cursor."""
+"""For a person's eyes: what a stranger wrote or is called, in one line and without what moves a terminal's cursor; and points."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def sentence(text: object) -> str:
     'expected 4 got 9\\\\ud800'
     """
     return printable(" ".join(str(text).split()))[:LONGEST]
+
+
+def number(value: float) -> str:
+    """Points, with two digits behind the point at most.
+
+    >>> number(13.0), number(8.0526)
+    ('13', '8.05')
+    """
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -6,9 +6,9 @@ The format is that of https://gradescope-autograders.readthedocs.io/en/latest/sp
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
+from grading import build
 from grading.elsewhere.handin import Outcome, Part, Results, run
 from grading.elsewhere.scoreboard import columns
 
@@ -52,7 +52,4 @@ def _test(test: Outcome) -> dict:
 
 def put(told: dict, path: Path) -> None:
     """Write the file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.part")
-    partial.write_text(json.dumps(told, indent=1))
-    os.replace(partial, path)
+    build.put(json.dumps(told, indent=1), path)

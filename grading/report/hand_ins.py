@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import warnings
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 
-from grading import build, config
+from grading import build
 from grading.build import kind_of
 from grading.handin.flags import Flag
 from grading.handin.submission import EXTRA, is_plain
-from grading.people import roster
+from grading.results import marks
 from grading.running import waiting
 from grading.running.run import NOT_GRADED
 
@@ -103,28 +102,31 @@ def read(part: str, home: Path) -> Course:
 
     Raises
     ------
-    roster.RosterError
+    grading.people.roster.RosterError
         The roster cannot be used.
     """
     path = home / "source" / part / f"{part}.ipynb"
     source = nbformat.read(path, 4) if path.exists() else build.build(part)
     tests = {cell.id: float(cell.metadata.nbgrader.points) for cell in source.cells if kind_of(cell) == "test"}
-    course, people = Course(part, source, tests), roster.read(home / "roster.csv")
+    gradebook = marks.read(home)
+    people = gradebook.people
+    course = Course(part, source, tests, due=gradebook.due.get(part))
     if people:
         course.has_roster = True
         course.names = {student: row.get("name", "").strip() for student, row in people.rows.items()}
     students = {path.parent.name for folder in ("submitted", "autograded") for path in (home / folder).glob(f"*/{part}") if path.is_dir()}
     hand_ins = {student: _graded(part, student, home, tests) for student in sorted(students)}
-    points, stamps = _gradebook(part, home, course) if any(hand_ins.values()) else ({}, {})
+    stamps: dict[str, datetime] = {}
     for student, hand_in in hand_ins.items():
-        if hand_in and student in points:
-            hand_in.points = {test: points[student].get(test, 0.0) for test in tests}
+        known = gradebook.submissions.get((student, part))
+        if hand_in and known:
+            hand_in.points = {test: known.points.get(test, 0.0) for test in tests}
             course.graded[student] = hand_in
+            time = known.time and known.time - known.extension
         else:
             course.ungraded[student] = _why_not(part, student, home)
-            stamps.pop(student, None)  # that of an earlier one
-            if time := _stamp(home / "submitted" / student / part / "timestamp.txt"):
-                stamps[student] = time
+            time = _stamp(home / "submitted" / student / part / "timestamp.txt")
+        stamps |= {student: time} if time else {}
     course.timeless = len(hand_ins.keys() - stamps.keys())
     if course.due:
         course.late = {s: late for s in hand_ins if (time := stamps.get(s)) and (late := (time - course.due).total_seconds()) > 0}
@@ -152,42 +154,6 @@ def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> Han
         elif kind == "example" and EXTRA in cell["metadata"].get("tags", []):
             found.answers[ADDED] = f"{found.answers.get(ADDED, '')}\n{source}".lstrip("\n")
     return found
-
-
-def _gradebook(part: str, home: Path, course: Course) -> tuple[dict[str, dict[str, float]], dict[str, datetime]]:
-    """Points by student and test, and when a hand-in came, with an extension taken off; `course.due` is set.
-
-    It is one question for all grades: nbgrader's own properties ask one for each student.
-    """
-    from nbgrader.api import BaseCell, Grade, MissingEntry, SubmittedAssignment, SubmittedNotebook
-
-    warnings.filterwarnings("ignore", module="nbgrader")
-    points: dict[str, dict[str, float]] = {}
-    stamps: dict[str, datetime] = {}
-    settings = config.load(home)
-    if not config.is_there(settings):
-        return points, stamps  # nbgrader would make one
-    with config.gradebook(settings) as book:
-        try:
-            assignment = book.find_assignment(part)
-        except MissingEntry:
-            return points, stamps
-        course.due = assignment.duedate
-        hand_ins = book.db.query(SubmittedAssignment.student_id, SubmittedAssignment.timestamp, SubmittedAssignment.extension)
-        for student, time, extension in hand_ins.filter(SubmittedAssignment.assignment_id == assignment.id):
-            points[student] = {}
-            if time:
-                stamps[student] = time - (extension or timedelta())
-        grades = (
-            book.db.query(SubmittedAssignment.student_id, BaseCell.name, Grade.score)
-            .join(SubmittedNotebook, SubmittedNotebook.assignment_id == SubmittedAssignment.id)
-            .join(Grade, Grade.notebook_id == SubmittedNotebook.id)
-            .join(BaseCell, BaseCell.id == Grade.cell_id)
-            .filter(SubmittedAssignment.assignment_id == assignment.id)
-        )
-        for student, test, score in grades:
-            points[student][test] = float(score)
-    return points, stamps
 
 
 def _why_not(part: str, student: str, home: Path) -> str:

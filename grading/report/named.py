@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
-import os
 from pathlib import Path
 
-from grading import answers
+from grading import answers, build
 from grading.answers import Answer
 from grading.handin import sandbox
 from grading.paths import ROOT, SOLUTIONS
@@ -38,10 +37,7 @@ def names(part: str, home: Path) -> tuple[dict[str, list[str]], str]:
             said = run(part, wrong)
         except sandbox.NoSandbox as problem:
             return {}, f"The variants did not run, so mistakes have no names. {problem}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(".part")
-        partial.write_text(json.dumps({"fingerprint": now, "said": said}, indent=1))
-        os.replace(partial, path)
+        build.put(json.dumps({"fingerprint": now, "said": said}, indent=1), path)
     found: dict[str, list[str]] = {}
     for answer in wrong:
         for text in dict.fromkeys(map(sentence, said.get(key(answer), []))):

@@ -8,7 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from grading.plain import printable
+from grading.plain import number, printable
 from grading.report import alike, figures
 from grading.report.alike import Likeness
 from grading.report.hand_ins import ADDED, Course
@@ -138,12 +138,3 @@ def late(seconds: float) -> str:
         if seconds >= 2 * length or (seconds >= length and unit == "h"):
             return f"{seconds / length:.0f} {unit}"
     return f"{max(1, seconds / 60):.0f} min"
-
-
-def number(value: float) -> str:
-    """Points, with two digits behind the point at most.
-
-    >>> number(13.0), number(8.0526)
-    ('13', '8.05')
-    """
-    return f"{value:.2f}".rstrip("0").rstrip(".")

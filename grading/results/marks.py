@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from grading import config
@@ -40,8 +41,13 @@ class Mark:
 
 @dataclass
 class Submission:
-    """What the gradebook holds of a hand-in: points and extra credit by test, those that wait for a person, and the late penalty."""
+    """What the gradebook holds of a hand-in: points and extra credit by test, those that wait for a person, and the late penalty.
 
+    It came at `time`, in UTC, if anybody knows; `extension` is what the student may be later than others.
+    """
+
+    time: datetime | None = None
+    extension: timedelta = timedelta()
     points: dict[str, float] = field(default_factory=dict)
     extra: dict[str, float] = field(default_factory=dict)
     by_hand: list[str] = field(default_factory=list)
@@ -58,6 +64,8 @@ class Course:
         For each part with points, what each test is worth.
     submissions : dict of (str, str) to Submission
         By student and part.
+    due : dict of str to datetime
+        When the parts that have such a time are due, in UTC.
     people : Roster, optional
     home, notebooks : Path
         Folders of the hand-ins, and of what was released.
@@ -68,6 +76,7 @@ class Course:
     people: Roster | None
     home: Path
     notebooks: Path
+    due: dict[str, datetime] = field(default_factory=dict)
 
     @property
     def students(self) -> list[str]:
@@ -94,7 +103,7 @@ class Course:
         maximum, found = self.maximum(part, dropped), self.submissions.get((student, part))
         if not maximum:
             return Mark(None, 0.0)
-        if not found:
+        if not found or not found.points:
             there = (self.home / "submitted" / student / part / f"{part}.ipynb").exists()
             return Mark(None, maximum, missing="not graded: make autograde" if there else "nothing handed in")
         whole, kept = sum(found.points.values()), sum(points for test, points in found.points.items() if test not in dropped)
@@ -127,16 +136,19 @@ def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Course:
         cells = gradebook.db.query(Assignment.name, GradeCell.name, GradeCell.max_score)
         for part, test, points in cells.select_from(GradeCell).join(GradeCell.notebook).join(Notebook.assignment):
             course.tests.setdefault(part, {})[test] = points
-        more = (Grade.extra_credit, SubmittedNotebook.late_submission_penalty)
-        grades = gradebook.db.query(
-            Assignment.name, SubmittedAssignment.student_id, BaseCell.name, Grade.score, Grade.needs_manual_grade, *more
-        )
-        grades = grades.select_from(Grade).join(Grade.cell).join(Grade.notebook).join(SubmittedNotebook.assignment)
+        course.due = {part: due for part, due in gradebook.db.query(Assignment.name, Assignment.duedate) if due}
+        # One question for all grades: nbgrader's own properties ask one for each student.
+        whose = gradebook.db.query(Assignment.name, SubmittedAssignment.student_id)
+        hand_ins = whose.add_columns(SubmittedAssignment.timestamp, SubmittedAssignment.extension).select_from(SubmittedAssignment)
+        for part, student, time, extension in hand_ins.join(SubmittedAssignment.assignment):
+            course.submissions[student, part] = Submission(time, extension or timedelta())
+        of_test = (BaseCell.name, Grade.score, Grade.needs_manual_grade, Grade.extra_credit, SubmittedNotebook.late_submission_penalty)
+        grades = whose.add_columns(*of_test).select_from(Grade).join(Grade.cell).join(Grade.notebook).join(SubmittedNotebook.assignment)
         for part, student, test, score, by_hand, extra, penalty in grades.join(SubmittedAssignment.assignment):
-            found = course.submissions.setdefault((student, part), Submission(penalty=penalty or 0.0))
+            found = course.submissions.setdefault((student, part), Submission())  # one that came between the two questions
+            found.penalty = penalty or 0.0
             found.points[test] = score or 0.0
             found.extra |= {test: extra} if extra else {}
             found.by_hand += [test] if by_hand else []
     course.tests = {part: tests for part, tests in sorted(course.tests.items()) if sum(tests.values())}
-    course.submissions = {key: found for key, found in course.submissions.items() if key[1] in course.tests}
     return course

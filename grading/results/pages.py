@@ -18,6 +18,7 @@ from traitlets.config import Config
 
 from grading.build import kind_of
 from grading.people.allowances import readable
+from grading.plain import number
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -68,15 +69,6 @@ def configured(config: Config) -> Config:
     config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES)]
     config.HTMLExporter.filters = dict(markdown2html=markdown, kind=kind_of, readable=_readable, number=number, title_of=title_of)
     return config
-
-
-def number(value: float) -> str:
-    """Points, with two places at most.
-
-    >>> number(2.0), number(1 / 3)
-    ('2', '0.33')
-    """
-    return f"{value:.2f}".rstrip("0").rstrip(".")
 
 
 def title_of(source: str) -> str:

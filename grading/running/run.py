@@ -76,7 +76,7 @@ class Grading:
         from tqdm import tqdm
 
         run, began = Run(), time.monotonic()
-        with tqdm(total=len(students), unit="hand-in", smoothing=0.1) as bar:
+        with tqdm(total=len(students), unit="hand-in", smoothing=0.1, disable=None) as bar:  # no bar in a log
             for student, graded in self._results(students, engine):
                 if graded.problem:
                     graded = Graded(sentence(graded.problem))
@@ -84,7 +84,8 @@ class Grading:
                 else:
                     run.graded[student] = graded
                 self._say_why(student, graded)
-                bar.write(printable(self._line(student, graded, len(students) - bar.n - 1)))
+                left = len(students) - len(run.graded) - len(run.failed)
+                bar.write(printable(self._line(student, graded, left)))
                 bar.update()
         run.seconds = time.monotonic() - began
         return run
