@@ -1,16 +1,11 @@
 """The configuration of grading. `make` reads it, and so do nbgrader's own commands: `cd grading && ../.venv/bin/nbgrader db`, say."""
 
-import sys
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-if str(HERE.parent) not in sys.path:
-    sys.path.insert(0, str(HERE.parent))
-
-from grading.config import configure  # noqa: E402
+from grading.config import configure
 
 c = get_config()  # noqa: F821  nbgrader defines it
-configure(c, HERE)
+configure(c, Path(__file__).resolve().parent)
 
 # Your own lines follow; README.md, "For instructors", says more. For instance:
 #
