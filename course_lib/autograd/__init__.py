@@ -16,9 +16,12 @@ from course_lib.autograd.modules import (
 )
 from course_lib.autograd.operations import cross_entropy
 from course_lib.autograd.optimizers import SGD, Adam
+from course_lib.autograd.shapes import concatenate
 from course_lib.autograd.tensor import Tensor, after_backward, no_grad
+from course_lib.autograd.transformer import GELU, Dropout, Embedding, LayerNorm, RMSNorm
 
 __all__ = [
+    "GELU",
     "SGD",
     "Adam",
     "ArrayDataset",
@@ -26,17 +29,22 @@ __all__ = [
     "Conv2d",
     "DataLoader",
     "DataPartitioner",
+    "Dropout",
+    "Embedding",
     "Flatten",
+    "LayerNorm",
     "Linear",
     "MaxPool2d",
     "Module",
     "Parameter",
+    "RMSNorm",
     "ReLU",
     "Residual",
     "Sequential",
     "Tanh",
     "Tensor",
     "after_backward",
+    "concatenate",
     "cross_entropy",
     "no_grad",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from course_lib.autograd import operations
+from course_lib.autograd import operations, shapes
 from course_lib.autograd.tensor import Tensor, namespace
 
 
@@ -111,7 +111,7 @@ class Linear(Module):
         self.bias = Parameter(np.zeros(outputs, dtype)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.data.ndim != 2 or x.shape[1] != self.weight.shape[0]:
+        if x.data.ndim < 2 or x.shape[-1] != self.weight.shape[0]:
             raise ValueError(f"Linear: the input must be (batch, {self.weight.shape[0]}); got {x.shape}.")
         return operations.linear(x, self.weight, self.bias)
 
@@ -196,7 +196,7 @@ class Flatten(Module):
     """From ``(batch, ...)`` to ``(batch, features)``."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return operations.reshape(x, (len(x), -1))
+        return shapes.reshape(x, (len(x), -1))
 
 
 class Sequential(Module):

@@ -65,29 +65,44 @@ def divide(a: object, b: object) -> Tensor:
     )
 
 
+def product(a, b, out=None):
+    """``a @ b`` of arrays; those of 16 bits are multiplied and summed in float32, as a GPU does, and rounded once at the end."""
+    xp = namespace(a)
+    if a.dtype.itemsize > 2:
+        return xp.matmul(a, b, out=out)
+    found = xp.matmul(a.astype(xp.float32), b.astype(xp.float32)).astype(a.dtype)
+    if out is None:
+        return found
+    out[...] = found
+    return out
+
+
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` of two matrices."""
-    xp = namespace(a.data)
+    """``a @ b`` of matrices, or of stacks of them, ``(..., n, k) @ (..., k, m)``, with broadcasting."""
+    if len(b.shape) == 2:
+        return linear(a, b)
 
     def backward(g):
-        grad_b = xp.matmul(a.data.T, g, out=b.take_grad_buffer()) if b.requires_grad else None
-        return (g @ b.data.T if a.requires_grad else None), grad_b
+        grad_a = _shrink(product(g, b.data.swapaxes(-1, -2)), a.shape) if a.requires_grad else None
+        return grad_a, (_shrink(product(a.data.swapaxes(-1, -2), g), b.shape) if b.requires_grad else None)
 
-    return Tensor.from_operation(a.data @ b.data, (a, b), backward)
+    return Tensor.from_operation(product(a.data, b.data), (a, b), backward)
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    """``x @ w + b`` in one step."""
-    if b is None:
-        return matmul(x, w)
-    out, xp = x.data @ w.data, namespace(x.data)
-    out += b.data
+    """``x @ w + b`` in one step; x is ``(..., inputs)``, w ``(inputs, outputs)``."""
+    rows, xp = x.data.reshape(-1, x.shape[-1]), namespace(x.data)
+    out = product(rows, w.data)
+    if b is not None:
+        out += b.data
 
     def backward(g):
-        grad_w, grad_b = xp.matmul(x.data.T, g, out=w.take_grad_buffer()), xp.sum(g, axis=0, out=b.take_grad_buffer())
-        return (g @ w.data.T if x.requires_grad else None), grad_w, grad_b
+        g = g.reshape(-1, g.shape[-1])
+        grad_w = product(rows.T, g, out=w.take_grad_buffer()) if w.requires_grad else None
+        grad_x = product(g, w.data.T).reshape(x.shape) if x.requires_grad else None
+        return (grad_x, grad_w) if b is None else (grad_x, grad_w, xp.sum(g, axis=0, out=b.take_grad_buffer()))
 
-    return Tensor.from_operation(out, (x, w, b), backward)
+    return Tensor.from_operation(out.reshape(*x.shape[:-1], w.shape[1]), (x, w) if b is None else (x, w, b), backward)
 
 
 def total(a: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
@@ -98,11 +113,6 @@ def total(a: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
         return (xp.broadcast_to(g if axis is None else xp.expand_dims(g, axis), a.shape),)
 
     return Tensor.from_operation(xp.asarray(a.data.sum(axis=axis)), (a,), backward)
-
-
-def reshape(a: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The same values in another shape."""
-    return Tensor.from_operation(a.data.reshape(shape), (a,), lambda g: (g.reshape(a.shape),))
 
 
 def relu(a: Tensor) -> Tensor:
@@ -125,6 +135,11 @@ def tanh(a: Tensor) -> Tensor:
     return Tensor.from_operation(out, (a,), backward)
 
 
+def wide(array):
+    """An array of 16 bits in float32, for sums and exponentials; any other as it is."""
+    return array.astype("float32") if array.dtype.itemsize <= 2 else array
+
+
 def cross_entropy(logits: Tensor, labels) -> Tensor:
     """The mean over the batch of minus the log of the right class's softmax.
 
@@ -135,7 +150,7 @@ def cross_entropy(logits: Tensor, labels) -> Tensor:
     labels : numpy.ndarray
         int, ``(batch,)``.
     """
-    xp, z = namespace(logits.data), logits.data
+    xp, z = namespace(logits.data), wide(logits.data)
     labels = labels.data if isinstance(labels, Tensor) else labels
     if z.ndim != 2 or labels.shape != z.shape[:1]:
         raise ValueError(f"cross_entropy: logits must be (batch, classes) and labels (batch,); got {z.shape} and {labels.shape}.")
@@ -150,7 +165,7 @@ def cross_entropy(logits: Tensor, labels) -> Tensor:
         share = g / len(labels)
         grad = soft * share
         grad[rows, labels] -= share
-        return (grad,)
+        return (grad.astype(logits.dtype, copy=False),)
 
     return Tensor.from_operation(xp.asarray(loss), (logits,), backward)
 
@@ -268,4 +283,3 @@ Tensor.__truediv__ = divide
 Tensor.__rtruediv__ = lambda a, b: divide(b, a)
 Tensor.__matmul__ = matmul
 Tensor.sum, Tensor.mean = total, _mean
-Tensor.reshape = lambda a, *shape: reshape(a, shape)

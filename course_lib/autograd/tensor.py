@@ -75,7 +75,7 @@ class Tensor:
 
     def __init__(self, data: object, requires_grad: bool = False):
         self.data = data if hasattr(data, "dtype") and hasattr(data, "shape") else np.asarray(data)
-        if requires_grad and self.data.dtype.kind != "f":
+        if requires_grad and self.data.dtype.kind != "f" and self.data.dtype.name != "bfloat16":
             raise TypeError(f"only floating point tensors have gradients; this one has dtype {self.data.dtype}.")
         self.grad, self.requires_grad = None, requires_grad
         self.grad_buffer = self._taken = None

@@ -1,0 +1,107 @@
+"""Training with parameters of 16 bits: an optimizer works on copies of 32 bits, and the loss is scaled.
+
+Micikevicius et al., 2018, "Mixed precision training", sections 3.1 and 3.2. A step that is small beside its parameter would be lost in
+16 bits, so the copies take it. A gradient that is small would be 0 in float16, so the loss, and with it all gradients, is multiplied
+by a number that is taken out again before the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from course_lib.autograd.modules import Parameter
+from course_lib.autograd.optimizers import Optimizer
+from course_lib.autograd.tensor import Tensor, namespace
+
+LEAST = 1.0  # a scale that goes no lower: what is infinite then is so by itself
+
+
+class MixedPrecision:
+    """Optimise parameters of 16 bits through copies of 32 bits.
+
+    Parameters
+    ----------
+    params : iterable of Parameter
+        float16, or bfloat16 of `ml_dtypes`; others may be among them.
+    optimizer : callable
+        Makes the optimizer from the copies, ``lambda copies: Adam(copies, lr=1e-3)`` for instance.
+    scale : float
+        What the loss is multiplied by at first. It is halved when a gradient is not finite, and that step is left out.
+    interval : int
+        It is doubled after so many steps without one.
+    comm : Communicator, optional
+        The ranks that must leave a step out together: one of them may have a gradient that is not finite, and the others not.
+
+    Attributes
+    ----------
+    copies : list of Parameter
+        float32.
+    optimizer : Optimizer
+    scale : float
+
+    Examples
+    --------
+    >>> from course_lib.autograd import SGD
+    >>> w = Parameter(np.ones(1, np.float16))
+    >>> mixed = MixedPrecision([w], lambda copies: SGD(copies, lr=1e-4))
+    >>> for _ in range(10):  # each step alone is too small for float16
+    ...     mixed.zero_grad()
+    ...     mixed.scaled(w.sum()).backward()
+    ...     assert mixed.step()
+    >>> float(w.data[0])
+    0.9990234375
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Parameter],
+        optimizer: Callable[[list[Parameter]], Optimizer],
+        scale: float = 2.0**12,
+        interval: int = 1000,
+        comm=None,
+    ):
+        self.params = list(params)
+        self.copies = [Parameter(p.data.astype(np.float32)) for p in self.params]
+        self.optimizer = optimizer(self.copies)
+        self.scale, self.interval, self.comm, self._good = float(scale), interval, comm, 0
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for p in (*self.params, *self.copies):
+            p.grad = None
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """The loss to call `backward` of."""
+        return loss * self.scale
+
+    def step(self) -> bool:
+        """Change the parameters by their gradients, unless some gradient is not finite on any rank.
+
+        Returns
+        -------
+        bool
+            Whether the step was done.
+        """
+        finite = True
+        for p, copy in zip(self.params, self.copies, strict=True):
+            copy.grad = None if p.grad is None else p.grad.astype(np.float32) * np.float32(1 / self.scale)
+            finite = finite and (copy.grad is None or bool(namespace(copy.grad).isfinite(copy.grad).all()))
+        if not self._all(finite):
+            self.scale, self._good = max(LEAST, self.scale / 2), 0
+            return False
+        self.optimizer.step()
+        for p, copy in zip(self.params, self.copies, strict=True):
+            p.data[...] = copy.data
+        self._good += 1
+        if self._good % self.interval == 0:
+            self.scale *= 2
+        return True
+
+    def _all(self, finite: bool) -> bool:
+        if self.comm is None:
+            return finite
+        mine, everyone = np.array([float(not finite)]), np.empty(1)
+        self.comm.Allreduce(mine, everyone)
+        return not everyone[0]
