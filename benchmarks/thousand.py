@@ -89,8 +89,8 @@ def figures(number: int = NUMBER) -> Iterator[tuple[str, list[float], float]]:
             found = {s.student.id: s.score for s in book.assignment_submissions(PART)}
         wrong = {student: (found.get(student), points) for student, points in wanted.items() if found.get(student) != points}
         if failed or wrong:
-            raise RuntimeError(
-                f"{len(failed)} were not graded, {failed[:3]}; {len(wrong)} have other points, {dict(list(wrong.items())[:5])}"
-            )
+            why = [path.read_text() for path in home.glob("submitted/*/*/not_graded.txt")]
+            other = f"{len(wrong)} have other points, {dict(list(wrong.items())[:5])}"
+            raise RuntimeError(f"{len(failed)} were not graded, {failed[:3]}, {why[:3]}; {other}")
         yield f"autograde-{number}-hand-ins-minutes", [minutes], MINUTES
         yield f"autograde-{number}-hand-ins-coordinator-MB", [memory.most / 1e6], MEGABYTES

@@ -34,7 +34,7 @@ TOLD = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
 
 
 class NoRanks(Exception):
-    """The machine did not bring up ranks, which is no fault of the student's: what the tests say then is no verdict."""
+    """The machine did not bring up ranks or a kernel, which is no fault of the student's: what the tests say then is no verdict."""
 
 
 class TakeStudentCells(NbGraderPreprocessor):
@@ -58,7 +58,12 @@ class ExecuteOnRanks(Execute):
             resources.setdefault("metadata", {})["path"] = folder
             settings = {unattended.UNATTENDED: os.environ.get(unattended.UNATTENDED, str(CELL_SECONDS)), **sandbox.settings()}
             with environment(settings):
-                nb, resources = super().preprocess(nb, resources, *args, **kwargs)
+                try:
+                    nb, resources = super().preprocess(nb, resources, *args, **kwargs)
+                except RuntimeError as error:
+                    if str(error).startswith("Kernel "):  # in the words of jupyter_client and nbclient
+                        raise NoRanks(f"the notebook's kernel did not come up, or ended: {error}") from error
+                    raise
         for cell in nb.cells:
             if kind_of(cell) == "test":
                 settle(cell)  # again, for those that did not come to run
