@@ -406,15 +406,15 @@ def test_where_the_ranks_do_not_come_up_it_is_tried_again_and_never_0(monkeypatc
 
 
 def test_where_the_kernel_does_not_come_up_it_is_tried_again(one, monkeypatch):
-    from nbclient import NotebookClient
+    from jupyter_client.asynchronous import AsyncKernelClient
 
     source = build.build(PART)
     text = nbformat.writes(source, version=4)
 
-    def died(*_, **__):
+    async def died(*_, **__):
         raise RuntimeError("Kernel died before replying to kernel_info")  # another program took a port, say
 
-    monkeypatch.setattr(NotebookClient, "async_start_new_kernel_client", died)
+    monkeypatch.setattr(AsyncKernelClient, "wait_for_ready", died)
     found = grade(Task(text, text.encode()))
     assert found.lost and found.points == {} and "the notebook's kernel did not come up" in found.problem
 
