@@ -14,6 +14,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether a name can be written to a file; one of a disk may be in an older code.
+
+    >>> is_utf8("José"), is_utf8("Jos\udc82")
+    (True, False)
+    """
+    return not any("\ud800" <= c <= "\udfff" for c in text)
+
+
 def sentence(text: object) -> str:
     """What went wrong, in one line of bounded length.
 

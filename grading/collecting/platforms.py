@@ -54,7 +54,7 @@ class Named:
 PLATFORMS = ("canvas", "moodle", "brightspace")
 # Canvas: lastfirst_LATE_1234_56789_03_naive_forward-1.ipynb, of user 1234 and upload 56789.
 CANVAS = re.compile(r"(?P<name>[^_]+(?:_(?=\d*[^_\d])[^_]+)*?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<rest>.+)", re.DOTALL)
-# Moodle: "First Last_987_assignsubmission_file_", a folder, or the beginning of a file's name. The number is the user's, in this assignment.
+# Moodle: "First Last_987_assignsubmission_file_", a folder, or the beginning of a file's name. The number is the user's there.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_file_?(?P<rest>.*)", re.DOTALL)
 BLIND = ("Participant", "Teilnehmer/in", "Teilnehmer", "Participante", "Partecipante", "Deelnemer")
 # Brightspace: "12345-67890 - First Last - Oct 3, 2026 1159 PM", a folder; the time is written as the country writes it.
