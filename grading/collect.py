@@ -189,7 +189,9 @@ def came(hand_in: HandIn, last: datetime | None) -> datetime | None:
 def is_late(hand_in: HandIn, last: datetime | None, more: timedelta) -> bool:
     """Whether it came after the part was due, and after what the roster grants the student beyond that."""
     time = came(hand_in, last)
-    return hand_in.late or bool(last and time and time > last + more)
+    if hand_in.late:  # surely in time is only what was downloaded before the time of this student was over
+        return not (more and last and hand_in.time and hand_in.time.astimezone(UTC) <= last + more)
+    return bool(last and time and time > last + more)
 
 
 def due(part: str, home: Path) -> datetime | None:

@@ -1,4 +1,4 @@
-"""Tables as CSV: quoted where needed, and no cell is a formula to a spreadsheet."""
+"""Tables as CSV: texts are quoted, as a spreadsheet may cut at semicolons, and no cell is a formula to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ def is_formula(text: str) -> bool:
 
 
 def cell(value: object) -> object:
-    """What stands in a cell: numbers with two places at most, and a quote before what would be a formula."""
+    """What stands in a cell: numbers with two places at most, and a quote before what would be a formula.
+
+    >>> cell("=cmd()"), cell(" +1"), cell(-1.5), cell("ada")
+    ("'=cmd()", "' +1", -1.5, 'ada')
+    """
     if isinstance(value, float):
         return int(value) if value.is_integer() else round(value, 2)
     if not isinstance(value, str):
@@ -44,5 +48,5 @@ def write(path: Path, rows: Iterable[Sequence[object]], for_spreadsheets: bool =
         Begin with the mark by which a spreadsheet knows UTF-8; other programs may take it for a letter.
     """
     text = io.StringIO()
-    csv.writer(text).writerows([cell(value) for value in row] for row in rows)
+    csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([cell(value) for value in row] for row in rows)
     build.put("\ufeff" * for_spreadsheets + text.getvalue(), path)

@@ -22,6 +22,7 @@ from grading.handin import flags, sandbox
 from grading.handin.execute import environment, is_for_ranks, on_ranks, settle
 from grading.handin.key import key
 from grading.handin.submission import EXTRA, LONG, assemble, fingerprint, read
+from grading.plain import readable
 
 CELL_SECONDS = 30  # what a cell of a submission may take
 ADDED = 1.5  # times as much is what all cells that a student added may take together
@@ -138,7 +139,7 @@ class HideTests(NbGraderPreprocessor):
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         if kind_of(cell) != "test":
             return cell, resources
-        cell.source = "# A hidden test: " + cell.metadata.nbgrader.grade_id.removeprefix("test-").replace("-", " ")
+        cell.source = f"# A hidden test: {readable(cell.metadata.nbgrader.grade_id)}"
         errors = [o for o in cell.outputs if o.output_type == "error"]
         cell.outputs = []
         for error in errors:

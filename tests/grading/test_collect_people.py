@@ -219,7 +219,7 @@ def test_a_name_that_is_no_utf_8_is_refused_and_one_that_lies_there_stops_no_tab
     assert found == {"Ada": "a"} and "not in UTF-8" in done.refused[0][1]
     path = downloads.home / "grades.csv"
     tables.write(path, [["name"], [odd], ["Ada"]])
-    assert path.read_text() == "name\nJos\\udc82 N\nAda\n"
+    assert path.read_text() == '"name"\n"Jos\\udc82 N"\n"Ada"\n'
 
 
 def test_a_table_stays_whole_where_a_new_one_cannot_be_written(tmp_path):

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -281,6 +282,34 @@ def test_a_dask_cluster_grades(one):
         os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)  # the nanny starts another one
         assert one.grade(PART, engine=f"dask:{cluster.scheduler_address}") == wanted
     assert wait_until(lambda: not course_processes() - before)
+
+
+def test_a_dask_scheduler_that_is_killed_is_said(one, monkeypatch):
+    from distributed import Client
+
+    hand_in(one)
+    monkeypatch.setattr(run, "PATIENCE", 0.5)
+    words = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    scheduler = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    address = next(found[0] for line in scheduler.stderr if (found := re.search(r"tcp://127[.\d]+:\d+", line)))
+    workers = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    worker = subprocess.Popen(workers, stderr=subprocess.DEVNULL)
+    try:
+        real = Grading._task
+
+        def killed(self, student):
+            scheduler.kill()
+            return real(self, student)
+
+        with Client(address, set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+        monkeypatch.setattr(Grading, "_task", killed)
+        with pytest.raises(engines.EngineError, match="No worker is left"):
+            one.grade(PART, engine=f"dask:{address}")
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+            process.wait()
 
 
 def test_an_ipyparallel_cluster_grades(one, monkeypatch, tmp_path):
