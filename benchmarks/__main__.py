@@ -16,6 +16,7 @@ from benchmarks import (
     ddp,
     grids,
     idle,
+    kills,
     lecturing,
     reporting,
     shell,
@@ -43,7 +44,7 @@ BENCHES = {
     "lecture": lecturing.figures,
     "site": lecturing.site,
 }
-LONG = {"thousand": thousand.figures}  # takes most of an hour: only when it is named
+LONG = {"thousand": thousand.figures, "kills": kills.figures}  # take most of an hour, and a part of one: only when they are named
 
 # A figure: name, values of several turns, and the most that their median may be.
 Figure = tuple[str, list[float], float]

@@ -36,12 +36,12 @@ BAD = {
 LOST = 9.0
 
 
-def hand_ins(home: Path, number: int) -> dict[str, float]:
+def hand_ins(home: Path, number: int, bad: dict[str, str] = BAD) -> dict[str, float]:
     """Write hand-ins, of all kinds in turn; the points that each must get, by student."""
     notebook = build.build(PART)
     most = build.points(notebook)
     known = [(a.function, f"{a.function}-{a.name}", a.source, most - a.loses) for a in answers.read(PART)]
-    known += [("naive_collect_forward_input", name, source, most - LOST) for name, source in BAD.items()]
+    known += [("naive_collect_forward_input", name, source, most - LOST) for name, source in bad.items()]
     known += [("", "solved", "", most)]
     wanted = {}
     for i, (function, name, source, points) in zip(range(number), itertools.cycle(known), strict=False):
@@ -89,8 +89,8 @@ def figures(number: int = NUMBER) -> Iterator[tuple[str, list[float], float]]:
             found = {s.student.id: s.score for s in book.assignment_submissions(PART)}
         wrong = {student: (found.get(student), points) for student, points in wanted.items() if found.get(student) != points}
         if failed or wrong:
-            raise RuntimeError(
-                f"{len(failed)} were not graded, {failed[:3]}; {len(wrong)} have other points, {dict(list(wrong.items())[:5])}"
-            )
+            why = [path.read_text() for path in home.glob("submitted/*/*/not_graded.txt")]
+            other = f"{len(wrong)} have other points, {dict(list(wrong.items())[:5])}"
+            raise RuntimeError(f"{len(failed)} were not graded, {failed[:3]}, {why[:3]}; {other}")
         yield f"autograde-{number}-hand-ins-minutes", [minutes], MINUTES
         yield f"autograde-{number}-hand-ins-coordinator-MB", [memory.most / 1e6], MEGABYTES

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import warnings
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from grading.paths import GRADING, NOTEBOOKS, one, parts
 from grading.people import allowances, roster
 from grading.plain import printable, sentence
 from grading.running import engines
-from grading.running.book import Book
+from grading.running.book import Book, Extension
 from grading.running.run import Grading, Run, came
 from grading.running.waiting import said, waiting
 
@@ -59,7 +59,7 @@ def _autograde(part: str, home: Path, notebooks: Path, engine: str, jobs: str) -
     todo = waiting(part, source, home)
     people = roster.read(home / "roster.csv")
     with config.gradebook(settings) as gradebook:
-        book = Book(gradebook, settings, _extensions(people, part))
+        book = Book(gradebook, settings, _extensions(people, part, home))
         if not todo.students:
             book.punish(part, _times(part, todo.done, home))
             graded = f"{part}: nothing to grade; {len(todo.done)} hand-ins are graded."
@@ -98,10 +98,24 @@ def _times(part: str, students: list[str], home: Path) -> dict[str, datetime | N
     return found
 
 
-def _extensions(people: roster.Roster | None, part: str) -> Callable[[str], timedelta | None]:
-    """By how much later a student's hand-in is due, if the roster says anything of that."""
-    says = people and any(row.get("extension") for row in people.rows.values())
-    return lambda student: allowances.extension(people.row(student), part) if says else None
+def _extensions(people: roster.Roster | None, part: str, home: Path) -> Extension:
+    """By how much later a student's hand-in is due: as the roster says; else as somebody has granted it in nbgrader.
+
+    What the roster said is kept in extensions.json: so it ends where the roster does not say it any more.
+    """
+    path = home / "extensions.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    said = {student: allowances.extension(row, part) for student, row in people.rows.items()} if people else {}
+    before, seconds = known.get(part, {}), {student: more.total_seconds() for student, more in said.items() if more}
+    if before != seconds:
+        build.put(json.dumps(known | {part: seconds}, indent=1), path)
+
+    def extension(student: str, now: timedelta | None) -> timedelta | None:
+        if more := said.get(student) or (people and allowances.extension(people.row(student), part)):
+            return more
+        return None if now and now.total_seconds() == before.get(student) else now
+
+    return extension
 
 
 def summary(part: str, run: Run, home: Path) -> str:

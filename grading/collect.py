@@ -11,21 +11,24 @@ import os
 import shutil
 import sys
 import tempfile
-import unicodedata
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from grading.collecting import platforms, records
-from grading.collecting.owners import HandIn, is_of, whose, without_number
+from grading.collecting import platforms
+from grading.collecting.choosing import choose, strangers
+from grading.collecting.contents import is_notebook, look, why_not
+from grading.collecting.owners import HandIn, whose
+from grading.collecting.submitted import NotPut, Submitted
 from grading.collecting.unpack import File, unpack
 from grading.config import ConfigError
 from grading.paths import GRADING, one
 from grading.people import allowances, roster
 from grading.people.roster import Roster
-from grading.plain import printable
+from grading.plain import is_utf8, printable
 
-MOST_LINES = 2000  # of a group, in the table
+MOST_LINES, MOST_OF_ONE = 20_000, 10  # of a group in the table, and of one student's files that are not matched
 
 
 @dataclass
@@ -46,6 +49,8 @@ class Collected:
         How much later those may hand in whom the platform calls late, and of whom nobody knows when it came.
     missing : list of str
         Who is in the roster and has nothing in submitted/.
+    due : datetime, optional
+        When the part is due, if the gradebook says so.
     """
 
     matched: dict[str, HandIn] = field(default_factory=dict)
@@ -54,6 +59,7 @@ class Collected:
     late: list[str] = field(default_factory=list)
     granted: dict[str, timedelta] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    due: datetime | None = None
 
 
 def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
@@ -64,32 +70,49 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
     roster.RosterError
         The roster cannot be used.
     """
-    people, done, last = roster.read(home / "roster.csv"), Collected(), due(part, home)
+    people, last = roster.read(home / "roster.csv"), due(part, home)
+    done = Collected(due=last)
     with tempfile.TemporaryDirectory(prefix="course-collect-") as work:
         found = unpack(folder, Path(work))
         done.refused += found.refused
         keep_index(part, found.files, home)
         students = sort(part, found.files, people, done)
+        used = {_place(hand_in.file) for hand_ins in students.values() for hand_in in hand_ins}
+        done.refused += [(str(file), "hidden, as editors leave such files") for file in found.hidden if _place(file) not in used]
         owners: dict[str, set[str]] = {}
         for student, hand_ins in students.items():
             for hand_in in hand_ins:
                 owners.setdefault(hand_in.file.container, set()).add(student)
         classes = {container for container, names in owners.items() if len(names) > 1}
+        there = Submitted(home, part)
         for student, hand_ins in sorted(students.items()):
-            newest = choose(student, hand_ins, classes, done)
-            if newest:
-                why = put(newest, student, part, home, done)
-                if why:
-                    done.refused.append((str(newest.file), why))
-                    continue
-                done.matched[student] = newest
+            choice = choose(student, hand_ins, classes)
+            done.refused += choice.refused
+            done.replaced += [(student, str(choice.newest.file), str(older.file)) for older in choice.older]
+            if newest := choice.newest:
                 more = allowances.extension(people.row(student), part) if people else timedelta()
+                try:
+                    replaced = there.put(newest, student, came(newest, last))
+                except NotPut as why:
+                    done.refused.append((str(newest.file), str(why)))
+                    continue
+                done.replaced += [(student, str(newest.file), replaced)] if replaced else []
+                done.matched[student] = newest
                 if is_late(newest, last, more):
                     done.late.append(student)
                     done.granted |= {student: more} if more and newest.late else {}
     if people:
         done.missing = [student for student in people.rows if not (home / "submitted" / student / part / f"{part}.ipynb").exists()]
     return done
+
+
+def _place(file: File) -> tuple[str, ...]:
+    """Where a file lies: what a platform has named, else its folder."""
+    level = next((i for i, name in enumerate(file.inside) if platforms.read(name)), None)
+    if level is None:
+        return (file.container, *file.inside[:-1])
+    said = platforms.read(file.inside[level])
+    return (file.container, *file.inside[:level], said.student, said.number)
 
 
 def keep_index(part: str, files: list[File], home: Path) -> None:
@@ -105,36 +128,44 @@ def keep_index(part: str, files: list[File], home: Path) -> None:
 
 def sort(part: str, files: list[File], people: Roster | None, done: Collected) -> dict[str, list[HandIn]]:
     """The hand-ins of each student; what is nobody's goes to `done.refused`."""
-    hand_ins = []
+    hand_ins, whole = [], {}
     for file in files:
-        why = is_of(part, file)
+        content = look(file.path) if is_notebook(file) else None
+        why = why_not(part, file, content)
         if why:
             done.refused.append((str(file), why))
         else:
             hand_ins.append(file)
-    owners = whose(part, hand_ins, people)
+            whole[file.path] = content.whole
     found: dict[str, list[HandIn]] = {}
-    for file, owner in zip(hand_ins, owners, strict=True):
+    for file, owner in zip(hand_ins, whose(part, hand_ins, people), strict=True):
+        student, why = known(owner, people) if isinstance(owner, HandIn) else ("", owner)
         if owner is None:
             done.refused.append((str(file), f"whose is it? Expected ada_{part}.ipynb or ada/{part}.ipynb"))
-            continue
-        student, why = known(owner, people)
-        if why:
+        elif why:
             done.refused.append((str(file), why))
         else:
+            owner.whole = whole[file.path]
             found.setdefault(student, []).append(owner)
-    for student, why in unclear(found).items():
-        done.refused += [(str(hand_in.file), why) for hand_in in found.pop(student)]
-    return found
+    for student, hand_in, why in strangers(found, people):
+        if hand_in in found[student]:
+            done.refused.append((str(hand_in.file), why))
+            found[student].remove(hand_in)
+    return {student: hand_ins for student, hand_ins in found.items() if hand_ins}
 
 
 def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
     """The student's id, or why there is none."""
     said = hand_in.platform
+    if not is_utf8(hand_in.student):
+        return "", "its name is not in UTF-8, as old programs write it; rename it"
     if people is None:
         bad = roster.NO_ID.match(hand_in.student)
         return hand_in.student, "a student's name does not begin with a space or one of = + @ . - and is not empty" if bad else None
     ids = people.find(hand_in.student, said.platform if said else "", said.key if said else "")
+    if not ids and said and said.platform == "moodle":  # the name of a group may stand before it
+        words = hand_in.student.split("-")
+        ids = sorted({found for i in range(1, len(words)) for found in people.find("-".join(words[i:]).strip())})
     if len(ids) == 1:
         return ids[0], None
     who = f"{hand_in.student!r} may be {' or '.join(ids)}" if ids else f"nobody in roster.csv is called {hand_in.student!r}"
@@ -144,68 +175,23 @@ def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
     return "", f"{who}; {column}"
 
 
-def unclear(found: dict[str, list[HandIn]]) -> dict[str, str]:
-    """Students who may be one, or of whom there may be two; and why."""
-    why, alike = {}, {}
-    for student in sorted(found):
-        alike.setdefault(unicodedata.normalize("NFKC", student).casefold(), []).append(student)  # one to some disks and eyes
-    for students in alike.values():
-        if len(students) > 1:
-            why |= {student: f"{', '.join(students)} may be one student; rename the folder or file of one of them" for student in students}
-    for student, hand_ins in found.items():
-        users = {h.platform.key for h in hand_ins if h.platform and h.platform.platform == "canvas"}
-        if len(users) > 1:
-            why[student] = (
-                f"users {' and '.join(sorted(users))} are both called {student}; the column 'canvas' of roster.csv can tell them apart"
-            )
-    return why
-
-
-def choose(student: str, hand_ins: list[HandIn], classes: set[str], done: Collected) -> HandIn | None:
-    """The newest hand-in of a student; None, with a reason in `done`, where nobody can tell which, or whose it is.
-
-    Parameters
-    ----------
-    classes : set of str
-        The zips with files of several students.
-    """
-    hand_ins = sorted(hand_ins, key=lambda h: h.age)
-    newest = hand_ins[-1]
-    others = [h for h in hand_ins if h.file.path.read_bytes() != newest.file.path.read_bytes()]
-    if others:
-        # A name says whose a file is, but its student may have chosen it: in a zip of their own, or with another ending.
-        own = any(h.file.container and h.file.container not in classes and not h.by_zip for h in hand_ins)
-        several = len({_place(h) for h in hand_ins}) > 1
-        mixed = len({h.platform and h.platform.platform for h in hand_ins if not h.by_zip}) > 1
-        equal = [h for h in others if h.age == newest.age]
-        if any(h.odd and h.by_name for h in hand_ins) or (several and (own or mixed)) or equal:
-            names = sorted({str(h.file) for h in [*others, newest]})
-            shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-            done.refused.append((student, f"there are different hand-ins in {shown}; leave the right one there, and collect again"))
-            return None
-    done.replaced += [(student, str(newest.file), str(h.file)) for h in others]
-    return newest
-
-
-def _place(hand_in: HandIn) -> tuple[str, ...]:
-    """Where it lies, without the numbers of later downloads."""
-    return (without_number(Path(hand_in.file.container).stem)[0], *(() if hand_in.platform else hand_in.file.inside[:-1]))
-
-
-def came(hand_in: HandIn) -> datetime | None:
+def came(hand_in: HandIn, last: datetime | None) -> datetime | None:
     """When a hand-in came, in UTC, as well as that is known.
 
-    In a zip of Canvas a file has the time of the download; so what it does not call late has no time, and loses no points.
+    In a zip of Canvas a file has the time of the download. So what it does not call late has no time, and loses no points; and what it
+    calls late came a second after the part was due.
     """
-    told = not hand_in.platform or hand_in.platform.platform != "canvas" or hand_in.platform.late
-    return hand_in.time.astimezone(UTC) if hand_in.time and told else None
+    if hand_in.platform and hand_in.platform.platform == "canvas":
+        return last + timedelta(seconds=1) if hand_in.late and last else None
+    return hand_in.time.astimezone(UTC) if hand_in.time else None
 
 
 def is_late(hand_in: HandIn, last: datetime | None, more: timedelta) -> bool:
     """Whether it came after the part was due, and after what the roster grants the student beyond that."""
-    time = came(hand_in)
-    after = bool(last and time and time > last + more)
-    return after or (hand_in.late and not (more and last and time))  # Canvas knows of no other time than its own
+    time = came(hand_in, last)
+    if hand_in.late:  # surely in time is only what was downloaded before the time of this student was over
+        return not (more and last and hand_in.time and hand_in.time.astimezone(UTC) <= last + more)
+    return bool(last and time and time > last + more)
 
 
 def due(part: str, home: Path) -> datetime | None:
@@ -225,42 +211,13 @@ def due(part: str, home: Path) -> datetime | None:
     return date.replace(tzinfo=UTC) if date else None
 
 
-def put(hand_in: HandIn, student: str, part: str, home: Path, done: Collected) -> str | None:
-    """Copy a hand-in to where nbgrader looks for it, whole or not at all; why it was not done, or None."""
-    target = home / "submitted" / student / part
-    partial, stamp, time = target / f".{part}.part", target / "timestamp.txt", came(hand_in)
-    there, said = target / f"{part}.ipynb", hand_in.platform
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        before = records.read(home, student, part)
-        of_platform = dict(platform=said.platform, key=said.key, name=said.name) if said else dict(platform=None)
-        now = of_platform | dict(age=list(hand_in.age), file=str(hand_in.file))
-        other = there.exists() and there.read_bytes() != hand_in.file.path.read_bytes()
-        if other and before.get("platform", "") == now["platform"] and before["age"] > now["age"]:
-            return f"older than {before['file']}, which was collected before; to have it, delete submitted/{student}/{part} first"
-        shutil.copyfile(hand_in.file.path, partial)
-        os.replace(partial, there)
-        records.write(home, student, part, now)
-        stamp.unlink(missing_ok=True)
-        if other:
-            (target / "not_graded.txt").unlink(missing_ok=True)  # that was of the one before
-            done.replaced.append(
-                (student, str(hand_in.file), f"what was collected before, {before['file']}" if before else "what lay there")
-            )
-        if time:
-            stamp.write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC\n")
-    except (OSError, ValueError) as error:  # a name that is too long for a disk, say
-        return f"cannot be written: {getattr(error, 'strerror', None) or error}"
-    return None
-
-
 def table(done: Collected) -> str:
     """What became of each file, for a person."""
     groups = {
         "matched": [f"{student}: {hand_in.file}" for student, hand_in in done.matched.items()],
         "replaced by a newer one": [f"{student}: {old}, by {new}" for student, new, old in done.replaced],
-        "late": [f"{student}{_granted(done.granted.get(student))}" for student in done.late],
-        "not matched": [f"{file}: {why}" for file, why in done.refused],
+        "late": [f"{student}{_how_late(done, student)}" for student in done.late],
+        "not matched": _shortened(done.refused),
         "missing": done.missing,
     }
     lines = []
@@ -270,8 +227,31 @@ def table(done: Collected) -> str:
     return "\n".join(map(printable, lines))
 
 
-def _granted(more: timedelta | None) -> str:
-    return f": Canvas says so, and not when it came; the roster grants {more}, so look there, or grant it in Canvas, too" if more else ""
+def _shortened(refused: list[tuple[str, str]]) -> list[str]:
+    """The lines of what is nobody's, a few of each student's: who sends many files hides nobody else's."""
+    lines, seen = [], Counter()
+    for file, why in refused:
+        whose = _whose_line(file)
+        seen[whose] += 1
+        lines += [f"{file}: {why}"] if seen[whose] <= MOST_OF_ONE else []
+    return lines + [f"and {n - MOST_OF_ONE} more of {whose}" for whose, n in seen.items() if n > MOST_OF_ONE]
+
+
+def _whose_line(file: str) -> str:
+    """What a file's place begins with, up to what a platform has named; else the first folder or zip, and what lies in that."""
+    names = file.split("/")
+    level = next((i for i, name in enumerate(names) if platforms.read(name)), 1)
+    said = platforms.read(names[level]) if level < len(names) else None
+    return "/".join([*names[:level], f"{said.student} {said.number}" if said else "".join(names[level : level + 1])])
+
+
+def _how_late(done: Collected, student: str) -> str:
+    if not done.matched[student].late:
+        return ""
+    more = done.granted.get(student)
+    counts = "; as the gradebook has no due date, it costs nothing" if not done.due else "; it counts as one second"
+    granted = f"; the roster grants {more}, so look there, or grant it in Canvas, too" if more else counts
+    return f": Canvas says so, and not by how much{granted}"
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import html
 import sys
 from pathlib import Path
@@ -96,15 +95,13 @@ def write(autograded: Path, folder: Path) -> tuple[Path, Path, int]:
     found = entries(autograded)
     page_path, table_path = folder / "leaderboard.html", folder / "leaderboard.csv"
     page_path.write_text(page(found), encoding="utf-8")
-    with table_path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file)
-        table.writerow(["place", "handle", "score", "ranks x layers", "MFU", "memory in bytes", "time in seconds"])
-        for place, entry in enumerate(found, 1):
-            name = entry["handle"]
-            name = tables.cell(name)
-            for run in entry["runs"]:
-                sizes = f"{run['settings']['world_size']} x {run['settings']['num_layers']}"
-                table.writerow([place, name, f"{entry['score']:.3f}", sizes, f"{run['utilisation']:.4f}", int(run["memory"]), run["time"]])
+    rows = [["place", "handle", "score", "ranks x layers", "MFU", "memory in bytes", "time in seconds"]]
+    for place, entry in enumerate(found, 1):
+        for run in entry["runs"]:
+            sizes = f"{run['settings']['world_size']} x {run['settings']['num_layers']}"
+            figures = (f"{entry['score']:.3f}", sizes, f"{run['utilisation']:.4f}", int(run["memory"]), str(run["time"]))
+            rows.append([place, entry["handle"], *figures])
+    tables.write(table_path, rows)
     return page_path, table_path, len(found)
 
 

@@ -1,4 +1,4 @@
-"""For a person's eyes: what a stranger wrote or is called, in one line and without what moves a terminal's cursor; and points."""
+"""For a person's eyes: what a stranger wrote, in one line and without what moves a terminal's cursor; points, and names of tests."""
 
 from __future__ import annotations
 
@@ -12,6 +12,24 @@ def printable(text: str) -> str:
     'ada: 15 of 15\\\\x1b[1A'
     """
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def readable(grade_id: str) -> str:
+    """A test's or an exercise's name, as a person writes it.
+
+    >>> readable("test-the-whole-layer")
+    'the whole layer'
+    """
+    return grade_id.removeprefix("test-").removeprefix("exercise-").replace("-", " ")
+
+
+def is_utf8(text: str) -> bool:
+    """Whether a name can be written to a file; one of a disk may be in an older code.
+
+    >>> is_utf8("José"), is_utf8("Jos" + chr(0xDC82))
+    (True, False)
+    """
+    return not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def sentence(text: object) -> str:

@@ -54,9 +54,9 @@ def _made(part: str, home: Path, folder: Path) -> Path:
     from grading.running.book import Book
 
     source, config = build.build(part), load(home, folder)
-    build.write(source, home / "source" / part / f"{part}.ipynb")
     with gradebook(config) as book:
         Book(book, config).fit(part, source)
+    build.write(source, home / "source" / part / f"{part}.ipynb")
     config.CourseDirectory.assignment_id = part
     config.GenerateAssignment.force = True
     config.GenerateAssignment.create_assignment = True

@@ -1,11 +1,15 @@
-"""Tables as CSV: quoted where needed, and no cell is a formula to a spreadsheet."""
+"""Tables as CSV: texts are quoted, as a spreadsheet may cut at semicolons, and no cell is a formula to it."""
 
 from __future__ import annotations
 
 import csv
+import io
 import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from grading import build
+from grading.plain import is_utf8, printable
 
 
 def is_formula(text: str) -> bool:
@@ -20,10 +24,17 @@ def is_formula(text: str) -> bool:
 
 
 def cell(value: object) -> object:
-    """What stands in a cell: numbers with two places at most, and a quote before what would be a formula."""
+    """What stands in a cell: numbers with two places at most, and a quote before what would be a formula.
+
+    >>> cell("=cmd()"), cell(" +1"), cell(-1.5), cell("ada")
+    ("'=cmd()", "' +1", -1.5, 'ada')
+    """
     if isinstance(value, float):
         return int(value) if value.is_integer() else round(value, 2)
-    return f"'{value}" if isinstance(value, str) and is_formula(value) else value
+    if not isinstance(value, str):
+        return value
+    text = value if is_utf8(value) else printable(value)
+    return f"'{text}" if is_formula(text) else text
 
 
 def write(path: Path, rows: Iterable[Sequence[object]], for_spreadsheets: bool = False) -> None:
@@ -36,5 +47,6 @@ def write(path: Path, rows: Iterable[Sequence[object]], for_spreadsheets: bool =
     for_spreadsheets : bool
         Begin with the mark by which a spreadsheet knows UTF-8; other programs may take it for a letter.
     """
-    with path.open("w", newline="", encoding="utf-8-sig" if for_spreadsheets else "utf-8") as file:
-        csv.writer(file).writerows([cell(value) for value in row] for row in rows)
+    text = io.StringIO()
+    csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([cell(value) for value in row] for row in rows)
+    build.put("\ufeff" * for_spreadsheets + text.getvalue(), path)

@@ -1,24 +1,22 @@
-"""Whose a file is: by the platform's name, by the folder that it lies in, by its own name; and of which part it is.
+"""Whose a file is: by the platform's name, by the folder that it lies in, by its own name.
 
 A student's own folders and files come last, whatever they are called: nobody hands in for somebody else.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from grading.collecting import platforms
+from grading.collecting.tree import Tree, bare, named
 from grading.collecting.unpack import File
-from grading.paths import NOTEBOOKS, parts
+from grading.people import roster
 from grading.people.roster import Roster
 
 AGAIN = re.compile(r"(?P<name>.*?)(?:[ _-]?\((?P<a>\d{1,3})\)|-(?P<b>\d{1,3}))", re.DOTALL)  # of a second upload or download
-LONGEST = 10 << 20  # bytes of a notebook of which the metadata are read: what is larger takes too much memory
 
 
 @dataclass
@@ -40,6 +38,10 @@ class HandIn:
         Whether only the file's own name says whose it is, which a student may have chosen.
     by_zip : bool
         Whether the name of its zip says whose it is.
+    level : int
+        Which of the folders that it lies in, or its own name after those, says whose it is.
+    whole : bool
+        Whether it can be read as a notebook.
     """
 
     file: File
@@ -49,6 +51,8 @@ class HandIn:
     odd: bool
     by_name: bool = False
     by_zip: bool = False
+    level: int = 0
+    whole: bool = True
 
     @property
     def time(self) -> datetime | None:
@@ -72,47 +76,21 @@ class HandIn:
             return (0, seconds, self.again)
         return (self.platform.upload if self.platform else 0, self.again, seconds)
 
+    @property
+    def upload(self) -> tuple[str, ...]:
+        """Where a platform has put what this student handed in at that time: what lies there is all of one hand-in."""
+        here = self.file.inside[: self.level + 1] if self.level < len(self.file.inside) - 1 else self.file.inside[: self.level]
+        return (self.file.container, *here, self.platform.number if self.platform else "")
 
-def is_of(part: str, file: File) -> str | None:
-    """Why a file is no notebook of this part, or None if it is one."""
-    name = file.inside[-1]
-    if not name.lower().endswith(".ipynb"):
-        return "no notebook and no zip"
-    mark = marked(file.path)
-    if mark == part or (mark is None and part in name):
-        return None
-    return f"a notebook of {mark}" if mark else f"nothing in it says that it is a notebook of {part}, nor does its name"
-
-
-def marked(path: Path) -> str | None:
-    """The part that a notebook's own metadata name, also those of its cells; None if there is none."""
-    if path.stat().st_size > LONGEST:
-        return None
-    try:
-        notebook = json.loads(path.read_bytes().decode("utf-8-sig"))
-        course = notebook["metadata"].get("course", {}).get("part")
-        ids = {c["metadata"].get("nbgrader", {}).get("grade_id") for c in notebook["cells"] if course is None}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None  # grading says what is wrong with it
-    if isinstance(course, str):
-        return course if course in parts() else None
-    return next((part for part, own in exercises().items() if own & ids), None)
+    @property
+    def oddness(self) -> tuple[bool, int]:
+        """How far a file's name and place are from what is expected."""
+        return self.odd, len(self.file.inside) - self.level
 
 
-@functools.cache
-def exercises() -> dict[str, set[str]]:
-    """The grade ids of each part's exercises, as students have them."""
-    found = {}
-    for part in parts():
-        cells = json.loads((NOTEBOOKS / part / f"{part}.ipynb").read_text())["cells"]
-        marks = [cell["metadata"].get("nbgrader", {}) for cell in cells]
-        found[part] = {mark["grade_id"] for mark in marks if mark.get("solution")}
-    return found
-
-
-def whose(part: str, files: list[File], people: Roster | None) -> list[HandIn | None]:
-    """Who handed in each of these: by the platform's name, by the folder, by the file's own name."""
-    found = _owners(part, files, people)
+def whose(part: str, files: list[File], people: Roster | None) -> list[HandIn | str | None]:
+    """Who handed in each of these: by the platform's name, by the folder, by the file's own name; or why nobody can tell."""
+    found, tree = _owners(part, files, people)
     folders = any(f and not f.file.container and not f.platform and not f.by_name for f in found)
     above = {file.container.rpartition("/")[0] for file in files if "/" in file.container}
     class_zips = [f.container for f, owner in zip(files, found, strict=True) if owner and owner.platform]
@@ -122,19 +100,47 @@ def whose(part: str, files: list[File], people: Roster | None) -> list[HandIn | 
         files = list(files)
         for i in deep:
             files[i] = File("", (*files[i].container.split("/"), *files[i].inside), files[i].path, files[i].time)
-        found = _owners(part, files, people)
+        found, tree = _owners(part, files, people)
+    found = _of_zips(part, files, found, people)
+    return [_doubted(owner, tree) if isinstance(owner, HandIn) and not owner.by_zip else owner for owner in found]
+
+
+def _doubted(owner: HandIn, tree: Tree) -> HandIn | str:
+    """A hand-in, or why nobody can tell whose it is."""
+    here = (owner.file.container, *owner.file.inside[: owner.level + 1])
+    return (not owner.by_name and not owner.platform and tree.doubt(here)) or owner
+
+
+def _of_zips(part: str, files: list[File], found: list[HandIn | None], people: Roster | None) -> list[HandIn | str | None]:
+    """The same, where a zip that is called as a student is theirs, whatever the files in it are called."""
     inside: dict[str, set[str]] = {}
-    for i, file in enumerate(files):
-        inside.setdefault(file.container, set()).add(found[i].student if found[i] else "")
+    for file, owner in zip(files, found, strict=True):
+        inside.setdefault(file.container, set()).add(owner.student if owner else "")
     alone = {container: _stem(container) for container, students in inside.items() if container and len(students) == 1}
     names = {f.student for f in found if f and f.file.container not in alone}
+    own = [f.container for f, owner in zip(files, found, strict=True) if f.container in alone and not (owner and owner.platform)]
     each = len(set(alone.values())) > 1 and alone.keys() == inside.keys()  # a zip for each student
-    for i, file in enumerate(files):  # a zip that is called as a student is theirs, whatever the files in it are called
-        stem = alone.get(file.container)
-        if stem and (stem in names or each or (people and people.find(stem))):
-            stem = _named(part, f"{stem}.ipynb") or stem
-            found[i] = HandIn(file, stem, None, *_ending(part, file.inside[-1]), by_zip=True)
-    return found
+    result: list[HandIn | str | None] = list(found)
+    for i, (file, owner) in enumerate(zip(files, found, strict=True)):
+        stem = alone.get(file.container, "")
+        known = stem and (stem in names or (people and people.find(stem)))
+        if not stem or not (known or (each and own)):
+            continue
+        stem = named(part, f"{stem}.ipynb") or stem
+        if owner and owner.platform:
+            if not _same(stem, owner.student, people):
+                result[i] = (
+                    f"the zip is called {stem!r}, and in it a platform names {owner.student!r}: rename the zip, or take its content out"
+                )
+        else:
+            result[i] = HandIn(file, stem, None, *_ending(part, file.inside[-1]), by_zip=True)
+    return result
+
+
+def _same(one: str, other: str, people: Roster | None) -> bool:
+    """Whether two names are of one student."""
+    ids = [people.find(name) if people else [roster.letters(name)] for name in (one, other)]
+    return ids[0] == ids[1] and len(ids[0]) == 1
 
 
 def _in(container: str, files: list[File], found: list[HandIn | None]) -> set[str]:
@@ -151,60 +157,20 @@ def _known(container: str, people: Roster | None) -> bool:
     return bool(people and any(people.find(platforms.person(folder)) for folder in container.split("/")[:-1]))
 
 
-def _owners(part: str, files: list[File], people: Roster | None) -> list[HandIn | None]:
-    children: dict[tuple[str, ...], set[str]] = {}
-    for file in files:
-        way = (file.container, *file.inside)
-        for i in range(1, len(way)):
-            children.setdefault(way[:i], set()).add(way[i])
-    return [_owner(part, file, _level(part, file, children, people)) for file in files]
-
-
-def _level(part: str, file: File, children: dict[tuple[str, ...], set[str]], people: Roster | None) -> int:
-    """Which of a file's folders, or its own name, is the student's: those before it are nobody's, `submissions` say."""
-    for i, folder in enumerate(file.inside[:-1]):
-        if platforms.read(folder) or (people and people.find(_bare(folder))):
-            return i
-        here = (file.container, *file.inside[: i + 1])
-        inside, alone = children[here] - {part}, children[here[:-1]] == {folder}
-        of_platform = 0 if _beside(part, here, children) else sum(platforms.read(name) is not None for name in inside)
-        of_students = {_named(part, name) or name for name in inside if _named(part, name) or (*here, name) in children}
-        deeper = len(of_students) > 1 or any((*here, name) in children for name in inside)
-        if folder != part and of_platform < 2 and not (alone and (of_platform or deeper)):
-            return i
-    return len(file.inside) - 1
-
-
-def _beside(part: str, here: tuple[str, ...], children: dict[tuple[str, ...], set[str]]) -> bool:
-    """Whether a folder lies beside one in which notebooks lie that no platform has named: then each is a student's."""
-    for name in children[here[:-1]] - {here[-1]}:
-        below = children.get((*here[:-1], name), set()) - {part}
-        students = {_named(part, file) for file in below} - {None}
-        if below and len(students) < 2 and not platforms.read(name) and not any(platforms.read(file) for file in below):
-            return True
-    return False
+def _owners(part: str, files: list[File], people: Roster | None) -> tuple[list[HandIn | None], Tree]:
+    tree = Tree(part, files, people)
+    return [_owner(part, file, tree.level(file)) for file in files], tree
 
 
 def _owner(part: str, file: File, level: int) -> HandIn | None:
     name = file.inside[level]
     if said := platforms.read(name):
-        return HandIn(file, said.student, said, *_ending(part, said.rest or file.inside[-1]))
+        return HandIn(file, said.student, said, *_ending(part, said.rest or file.inside[-1]), level=level)
     again, odd = _ending(part, file.inside[-1])
     if level < len(file.inside) - 1:
-        return HandIn(file, _bare(name), None, again, False)
-    student = _named(part, name)
-    return HandIn(file, student, None, again, odd, by_name=True) if student else None
-
-
-def _bare(folder: str) -> str:
-    """A folder's name as a student's; a zip in a zip is a folder."""
-    return platforms.person(re.sub(r"\.zip$", "", folder, flags=re.IGNORECASE))
-
-
-def _named(part: str, name: str) -> str | None:
-    """The student in ada_01_data_split.ipynb."""
-    found = re.fullmatch(rf"(?P<student>.*?[^_\s-])[ _-]+{part}.*", Path(name).stem, re.DOTALL)
-    return platforms.person(found["student"]) if found else None
+        return HandIn(file, bare(name), None, again, False, level=level)
+    student = named(part, name)
+    return HandIn(file, student, None, again, odd, by_name=True, level=level) if student else None
 
 
 def without_number(stem: str) -> tuple[str, int]:

@@ -11,6 +11,8 @@ import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
 
+from grading.collecting import dates
+
 
 @dataclass(frozen=True)
 class Named:
@@ -24,6 +26,8 @@ class Named:
         "canvas", "moodle" or "brightspace".
     key : str
         What the platform calls the person: a column of the roster.
+    number : str
+        What tells apart two people of one name: the number of the user, in Moodle and Brightspace of the user in this assignment.
     upload : int
         Grows with each upload of this person, 0 if it is not known.
     late : bool
@@ -39,6 +43,7 @@ class Named:
     student: str
     platform: str
     key: str
+    number: str = ""
     upload: int = 0
     late: bool = False
     time: datetime | None = None
@@ -49,11 +54,12 @@ class Named:
 PLATFORMS = ("canvas", "moodle", "brightspace")
 # Canvas: lastfirst_LATE_1234_56789_03_naive_forward-1.ipynb, of user 1234 and upload 56789.
 CANVAS = re.compile(r"(?P<name>[^_]+(?:_(?=\d*[^_\d])[^_]+)*?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<rest>.+)", re.DOTALL)
-# Moodle: "First Last_987_assignsubmission_file_", a folder, or the beginning of a file's name. The number is of this upload.
-MOODLE = re.compile(r"(?P<name>.+?)_(?P<upload>\d+)_assignsubmission_file_?(?P<rest>.*)", re.DOTALL)
+# Moodle: "First Last_987_assignsubmission_file_", a folder, or the beginning of a file's name. The number is the user's there.
+MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_file_?(?P<rest>.*)", re.DOTALL)
 BLIND = ("Participant", "Teilnehmer/in", "Teilnehmer", "Participante", "Partecipante", "Deelnemer")
 # Brightspace: "12345-67890 - First Last - Oct 3, 2026 1159 PM", a folder; the time is written as the country writes it.
-BRIGHTSPACE = re.compile(r"\d+-\d+ - (?P<name>.+?) - (?P<time>[^-]*\d{4}[^-]*(?:-\d\d)?)(?: - (?P<rest>.+))?", re.DOTALL)
+DATE = r"(?:\d{4}-\d\d?-\d\d?[^-]*|[^-]*\d{4}[^-]*)(?:-\d\d)?"
+BRIGHTSPACE = re.compile(rf"(?P<number>\d+)-\d+ - (?P<name>.+?) ?- (?P<time>{DATE})(?: - (?P<rest>.+))?", re.DOTALL)
 
 
 def read(name: str) -> Named | None:
@@ -64,16 +70,16 @@ def read(name: str) -> Named | None:
     name : str
         Without the folders that it lies in.
     """
+    if found := CANVAS.fullmatch(name):  # first: what stands behind it is the student's, a name of Moodle, too
+        student, user, upload = person(found["name"]), found["user"], int(found["upload"])
+        return Named(student, "canvas", user, user, upload, found["late"] is not None, rest=found["rest"], name=name)
     if found := MOODLE.fullmatch(name):
         # Where names are hidden, the number is all that tells people apart.
-        who = f"{found['name']} {found['upload']}" if found["name"] in BLIND else found["name"]
-        return Named(person(who), "moodle", who, rest=found["rest"], name=name)
+        who = f"{found['name']} {found['number']}" if found["name"] in BLIND else found["name"]
+        return Named(person(who), "moodle", who, found["number"], rest=found["rest"], name=name)
     if found := BRIGHTSPACE.fullmatch(name):
-        time = _time(found["time"])
-        return Named(person(found["name"]), "brightspace", found["name"], time=time, rest=found["rest"] or "", name=name)
-    if found := CANVAS.fullmatch(name):
-        student, late = person(found["name"]), found["late"] is not None
-        return Named(student, "canvas", found["user"], upload=int(found["upload"]), late=late, rest=found["rest"], name=name)
+        who, time = found["name"], dates.read(found["time"])
+        return Named(person(who), "brightspace", who, found["number"], time=time, rest=found["rest"] or "", name=name)
     return None
 
 
@@ -88,25 +94,17 @@ def page(name: str, part: str) -> str | None:
     >>> page("Ada Lovelace_987_assignsubmission_file", "07_weight_grad")
     'Ada Lovelace_987_assignsubmission_file_/07_weight_grad.html'
     """
-    if found := MOODLE.fullmatch(name):
-        return f"{name[: found.end('upload')]}_assignsubmission_file_/{part}.html"
-    if found := BRIGHTSPACE.fullmatch(name):
-        return f"{name[: found.end('time')]}/{part}.html"
     if found := CANVAS.fullmatch(name):
         return f"{name[: found.start('rest')]}{part}.html"
+    if found := MOODLE.fullmatch(name):
+        return f"{name[: found.end('number')]}_assignsubmission_file_/{part}.html"
+    if found := BRIGHTSPACE.fullmatch(name):
+        return f"{name[: found.end('time')]}/{part}.html"
     return None
 
 
 def person(name: str) -> str:
-    """A name as a folder of nbgrader's may have it: one way to write an accent, no brackets, one blank where there are several."""
+    """A name as a folder of nbgrader's may have it: one way to write an accent, no brackets, one blank for several, no invisible signs."""
     name = unicodedata.normalize("NFC", name).translate({ord("["): "(", ord("]"): ")"})
+    name = "".join(c for c in name if unicodedata.category(c) != "Cf")
     return re.sub(r"\s+", " ", name).strip()
-
-
-def _time(text: str) -> datetime | None:
-    """Brightspace's time: no colon between hours and minutes."""
-    date, _, clock = text.rpartition(" ")[0].rpartition(" ")
-    try:
-        return datetime.strptime(f"{date} {clock:0>4} {text[-2:]}", "%b %d, %Y %I%M %p")
-    except ValueError:
-        return None

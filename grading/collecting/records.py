@@ -6,6 +6,7 @@ The records lie beside submitted/, in collected/PART/STUDENT.json, and not in it
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from grading import build
@@ -22,7 +23,15 @@ def read(home: Path, student: str, part: str) -> dict:
         found = json.loads(path(home, student, part).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    whole = isinstance(found, dict) and isinstance(found.get("file"), str) and isinstance(found.get("age"), list)
+    return found if whole else {}
+
+
+def of(home: Path, student: str) -> Iterator[tuple[str, dict]]:
+    """All records of a student, each with its part."""
+    for folder in (home / "collected").glob("*/"):
+        if found := read(home, student, folder.name):
+            yield folder.name, found
 
 
 def write(home: Path, student: str, part: str, record: dict) -> None:

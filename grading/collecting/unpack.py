@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import stat
 import tempfile
 import zipfile
@@ -15,10 +16,11 @@ from pathlib import Path
 from grading.collecting import platforms
 from grading.handin.submission import LARGEST, is_plain
 
-MOST, MOST_BYTES = 10_000, 2 << 30  # notebooks and zips, and their bytes, in all zips together
-MOST_OWN, MOST_BYTES_OWN, DEEPEST = 1000, 256 << 20, 3  # in a student's own zip; a zip in a zip in a zip
-ALL_ZIPS = f"expected at most {MOST:,} notebooks, and {MOST_BYTES >> 30} GB in all zips together"
-NOBODYS = re.compile(r"__MACOSX|\.ipynb_checkpoints|\.(?!ipynb$).*")  # what systems and editors leave
+MOST, MOST_BYTES = 100_000, 20 << 30  # notebooks and zips, and their bytes, in all zips together
+MOST_OWN, MOST_BYTES_OWN, DEEPEST = 1000, 256 << 20, 3  # of one student, in all zips; a zip in a zip in a zip
+SYSTEMS = re.compile(r"__MACOSX|\._.*")  # what no student has written
+HIDDEN = re.compile(r"\.(?!ipynb$).*")  # what editors leave, such as .ipynb_checkpoints
+NOTEBOOK = re.compile(r"\.ipynb(?:\.(?:txt|json))?$", re.IGNORECASE)  # as some browsers and mail programs call one
 
 
 @dataclass
@@ -53,12 +55,43 @@ class Download:
     Attributes
     ----------
     files : list of File
+    hidden : list of File
+        Notebooks and zips that were not looked at, as editors and systems hide such ones.
     refused : list of (str, str)
         A file, and why it was left out.
     """
 
     files: list[File] = field(default_factory=list)
+    hidden: list[File] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+class Room:
+    """How much there may be in all zips together, and of one student in them.
+
+    Parameters
+    ----------
+    work : Path
+        Where it goes: half of what is free there at most.
+    """
+
+    def __init__(self, work: Path):
+        self.left = [MOST, min(MOST_BYTES, shutil.disk_usage(work).free // 2)]
+        self._own: dict[str, list[int]] = {}
+
+    def take(self, student: str, size: int) -> str | None:
+        """Take room for one file of a student; or why there is none."""
+        own = self._own.setdefault(student, [MOST_OWN, MOST_BYTES_OWN])
+        if not own[0] or size > own[1]:
+            return f"not unpacked; expected at most {MOST_OWN:,} notebooks, and {MOST_BYTES_OWN >> 20} MB, of one student in zips"
+        if not self.left[0] or size > self.left[1]:
+            return (
+                f"not unpacked; there is room for {MOST:,} notebooks, and {MOST_BYTES >> 30} GB or half of the disk, in all zips together"
+            )
+        for account in (own, self.left):
+            account[0] -= 1
+            account[1] -= size
+        return None
 
 
 def unpack(folder: Path, work: Path) -> Download:
@@ -71,8 +104,8 @@ def unpack(folder: Path, work: Path) -> Download:
     work : Path
         An empty folder, for what comes out of zips. No file there has a name from outside.
     """
-    found, room = Download(), [MOST, MOST_BYTES]
-    if folder.suffix.lower() == ".ipynb" and is_plain(folder, LARGEST):
+    found, room = Download(), Room(work)
+    if NOTEBOOK.search(folder.name) and is_plain(folder, LARGEST):
         found.files.append(File("", (folder.name,), folder, _mtime(folder)))
         return found
     if folder.is_file():
@@ -80,17 +113,19 @@ def unpack(folder: Path, work: Path) -> Download:
         return found
     for place, folders, names in os.walk(folder):
         links = [name for name in folders if (Path(place) / name).is_symlink()]
-        folders[:] = sorted(name for name in folders if not NOBODYS.fullmatch(name))
-        for name in sorted(name for name in [*names, *links] if not NOBODYS.fullmatch(name)):
+        folders[:] = sorted(name for name in folders if not SYSTEMS.fullmatch(name))
+        for name in sorted(name for name in [*names, *links] if not SYSTEMS.fullmatch(name)):
             path = Path(place) / name
             inside = path.relative_to(folder).parts
-            if not is_plain(path):
+            if any(map(HIDDEN.fullmatch, inside)):
+                _hide("", inside, found)
+            elif not is_plain(path):
                 found.refused.append(("/".join(inside), "a link or something else that is no file"))
             elif name.lower().endswith(".zip"):
                 if not platforms.read(name) and not any(platforms.read(part) for part in inside):
                     _zip(path, "/".join(inside), (), found, work, room)  # of a class, or of one student: its content says which
                 else:
-                    _own(path, "", inside, _mtime(path), found, work, room, 1)
+                    _zip(path, "", inside, found, work, room, _mtime(path), 1)
             elif path.stat().st_size > LARGEST:
                 found.refused.append(("/".join(inside), f"more than {LARGEST >> 20} MB"))
             else:
@@ -98,18 +133,18 @@ def unpack(folder: Path, work: Path) -> Download:
     return found
 
 
+def _hide(container: str, inside: tuple[str, ...], found: Download) -> None:
+    if NOTEBOOK.search(inside[-1]) or inside[-1].lower().endswith(".zip"):
+        found.hidden.append(File(container, inside, Path(os.devnull), None))
+
+
+def _students(container: str, inside: tuple[str, ...]) -> str:
+    """Whose a file may be, for an account of its size: what a platform has named, else the first folder or the file."""
+    return next((f"{said.student} {said.number}" for name in inside if (said := platforms.read(name))), f"{container}/{inside[0]}")
+
+
 def _mtime(path: Path) -> datetime:
     return datetime.fromtimestamp(path.stat().st_mtime)
-
-
-def _own(
-    path: Path, container: str, inside: tuple[str, ...], time: datetime | None, found: Download, work: Path, room: list[int], depth: int
-) -> None:
-    """The files of a student's own zip, which have its time and less room than those of a class."""
-    mine = [MOST_OWN, min(MOST_BYTES_OWN, room[1])]
-    before = mine[1]
-    _zip(path, container, inside, found, work, mine, time, depth)
-    room[1] -= max(0, before - mine[1])
 
 
 def _zip(
@@ -118,32 +153,30 @@ def _zip(
     inside: tuple[str, ...],
     found: Download,
     work: Path,
-    room: list[int],
+    room: Room,
     time: datetime | None = None,
     depth: int = 0,
 ) -> None:
-    """The files of a zip; one that cannot be read is refused, and stops no other."""
+    """The files of a zip; one that cannot be read is refused, and stops no other.
+
+    At depth 0 it is of a class or of one student, below that a student's own: what they have packed has the time of the upload.
+    """
     here, mine = "/".join(part for part in (container, *inside) if part), Download()
     try:
         with zipfile.ZipFile(path) as archive:
             if depth and len(archive.infolist()) > MOST_OWN:
-                raise _Full(f"not unpacked; expected at most {MOST_OWN} files in a student's zip")
+                found.refused.append((here, f"not unpacked; expected at most {MOST_OWN:,} files in a student's zip"))
+                return
             for info in archive.infolist():
                 _entry(archive, info, container, inside, mine, work, room, time, depth)
-    except _Full as full:
-        found.refused.append((here, str(full)))
-        return
     except Exception as error:  # a file of a stranger: each way of packing has errors of its own
         found.refused.append((here, f"not unpacked; is it a zip, whole and without a password? ({str(error)[:200]})"))
         return  # the half of a zip is none
-    if not mine.files and not mine.refused:
+    if not mine.files and not mine.refused and not mine.hidden:
         found.refused.append((here, "nothing in it"))
     found.files += mine.files
+    found.hidden += mine.hidden
     found.refused += mine.refused
-
-
-class _Full(Exception):
-    """There is no room for what is in a zip."""
 
 
 def _entry(
@@ -153,13 +186,13 @@ def _entry(
     inside: tuple[str, ...],
     found: Download,
     work: Path,
-    room: list[int],
+    room: Room,
     time: datetime | None,
     depth: int,
 ) -> None:
     name = _name(info)
     parts = tuple(part for part in name.replace("\\", "/").split("/") if part not in ("", "."))
-    if info.is_dir() or not parts or any(NOBODYS.fullmatch(part) for part in parts[:20] if part != ".."):
+    if info.is_dir() or not parts or any(map(SYSTEMS.fullmatch, parts[:20])):
         return
     shown = "/".join(part for part in (container, *inside, name) if part)
     if len(name) > 1000 or len(parts) > 20 or max(map(len, parts)) > 255:
@@ -168,14 +201,15 @@ def _entry(
         found.refused.append((shown, "it leads out of its zip"))
     elif stat.S_ISLNK(info.external_attr >> 16):
         found.refused.append((shown, "a link"))
-    elif not name.lower().endswith((".ipynb", ".zip")) and (depth or parts[-1] != "index.html"):
+    elif any(HIDDEN.fullmatch(part) for part in parts):
+        _hide(container, (*inside, *parts), found)
+    elif not NOTEBOOK.search(name) and not name.lower().endswith(".zip") and (depth or parts[-1] != "index.html"):
         found.files.append(File(container, (*inside, *parts), Path(os.devnull), None))  # its name says enough
     elif info.file_size > LARGEST:
         found.refused.append((shown, f"more than {LARGEST >> 20} MB"))
+    elif why := room.take(_students(container, (*inside, *parts)), info.file_size):
+        found.refused.append((shown, why))
     else:
-        room[0], room[1] = room[0] - 1, room[1] - info.file_size
-        if min(room) < 0:
-            raise _Full("not unpacked; " + (f"a student's zip may have {MOST_BYTES_OWN >> 20} MB" if depth else ALL_ZIPS))
         handle, target = tempfile.mkstemp(dir=work)
         with archive.open(info) as source, os.fdopen(handle, "wb") as copy:
             _copy(source, copy, info)
@@ -185,7 +219,7 @@ def _entry(
         elif depth == DEEPEST:
             found.refused.append((shown, "a zip in a zip in a zip, too deep"))
         else:
-            _own(Path(target), container, (*inside, *parts), changed, found, work, room, depth + 1)
+            _zip(Path(target), container, (*inside, *parts), found, work, room, changed, depth + 1)
 
 
 def _copy(source, copy, info: zipfile.ZipInfo) -> None:

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from grading.elsewhere import container
 from grading.handin.sandbox import WORD, NoSandbox
+from grading.plain import readable
 from grading.running import own_process
 
 MEMORY = 2 << 30  # bytes of the process that grades; a container has less
@@ -74,15 +75,6 @@ class Ended(BaseException):
     """The platform ends this run."""
 
 
-def title(grade_id: str) -> str:
-    """What a test is called.
-
-    >>> title("test-the-collected-input")
-    'the collected input'
-    """
-    return grade_id.removeprefix("test-").replace("-", " ")
-
-
 def run(part: Part, folder: Path, write: Callable[[Results], None]) -> Results:
     """Grade what was handed in.
 
@@ -94,7 +86,7 @@ def run(part: Part, folder: Path, write: Callable[[Results], None]) -> Results:
     write : callable
         Called at once, after each test and in the end, whatever happens.
     """
-    results = Results(part.name, {name: Outcome(title(name), most) for name, most in part.tests.items()})
+    results = Results(part.name, {name: Outcome(readable(name), most) for name, most in part.tests.items()})
     began, killed = time.monotonic(), container.kills()
 
     def now() -> None:

@@ -22,6 +22,7 @@ from grading.handin import flags, sandbox
 from grading.handin.execute import environment, is_for_ranks, on_ranks, settle
 from grading.handin.key import key
 from grading.handin.submission import EXTRA, LONG, assemble, fingerprint, read
+from grading.plain import readable
 
 CELL_SECONDS = 30  # what a cell of a submission may take
 ADDED = 1.5  # times as much is what all cells that a student added may take together
@@ -34,7 +35,7 @@ TOLD = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
 
 
 class NoRanks(Exception):
-    """The machine did not bring up ranks, which is no fault of the student's: what the tests say then is no verdict."""
+    """The machine did not bring up ranks or a kernel, which is no fault of the student's: what the tests say then is no verdict."""
 
 
 class TakeStudentCells(NbGraderPreprocessor):
@@ -58,7 +59,12 @@ class ExecuteOnRanks(Execute):
             resources.setdefault("metadata", {})["path"] = folder
             settings = {unattended.UNATTENDED: os.environ.get(unattended.UNATTENDED, str(CELL_SECONDS)), **sandbox.settings()}
             with environment(settings):
-                nb, resources = super().preprocess(nb, resources, *args, **kwargs)
+                try:
+                    nb, resources = super().preprocess(nb, resources, *args, **kwargs)
+                except RuntimeError as error:
+                    if str(error).startswith("Kernel "):  # in the words of jupyter_client and nbclient
+                        raise NoRanks(f"the notebook's kernel did not come up, or ended: {error}") from error
+                    raise
         for cell in nb.cells:
             if kind_of(cell) == "test":
                 settle(cell)  # again, for those that did not come to run
@@ -133,7 +139,7 @@ class HideTests(NbGraderPreprocessor):
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         if kind_of(cell) != "test":
             return cell, resources
-        cell.source = "# A hidden test: " + cell.metadata.nbgrader.grade_id.removeprefix("test-").replace("-", " ")
+        cell.source = f"# A hidden test: {readable(cell.metadata.nbgrader.grade_id)}"
         errors = [o for o in cell.outputs if o.output_type == "error"]
         cell.outputs = []
         for error in errors:

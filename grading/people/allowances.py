@@ -19,6 +19,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from grading.paths import NOTEBOOKS, parts
+from grading.plain import readable
 
 COLUMNS = ("extension", "dropped")
 LONGEST = timedelta(days=366)
@@ -87,15 +88,6 @@ def check(row: Mapping[str, str], notebooks: Path = NOTEBOOKS) -> None:
     for column, read in (("extension", extension), ("dropped", functools.partial(dropped, notebooks=notebooks))):
         for part in {whose or "" for whose, _ in _entries(row, column)}:
             read(row, part)
-
-
-def readable(grade_id: str) -> str:
-    """A test's name, as a person writes it.
-
-    >>> readable("test-the-whole-layer")
-    'the whole layer'
-    """
-    return grade_id.removeprefix("test-").replace("-", " ")
 
 
 def _entries(row: Mapping[str, str], column: str) -> list[tuple[str | None, str]]:

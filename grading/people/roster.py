@@ -57,6 +57,10 @@ class Roster:
         both = {column: (row.get(column, ""), self._everybody.get(column, "")) for column in allowances.COLUMNS}
         return {column: "; ".join(filter(None, map(str.strip, said))) for column, said in both.items()}
 
+    def knows(self, platform: str, key: str) -> bool:
+        """Whether a column of the roster says who this is on a platform."""
+        return (platform, key) in self._known
+
     def find(self, name: str, platform: str = "", key: str = "") -> list[str]:
         """The ids of whom this may be: what the platform calls them, else their id, their name or their address."""
         for kind, said in ((platform, key), ("email", name.casefold()), ("name", letters(name))):
@@ -79,12 +83,21 @@ def read(path: Path = GRADING / "roster.csv") -> Roster | None:
         return None
     except UnicodeDecodeError:
         raise RosterError(f"{path.name} is not in UTF-8. In a spreadsheet, save it as 'CSV UTF-8'.") from None
-    dialect = ";" if text.split("\n")[0].count(";") > text.split("\n")[0].count(",") else ","
-    rows = [{(k or "").strip(): (v or "") for k, v in row.items() if k} for row in csv.DictReader(text.splitlines(), delimiter=dialect)]
-    if rows and "id" not in rows[0]:
-        raise RosterError(f"{path.name} has no column 'id'; its first line is {text.splitlines()[0]!r}, expected id,name,email.")
+    above = 1 if text.startswith("sep=") else 0  # what a spreadsheet may put there
+    lines = text.splitlines(keepends=True)[above:]
+    head = lines[0].strip() if lines else ""
+    delimiter = max(",;\t", key=head.count)
+    table = csv.DictReader(lines, delimiter=delimiter)
+    try:
+        rows = [(table.line_num + above, {k.strip().lower(): (v or "") for k, v in row.items() if k}) for row in table]
+    except csv.Error as error:
+        raise RosterError(f"{path.name}, line {table.line_num + above}: {error}; is a quote missing at its end?") from None
+    if rows and "id" not in rows[0][1]:
+        raise RosterError(f"{path.name} has no column 'id'; its first line is {head!r}, expected id,name,email.")
     seen: dict[str, int] = {}
-    for line, row in enumerate(rows, 2):
+    for line, row in rows:
+        if broken := next((value for value in row.values() if delimiter in value.partition("\n")[2]), None):
+            raise RosterError(f"{path.name}, up to line {line}: {broken[:40]!r} goes on over lines; is a quote missing at its end?")
         if not any(value.strip() for value in row.values()):
             continue  # a spreadsheet's empty line
         row["id"] = row["id"].strip()
@@ -96,7 +109,7 @@ def read(path: Path = GRADING / "roster.csv") -> Roster | None:
             allowances.check(row)
         except allowances.AllowanceError as error:
             raise RosterError(f"{path.name}, line {line}: {error}.") from None
-    return Roster([row for row in rows if row["id"]])
+    return Roster([row for _, row in rows if row["id"]])
 
 
 def letters(name: str) -> str:

@@ -8,10 +8,10 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from grading.plain import number, printable
+from grading.plain import number, printable, readable
 from grading.report import alike, figures
 from grading.report.alike import Likeness
-from grading.report.hand_ins import ADDED, Course
+from grading.report.hand_ins import Course
 from grading.report.mistakes import CAUSE, Mistake
 from grading.report.tokens import Run
 
@@ -52,7 +52,7 @@ def html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"called": called, "late": late, "number": number}
+    environment.filters |= {"called": readable, "late": late, "number": number}
     return environment.get_template("page.html").render(
         course=course,
         summary=summary(course, whole, tests, found),
@@ -95,7 +95,7 @@ def summary(course: Course, whole: figures.Figures | None, tests: dict[str, figu
     said.append(f"The mean is {number(whole.mean)} of {number(whole.most)} points, the median {number(whole.median)}.")
     if len(tests) > 1 and len({f.share for f in tests.values()}) > 1:
         hardest = min(tests, key=lambda test: tests[test].share)
-        said.append(f"Hardest is “{called(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
+        said.append(f"Hardest is “{readable(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
     if found and not found[0].follows:
         n = len(found[0].students)
         said.append(
@@ -117,15 +117,6 @@ def answers(course: Course, pair: alike.Pair, given: set[Run]) -> list[tuple[str
         rest = [("", f"({len(texts) - MOST_LINES} more lines)", False)] if len(texts) > MOST_LINES else []
         shown.append((student, texts[:MOST_LINES] + rest))
     return shown
-
-
-def called(name: str) -> str:
-    """A cell's id for a person.
-
-    >>> called("test-the-whole-layer")
-    'the whole layer'
-    """
-    return name if name == ADDED else name.removeprefix("test-").removeprefix("exercise-").replace("-", " ")
 
 
 def late(seconds: float) -> str:

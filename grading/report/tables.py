@@ -1,8 +1,7 @@
-"""The tables of a report, for a spreadsheet: all quoted, and no cell is a formula."""
+"""The tables of a report, for a spreadsheet."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,18 +16,7 @@ MOST_PAIRS = 5000
 
 def write(path: Path, head: list[str], rows: Iterable[list]) -> None:
     """Write a table; what a student wrote or is called stays a text in one line."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        table = csv.writer(file, quoting=csv.QUOTE_ALL)
-        table.writerows([cell(value) for value in row] for row in (head, *rows))
-
-
-def cell(value: object) -> object:
-    """A value that no spreadsheet calculates.
-
-    >>> cell("=cmd()"), cell(" +1"), cell(-1.5), cell("ada")
-    ("'=cmd()", "' +1", -1.5, 'ada')
-    """
-    return tables.cell(printable(value)) if isinstance(value, str) else value
+    tables.write(path, ([printable(value) if isinstance(value, str) else value for value in row] for row in (head, *rows)))
 
 
 def points(course: Course, path: Path) -> None:

@@ -11,6 +11,7 @@ from grading import config
 from grading.paths import GRADING, NOTEBOOKS
 from grading.people import allowances, roster
 from grading.people.roster import Roster
+from grading.plain import readable
 from grading.running import waiting
 
 
@@ -108,7 +109,7 @@ class Course:
             return Mark(None, maximum, missing="not graded: make autograde" if there else "nothing handed in")
         whole, kept = sum(found.points.values()), sum(points for test, points in found.points.items() if test not in dropped)
         penalty = min(kept, found.penalty * kept / whole) if whole else 0.0  # of a dropped test's points, nothing is taken off
-        waits = [allowances.readable(test) for test in found.by_hand if test not in dropped]
+        waits = [readable(test) for test in found.by_hand if test not in dropped]
         missing = [f"by hand: {', '.join(waits)}"] if waits else []
         state = waiting.state(part, student, self.home, waiting.tests(part, self.home))
         missing += {waiting.NEW: ["a newer one: make autograde"], waiting.CHANGED: ["the tests have changed: make autograde"]}.get(

@@ -17,8 +17,7 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from grading.build import kind_of
-from grading.people.allowances import readable
-from grading.plain import number
+from grading.plain import number, readable
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
@@ -67,7 +66,7 @@ def configured(config: Config) -> Config:
     """Have `Page` draw with its template; changed in place, and returned."""
     config.HTMLExporter.template_name = "page"
     config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES)]
-    config.HTMLExporter.filters = dict(markdown2html=markdown, kind=kind_of, readable=_readable, number=number, title_of=title_of)
+    config.HTMLExporter.filters = dict(markdown2html=markdown, kind=kind_of, readable=readable, number=number, title_of=title_of)
     return config
 
 
@@ -79,10 +78,6 @@ def title_of(source: str) -> str:
     """
     first = source.partition("\n")[0]
     return first.partition("# ")[2] or first
-
-
-def _readable(grade_id: str) -> str:
-    return readable(grade_id.removeprefix("exercise-"))
 
 
 class Text(IPythonRenderer):

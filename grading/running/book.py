@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import datetime, timedelta
 
@@ -15,6 +16,8 @@ from grading.build import kind_of
 from grading.config import ConfigError
 from grading.handin.grade import Graded
 
+Extension = Callable[[str, timedelta | None], timedelta | None]
+
 
 class Book:
     """The gradebook of a course, open.
@@ -25,11 +28,11 @@ class Book:
     config : traitlets.config.Config
         Says what a late hand-in costs.
     extension : callable, optional
-        Of a student, by how much later their hand-in is due; None where that is not said.
+        By how much later a student's hand-in is due, given what the gradebook says of that; it stays as it is by default.
     """
 
-    def __init__(self, gradebook: Gradebook, config: Config, extension: Callable[[str], timedelta | None] | None = None):
-        self.gradebook, self.extension = gradebook, extension or (lambda student: None)
+    def __init__(self, gradebook: Gradebook, config: Config, extension: Extension | None = None):
+        self.gradebook, self.extension = gradebook, extension or (lambda student, now: now)
         self._late = AssignLatePenalties(config=config)
         self._late.init_plugin()
 
@@ -95,9 +98,8 @@ class Book:
     def _punish(self, submission: SubmittedAssignment) -> None:
         """What being late costs, as nbgrader's plugin says."""
         student, due = submission.student.id, submission.assignment.duedate
-        more = self.extension(student)
-        if due and more is not None:  # else it stays as somebody has granted it in nbgrader
-            submission.extension = more or None
+        if due:
+            submission.extension = self.extension(student, submission.extension)
         late = submission.total_seconds_late
         for notebook in submission.notebooks:
             if not late:
@@ -115,7 +117,12 @@ class Book:
     def fit(self, part: str, source: NotebookNode) -> None:
         """Have the cells of the part there, and no others. nbgrader itself refuses to add or remove some once there are hand-ins.
 
-        What a person wrote of the cells that stay does so, too.
+        What a person wrote of the cells that stay does so, too, also where one got another name.
+
+        Raises
+        ------
+        ConfigError
+            A cell is gone of which a person wrote something; nothing has been changed then.
         """
         try:
             released = self.gradebook.find_notebook(part, part)
@@ -131,6 +138,11 @@ class Book:
             SourceCell: set(new),
         }
         there = {GradeCell: released.grade_cells, SolutionCell: released.solution_cells, SourceCell: released.source_cells}
+        renamed = _renamed(released, new)
+        for cells in there.values():
+            for cell in cells:
+                cell.name = renamed.get(cell.name, cell.name)
+        self._none_lost(part, [cell for kind, cells in there.items() for cell in cells if cell.name not in wanted[kind]])
         for kind, cells in there.items():
             for cell in [cell for cell in cells if cell.name not in wanted[kind]]:
                 for written in [*getattr(cell, "grades", []), *getattr(cell, "comments", [])]:
@@ -139,6 +151,19 @@ class Book:
             for name in sorted(wanted[kind] - {cell.name for cell in cells}):
                 self._add(kind, new[name], released)
         self.gradebook.db.commit()
+
+    def _none_lost(self, part: str, going: list[GradeCell | SolutionCell | SourceCell]) -> None:
+        """Raise ConfigError where a person has written something of a cell that goes."""
+        for cell in going:
+            grades = [g for g in getattr(cell, "grades", []) if g.manual_score is not None or g.extra_credit]
+            students = sorted(written.student.id for written in [*grades, *(c for c in getattr(cell, "comments", []) if c.manual_comment)])
+            if students:
+                who = ", ".join(students[:5]) + (f" and {len(students) - 5} more" if len(students) > 5 else "")
+                self.gradebook.db.rollback()
+                raise ConfigError(
+                    f"{part}: {cell.name} is gone from its source, and in the gradebook a person has written points or comments there, for "
+                    f"{who}. Give it its name back, or take them away there first."
+                )
 
     def _add(self, kind: type, cell: NotebookNode, released: Notebook) -> None:
         points = {"max_score": float(cell.metadata.nbgrader.points)} if kind is GradeCell else {}
@@ -151,3 +176,28 @@ class Book:
                 self.gradebook.db.add(Grade(cell_id=made.id, notebook=submitted))
             elif kind is SolutionCell:
                 self.gradebook.db.add(Comment(cell_id=made.id, notebook=submitted))
+
+
+def _renamed(released: Notebook, new: dict[str, NotebookNode]) -> dict[str, str]:
+    """The cells whose name alone has changed, with the new one: tests with the same text, exercises of the same function."""
+    known = {cell.name: cell for cell in released.source_cells}
+    gone = {name: cell for name, cell in known.items() if name not in new}
+    come = {name: cell for name, cell in new.items() if name not in known}
+    found = {}
+    for name, cell in gone.items():
+        is_exercise = any(cell.name == name for cell in released.solution_cells)
+        same = [
+            other
+            for other, made in come.items()
+            if (kind_of(made) == "exercise") == is_exercise
+            and (_function(made.source) == _function(cell.source) if is_exercise else made.source == cell.source)
+        ]
+        if len(same) == 1 and same[0] not in found.values():
+            found[name] = same[0]
+    return found
+
+
+def _function(source: str) -> str:
+    """What an exercise defines: "def first", or all of it where it defines nothing."""
+    found = re.search(r"^(?:def|class) \w+", source, re.MULTILINE)
+    return found[0] if found else source

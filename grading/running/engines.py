@@ -70,6 +70,8 @@ def started(engine: str = "", number: str = "", ranks: int = 4) -> Iterator[Engi
     kind, _, address = engine.partition(":")
     if number and (not number.isdigit() or not int(number)):
         raise EngineError(f"JOBS={number}: expected a number of hand-ins to grade at a time, 1 or more.")
+    if number and engine:
+        raise EngineError(f"JOBS={number} is for this machine alone; ENGINE={engine} grades as many hand-ins at a time as it has workers.")
     if not engine:
         with _here(int(number or jobs(ranks))) as found:
             yield found
@@ -100,7 +102,7 @@ def _dask(address: str) -> Iterator[Engine]:
     try:
         from distributed import Client
     except ImportError:
-        raise EngineError("Dask is not installed here: .venv/bin/python -m pip install 'distributed', or uv pip install.") from None
+        raise EngineError("Dask is not installed here: .venv/bin/python -m pip install distributed") from None
     try:
         client = Client(address, timeout=PATIENCE, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -109,12 +111,19 @@ def _dask(address: str) -> Iterator[Engine]:
         number = sum(client.nthreads().values())
         if not number:
             raise EngineError(f"The Dask cluster at {address} has no workers yet. Start some, and try again.")
-        yield Engine(
-            client.get_executor(pure=False), number, f"{number} at a time on the Dask cluster at {address}", lambda: len(client.nthreads())
-        )
+        said = f"{number} at a time on the Dask cluster at {address}"
+        yield Engine(client.get_executor(pure=False), number, said, lambda: _workers(client))
     finally:
         with contextlib.suppress(Exception):
             client.close(timeout=5)
+
+
+def _workers(client) -> int:
+    """How many workers a Dask cluster has now; none, where its scheduler is gone."""
+    try:
+        return len(client.nthreads())
+    except Exception:  # of many kinds: a closed line, and what the client makes of having none
+        return 0
 
 
 @contextlib.contextmanager

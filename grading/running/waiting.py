@@ -48,8 +48,7 @@ def waiting(part: str, source: NotebookNode, home: Path = GRADING) -> Waiting:
         student = folder.parent.name
         kind = state(part, student, home, now)
         if kind == CHANGED:
-            by = _mark(part, student, home)["key"]
-            found.cells |= {name for name in {*by, *now} if by.get(name) != now.get(name)}
+            found.cells |= _changed(_mark(part, student, home)["key"], now)
         {NEW: found.new, CHANGED: found.changed}.get(kind, found.done).append(student)
     return found
 
@@ -101,6 +100,15 @@ def _which(path: Path) -> str:
         return fingerprint(taken(path))
     except (OSError, NotReadable):
         return ""
+
+
+def _changed(by: dict[str, str], now: dict[str, str]) -> set[str]:
+    """The cells that are other than they were; one that got another name counts once."""
+    changed = {name for name in by.keys() & now.keys() if by[name] != now[name]}
+    for is_test in (True, False):
+        gone, come = ({name for name in names if name.startswith("test-") == is_test} for names in (by.keys() - now, now.keys() - by))
+        changed |= max(come, gone, key=len)
+    return changed
 
 
 def said(found: Waiting, source: NotebookNode) -> str:

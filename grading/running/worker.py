@@ -15,17 +15,15 @@ import warnings
 import weakref
 from multiprocessing.connection import Connection
 
-from nbclient.exceptions import DeadKernelError
-
 from grading.handin.grade import Graded, Task
 from grading.handin.grade import grade as grade_here
 from grading.handin.sandbox import NoSandbox
 from grading.paths import ROOT
+from grading.plain import LONGEST
 from grading.running import own_process
 
 DEADLINE = 900  # seconds for a hand-in, beside the limits of its cells
 MEMORY = 2 << 30  # bytes for the process that grades a hand-in, and as many for its kernel
-LONGEST = 500  # characters of a sentence
 
 _mine = threading.local()
 _all: weakref.WeakSet[Beside] = weakref.WeakSet()
@@ -115,7 +113,7 @@ def _grade(task: Task) -> Graded:
         return grade_here(task)
     except (Exception, SystemExit) as error:
         told = str(error) if isinstance(error, NoSandbox) else f"{type(error).__name__}: {error}"
-        return Graded(told[:LONGEST].strip(), lost=isinstance(error, DeadKernelError))
+        return Graded(told[:LONGEST].strip())
 
 
 def main() -> None:

@@ -94,7 +94,9 @@ class Course:
         self.untouched(part)
         before = course_processes()
         try:
-            self.failed = autograde(part, self.home, self.notebooks, **{"jobs": "1", **how})  # four tests run at a time
+            self.failed = autograde(
+                part, self.home, self.notebooks, **({} if how.get("engine") else {"jobs": "1"}) | how
+            )  # four tests run at a time
         finally:
             assert wait_until(lambda: not course_processes() - before), "grading leaves processes behind"
         return self.points(part)

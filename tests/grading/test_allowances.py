@@ -11,6 +11,7 @@ from grading.collecting.platforms import read
 from grading.config import configure
 from grading.paths import NOTEBOOKS, parts
 from grading.people import allowances, roster
+from grading.plain import readable
 
 PART = "03_naive_forward"
 
@@ -51,7 +52,7 @@ def test_tests_that_do_not_count(said, names):
 def test_every_name_on_a_page_is_a_name_that_the_roster_takes():
     for part in parts():
         for test in allowances.dropped({"dropped": part}, part):
-            assert allowances.dropped({"dropped": f"{part[:2]}: {allowances.readable(test)}"}, part) == {test}
+            assert allowances.dropped({"dropped": f"{part[:2]}: {readable(test)}"}, part) == {test}
 
 
 @pytest.mark.parametrize(
@@ -134,4 +135,4 @@ def test_the_table_says_what_canvas_does_not_know(tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / f"ada_LATE_1_2_{PART}.ipynb").write_text("{}")
     (tmp_path / "roster.csv").write_text("id,extension\nada,2 days\n")
-    assert "ada: Canvas says so, and not when it came; the roster grants 2 days" in table(collect(PART, tmp_path / "d", tmp_path))
+    assert "ada: Canvas says so, and not by how much; the roster grants 2 days" in table(collect(PART, tmp_path / "d", tmp_path))

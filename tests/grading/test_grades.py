@@ -131,8 +131,8 @@ def test_what_platforms_import(course):
     shown = {"OrgDefinedId": "0042", "Username": "al1", f"{NAIVE} Points Grade": "13.25", "End-of-Line Indicator": "#"}
     assert read["brightspace"][0] == shown
     assert len(course.said) == 2 and all(line.endswith("who they are: ben") for line in course.said)
-    first = (course.home / "grades-canvas.csv").read_bytes()[:8]
-    assert first == b"Student,", "Canvas would take the mark of UTF-8 for a letter"
+    first = (course.home / "grades-canvas.csv").read_bytes()[:10]
+    assert first == b'"Student",', "Canvas would take the mark of UTF-8 for a letter"
 
 
 def test_dropped_tests_count_neither_here_nor_there(course):

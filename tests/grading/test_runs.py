@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -166,13 +167,40 @@ def test_changed_tests_and_points_regrade_what_they_touch_and_what_a_person_wrot
         ("# %% Test first", "# %% Test the first"),
         ('name="the sum", rank=r)\n### END HIDDEN TESTS\n', f'name="the sum", rank=r)\n### END HIDDEN TESTS\n{more}'),
     )
-    assert one.grade(PART) == {"ada": 17, "ben": 5, "cleo": 17}
-    assert f"{PART}: 3 tests have changed since: 3 hand-ins to regrade." in capfd.readouterr().out
+    assert one.grade(PART) == {"ada": 18, "ben": 9, "cleo": 17}, "what a person gave stays, also where a test has another name now"
+    assert f"{PART}: 2 tests have changed since: 3 hand-ins to regrade." in capfd.readouterr().out
     with config.gradebook(config.load(one.home)) as book:
         assert book.find_comment("first", PART, PART, "ben").manual_comment == "Well, ben."
-    assert one.grade(PART) == {"ada": 17, "ben": 5, "cleo": 17} and "nothing to grade; 3 hand-ins are graded" in capfd.readouterr().out
+    assert one.grade(PART) == {"ada": 18, "ben": 9, "cleo": 17} and "nothing to grade; 3 hand-ins are graded" in capfd.readouterr().out
     text = (one.home / "autograded" / "ben" / PART / f"{PART}.ipynb").read_text()
     assert set(json.loads(text)["metadata"]["course"]["key"]) == {"course_lib", "start", "set-up", "first", "test-the-first", "test-more"}
+
+
+def test_a_test_that_goes_takes_nothing_along_that_a_person_wrote(one, tmp_path, monkeypatch):
+    hand_in(one)
+    wanted = one.grade(PART)
+    with config.gradebook(config.load(one.home)) as book:
+        book.find_grade("test-first", PART, PART, "ben").extra_credit = 2
+        book.find_comment("first", PART, PART, "ada").manual_comment = "Well, ada."
+        book.db.commit()
+    wanted["ben"] += 2
+    source = one.home / "source" / PART / f"{PART}.ipynb"
+    before = source.read_bytes()
+    edit(
+        one,
+        tmp_path,
+        monkeypatch,
+        ("# %% Test first", "# %% Test another"),
+        ("### BEGIN HIDDEN TESTS\n", "### BEGIN HIDDEN TESTS\n# Another.\n"),
+    )
+    for _ in range(2):
+        with pytest.raises(config.ConfigError, match=r"test-first is gone from its source.* for ben\. Give it its name back"):
+            one.grade(PART)
+        assert source.read_bytes() == before
+    edit(one, tmp_path, monkeypatch, ("# %% Test another", "# %% Test first"), ("# %% First", "# %% The first"), ("# Another.\n", ""))
+    assert one.grade(PART) == wanted
+    with config.gradebook(config.load(one.home)) as book:
+        assert book.find_comment("the-first", PART, PART, "ada").manual_comment == "Well, ada."
 
 
 def penalties(course):
@@ -256,6 +284,34 @@ def test_a_dask_cluster_grades(one):
     assert wait_until(lambda: not course_processes() - before)
 
 
+def test_a_dask_scheduler_that_is_killed_is_said(one, monkeypatch):
+    from distributed import Client
+
+    hand_in(one)
+    monkeypatch.setattr(run, "PATIENCE", 0.5)
+    words = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    scheduler = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    address = next(found[0] for line in scheduler.stderr if (found := re.search(r"tcp://127[.\d]+:\d+", line)))
+    workers = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    worker = subprocess.Popen(workers, stderr=subprocess.DEVNULL)
+    try:
+        real = Grading._task
+
+        def killed(self, student):
+            scheduler.kill()
+            return real(self, student)
+
+        with Client(address, set_as_default=False) as client:
+            client.wait_for_workers(1, timeout=60)
+        monkeypatch.setattr(Grading, "_task", killed)
+        with pytest.raises(engines.EngineError, match="No worker is left"):
+            one.grade(PART, engine=f"dask:{address}")
+    finally:
+        for process in (worker, scheduler):
+            process.kill()
+            process.wait()
+
+
 def test_an_ipyparallel_cluster_grades(one, monkeypatch, tmp_path):
     import ipyparallel
 
@@ -329,8 +385,30 @@ def test_an_extension_that_was_granted_in_nbgrader_stays_where_the_roster_says_n
         book.update_or_create_assignment(PART, duedate=datetime(2026, 11, 1))
         book.grant_extension(PART, "ada", days=3)
     assert one.grade(PART) == {"ada": 10}
+    people = one.home / "roster.csv"
+    for lines in ("ada,\nben,3 days", "ada,05: 3 days\nben,", "ada,\nben,"):
+        people.write_text(f"id,extension\n{lines}\n")
+        assert one.grade(PART) == {"ada": 10}
+        with config.gradebook(config.load(one.home)) as book:
+            assert book.find_submission(PART, "ada").extension == timedelta(days=3), lines
+
+
+def test_an_extension_that_the_roster_takes_back_ends(one):
+    hand_in(one, wrong=[], right=["ada"])
     with config.gradebook(config.load(one.home)) as book:
-        assert book.find_submission(PART, "ada").extension == timedelta(days=3)
+        book.update_or_create_assignment(PART, duedate=datetime(2026, 11, 1))
+    people = one.home / "roster.csv"
+    for line, days in (("3 days", 3), ("03: 1 day", None), ("2 days; 03: 3 days", 2), ("", None)):
+        people.write_text(f"id,extension\nada,{line}\n")
+        assert one.grade(PART) == {"ada": 10}
+        with config.gradebook(config.load(one.home)) as book:
+            assert book.find_submission(PART, "ada").extension == (days and timedelta(days=days)), line
+    people.write_text("id,extension\nada,3 days\n")
+    one.grade(PART)
+    people.unlink()
+    one.grade(PART)
+    with config.gradebook(config.load(one.home)) as book:
+        assert book.find_submission(PART, "ada").extension is None
 
 
 def test_a_cluster_that_has_ended_is_said(one, monkeypatch):
@@ -354,6 +432,20 @@ def test_where_the_ranks_do_not_come_up_it_is_tried_again_and_never_0(monkeypatc
     told, text = [], nbformat.writes(source, version=4)
     found = grade(Task(text, text.encode()), told.append)
     assert found.lost and found.points == {} and told == [] and "the ranks did not come up: no room" in found.problem
+
+
+def test_where_the_kernel_does_not_come_up_it_is_tried_again(one, monkeypatch):
+    from jupyter_client.asynchronous import AsyncKernelClient
+
+    source = build.build(PART)
+    text = nbformat.writes(source, version=4)
+
+    async def died(*_, **__):
+        raise RuntimeError("Kernel died before replying to kernel_info")  # another program took a port, say
+
+    monkeypatch.setattr(AsyncKernelClient, "wait_for_ready", died)
+    found = grade(Task(text, text.encode()))
+    assert found.lost and found.points == {} and "the notebook's kernel did not come up" in found.problem
 
 
 NO_RANKS = """# ---

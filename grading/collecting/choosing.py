@@ -1,0 +1,126 @@
+"""Which of a student's hand-ins counts; and where nobody can tell which, or whose it is."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from grading.collecting.owners import HandIn, without_number
+from grading.people.roster import Roster
+
+
+@dataclass
+class Choice:
+    """Of one student's hand-ins.
+
+    Attributes
+    ----------
+    newest : HandIn, optional
+        The one that counts; None where nobody can tell.
+    older : list of HandIn
+        Those that it replaces.
+    refused : list of (str, str)
+        A file, or the student, and why that does not count.
+    """
+
+    newest: HandIn | None = None
+    older: list[HandIn] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+def choose(student: str, hand_ins: list[HandIn], classes: set[str]) -> Choice:
+    """The newest hand-in of a student.
+
+    Parameters
+    ----------
+    classes : set of str
+        The zips with files of several students.
+    """
+    found = Choice()
+    hand_ins = _only(hand_ins, [h for h in hand_ins if h.whole], f"cannot be read as a notebook, and another one of {student} can", found)
+    usual = {h.upload: min(other.oddness for other in hand_ins if other.upload == h.upload) for h in hand_ins if h.platform}
+    expected = [h for h in hand_ins if not h.platform or h.oddness == usual[h.upload]]
+    hand_ins = _only(hand_ins, expected, "beside it lies one that is called, or lies, as it should", found)
+    hand_ins = sorted(hand_ins, key=lambda h: h.age)
+    newest = hand_ins[-1]
+    others = [h for h in hand_ins if h.file.path.read_bytes() != newest.file.path.read_bytes()]
+    why = _unsure(newest, others, hand_ins, classes) if others else None
+    if why is not None:
+        names = sorted({str(h.file) for h in [*others, newest]})
+        shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        found.refused.append((student, f"there are different hand-ins in {shown}{why}; leave the right one there, and collect again"))
+        return found
+    found.newest, found.older = newest, others
+    return found
+
+
+def _only(hand_ins: list[HandIn], kept: list[HandIn], why: str, found: Choice) -> list[HandIn]:
+    """Those that are kept, if there are any; the others go to `found.refused`."""
+    if not kept:
+        return hand_ins
+    found.refused += [(str(h.file), why) for h in hand_ins if h not in kept]
+    return kept
+
+
+def _unsure(newest: HandIn, others: list[HandIn], hand_ins: list[HandIn], classes: set[str]) -> str | None:
+    """What more there is to say where nobody can tell which counts; None where that is clear."""
+    if [h for h in others if h.age == newest.age] or any(h.odd and h.by_name for h in hand_ins):
+        return ""
+    timeless = [h.platform.name for h in hand_ins if h.platform and h.platform.platform == "brightspace" and not h.platform.time]
+    if timeless:
+        return f", and no time can be read from {timeless[0]!r}"
+    # A name says whose a file is, but its student may have chosen it: in a zip of their own.
+    own = any(h.file.container and h.file.container not in classes and not h.by_zip for h in hand_ins)
+    several = any(not _one_place(newest, h) for h in others)
+    mixed = len({h.platform and h.platform.platform for h in hand_ins if not h.by_zip}) > 1
+    return "" if several and (own or mixed) else None
+
+
+def _one_place(one: HandIn, other: HandIn) -> bool:
+    """Whether two lie in the same place, or in downloads of the same name but for a number."""
+    stems = [{stem, without_number(stem)[0]} for stem in (Path(h.file.container).stem for h in (one, other))]
+    folders = [() if h.platform else h.file.inside[:-1] for h in (one, other)]
+    return bool(stems[0] & stems[1]) and folders[0] == folders[1]
+
+
+def strangers(found: dict[str, list[HandIn]], people: Roster | None) -> list[tuple[str, HandIn, str]]:
+    """Hand-ins of students who may be one, or of whom there may be two: student, hand-in and why.
+
+    Parameters
+    ----------
+    found : dict of str to list of HandIn
+        By student.
+    """
+    unclear, alike = [], {}
+    for student in sorted(found):
+        alike.setdefault(folded(student), []).append(student)
+    for students in alike.values():
+        if len(students) > 1:
+            why = f"{', '.join(students)} may be one student; rename the folder or file of one of them"
+            unclear += [(student, hand_in, why) for student in students for hand_in in found[student]]
+    for student, hand_ins in found.items():
+        users: dict[tuple[str, str], list[HandIn]] = {}
+        for hand_in in hand_ins:
+            if hand_in.platform:
+                users.setdefault((hand_in.platform.platform, hand_in.platform.number), []).append(hand_in)
+        for platform in {platform for platform, _ in users}:
+            numbers = {number: mine for (where, number), mine in users.items() if where == platform}
+            sure = [n for n in numbers if people and people.knows(platform, n)]  # Canvas: the roster says who has this number
+            if len(numbers) > 1:
+                why = two(student, platform, sorted(numbers))
+                unclear += [(student, hand_in, why) for n, mine in numbers.items() if sure != [n] for hand_in in mine]
+    return unclear
+
+
+def two(student: str, platform: str, numbers: list[str]) -> str:
+    """What to say where a platform has two numbers for one name."""
+    way = (
+        "the column 'canvas' of roster.csv can tell them apart" if platform == "canvas" else "rename the folder or file of each to their id"
+    )
+    return f"users {' and '.join(numbers)} are both called {student}; {way}"
+
+
+def folded(student: str) -> str:
+    """What two names have in common that some disks and eyes take for one."""
+    return unicodedata.normalize("NFKC", student).casefold()

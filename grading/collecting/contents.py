@@ -1,0 +1,71 @@
+"""What a file is, by what is in it: a notebook of which part, and whether it can be read as one."""
+
+from __future__ import annotations
+
+import functools
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from grading.collecting.unpack import NOTEBOOK, File
+from grading.paths import NOTEBOOKS, parts
+
+LONGEST = 10 << 20  # bytes of a notebook of which the metadata are read: what is larger takes too much memory
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is in a file.
+
+    Attributes
+    ----------
+    whole : bool
+        Whether it can be read as a notebook, or is too large to look.
+    part : str, optional
+        The part that its own metadata name, also those of its cells.
+    """
+
+    whole: bool
+    part: str | None = None
+
+
+def look(path: Path) -> Content:
+    """What is in a file that is called as a notebook."""
+    if path.stat().st_size > LONGEST:
+        return Content(True)
+    try:
+        notebook = json.loads(path.read_bytes().decode("utf-8-sig"))
+        cells, metadata = notebook["cells"], notebook["metadata"]
+        course = metadata.get("course", {}).get("part")
+        ids = {c["metadata"].get("nbgrader", {}).get("grade_id") for c in cells if course is None}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Content(False)  # grading says what is wrong with it
+    if isinstance(course, str):
+        return Content(True, course if course in parts() else None)
+    return Content(True, next((part for part, own in exercises().items() if own & ids), None))
+
+
+def why_not(part: str, file: File, content: Content | None) -> str | None:
+    """Why a file is no notebook of this part, or None if it is one."""
+    name = file.inside[-1]
+    if content is None:
+        return "no notebook and no zip"
+    if content.part == part or (content.part is None and part in name):
+        return None
+    return f"a notebook of {content.part}" if content.part else f"nothing in it says that it is a notebook of {part}, nor does its name"
+
+
+def is_notebook(file: File) -> bool:
+    """Whether a file is called as a notebook."""
+    return NOTEBOOK.search(file.inside[-1]) is not None
+
+
+@functools.cache
+def exercises() -> dict[str, set[str]]:
+    """The grade ids of each part's exercises, as students have them."""
+    found = {}
+    for part in parts():
+        cells = json.loads((NOTEBOOKS / part / f"{part}.ipynb").read_text(encoding="utf-8"))["cells"]
+        marks = [cell["metadata"].get("nbgrader", {}) for cell in cells]
+        found[part] = {mark["grade_id"] for mark in marks if mark.get("solution")}
+    return found

@@ -1,0 +1,96 @@
+"""The hand-ins in submitted/, where nbgrader looks for them: one is put there whole or not at all, and never in another person's place."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from datetime import datetime
+from pathlib import Path
+
+from grading.collecting import records
+from grading.collecting.choosing import folded, two
+from grading.collecting.contents import look
+from grading.collecting.owners import HandIn
+
+
+class NotPut(Exception):
+    """A hand-in cannot take its place; the message says why."""
+
+
+class Submitted:
+    """What lies there of a part.
+
+    Parameters
+    ----------
+    home : Path
+    part : str
+    """
+
+    def __init__(self, home: Path, part: str):
+        self.home, self.part = home, part
+        self._names: dict[str, set[str]] = {}
+        for path in (home / "submitted").glob("*/"):
+            self._names.setdefault(folded(path.name), set()).add(path.name)
+
+    def put(self, hand_in: HandIn, student: str, time: datetime | None) -> str | None:
+        """Copy a hand-in there, with a timestamp.txt where its time is known.
+
+        Returns
+        -------
+        str or None
+            What it has replaced.
+
+        Raises
+        ------
+        NotPut
+            It is older than what lies there, is another person's, or cannot be written.
+        """
+        target = self.home / "submitted" / student / self.part
+        partial, stamp, there = target / f".{self.part}.part", target / "timestamp.txt", target / f"{self.part}.ipynb"
+        try:
+            before, now = records.read(self.home, student, self.part), _record(hand_in)
+            other = there.exists() and there.read_bytes() != hand_in.file.path.read_bytes()
+            self._check(hand_in, student, before, there if other else None)
+            target.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(hand_in.file.path, partial)
+            os.replace(partial, there)
+            records.write(self.home, student, self.part, now)
+            stamp.unlink(missing_ok=True)
+            if other:
+                (target / "not_graded.txt").unlink(missing_ok=True)  # that was of the one before
+            if time:
+                stamp.write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC\n")
+        except (OSError, ValueError) as error:  # a name that is too long for a disk, say
+            raise NotPut(f"cannot be written: {getattr(error, 'strerror', None) or error}") from error
+        if other:
+            return f"what was collected before, {before['file']}" if before else "what lay there"
+        return None
+
+    def _check(self, hand_in: HandIn, student: str, before: dict, there: Path | None) -> None:
+        """Raise NotPut where what lies there is somebody else's, or counts more."""
+        alike = self._names.get(folded(student), set()) - {student}
+        if alike:
+            raise NotPut(f"{student} may be one student with {', '.join(sorted(alike))} in submitted/; rename the folder or file")
+        said = hand_in.platform
+        for part, record in records.of(self.home, student):
+            same = said and record.get("platform") == said.platform and (part == self.part or said.platform == "canvas")
+            if same and record.get("number", said.number) != said.number:
+                numbers = [record["number"], said.number]
+                file = record.get("file", "another download")
+                raise NotPut(f"{two(student, said.platform, numbers)}. {record['number']} was collected before, from {file}")
+        if not there:
+            return
+        whole = hand_in.whole or not look(there).whole
+        platform = said.platform if said else None
+        old = "age" in before and before.get("platform", "") == platform and list(before["age"]) > list(hand_in.age)
+        if not whole or old:
+            why = "older than" if whole else "cannot be read as a notebook, unlike"
+            raise NotPut(
+                f"{why} {before.get('file', 'what lies there')}, which was collected before; to have it, delete {there.parent} first"
+            )
+
+
+def _record(hand_in: HandIn) -> dict:
+    said = hand_in.platform
+    of_platform = dict(platform=said.platform, key=said.key, number=said.number, name=said.name) if said else dict(platform=None)
+    return of_platform | dict(age=list(hand_in.age), file=str(hand_in.file))

@@ -1,0 +1,335 @@
+"""Nobody's hand-in is lost without a word, or goes to somebody else: people of one name, sections, hidden files, floods, odd names."""
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+
+from grading import tables
+from grading.collect import table
+from grading.collecting import tree
+from grading.people import roster
+from tests.grading.test_collect import PART, Downloads, filled, notebook, zipped
+
+DUE = datetime(2026, 11, 1, 12)
+
+
+@pytest.fixture
+def downloads(tmp_path):
+    return Downloads(tmp_path)
+
+
+def moodle(name, number, file="P.ipynb"):
+    return f"{name}_{number}_assignsubmission_file_/{file}"
+
+
+TWO = {  # two people of one name, as platforms name them
+    "Canvas": ("wangwei_123_1001_P.ipynb", "wangwei_456_1002_P.ipynb"),
+    "Moodle": (moodle("Wei Wang", 987), moodle("Wei Wang", 988)),
+    "Moodle, flat": ("Wei Wang_987_assignsubmission_file_P.ipynb", "Wei Wang_988_assignsubmission_file_P.ipynb"),
+    "Moodle, spelt in another way": (moodle("Wei Wang", 987), moodle("Wei  Wang", 988)),
+    "Moodle, with brackets": (moodle("Wei [1]", 987), moodle("Wei (1)", 988)),
+    "Brightspace": tuple(f"{n}-67890 - Wei Wang - Nov {n}, 2026 1100 AM/P.ipynb" for n in (11, 12)),
+}
+
+
+@pytest.mark.parametrize("people", [None, "w1,Wei Wang,,,", "w1,Wei (1),,,"])
+@pytest.mark.parametrize("platform", TWO)
+def test_two_people_of_one_name_are_two_people(downloads, platform, people):
+    if people:
+        downloads.roster(people)
+    one, other = TWO[platform]
+    downloads.zip("all.zip", {one: "one", other: "other"})
+    done, found = downloads.collect()
+    assert found == {} and {file for file, _ in done.refused} == {f"all.zip/{filled(one)}", f"all.zip/{filled(other)}"}
+    if not people:
+        assert all("are both called" in why for _, why in done.refused)
+    (downloads.folder / "all.zip").unlink()
+    downloads.zip("first.zip", {one: "one"})
+    downloads.collect()
+    (downloads.folder / "first.zip").unlink()
+    downloads.zip("second.zip", {other: "other"})
+    done, found = downloads.collect()
+    assert "other" not in found.values() and len(done.refused) == 1, "in a second download"
+
+
+def test_a_user_of_canvas_is_the_same_in_all_parts(downloads):
+    other = "05_naive_backward"
+    downloads.zip("03.zip", {"wangwei_123_1001_P.ipynb": "3"})
+    downloads.zip("05.zip", {f"wangwei_789_2001_{other}.ipynb": notebook("5", other)})
+    assert downloads.collect()[1] == {"wangwei": "3"}
+    done, found = downloads.collect(other)
+    assert found == {} and "users 123 and 789 are both called wangwei" in dict(done.refused)[f"05.zip/wangwei_789_2001_{other}.ipynb"]
+
+
+def test_who_takes_anothers_name_takes_nothing_else(downloads):
+    downloads.roster("ada,Ada Lovelace,,,", "mal,Mal Lory,,,")
+    downloads.zip("1.zip", {moodle("Ada Lovelace", 101): "a", moodle("Mal Lory", 102): "m"})
+    assert downloads.collect()[1] == {"ada": "a", "mal": "m"}
+    downloads.zip("1.zip", {moodle("Ada Lovelace", 101): "a", moodle("Ada Lovelace", 102): "mal's"})
+    done, found = downloads.collect()
+    assert found == {"ada": "a", "mal": "m"} and len(done.refused) == 2
+    downloads.zip("1.zip", {moodle("Ada Lovelace", 102): "mal's"})
+    assert downloads.collect()[1] == {"ada": "a", "mal": "m"}
+
+
+def test_a_number_in_the_roster_says_who_is_who(downloads):
+    downloads.roster("ada,Ada Lovelace,,1,")
+    downloads.zip("all.zip", {"lovelaceada_1_50_P.ipynb": "ada's", "lovelaceada_5_53_P.ipynb": "a stranger's"})
+    done, found = downloads.collect()
+    assert found == {"ada": "ada's"} and [file for file, _ in done.refused] == [f"all.zip/lovelaceada_5_53_{PART}.ipynb"]
+
+
+SECTIONS = [
+    ["class A/ada_P.ipynb", "class A/bob_P.ipynb", "class B/cy_P.ipynb", "class B/di_P.ipynb"],
+    ["class A/ada_P.ipynb", "class A/bob_P.ipynb", "class B/cy_P.ipynb"],
+    ["class A/ada/P.ipynb", "class A/bob/P.ipynb", "class B/cy/P.ipynb", "class B/di/P.ipynb"],
+]
+
+
+@pytest.mark.parametrize("people", [False, True])
+@pytest.mark.parametrize("names", SECTIONS)
+def test_a_folder_around_a_class_is_no_student(downloads, names, people):
+    if people:
+        downloads.roster(*(f"{student},{student},,," for student in ("ada", "bob", "cy", "di")))
+    for name in names:
+        downloads.file(name, name)
+    done, found = downloads.collect()
+    assert found == {} and {file for file, _ in done.refused} == set(map(filled, names)) and not done.replaced
+    assert all("FROM=.../class " in why for _, why in done.refused)
+    downloads.folder /= "class A"
+    assert set(downloads.collect()[1]) == {"ada", "bob"}, "and then by itself"
+
+
+def test_folders_around_what_a_platform_has_named(downloads):
+    for name in ("sec 1/lovelaceada_1_2_P.ipynb", "sec 1/libo_2_3_P.ipynb", "sec 2/wangwei_4_5_P.ipynb", f"sec 3/{moodle('Zoe', 9)}"):
+        downloads.file(name, name)
+    assert set(downloads.collect()[1]) == {"lovelaceada", "libo", "wangwei", "Zoe"}
+
+
+def test_each_students_folder_may_have_folders_of_the_same_name(downloads):
+    for name in ("ada/notebooks/P.ipynb", "ada/backup/P.ipynb", "bob/notebooks/P.ipynb", "cy/notebooks/P.ipynb"):
+        downloads.file(name, name)
+    assert set(downloads.collect()[1]) == {"ada", "bob", "cy"}
+
+
+@pytest.mark.parametrize("people", [False, True])
+def test_a_platforms_name_in_a_zip_goes_before_that_of_the_zip(downloads, people):
+    if people:
+        downloads.roster("ada,Ada L,,,", "bob,Bob S,,,")
+    for group, inside in (("group A", moodle("Ada L", 1)), ("group B", moodle("Bob S", 2))):
+        downloads.zip(f"{group}.zip", {inside: group})
+    assert downloads.collect()[1] == ({"ada": "group A", "bob": "group B"} if people else {"Ada L": "group A", "Bob S": "group B"})
+
+
+def test_a_zip_of_one_name_with_a_platforms_other_name_in_it_is_nobodys(downloads):
+    downloads.roster("ada,Ada L,,,", "bob,Bob S,,,")
+    downloads.zip("ada.zip", {moodle("Bob S", 2): "bob's"})
+    downloads.zip("x.zip", {moodle("Ada L", 1): "ada's"})
+    done, found = downloads.collect()
+    assert found == {"ada": "ada's"}
+    assert [file for file, _ in done.refused] == [f"ada.zip/{filled(moodle('Bob S', 2))}"] and "the zip is called 'ada'" in done.refused[0][
+        1
+    ]
+
+
+def test_a_second_download_of_one_student_alone(downloads):
+    downloads.zip("CS-03-9.zip", {moodle("Ada", 1): "old", moodle("Bob", 2): "b"})
+    downloads.zip("CS-03-9 (1).zip", {moodle("Ada", 1): "new"})
+    assert downloads.collect()[1] == {"Ada": "new", "Bob": "b"}
+
+
+HIDDEN = [
+    moodle("Chk", 2, f".ipynb_checkpoints/{PART}-checkpoint.ipynb"),
+    moodle("Dot", 3, f".{PART}.ipynb"),
+    moodle("Folder", 4, ".hw/P.ipynb"),
+    ".Odd_5_assignsubmission_file_/P.ipynb",
+]
+
+
+@pytest.mark.parametrize("extracted", [False, True])
+def test_what_is_hidden_is_named_where_nothing_else_of_that_student_is_there(downloads, extracted):
+    names = [*HIDDEN, moodle("Ada", 1), moodle("Ada", 1, f".ipynb_checkpoints/{PART}-checkpoint.ipynb"), "__MACOSX/._P.ipynb"]
+    if extracted:
+        for name in names:
+            downloads.file(name, name)
+    else:
+        downloads.zip(
+            "all.zip", {name: name for name in names} | {moodle("Zip", 6, "hw.zip"): zipped({".work/P.ipynb": "z", "readme.txt": ""})}
+        )
+    done, found = downloads.collect()
+    wanted = set(map(filled, HIDDEN)) | ({moodle("Zip", 6, "hw.zip/.work/P.ipynb")} if not extracted else set())
+    assert set(found) == {"Ada"}
+    assert {file.removeprefix("all.zip/") for file, why in done.refused if why.startswith("hidden")} == wanted
+
+
+def test_who_sends_many_files_hides_nobody_else(downloads):
+    flood = zipped({f"{i}.ipynb": "{}" for i in range(900)})
+    entries = {moodle("Mal", 1, f"{i}.zip"): flood for i in range(3)} | {moodle("Zed", 2, "answer.py"): "x", moodle("Zoe", 3, "P.py"): "x"}
+    downloads.zip("all.zip", entries)
+    shown = table(downloads.collect()[0])
+    assert "Zed" in shown and "Zoe" in shown and shown.count("Mal") == 11 and "more of all.zip/Mal 1" in shown
+
+
+def test_one_students_zips_take_no_room_from_others(downloads, monkeypatch):
+    monkeypatch.setattr("grading.collecting.unpack.MOST_BYTES_OWN", 1 << 20)
+    big = zipped({f"{i}.ipynb": "x" * 300_000 for i in range(3)})
+    entries = {moodle("Mal", 1, f"{i}.zip"): big for i in range(8)} | {moodle("Zed", 2, "hw.zip"): zipped({f"{PART}.ipynb": notebook("z")})}
+    for extracted in (False, True):
+        if extracted:
+            (downloads.folder / "all.zip").unlink()
+            for name, data in entries.items():
+                path = downloads.folder / name
+                path.parent.mkdir(exist_ok=True)
+                path.write_bytes(data)
+        else:
+            downloads.zip("all.zip", entries)
+        done, found = downloads.collect()
+        assert found == {"Zed": "z"} and any("Mal" in file and "of one student in zips" in why for file, why in done.refused)
+
+
+def due(downloads):
+    from nbgrader.api import Gradebook
+    from traitlets.config import Config
+
+    from grading.config import configure
+
+    with Gradebook(configure(Config(), downloads.home).CourseDirectory.db_url) as gradebook:
+        gradebook.update_or_create_assignment(PART, duedate=DUE)
+
+
+def test_what_canvas_calls_late_costs_the_same_after_each_download(downloads):
+    due(downloads)
+    stamps = []
+    for day in (3, 13):
+        downloads.clock = datetime(2026, 11, day, tzinfo=UTC).timestamp()
+        downloads.zip("all.zip", {"ada_LATE_1_2_P.ipynb": "a", "bob_3_4_P.ipynb": "b"})
+        done, _ = downloads.collect()
+        assert done.late == ["ada"] and "ada: Canvas says so, and not by how much; it counts as one second" in table(done)
+        stamps.append((downloads.home / "submitted" / "ada" / PART / "timestamp.txt").read_text())
+    assert stamps == ["2026-11-01 12:00:01 UTC\n"] * 2
+    assert not (downloads.home / "submitted" / "bob" / PART / "timestamp.txt").exists()
+
+
+def test_a_name_that_is_no_utf_8_is_refused_and_one_that_lies_there_stops_no_table(downloads):
+    odd = os.fsdecode(b"Jos\x82 N")
+    downloads.file(moodle(odd, 99), "j")
+    downloads.file(moodle("Ada", 1), "a")
+    done, found = downloads.collect()
+    assert found == {"Ada": "a"} and "not in UTF-8" in done.refused[0][1]
+    path = downloads.home / "grades.csv"
+    tables.write(path, [["name"], [odd], ["Ada"]])
+    assert path.read_text() == '"name"\n"Jos\\udc82 N"\n"Ada"\n'
+
+
+def test_a_table_stays_whole_where_a_new_one_cannot_be_written(tmp_path):
+    def rows():
+        yield ["name"]
+        raise OSError("no room")
+
+    path = tmp_path / "grades.csv"
+    path.write_text("the old one")
+    with pytest.raises(OSError, match="no room"):
+        tables.write(path, rows())
+    assert path.read_text() == "the old one"
+
+
+@pytest.mark.parametrize("name", ["علی\u200cرضا", "\u200fAda", "A\u00adda", "Zo\u200de"])
+def test_a_name_has_no_signs_that_nobody_sees(downloads, name):
+    downloads.file(moodle(name, 1), "x")
+    (student,) = downloads.collect()[1]
+    assert student.isprintable(), "nbgrader takes no other"
+
+
+def test_what_is_no_notebook_wins_over_none_that_is(downloads):
+    downloads.file(moodle("Ada", 1, f"{PART}_ok.ipynb"), "good")
+    downloads.file(moodle("Ada", 1), "", "raw")
+    downloads.file(moodle("Bob", 2), "good")
+    done, found = downloads.collect()
+    assert found == {"Ada": "good", "Bob": "good"} and "cannot be read as a notebook" in done.refused[0][1]
+    downloads.file(moodle("Bob", 2), "", "raw")
+    done, found = downloads.collect()
+    assert found == {"Ada": "good", "Bob": "good"} and "cannot be read as a notebook" in dict(done.refused)[filled(moodle("Bob", 2))]
+    downloads.file(moodle("Cy", 3), "", "raw")
+    assert "Cy" in downloads.collect()[0].matched, "where it is all that there is, grading says what is wrong with it"
+
+
+def test_of_one_upload_the_file_that_is_called_as_it_should_be_counts(downloads):
+    downloads.zip("c.zip", {"ada_1_100_P.ipynb": "right", "ada_1_101_P-Copy1.ipynb": "copy", "bob_2_5_P-Copy1.ipynb": "only"})
+    downloads.zip("m.zip", {moodle("Cy", 1): "right", moodle("Cy", 1, "old/P.ipynb"): "old"})
+    done, found = downloads.collect()
+    assert found == {"ada": "right", "bob": "only", "Cy": "right"} and not done.replaced
+    assert {why for _, why in done.refused} == {"beside it lies one that is called, or lies, as it should"}
+
+
+def test_a_notebook_that_a_browser_has_called_a_text(downloads):
+    downloads.file(moodle("Ada", 1, "P.ipynb.txt"), "a")
+    downloads.file(moodle("Bob", 2, "P.ipynb.json"), "b")
+    assert downloads.collect()[1] == {"Ada": "a", "Bob": "b"}
+
+
+def test_the_name_of_a_group_stands_before_a_students_in_moodle(downloads):
+    downloads.roster("ada,Ada L,,,", "jl,Jean-Luc Picard,,,")
+    downloads.zip("m.zip", {moodle("Group A-Ada L", 1): "a", moodle("Group-B-Jean-Luc Picard", 2): "j"})
+    assert downloads.collect()[1] == {"ada": "a", "jl": "j"}
+
+
+def test_a_time_of_brightspace_that_cannot_be_read_is_said_where_it_decides(downloads):
+    for day, text in (("19", "old"), ("20", "new")):
+        downloads.file(f"1-9 - Ada L - {day} Listopadu 2026 1201/P.ipynb", text)
+    downloads.file("2-9 - Bob - 20 Listopadu 2026 1201/P.ipynb", "b")
+    done, found = downloads.collect()
+    assert found == {"Bob": "b"} and "no time can be read from" in done.refused[0][1]
+
+
+def test_names_that_differ_in_capitals_are_named_over_two_downloads(downloads):
+    for name in ("Bob S", "bob s"):
+        downloads.zip("m.zip", {moodle(name, 1): name})
+        done, found = downloads.collect()
+    assert found == {"Bob S": "Bob S"} and "may be one student with Bob S" in done.refused[0][1]
+
+
+@pytest.mark.parametrize("record", ['{"platform": null}', "[]", "{", '{"file": 1, "age": []}', '{"file": "x", "age": ["a", null, 1]}'])
+def test_a_record_that_is_broken_costs_nothing(downloads, record):
+    downloads.file("ada/P.ipynb", "old")
+    downloads.collect()
+    (downloads.home / "collected" / PART / "ada.json").write_text(record)
+    downloads.file("ada/P.ipynb", "new")
+    downloads.file("bob/P.ipynb", "b")
+    assert downloads.collect()[1] == {"ada": "new", "bob": "b"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ID;Name;E-Mail\r\nal1;Ada L;x\r\n",
+        "sep=;\r\nid;name\r\nal1;Ada L\r\n",
+        "Matrikel,ID,Name\n1,al1,Ada L\n",
+        "id\tname\nal1\tAda L\n",
+        'id,name\nal1,"L, Ada"\n',
+    ],
+)
+def test_a_roster_as_spreadsheets_write_it(downloads, text):
+    (downloads.home / "roster.csv").write_bytes(text.encode())
+    downloads.file("Ada L/P.ipynb", "a")
+    assert downloads.collect()[1] == {"al1": "a"}
+
+
+def test_a_quote_that_is_not_closed_is_named(downloads):
+    (downloads.home / "roster.csv").write_text('id,name\nal1,"Ada L\nbo2,Bo\n')
+    with pytest.raises(roster.RosterError, match="is a quote missing"):
+        downloads.collect()
+
+
+def test_a_folder_is_looked_at_as_often_whatever_lies_beside_it(downloads, monkeypatch):
+    looks = []
+    real = tree.platforms.read
+    monkeypatch.setattr(tree.platforms, "read", lambda name: looks.append(name) or real(name))
+    counted = []
+    for n in (50, 100):
+        for i in range(n):
+            downloads.file(f"all/s{i}/P.ipynb", f"{i}")
+        looks.clear()
+        assert len(downloads.collect()[1]) == n
+        counted.append(len(looks))
+    assert counted[1] < 3 * counted[0], "it grows with the square of the class"
