@@ -5,8 +5,10 @@ collective runs as a ring (Patarasuk and Yuan, 2009, "Bandwidth optimal all-redu
 algorithms", section 3): with n ranks and a full array of B bytes, 2 (n-1)/n B for an
 all-reduce and (n-1)/n B for an all-gather or a reduce-scatter. Operations with a root count, as
 payload and on the wire, what the rank itself sends: in a scatter only the root does, in a gather
-all others, and in a broadcast each rank but the last of the ring passes the array on. What the ready-made wrapper
-averages in shared memory has a payload, under a name of its own, and nothing on the wire.
+all others, and in a broadcast each rank but the last of the ring passes the array on. A message
+("Send") counts as what is sent; an all-to-all as what a rank sends, of which (n-1)/n travel; one
+with parts of any size as what leaves the rank. What the ready-made wrapper averages in shared
+memory has a payload, under a name of its own, and nothing on the wire.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_TURNS = {"Allreduce": 2, "Allgather": 1, "Reduce_scatter": 1}
-_ROOTED = ("Bcast", "Scatter", "Gather")
+_TURNS = {"Allreduce": 2, "Allgather": 1, "Reduce_scatter": 1, "Alltoall": 1}
+_AS_SENT = ("Bcast", "Scatter", "Gather", "Send", "Alltoallv")
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def wire_bytes(operation: str, n: int, payload: float) -> float:
     >>> wire_bytes("Allreduce", 4, 1000)
     1500.0
     """
-    if operation in _ROOTED:
+    if operation in _AS_SENT:
         return float(payload)
     return _TURNS.get(operation, 0) * (n - 1) / n * payload
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from course_lib.collectives import apart
+from course_lib.collectives import apart, calls, notices
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -26,6 +26,7 @@ COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP = 1, 2, 3, 4, 5, 6
 # rank, the last call that this rank saw complete together with that rank (negative: complete,
 # but the calls do not match); and once more one word a rank, for `slots`. Then a text, and the slots.
 KEY, SIGNATURE, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL, FILLED = range(11)
+# DETAIL of a rank that waits for a message or for the start of others: what it waits for, see `mailbox`.
 SEEN = 16
 TEXT_WORDS = 32
 SLOT = 1 << 19  # bytes of one of a rank's two slots, see `slots`
@@ -34,7 +35,10 @@ MAX_RANKS = 62  # a group is a bit mask in one signed word
 
 @dataclass(frozen=True)
 class Row:
-    """A snapshot of what one rank has on the board."""
+    """A snapshot of what one rank has on the board.
+
+    `released`: what it waits for is there, and it has yet to see that.
+    """
 
     rank: int
     state: int
@@ -63,11 +67,12 @@ class Board:
 
         words = -(-(SEEN + 2 * self.size + TEXT_WORDS) // 16) * 16  # rows share no cache line
         # MPI owns the memory: it goes when the ranks go, and leaves no file behind. What is not touched takes no room.
-        self._window = MPI.Win.Allocate_shared(8 * words + 2 * SLOT, 8, comm=world)
+        self._window = MPI.Win.Allocate_shared(8 * words + 2 * SLOT + 8 * notices.words(self.size), 8, comm=world)
         buffers = [memoryview(self._window.Shared_query(r)[0]).cast("B") for r in range(self.size)]
         self.rows = [b[: 8 * words].cast("q") for b in buffers]
         self._texts = [b[8 * (words - TEXT_WORDS) : 8 * words] for b in buffers]
-        self.slots = [b[8 * words :] for b in buffers]
+        self.slots = [b[8 * words : 8 * words + 2 * SLOT] for b in buffers]
+        self.notices = notices.Notices([b[8 * words + 2 * SLOT :].cast("q") for b in buffers], self.rank)
         self.left = SEEN + self.size  # where a row's last words begin
         self.mine = self.rows[self.rank]
         for i in range(words):
@@ -110,16 +115,30 @@ class Board:
         for r, row in enumerate(self.rows):
             key, members = row[KEY], row[MEMBERS]
             others = [o for o in range(self.size) if members >> o & 1 and o != r]
-            released = key != 0 and any(abs(self.rows[o][SEEN + r]) == key for o in others)
+            if key >= 0:
+                released = key != 0 and any(abs(self.rows[o][SEEN + r]) == key for o in others)
+            else:
+                released = self._come(r, row, others)
             rows.append(Row(r, row[STATE], row[ROUND], row[TARGETS], key, members, row[OPERATION], released))
         return rows
+
+    def _come(self, rank: int, row: memoryview, others: list[int]) -> bool:
+        """Whether the message, the receiver or the starts for which a rank waits have come."""
+        operation, detail = row[OPERATION], row[DETAIL]
+        if operation == calls.RECV:
+            return any(self.notices.unread(o, rank) for o in others)
+        if operation == calls.SEND:
+            looks = any(self.notices.unread(rank, o) and self.rows[o][STATE] == WAITING for o in others)
+            return looks or any(self.notices.accepted(rank, o, detail) for o in others)
+        return all(self.notices.found(o, detail) for o in others)
 
     def stuck(self, rows: list[Row]) -> tuple[Row, ...]:
         """The ranks that wait and can never go on, as these rows stand.
 
         A waiting rank can go on when every rank of its group waits in the same call or can
-        still come. What can still come: a rank that computes, one that has not begun the cell
-        yet but was asked to run it, and a waiting rank that can itself go on.
+        still come; for a message, when one of those from which it may come can. What can still
+        come: a rank that computes, one that has not begun the cell yet but was asked to run it,
+        and a waiting rank that can itself go on.
         """
         newest = max(r.round for r in rows)
         asked = next(r.targets for r in rows if r.round == newest)
@@ -138,7 +157,12 @@ class Board:
                 if row.rank in moving:
                     continue
                 others = [o for o in rows if row.members >> o.rank & 1 and o.rank != row.rank]
-                if all(o.rank in moving or (o.state == WAITING and o.key == row.key) for o in others):
+                if row.key < 0:  # one that sends would do, or one that receives; nobody does it for oneself
+                    goes = any(o.rank in moving for o in others)
+                    goes = goes if row.operation in (calls.SEND, calls.RECV) else all(o.rank in moving for o in others)
+                else:
+                    goes = all(o.rank in moving or (o.state == WAITING and o.key == row.key) for o in others)
+                if goes:
                     moving.add(row.rank)
                     grew = True
         return tuple(r for r in waiting if r.rank not in moving)

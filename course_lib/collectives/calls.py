@@ -10,8 +10,11 @@ import numpy as np
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-OPERATIONS = ["", "Allreduce", "Allgather", "Reduce_scatter", "Split", "Barrier", "Bcast", "Scatter", "Gather", "Iallreduce"]
-ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER, BCAST, SCATTER, GATHER, IALLREDUCE = range(1, len(OPERATIONS))
+COLLECTIVES = ["", "Allreduce", "Allgather", "Reduce_scatter", "Split", "Barrier", "Bcast", "Scatter", "Gather", "Iallreduce"]
+COLLECTIVES += ["Iallgather", "Ireduce_scatter", "Alltoall", "Alltoallv"]
+OPERATIONS = [*COLLECTIVES, "Send", "Recv", "Sendrecv", "Isend", "Irecv"]
+ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER, BCAST, SCATTER, GATHER, IALLREDUCE = range(1, 10)
+IALLGATHER, IREDUCE_SCATTER, ALLTOALL, ALLTOALLV, SEND, RECV, SENDRECV, ISEND, IRECV = range(10, len(OPERATIONS))
 ROOTED = ("Bcast", "Scatter", "Gather")
 REDUCTIONS = ["", "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "your own"]
 DTYPES = {np.dtype(c).num: np.dtype(c).name for c in "?bBhHiIlLqQefdgFDG"}

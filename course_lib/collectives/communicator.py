@@ -10,14 +10,16 @@ from mpi4py import MPI
 
 from course_lib import memory
 from course_lib.collectives import apart, base, buffers, meeting
+from course_lib.collectives.alltoall import AllToAll
 from course_lib.collectives.calls import ALLGATHER, ALLREDUCE, BARRIER, OPERATIONS, REDUCE_SCATTER, SPLIT, reduction_code
+from course_lib.collectives.messages import Messages
 from course_lib.collectives.nonblocking import NonBlocking
 from course_lib.collectives.rooted import Rooted
 
 ndarray, may_share_memory, SUM, IN_PLACE = np.ndarray, np.may_share_memory, MPI.SUM, MPI.IN_PLACE  # names found fast
 
 
-class Communicator(NonBlocking, Rooted):
+class Communicator(AllToAll, Messages, NonBlocking, Rooted):
     """A group of ranks that can call collectives together.
 
     Parameters
@@ -150,10 +152,7 @@ class Communicator(NonBlocking, Rooted):
             The ranks do not make the same call, or not all of them come.
         """
         send, recv = (sendbuf, recvbuf) if self._ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, "Allgather")
-        count = recv.size // self._size if send is IN_PLACE else send.size
-        if recv.size != count * self._size:
-            why = f"{self._size} ranks send as much each"
-            buffers.size(recv, count * self._size, recv if send is IN_PLACE else send, why, "Allgather")
+        count = self._gathered(send, recv, "Allgather")
         group, shared = self._group, self._group.shared
         call, mine = (ALLGATHER, recv.dtype.num, count, 0), send
         if send is IN_PLACE:
@@ -196,26 +195,10 @@ class Communicator(NonBlocking, Rooted):
         """
         place = "Reduce_scatter"
         send, recv = (sendbuf, recvbuf) if self._ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, place)
-        if send is IN_PLACE:
-            raise ValueError(f"{place}: MPI.IN_PLACE is not supported here; send from one array, receive into another.")
-        n = self._size
-        if recvcounts is None:
-            if send.size % n:
-                raise ValueError(
-                    f"{place}: sendbuf has {send.size} elements (shape {send.shape}), which "
-                    f"{n} ranks cannot share equally. Pad it to a multiple of {n}, or give recvcounts."
-                )
-            recvcounts = [send.size // n] * n
-        recvcounts = [int(c) for c in recvcounts]
-        if len(recvcounts) != n or sum(recvcounts) != send.size:
-            raise ValueError(f"{place}: recvcounts must be {n} numbers that add up to the size of sendbuf, {send.size}; got {recvcounts}.")
-        expected = recvcounts[self._rank]
-        if recv.size != expected:
-            why = f"rank {self._rank} of {n} gets {expected} of them"
-            buffers.size(recv, expected, send, why, place)
+        recvcounts = self._parts(send, recv, recvcounts, place)
         group, shared, code = self._group, self._group.shared, reduction_code(op)
         call = (REDUCE_SCATTER, recv.dtype.num, send.size, code + (hash(tuple(recvcounts)) & 0xFFFFFF) * 16)
-        if code == 1 and shared is not None and shared.suits(send, max(recvcounts) * n * recv.itemsize):
+        if code == 1 and shared is not None and shared.suits(send, max(recvcounts) * self._size * recv.itemsize):
             group.exchange(call, send, shared.add_up, recv, sum(recvcounts[: self._rank]))
         else:
             group.meet(*call)
@@ -277,6 +260,35 @@ class Communicator(NonBlocking, Rooted):
             and send is not recv
             and (send.base is recv.base is None or not may_share_memory(send, recv))
         )
+
+    def _gathered(self, send: object, recv: np.ndarray, where: str) -> int:
+        """How many elements each rank sends in an all-gather."""
+        count = recv.size // self._size if send is IN_PLACE else send.size
+        if recv.size != count * self._size:
+            why = f"{self._size} ranks send as much each"
+            buffers.size(recv, count * self._size, recv if send is IN_PLACE else send, why, where)
+        return count
+
+    def _parts(self, send: object, recv: np.ndarray, recvcounts: list[int] | None, place: str) -> list[int]:
+        """The size of each rank's part in a reduce-scatter."""
+        if send is IN_PLACE:
+            raise ValueError(f"{place}: MPI.IN_PLACE is not supported here; send from one array, receive into another.")
+        n = self._size
+        if recvcounts is None:
+            if send.size % n:
+                raise ValueError(
+                    f"{place}: sendbuf has {send.size} elements (shape {send.shape}), which "
+                    f"{n} ranks cannot share equally. Pad it to a multiple of {n}, or give recvcounts."
+                )
+            recvcounts = [send.size // n] * n
+        recvcounts = [int(c) for c in recvcounts]
+        if len(recvcounts) != n or sum(recvcounts) != send.size:
+            raise ValueError(f"{place}: recvcounts must be {n} numbers that add up to the size of sendbuf, {send.size}; got {recvcounts}.")
+        expected = recvcounts[self._rank]
+        if recv.size != expected:
+            why = f"rank {self._rank} of {n} gets {expected} of them"
+            buffers.size(recv, expected, send, why, place)
+        return recvcounts
 
     def _check(self, sendbuf: object, recvbuf: object, where: str) -> tuple:
         """The two arrays, unpacked and checked; raises what `buffers` says about them."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
+import numpy as np
+
 from course_lib import wording
 from course_lib.collectives import board as status
 from course_lib.collectives.board import Board
-from course_lib.collectives.calls import DTYPES, OPERATIONS, REDUCTIONS, ROOTED
+from course_lib.collectives.calls import DTYPES, OPERATIONS, RECV, REDUCTIONS, ROOTED, SEND
 
 CELL = ("cell ", "<cell")  # how the file names of cells begin, see `engine.handler`
 LIBRARY = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -58,6 +60,30 @@ def mismatch(calls: dict[str, list[int]], group: str) -> str:
     return f"the ranks of {group} make different calls. {said}. {hint}"
 
 
+def unfit(array: np.ndarray, message: object, place: str) -> str:
+    """What is said of a message that does not fit the array that receives it."""
+    if message.dtype != array.dtype.num:
+        hint = "The dtype must be the same on both ranks: np.empty and np.zeros make float64 unless dtype= is given."
+    else:
+        hint = "The size must be the same on both ranks: look at the shape of the array that is sent, and of the one that receives."
+    source = message.source
+    return f"{place}: {array.size} {array.dtype} are to be received from rank {source}, and rank {source} has sent {message}. {hint}"
+
+
+def left_alone(rank: int, where_: str) -> str:
+    """What a rank says whose partner has left a transfer in the middle."""
+    return f"rank {rank} was left alone in the middle of {where_}: another rank was interrupted, or has ended its cell without waiting."
+
+
+def too_late(rank: int, where_: str, limit: float) -> str:
+    """What a rank says that has waited too long, where ranks share no status board."""
+    return (
+        f"rank {rank} waited {limit:g} s in {where_} ({where()}), and not all ranks came. "
+        "Every rank of the group must make the same call: look for an if on the rank around it. "
+        "(These ranks share no status board, so what the others do is not known.)"
+    )
+
+
 def _waits(row: status.Row, board: Board) -> bool:
     return row.state in (status.WAITING, status.GAVE_UP) and row.round == board.round
 
@@ -67,7 +93,7 @@ def deadlock(board: Board) -> str:
     rows = board.snapshot()
     waits: dict[str, list[int]] = {}
     reasons: dict[str, list[int]] = {}
-    wanted = 0  # by those who wait
+    wanted, messages = 0, False  # by those who wait; whether one of them waits for a message
     for row in rows:
         if _waits(row, board):
             wanted |= row.members
@@ -76,10 +102,11 @@ def deadlock(board: Board) -> str:
             continue
         if _waits(row, board):
             members = tuple(r for r in range(board.size) if row.members >> r & 1)
-            place = board.text(row.rank)
-            call = f"{OPERATIONS[row.operation]} #{row.key % (1 << NUMBER_BITS)} on {group_name(members, board.size)}" + (
-                f" ({place})" if place else ""
-            )
+            call = place = board.text(row.rank)
+            if row.key >= 0:  # for others, the text says all
+                number, group = row.key % (1 << NUMBER_BITS), group_name(members, board.size)
+                call = f"{OPERATIONS[row.operation]} #{number} on {group}" + (f" ({place})" if place else "")
+            messages |= row.operation in (SEND, RECV)
             waits.setdefault(call, []).append(row.rank)
         elif row.round < board.round:
             reasons.setdefault("was not asked to run this cell", []).append(row.rank)
@@ -96,6 +123,10 @@ def deadlock(board: Board) -> str:
         parts.append(f"{wording.ranks(who)} {reason}")
     if any(reason.startswith("has raised") for reason in reasons):
         hint = "Mend that error first."
+    elif messages and reasons:
+        hint = "What one rank receives, another one must send: look for an if on the rank, and at the ranks and tags in the calls."
+    elif messages:
+        hint = "They wait for each other: one of them must send before it receives, or all of them use Sendrecv."
     elif len(waits) > 1:
         hint = "They wait for each other: all ranks of a group must make the same calls in the same order."
     else:

@@ -16,34 +16,15 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import traffic
-from course_lib.collectives import apart, explain, relayed
+from course_lib.collectives import apart, direct, explain, mailbox, pending, relayed, starts
 from course_lib.collectives import board as status
 from course_lib.collectives import calls as known
 from course_lib.collectives.base import interrupts_wait, of_ranks
 from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
 from course_lib.collectives.errors import DeadlockError, MismatchError
+from course_lib.collectives.pending import LIMIT, SPINS, SURE, now, someone_left
 from course_lib.collectives.relayed import RelayedGroup
 from course_lib.collectives.slots import IN_ORDER, SharedExchange, sched_yield
-
-SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
-SURE = 0.25  # seconds that a deadlock must be seen unchanged
-LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
-LIMIT = 60.0  # seconds of a wait, where ranks do not see each other
-DONE = 30.0  # and after one has done its part: it finished its cell, and on a busy machine this rank may take its time
-
-_epoch = 0
-_left_behind: list = []  # abandoned requests; MPI may still write to their buffers
-
-
-def renew(epoch: int) -> None:
-    """Make every group take a fresh MPI communicator at its next call, when `epoch` is new."""
-    global _epoch
-    _epoch = epoch
-
-
-def abandoned() -> bool:
-    """Whether a transfer was abandoned since the last `renew`: then MPI's channels need it."""
-    return any(epoch == _epoch for epoch, _ in _left_behind)
 
 
 def group(members: tuple[int, ...], on_board: bool = True, limit: float = LIMIT) -> Group | RelayedGroup:
@@ -70,8 +51,9 @@ class Group:
         self.mask = sum(1 << r for r in members) if board else 0
         self.limit = limit
         self._hash = hash(members) & 0xFFFFFF
-        self._round, self._key, self._call, self._signature, self._epoch = -1, 0, None, 0, _epoch
+        self._round, self._key, self._call, self._signature, self._epoch = -1, 0, None, 0, now.epoch
         self.counts = traffic.counters(members)
+        self.unstarted: list[starts.Starting] = []
         # Yielding after each look costs a little; do it at once only where ranks share cores.
         spare_cores = len(members) <= (os.cpu_count() or 1)
         self._first_turn, self._eager_tests = (-100, 400) if spare_cores else (0, 1)
@@ -113,11 +95,7 @@ class Group:
         if board is None:
             self._meet_by_message(operation, dtype, count, detail)
             return
-        if self._round != board.round:
-            self._round = board.round
-            # The same on all ranks of the group, and of no other call: cell, group, number.
-            self._key = (self._round & 0xFFF) << 50 | self._hash << explain.NUMBER_BITS
-        self._key = key = self._key + 1
+        key = self.next_key()
         mine, call = board.mine, (operation, dtype, count, detail)
         if call != self._call or board.last is not self:
             board.last, self._call, self._signature = self, call, hash(call)
@@ -157,9 +135,18 @@ class Group:
         for place in self._seen:
             mine[place] = word
         if not matched:
-            self._raise_mismatch(key)
-        if self._epoch != _epoch:
-            self._fresh()
+            raise MismatchError(self.different(key))
+        self.fresh()
+        for started in list(self.unstarted):  # all have come here, so all have started those before
+            started.step()
+
+    def next_key(self) -> int:
+        """The key of the next call: the same on all ranks of the group, and of no other call: cell, group, number."""
+        if self._round != self.board.round:
+            self._round = self.board.round
+            self._key = (self._round & 0xFFF) << 50 | self._hash << explain.NUMBER_BITS
+        self._key += 1
+        return self._key
 
     def exchange(self, call: tuple[int, int, int, int], send: np.ndarray, read: Callable, *where: object) -> None:
         """A collective in shared memory, the meeting included; see `slots`."""
@@ -202,6 +189,8 @@ class Group:
             if here or any(abs(row[me]) == key for row, me in self._seen_me):
                 board.mine[STATE] = COMPUTING
                 return
+            if any(board.notices.found(r, key) for r in self.members if r != board.rank):
+                raise MismatchError(self.different(key))  # there it has another call
             rows = board.snapshot()
             stuck = board.stuck(rows)
             # A rank that gave up meanwhile changes nothing: it waited for the same.
@@ -213,22 +202,51 @@ class Group:
                 board.mine[status.STATE] = status.GAVE_UP
                 time.sleep(SURE)  # let the others see the same picture
                 raise DeadlockError(explain.deadlock(board))
-            time.sleep(pause)
-            pause = min(pause * 1.5, 2e-3)
+            if now.open and pending.go_on():
+                sched_yield()
+            else:
+                time.sleep(pause)
+                pause = min(pause * 1.5, 2e-3)
 
-    def _raise_mismatch(self, key: int) -> None:
+    def different(self, key: int) -> str:
+        """What is said where the ranks make different calls with this key."""
         calls: dict[str, list[int]] = {}
         for r in self.members:
-            row = self.board.rows[r]
-            if row[status.KEY] == key:
-                call = explain.describe(*(row[i] for i in (status.OPERATION, status.DTYPE, status.COUNT, status.DETAIL)))
-                calls.setdefault(call, []).append(r)
-        raise MismatchError(explain.mismatch(calls, str(self)))
+            row, started = self.board.rows[r], self.board.notices.found(r, key)
+            if started or row[status.KEY] == key:
+                call = started or [row[i] for i in (status.OPERATION, status.DTYPE, status.COUNT, status.DETAIL)]
+                calls.setdefault(explain.describe(*call), []).append(r)
+        return explain.mismatch(calls, str(self))
+
+    def sending(self, dest: int, tag: int, array: np.ndarray, what: str) -> pending.Step:
+        """A message to a world rank."""
+        if self.board:
+            return mailbox.Sending(mailbox.open_box(self.board), dest, self._hash, tag, array, what)
+        request = self.mpi.Isend(array, self.members.index(dest), tag * direct.KINDS + array.dtype.num)
+        return direct.Direct(self.members, request, f"{what} to rank {dest}")
+
+    def receiving(self, sources: tuple[int, ...], tag: int, array: np.ndarray, what: str) -> pending.Step:
+        """A message from one of these world ranks."""
+        if self.board:
+            return mailbox.Receiving(mailbox.open_box(self.board), sources, self._hash, tag, array, what)
+        source = self.members.index(sources[0]) if len(sources) == 1 else MPI.ANY_SOURCE
+        return direct.Received(self, source, tag, array, what)
+
+    def starting(self, call: tuple[int, int, int, int], begin: Callable) -> pending.Step:
+        """A collective that does not block."""
+        if self.board:
+            return starts.Starting(self, call, begin)
+        self.fresh()
+        return direct.Direct(self.members, begin(self.mpi), f"{known.OPERATIONS[call[0]]} on {self}")
+
+    def wait(self, step: pending.Step) -> None:
+        """Wait until a step has ended."""
+        pending.wait(step, self.board, self._eager_tests, self.limit)
 
     def _meet_by_message(self, *call: int) -> None:
         """Meet without a board: exchange the calls over MPI, with a plain time limit."""
         mine, all_calls = np.array(call, np.int64), np.empty((len(self.members), 4), np.int64)
-        self._fresh()
+        self.fresh()
         request = self.mpi.Iallgather(mine, all_calls)
         self.finish(request, call[0])
         calls: dict[str, list[int]] = {}
@@ -237,11 +255,11 @@ class Group:
         if len(calls) > 1:
             raise MismatchError(explain.mismatch(calls, str(self)))
 
-    def _fresh(self) -> None:
+    def fresh(self) -> None:
         """After a transfer was abandoned: a new MPI communicator, from one never used otherwise."""
-        if self._epoch != _epoch:
+        if self._epoch != now.epoch:
             self.mpi, request = self._clean.Idup()
-            self._epoch = _epoch
+            self._epoch = now.epoch
             self.finish(request, 0)
 
     def finish(self, request: MPI.Request, operation: int) -> None:
@@ -260,7 +278,7 @@ class Group:
                     self._finish_slowly(test, operation)
                     return
         except BaseException:
-            _left_behind.append((_epoch, request))
+            now.left_behind.append((now.epoch, request))
             raise
 
     def _finish_slowly(self, test: Callable[[], bool], operation: int) -> None:
@@ -268,33 +286,22 @@ class Group:
         while not test():
             sched_yield()
             turns += 1
+            if now.open:
+                pending.go_on()
             if turns % SPINS == 0:
-                now = time.monotonic()
+                time_now = time.monotonic()
                 if self.board is None:
-                    deadline = deadline or now + self.limit
-                elif seconds := self._someone_left():
-                    deadline = deadline or now + seconds
-                if deadline and now > deadline:
+                    deadline = deadline or time_now + self.limit
+                elif seconds := someone_left(self.board, self.members):
+                    deadline = deadline or time_now + seconds
+                if deadline and time_now > deadline:
                     raise DeadlockError(self._too_late(operation))
 
-    def _someone_left(self) -> float:
-        """Seconds that this rank still waits when another one has left the call, in the middle or with its part done; 0 if none has."""
-        rows, now = self.board.rows, self.board.mine[status.ROUND]
-        states = {rows[r][status.STATE] for r in self.members if rows[r][status.ROUND] >= now}
-        if states & {status.RAISED, status.GONE, status.GAVE_UP}:
-            return LEFT
-        return DONE if status.FINISHED in states else 0.0
-
     def _too_late(self, operation: int) -> str:
-        name = known.OPERATIONS[operation] or "the renewal"
-        me = self.members[self.mpi.Get_rank()]
+        name, me = known.OPERATIONS[operation] or "the renewal", self.members[self.mpi.Get_rank()]
         if self.board:
-            return f"rank {me} was left alone in the middle of {name} on {self}: another rank was interrupted."
-        return (
-            f"rank {me} waited {self.limit:g} s in {name} on {self} ({explain.where()}), and not all ranks of the group came. "
-            "Every rank of the group must make the same call: look for an if on the rank around it. "
-            "(These ranks share no status board, so what the others do is not known.)"
-        )
+            return explain.left_alone(me, f"{name} on {self}")
+        return explain.too_late(me, f"{name} on {self}", self.limit)
 
 
 _group = cache(Group)

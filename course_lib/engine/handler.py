@@ -23,7 +23,7 @@ from course_lib.collectives import apart
 from course_lib.engine import gates, live, loops, tracebacks, wire
 from course_lib.engine.capture import Outputs, captured
 
-MEETING = "course_lib.collectives.meeting"  # not imported before MPI is wanted: that would start it
+PENDING = "course_lib.collectives.pending"  # not imported before MPI is wanted: that would start it
 _reply: dict = {}
 AGAIN = 1.0  # seconds until what is asked for can be interrupted once more: the first may have been caught by a bare `except`
 _interruptible_from = math.inf
@@ -61,7 +61,7 @@ def do(request: dict) -> dict:
         reply = {"outputs": [], "error": tracebacks.describe(error)}
     finally:
         _interruptible_from = math.inf
-        reply["abandoned"] = MEETING in sys.modules and sys.modules[MEETING].abandoned()
+        reply["abandoned"] = PENDING in sys.modules and sys.modules[PENDING].abandoned()
     return reply
 
 
@@ -162,10 +162,10 @@ ACTIONS = {"hello": _hello, "cell": _cell, "call": _call, "tidy": _tidy, "nothin
 def _round(request: dict) -> Iterator:
     """Tell the status board that a cell begins and how it ended."""
     from course_lib.collectives import board as status
-    from course_lib.collectives import meeting
+    from course_lib.collectives import pending
 
     board = status.open_board()
-    meeting.renew(request["epoch"])
+    pending.renew(request["epoch"])
     if board:
         board.begin(request["round"], request["targets"])
     ended = False
@@ -174,6 +174,7 @@ def _round(request: dict) -> Iterator:
         nonlocal ended
         ended = True
         described = tracebacks.describe(error) if error else None
+        pending.ended(error is not None)
         if type(error) is TypeError:
             described["message"] += tracebacks.hidden(described["message"], get_ipython().user_ns)
         if type(error) is NameError and isinstance(error.name, str):
@@ -186,13 +187,16 @@ def _round(request: dict) -> Iterator:
                 board.end(status.RAISED, f"{described['name']} ({described['place']})", keep_call=mismatch)
             else:
                 board.end(status.FINISHED)
+                pending.drain(board)
         return described
 
     try:
         yield finish
     finally:
-        if not ended and board:
-            board.end(status.RAISED, "KeyboardInterrupt")
+        if not ended:
+            pending.ended(True)
+            if board:
+                board.end(status.RAISED, "KeyboardInterrupt")
 
 
 @contextlib.contextmanager

@@ -1,0 +1,106 @@
+"""Notices in memory that all ranks of a machine see: which messages were sent to whom, and which collectives were started.
+
+A message's notice says its tag, dtype and size before the message itself moves: so a receiver finds what was sent to it, and says what
+does not fit, before MPI sees it. A notice of a start says that this rank has come to a non-blocking collective, and with which call.
+
+Each rank has a table of its own, and only it writes there: a ring of notices for each rank that it sends to; how far it has read the
+rings of others; which messages it has accepted; and its starts.
+"""
+
+from __future__ import annotations
+
+RING = 32  # notices to one rank that it has not read yet; further messages wait for room
+STARTS = 128  # collectives that one rank has started and that are not over
+WORDS = 8  # of a notice
+LOOKS = 8  # places where a start may stand
+
+
+def words(size: int) -> int:
+    """How many 64-bit words a rank's table takes, in a world of `size` ranks."""
+    return size * RING * WORDS + size + size * RING + STARTS * WORDS
+
+
+class Notices:
+    """The tables of all ranks.
+
+    Parameters
+    ----------
+    tables : list of memoryview
+        Of 64-bit words, zeros at first.
+    rank : int
+        Whose process this is.
+    """
+
+    def __init__(self, tables: list[memoryview], rank: int):
+        size = len(tables)
+        self._tables, self._rank, self._mine = tables, rank, tables[rank]
+        self._taken = size * RING * WORDS  # where these parts of a table begin
+        self._accepted = self._taken + size
+        self._starts = self._accepted + size * RING
+        self._ring = rank * RING * WORDS  # of notices to this rank, in each table
+        self._next = [1] * size  # the number of the notice that comes next from each
+
+    def room(self, dest: int, number: int) -> bool:
+        """Whether a notice with this number to a rank would write over none that it has not read."""
+        return number - self._tables[dest][self._taken + self._rank] <= RING
+
+    def announce(self, dest: int, number: int, *what: int) -> None:
+        """Leave a notice of message `number` to a rank: group, tag, dtype and count."""
+        start = (dest * RING + number % RING) * WORDS
+        table = self._mine
+        table[start + 1], table[start + 2], table[start + 3], table[start + 4] = what
+        table[start + 5] = hash((number, *what))  # where words may be seen in another order than they were written
+        table[start] = number
+
+    def read(self, source: int) -> tuple[int, ...] | None:
+        """The next notice from a rank to this one: number, group, tag, dtype and count; None if there is none yet."""
+        number = self._next[source]
+        table, start = self._tables[source], self._ring + number % RING * WORDS
+        if table[start] != number:
+            return None
+        what = (table[start + 1], table[start + 2], table[start + 3], table[start + 4])
+        if table[start + 5] != hash((number, *what)):
+            return None  # not all of it is to be seen yet
+        self._next[source] = number + 1
+        self._mine[self._taken + source] = number
+        return number, *what
+
+    def unread(self, source: int, dest: int) -> bool:
+        """Whether a rank has not read all notices that another one has left for it."""
+        number = self._tables[dest][self._taken + source] + 1
+        return self._tables[source][(dest * RING + number % RING) * WORDS] == number
+
+    def accept(self, source: int, number: int) -> None:
+        """Say that this rank has a receive for that message."""
+        self._mine[self._accepted + source * RING + number % RING] = number
+
+    def accepted(self, source: int, dest: int, number: int) -> bool:
+        """Whether `dest` has a receive for that message."""
+        return self._tables[dest][self._accepted + source * RING + number % RING] == number
+
+    def start(self, key: int, call: tuple[int, ...]) -> int | None:
+        """Leave a notice that this rank has started a call; its place, or None where there is no room."""
+        for look in range(LOOKS):
+            place = self._starts + (key + look * 17) % STARTS * WORDS
+            if not self._mine[place]:
+                for i, word in enumerate(call, 1):
+                    self._mine[place + i] = word
+                self._mine[place + 5] = hash((key, *call))
+                self._mine[place] = key
+                return place
+        return None
+
+    def over(self, place: int) -> None:
+        """Take a start's notice away: all have seen it."""
+        self._mine[place] = 0
+
+    def found(self, rank: int, key: int) -> tuple[int, ...] | None:
+        """The call that a rank has started with this key."""
+        table = self._tables[rank]
+        for look in range(LOOKS):
+            place = self._starts + (key + look * 17) % STARTS * WORDS
+            if table[place] == key:
+                call = tuple(table[place + 1 : place + 5])
+                if table[place + 5] == hash((key, *call)):
+                    return call
+        return None

@@ -1,0 +1,212 @@
+"""What this rank has begun and not ended: messages, and collectives that do not block. All waits drive them on, and end with a sentence.
+
+A step is tried again and again until it says that it has ended. While it cannot go on without other ranks, it says which ones.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from course_lib.collectives import base, explain
+from course_lib.collectives import board as status
+from course_lib.collectives.board import COMPUTING, WAITING, Board
+from course_lib.collectives.errors import DeadlockError
+from course_lib.collectives.slots import sched_yield
+
+SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
+SURE = 0.25  # seconds that a deadlock must be seen unchanged
+LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
+DONE = 30.0  # and after one has done its part: it finished its cell, and on a busy machine this rank may take its time
+LIMIT = 60.0  # seconds of a wait, where ranks do not see each other
+
+
+@dataclass
+class State:
+    """Of this process.
+
+    Attributes
+    ----------
+    epoch : int
+        Grows when what was left behind must not meet what comes now.
+    open : list of Step
+        What has not ended, in the order in which it began.
+    left_behind : list
+        Steps and requests of MPI that nobody waits for any more, and their epoch: MPI may still write to their buffers.
+    used : bool
+        Whether this rank has sent or received a message in this epoch.
+    stale : bool
+        Whether a cell failed in which there were messages: what is on its way must not meet the next cell.
+    serial : int
+        Counts the waits.
+    """
+
+    epoch: int = 0
+    open: list = field(default_factory=list)
+    left_behind: list = field(default_factory=list)
+    used: bool = False
+    stale: bool = False
+    serial: int = 0
+
+
+now = State()
+
+
+class Step(Protocol):
+    """Something that has begun.
+
+    Attributes
+    ----------
+    members : tuple of int
+        The world ranks that take part.
+    request : MPI.Request or None
+        Its transfer, once that has begun.
+    error : CollectiveError or None
+        Why it has ended without success.
+    """
+
+    members: tuple[int, ...]
+    request: object
+    error: Exception | None
+
+    def step(self) -> bool:
+        """Go on as far as can be, without waiting; whether it has ended."""
+
+    def begun(self) -> bool:
+        """Whether only the transfer is left: nothing that another rank must call first."""
+
+    def needs(self) -> tuple[int, int, int]:
+        """What it waits for before its transfer can begin: operation, a bit mask of ranks, and a detail for the board."""
+
+    def say(self) -> str:
+        """What more there is to say of it while it waits."""
+
+
+def renew(epoch: int) -> None:
+    """Let go of what was begun, when `epoch` is new; all groups take a fresh MPI communicator at their next call."""
+    if epoch != now.epoch:
+        now.left_behind += [(now.epoch, step) for step in now.open]
+        for _, left in now.left_behind:
+            if hasattr(left, "drop"):
+                left.drop()
+        now.epoch, now.open, now.used, now.stale = epoch, [], False, False
+
+
+def ended(raised: bool) -> None:
+    """A cell has ended."""
+    now.stale |= raised and now.used
+
+
+def abandoned() -> bool:
+    """Whether something was left behind since the last `renew`."""
+    return now.stale or any(epoch == now.epoch for epoch, _ in now.left_behind)
+
+
+def go_on() -> bool:
+    """Drive on all that is open; whether there is anything."""
+    for step in list(now.open):
+        if step.step():
+            now.open.remove(step)
+    return bool(now.open)
+
+
+def add(step: Step) -> None:
+    """Begin a step; it is driven on from now on."""
+    if not step.step():
+        now.open.append(step)
+
+
+def wait(step: Step, board: Board | None, eager: int, limit: float = LIMIT) -> None:
+    """Wait until a step has ended.
+
+    Raises
+    ------
+    DeadlockError
+        It cannot end any more.
+    """
+    trying, left = step.step, eager
+    try:
+        while not trying():
+            left -= 1
+            if left < 0:
+                sched_yield()
+                if left % SPINS == 0:
+                    _wait_long(step, board, limit)
+                    break
+        if step.error is not None:
+            raise step.error
+    except BaseException:
+        now.left_behind.append((now.epoch, step))
+        raise
+    finally:
+        if step in now.open:
+            now.open.remove(step)
+
+
+def _wait_long(step: Step, board: Board | None, limit: float) -> None:
+    picture, since, began, pause, leaving = None, 0.0, time.monotonic(), 5e-5, None
+    now.serial += 1
+    while not step.step():
+        busy = len(now.open) > (step in now.open) and go_on()
+        if board is None:
+            if time.monotonic() - began > limit:
+                raise DeadlockError(explain.too_late(base.world()[0], step.say(), limit))
+        elif step.begun():  # only the transfer is left
+            board.mine[status.STATE] = COMPUTING
+            seconds = someone_left(board, step.members)
+            leaving = (leaving or time.monotonic() + seconds) if seconds else None
+            if leaving and time.monotonic() > leaving:
+                raise DeadlockError(explain.left_alone(board.rank, step.say()))
+            sched_yield()
+            continue
+        else:
+            _show(step, board)
+            rows = board.snapshot()
+            stuck = board.stuck(rows)
+            waits = (WAITING, status.GAVE_UP)
+            found = [(r.rank, r.state in waits or r.state, r.key) for r in rows] if any(r.rank == board.rank for r in stuck) else None
+            if found is None or found != picture:
+                picture, since = found, time.monotonic()
+            elif time.monotonic() - since > SURE:
+                board.mine[status.STATE] = status.GAVE_UP
+                time.sleep(SURE)  # let the others see the same picture
+                raise DeadlockError(explain.deadlock(board))
+        if busy:
+            sched_yield()
+        else:
+            time.sleep(pause)
+            pause = min(pause * 1.5, 2e-3)
+    if board:
+        board.mine[status.STATE] = COMPUTING
+
+
+def _show(step: Step, board: Board) -> None:
+    """Put on the board what a step waits for."""
+    operation, mask, detail = step.needs()
+    mine = board.mine
+    board.last = None  # this rank's row shows no group any more
+    mine[status.MEMBERS], mine[status.OPERATION], mine[status.DETAIL] = mask | 1 << board.rank, operation, detail
+    mine[status.DTYPE], mine[status.COUNT] = -1, 0
+    mine[status.KEY] = -(now.serial * status.MAX_RANKS + board.rank + 1)
+    board.say(step.say())
+    mine[status.STATE] = WAITING
+
+
+def someone_left(board: Board, members: tuple[int, ...]) -> float:
+    """Seconds that this rank still waits when another one has left a transfer, in the middle or with its part done; 0 if none has."""
+    rows, round_ = board.rows, board.mine[status.ROUND]
+    states = {rows[r][status.STATE] for r in members if r != board.rank and rows[r][status.ROUND] >= round_}
+    if states & {status.RAISED, status.GONE, status.GAVE_UP}:
+        return LEFT
+    return DONE if status.FINISHED in states else 0.0
+
+
+def drain(board: Board) -> None:
+    """After a cell: drive on what is open while other ranks are still in it, which may wait for that."""
+    mine, rows = board.mine, board.rows
+    while go_on():
+        others = [row for r, row in enumerate(rows) if r != board.rank and mine[status.TARGETS] >> r & 1]
+        if not any(row[status.ROUND] < mine[status.ROUND] or row[status.STATE] in (COMPUTING, WAITING) for row in others):
+            return
+        time.sleep(1e-4)

@@ -1,0 +1,98 @@
+"""The start of a collective that does not block: its transfer begins once all ranks of the group have left notice of the same call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course_lib.collectives import board as status
+from course_lib.collectives import explain
+from course_lib.collectives.calls import OPERATIONS
+from course_lib.collectives.errors import MismatchError
+
+
+class Starting:
+    """A collective that has been started; see `pending.Step`.
+
+    Parameters
+    ----------
+    group : meeting.Group
+        With a board.
+    call : tuple of int
+        Operation, dtype, count and detail.
+    begin : callable
+        Given MPI's communicator, begins the transfer and returns its request.
+    """
+
+    def __init__(self, group, call: tuple[int, int, int, int], begin: Callable):
+        self.group, self.call, self._begin, self.members = group, call, begin, group.members
+        self.key, self.request, self.error = group.next_key(), None, None
+        self._place: int | None = None
+        self._beginning = False
+        group.unstarted.append(self)
+
+    def step(self) -> bool:
+        if self.request is None and self.error is None and not self._beginning:
+            self._beginning = True  # what it waits for drives on all that is open, this included
+            try:
+                self._try()
+            finally:
+                self._beginning = False
+        if self.error is not None:
+            return True
+        if self.request is not None and self.request.Test():
+            self.drop()  # all ranks have begun, so all have seen it
+            return True
+        return False
+
+    def _try(self) -> None:
+        """Begin the transfer, if all have come and those before it in this group have begun."""
+        group, notices = self.group, self.group.board.notices
+        if self._place is None:
+            self._place = notices.start(self.key, self.call)
+        while group.unstarted and group.unstarted[0] is not self:
+            before = group.unstarted[0]
+            before.step()
+            if group.unstarted and group.unstarted[0] is before:
+                return
+        if self._place is None or self.missing():
+            return
+        if any(notices.found(r, self.key) != self.call for r in self.members):
+            self.fail()
+            return
+        group.fresh()
+        self.request = self._begin(group.mpi)
+        group.unstarted.remove(self)
+
+    def missing(self) -> list[int]:
+        """The ranks that have not come yet; one that makes another call instead is an error."""
+        board, missing = self.group.board, []
+        for r in self.members:
+            if r != board.rank and board.notices.found(r, self.key) is None:
+                if board.rows[r][status.KEY] == self.key:
+                    self.fail()
+                    return []
+                missing.append(r)
+        return missing
+
+    def fail(self) -> None:
+        """The ranks make different calls."""
+        self.error = MismatchError(self.group.different(self.key))
+        if self in self.group.unstarted:
+            self.group.unstarted.remove(self)
+
+    def begun(self) -> bool:
+        return self.request is not None
+
+    def drop(self) -> None:
+        """Take its notice away, and its place in the group."""
+        if self._place is not None:
+            self.group.board.notices.over(self._place)
+            self._place = None
+        if self in self.group.unstarted:
+            self.group.unstarted.remove(self)
+
+    def needs(self) -> tuple[int, int, int]:
+        return self.call[0], sum(1 << r for r in self.missing()), self.key
+
+    def say(self) -> str:
+        return f"{OPERATIONS[self.call[0]]} on {self.group} ({explain.where()})"
