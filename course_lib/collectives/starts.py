@@ -95,4 +95,5 @@ class Starting:
         return self.call[0], sum(1 << r for r in self.missing()), self.key
 
     def say(self) -> str:
-        return f"{OPERATIONS[self.call[0]]} on {self.group} ({explain.where()})"
+        number = self.key % (1 << explain.NUMBER_BITS)
+        return f"{OPERATIONS[self.call[0]]} #{number} on {self.group} ({explain.where()})"
