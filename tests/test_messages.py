@@ -23,7 +23,7 @@ def said(ranks, source, after=True):
 
 
 LEGAL = {
-    "a ring at once": "got = np.empty(5)\ncomm.Sendrecv(np.full(5, rank), (rank + 1) % 8, 3, got, (rank - 1) % 8, 3)",
+    "a ring at once": "got = np.empty(5)\ncomm.Sendrecv(np.full(5, float(rank)), (rank + 1) % 8, 3, got, (rank - 1) % 8, 3)",
     "a large ring at once": (
         "x, got = np.full(300_000, float(rank)), np.empty(300_000)\n"
         "comm.Sendrecv(x, (rank + 1) % 8, 3, got, (rank - 1) % 8, 3)\nassert (got == (rank - 1) % 8).all()"
