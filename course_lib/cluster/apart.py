@@ -77,7 +77,13 @@ class Apart:
         """Send one request to a rank; `answer` reads what the future gives."""
         self._number += 1
         future = self._futures[rank, self._number] = Future()
-        facts = what.get("round", 0), what.get("targets", 1 << rank), what.get("gates", []), what.get("keep", False)
+        facts = (
+            what.get("round", 0),
+            what.get("targets", 1 << rank),
+            what.get("gates", []),
+            what.get("keep", False),
+            what.get("do") != "cell",
+        )
         self.relay.request(rank, self._number, pickle.dumps({**what, "gates": [], "keep": False}), *facts)
         return future
 

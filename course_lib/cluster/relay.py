@@ -142,6 +142,8 @@ class Relay(threading.Thread):
     def _take(self, rank: int, header: dict, payload: bytes) -> None:
         if "call" in header:
             answers = self.switch.call(rank, header, payload)
+        elif "wait" in header:
+            answers = self.switch.wait(rank, header["wait"], header.get("place", ""))
         elif "reply" in header:
             self._reply(rank, header["reply"], payload)
             answers = []

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 from course_lib import memory
 from course_lib.collectives import buffers
-from course_lib.collectives.calls import ALLTOALL, ALLTOALLV
+from course_lib.collectives.calls import ALLREDUCE, ALLTOALL, ALLTOALLV
 from course_lib.collectives.errors import MismatchError
 
 
@@ -70,13 +70,15 @@ class AllToAll:
         buffers.same_dtype(send, recv, "Alltoallv")
         buffers.distinct(send, recv, "Alltoallv")
         group, told, come = self._group, np.array(out, np.int64), np.empty(n, np.int64)
-        group.meet(ALLTOALLV, recv.dtype.num, n, 0)
-        group.finish(group.mpi.Ialltoall(told, come), ALLTOALLV)  # how much comes, so that no rank gets more than it has room for
+        group.meet(ALLTOALL, told.dtype.num, n, 16 * (recv.dtype.num + 1))  # how much comes, so that no rank gets more than it has room for
+        group.finish(group.mpi.Ialltoall(told, come), ALLTOALL)
         wrong = np.array([come.tolist() != into], np.int64)
         anywhere = np.empty_like(wrong)
-        group.finish(group.mpi.Iallreduce(wrong, anywhere), ALLTOALLV)
+        group.meet(ALLREDUCE, wrong.dtype.num, 1, 1)
+        group.finish(group.mpi.Iallreduce(wrong, anywhere), ALLREDUCE)
         if anywhere[0]:
             raise MismatchError(self._uneven(come.tolist(), into))
+        group.meet(ALLTOALLV, recv.dtype.num, n, 0)
         group.finish(group.mpi.Ialltoallv([send, (out, starts)], [recv, (into, places)]), ALLTOALLV)
         group.count("Alltoallv", (sum(out) - out[self._rank]) * send.itemsize)
         if memory.held is not None:

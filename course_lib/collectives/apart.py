@@ -60,6 +60,18 @@ class Line:
             if not data:
                 raise EOFError("the relay is gone")
 
+    def poll(self) -> tuple[dict, bytes] | None:
+        """A frame, if one has come; without waiting."""
+        self._held = True
+        try:
+            frame = self._take()
+            if not frame and select.select([self._connection], [], [], 0)[0]:
+                self._buffer += self._connection.recv(1 << 20)
+                frame = self._take()
+        finally:
+            self._let_go()
+        return frame
+
     def interrupt(self) -> None:
         """What the handler of SIGINT calls: raise KeyboardInterrupt, after the frame that is on its way."""
         self._interrupted = True

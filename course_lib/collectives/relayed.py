@@ -1,21 +1,81 @@
 """A group whose collectives go through the relay; it stands in for `meeting.Group` where ranks are kept apart.
 
-The relay sees that all make the same call, does what MPI would do, counts, and finds who waits in vain. Each exchange is over when it
-returns: the request of a non-blocking one has nothing left to do.
+The relay sees that all make the same call, does what MPI would do, counts, and finds who waits in vain. An exchange that blocks is over
+when it returns; messages and what does not block end when their answer has come.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
 from mpi4py import MPI
 
 from course_lib import traffic
-from course_lib.collectives import apart, errors, explain
-from course_lib.collectives.calls import REDUCTIONS
+from course_lib.collectives import apart, errors, explain, pending
+from course_lib.collectives.calls import OPERATIONS, RECV, REDUCTIONS, SEND
+from course_lib.collectives.mailbox import Message, tagged
 
 _OWN = len(REDUCTIONS) - 1
+_open: set[tuple[int, int]] = set()  # calls that have not been answered
+_answers: dict[tuple[int, int], tuple[dict, bytes]] = {}  # those that have, and that nobody has looked at
+
+
+def keep(frame: tuple[dict, bytes]) -> None:
+    """Keep an answer; one to a call that was broken off is nobody's."""
+    call = tuple(frame[0].get("answer", ()))
+    if call in _open:
+        _open.remove(call)
+        _answers[call] = frame
+
+
+class Begun:
+    """A message, or a collective that does not block, on its way through the relay; see `pending.Step`.
+
+    Parameters
+    ----------
+    group : RelayedGroup
+    call : tuple of int
+        Its name.
+    done : callable
+        Is given this, the answer and its bytes; returns an error or None.
+    what : str
+        For a person.
+    """
+
+    request = None
+
+    def __init__(self, group: RelayedGroup, call: tuple[int, int], done: Callable[[Begun, dict, bytes], Exception | None], what: str):
+        self.members, self.call, self.error, self.what, self._done = group.members, call, None, what, done
+        self.message: Message | None = None
+        self._ended = False
+
+    def step(self) -> bool:
+        while not self._ended:
+            if self.call in _answers:
+                answer, data = _answers.pop(self.call)
+                self._ended = True
+                if "error" in answer:
+                    self.error = getattr(errors, answer["error"])(answer["message"])
+                else:
+                    self.error = self._done(self, answer, data)
+            elif frame := apart.line.poll():
+                keep(frame)
+            else:
+                return False
+        return True
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        if not self.step():
+            apart.line.send({"wait": self.call, "place": f"{self.what} ({explain.where()})"})
+            while self.call not in _answers:
+                keep(apart.line.receive())
+            self.step()
+        if self.error is not None:
+            raise self.error
 
 
 class Done:
@@ -40,7 +100,7 @@ class RelayedGroup:
     def __init__(self, members: tuple[int, ...]):
         self.members, self.mpi, self.limit = members, self, 60.0
         self.counts = traffic.counters(members)
-        self._rank, self._call, self._number = members.index(apart.rank), (), 0
+        self._rank, self._call, self._number, self._name = members.index(apart.rank), (), 0, hash(members)
 
     def __str__(self) -> str:
         return explain.group_name(self.members, apart.size)
@@ -105,19 +165,81 @@ class RelayedGroup:
             self._put(recv, data)
         return Done()
 
+    def Ialltoall(self, send: np.ndarray, recv: np.ndarray) -> Done:
+        """As MPI's."""
+        self._put(recv, self._exchange(send))
+        return Done()
+
+    def Ialltoallv(self, send: list, recv: list) -> Done:
+        """As MPI's."""
+        (array, (counts, starts)), (into, (expected, places)) = send, recv
+        flat = array.reshape(-1)
+        parts = [flat[start : start + count] for start, count in zip(starts, counts, strict=True)]
+        data = np.frombuffer(self._exchange(np.concatenate(parts), counts=counts), array.dtype)
+        out, begin = into.reshape(-1), 0
+        for place, count in zip(places, expected, strict=True):
+            out[place : place + count] = data[begin : begin + count]
+            begin += count
+        return Done()
+
+    def sending(self, dest: int, tag: int, array: np.ndarray, what: str) -> Begun:
+        """A message to a world rank."""
+        call = self._call_out((SEND, array.dtype.num, array.size, tag), array, **{"with": [dest]})
+        return Begun(self, call, lambda *_: None, f"{what} to rank {dest}{tagged(tag)}")
+
+    def receiving(self, sources: tuple[int, ...], tag: int, array: np.ndarray, what: str) -> Begun:
+        """A message from one of these world ranks."""
+        place = explain.where()
+
+        def done(step: Begun, answer: dict, data: bytes) -> Exception | None:
+            dtype, count = answer.get("sent", (array.dtype.num, array.size))
+            step.message = Message(answer["source"], 0, 0, 0, answer["tag"], dtype, count)
+            if "sent" in answer:
+                return errors.MismatchError(f"rank {apart.rank}, {explain.unfit(array, step.message, place)}")
+            self._put(array, data)
+            return None
+
+        call = self._call_out((RECV, array.dtype.num, array.size, tag), None, **{"with": list(sources)})
+        whom = f"rank {sources[0]}" if len(sources) == 1 else "any rank"
+        return Begun(self, call, done, f"{what} from {whom}{tagged(tag)}")
+
+    def starting(self, call: tuple[int, int, int, int], begin: Callable) -> Begun:
+        """A collective that does not block: `begin` is given a group, on which the call is made."""
+        name = OPERATIONS[call[0]]
+        start = _Start(self, call)
+        begin(start)
+
+        def done(step: Begun, answer: dict, data: bytes) -> None:
+            start.put(data)
+
+        return Begun(self, start.name, done, f"{name} on {self}")
+
+    def wait(self, step: Begun) -> None:
+        """Wait until a step has ended."""
+        try:
+            step.wait()
+        finally:
+            if step in pending.now.open:
+                pending.now.open.remove(step)
+
+    def _call_out(self, what: tuple, send: np.ndarray | None, **more: object) -> tuple[int, int]:
+        """Make a call of the relay; its name."""
+        self._number += 1
+        call = (self._name, self._number)
+        header = {"call": call, "members": self.members, "what": [int(n) for n in what], "place": explain.where(), **more}
+        _open.add(call)
+        apart.line.send(header, b"" if send is None else memoryview(np.ascontiguousarray(send).reshape(-1)).cast("B"))
+        return call
+
     def _exchange(self, send: np.ndarray | None, **more: object) -> bytes:
         """One call through the relay: what comes back for this rank."""
-        self._number += 1
-        number = [hash(self.members), self._number]
-        header = {"call": number, "members": self.members, "what": self._call, "place": explain.where(), **more}
-        apart.line.send(header, b"" if send is None else memoryview(np.ascontiguousarray(send).reshape(-1)).cast("B"))
-        while True:
-            answer, data = apart.line.receive()
-            if answer.get("answer") != number:
-                continue  # of a call that was broken off
-            if "error" in answer:
-                raise getattr(errors, answer["error"])(answer["message"])
-            return data
+        call = self._call_out(self._call, send, **more)
+        while call not in _answers:
+            keep(apart.line.receive())
+        answer, data = _answers.pop(call)
+        if "error" in answer:
+            raise getattr(errors, answer["error"])(answer["message"])
+        return data
 
     def _reduced(self, data: bytes, send: np.ndarray, op: MPI.Op) -> bytes:
         """The relay knows MPI's own operations; for others it sends what all ranks gave."""
@@ -132,6 +254,50 @@ class RelayedGroup:
     @staticmethod
     def _put(recv: np.ndarray, data: bytes) -> None:
         recv.reshape(-1)[:] = np.frombuffer(data, recv.dtype)
+
+
+class _Start(RelayedGroup):
+    """The same group for one call that does not block: what is sent goes out, and what comes is put where it belongs later."""
+
+    def __init__(self, group: RelayedGroup, call: tuple[int, int, int, int]):
+        self._group, self._call, self.members, self._rank = group, tuple(map(int, call)), group.members, group._rank
+        self.name: tuple[int, int] = (0, 0)
+        self.put: Callable[[bytes], None] = lambda data: None
+
+    def _exchange(self, send: np.ndarray | None, **more: object) -> bytes:
+        self.name = self._group._call_out(self._call, send, start=True, **more)
+        raise _Later
+
+    def Iallreduce(self, send: np.ndarray, recv: np.ndarray, op: MPI.Op = MPI.SUM) -> None:
+        """As MPI's; likewise the others."""
+        given = recv if send is MPI.IN_PLACE else send
+        self._later(super().Iallreduce, send, recv, op)
+        self.put = lambda data: self._put(recv, self._reduced(data, given, op))
+
+    def Iallgather(self, send: np.ndarray, recv: np.ndarray) -> None:
+        self._later(super().Iallgather, send, recv)
+        self.put = lambda data: self._put(recv, data)
+
+    def Ireduce_scatter(self, send: np.ndarray, recv: np.ndarray, recvcounts: list[int], op: MPI.Op = MPI.SUM) -> None:
+        self._later(super().Ireduce_scatter, send, recv, recvcounts, op)
+        start = sum(recvcounts[: self._rank])
+
+        def put(data: bytes) -> None:
+            found = self._reduced(data, send, op)
+            if self._call[3] % 16 == _OWN:
+                found = np.frombuffer(found, send.dtype)[start : start + recv.size].tobytes()
+            self._put(recv, found)
+
+        self.put = put
+
+    @staticmethod
+    def _later(call: Callable, *arguments: object) -> None:
+        with contextlib.suppress(_Later):
+            call(*arguments)
+
+
+class _Later(Exception):
+    """What is sent has gone out; the answer comes later."""
 
 
 @cache

@@ -15,7 +15,8 @@ from course_lib import traffic
 from course_lib.collectives import explain
 from course_lib.collectives.communicator import Communicator
 
-NAMES = ("Allgather", "Allreduce", "Alltoall", "Barrier", "Bcast", "Gather", "Iallreduce", "Reduce", "Reduce_scatter", "Scatter")
+NAMES = ("Allgather", "Allreduce", "Alltoall", "Alltoallv", "Barrier", "Bcast", "Gather", "Reduce", "Reduce_scatter", "Scatter")
+NAMES += ("Iallgather", "Iallreduce", "Ireduce_scatter", "Irecv", "Isend", "Recv", "Send", "Sendrecv")
 
 
 class _World(MPI.Intracomm):

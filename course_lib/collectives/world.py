@@ -12,7 +12,8 @@ from mpi4py import MPI
 from course_lib.collectives import apart
 from course_lib.collectives.communicator import Communicator
 
-OURS = ("Allgather", "Allreduce", "Barrier", "Bcast", "Gather", "Iallreduce", "Reduce_scatter", "Scatter", "Split")
+OURS = ("Allgather", "Allreduce", "Alltoall", "Alltoallv", "Barrier", "Bcast", "Gather", "Reduce_scatter", "Scatter", "Split")
+OURS += ("Iallgather", "Iallreduce", "Ireduce_scatter", "Irecv", "Isend", "Recv", "Send", "Sendrecv")
 KEPT = {"Free", "Get_attr", "Get_errhandler", "Get_group", "Get_info", "Get_name", "Get_parent", "Get_topology", "Is_inter", "Is_intra"}
 
 

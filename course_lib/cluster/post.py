@@ -1,0 +1,71 @@
+"""Messages without ranks: which receive gets which message; see `switch`. They match as in `collectives.mailbox`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.cluster.results import Broken
+
+ANY = -1
+MOST_BYTES, MOST = 64 << 20, 10_000  # of messages of one rank that nobody has received
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A message that is sent, or wanted: by whom, under which name, in which group, and with whom."""
+
+    rank: int
+    call: tuple
+    group: tuple[int, ...]
+    tag: int
+    dtype: int
+    count: int
+    payload: bytes
+    others: tuple[int, ...]
+
+
+class Post:
+    """The messages on their way between `size` ranks."""
+
+    def __init__(self, size: int):
+        self._sent: list[list[Notice]] = [[] for _ in range(size)]  # by the rank that sends
+        self._wanted: list[list[Notice]] = [[] for _ in range(size)]  # by the rank that receives
+
+    def send(self, message: Notice) -> list[tuple[Notice, Notice]]:
+        """A message comes; it and the receive that gets it, if there is one."""
+        (to,) = message.others
+        for wanted in self._wanted[to]:
+            if _fit(message, wanted):
+                self._wanted[to].remove(wanted)
+                return [(message, wanted)]
+        mine = self._sent[message.rank]
+        mine.append(message)
+        if len(mine) > MOST or sum(len(sent.payload) for sent in mine) > MOST_BYTES:
+            raise Broken("it has sent more than anybody receives")
+        return []
+
+    def want(self, wanted: Notice) -> list[tuple[Notice, Notice]]:
+        """A receive comes; the message that it gets, if there is one, and it."""
+        for source in wanted.others:
+            for message in self._sent[source]:
+                if wanted.rank in message.others and _fit(message, wanted):
+                    self._sent[source].remove(message)
+                    return [(message, wanted)]
+        self._wanted[wanted.rank].append(wanted)
+        if len(self._wanted[wanted.rank]) > MOST:
+            raise Broken("it wants more messages than anybody sends")
+        return []
+
+    def forget(self, rank: int, call: tuple) -> None:
+        """What a rank has begun under this name ends without success."""
+        for kept in (self._sent[rank], self._wanted[rank]):
+            kept[:] = [notice for notice in kept if notice.call != call]
+
+    def clear(self) -> None:
+        """Nothing is on its way any more."""
+        for kept in (*self._sent, *self._wanted):
+            kept.clear()
+
+
+def _fit(message: Notice, wanted: Notice) -> bool:
+    return message.group == wanted.group and message.rank in wanted.others and wanted.tag in (ANY, message.tag)

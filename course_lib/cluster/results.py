@@ -1,0 +1,129 @@
+"""What each rank gets in a collective, and how many bytes it has sent for it; see `switch`."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+from course_lib.collectives import calls
+
+_REDUCE = {
+    "SUM": np.add,
+    "PROD": np.multiply,
+    "MIN": np.minimum,
+    "MAX": np.maximum,
+    "LAND": np.logical_and,
+    "LOR": np.logical_or,
+    "LXOR": np.logical_xor,
+    "BXOR": np.bitwise_xor,
+    "BAND": np.bitwise_and,
+    "BOR": np.bitwise_or,
+}
+DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
+
+
+class Broken(Exception):
+    """A rank sent what the course's library never sends."""
+
+
+def numbers_in(values: object, low: int, high: int) -> bool:
+    return isinstance(values, list) and all(type(v) is int and low <= v < high for v in values)
+
+
+def payload(what: tuple, i: int, n: int) -> int | None:
+    """Bytes that member i of n sends, as `traffic` counts them; None for what is not counted."""
+    operation, dtype, count, detail = what
+    name = calls.OPERATIONS[operation]
+    size = count * DTYPES[dtype].itemsize if dtype >= 0 else 0
+    if name in ("Barrier", "Split"):
+        return None
+    if name in ("Allgather", "Iallgather"):
+        return size * n
+    if name == "Alltoallv":
+        return None  # see `sent`: it goes by what came
+    if name in ("Allreduce", "Iallreduce", "Reduce_scatter", "Ireduce_scatter") and detail % 16 == len(calls.REDUCTIONS) - 1:
+        return size * n
+    root = detail // 16 - 1
+    if name == "Bcast":
+        return size if (i - root) % n < n - 1 else 0
+    if name == "Scatter":
+        return size * (n - 1) if i == root else 0
+    if name == "Gather":
+        return 0 if i == root else size
+    return size
+
+
+def results(payloads: list[bytes], headers: list[dict]) -> list[bytes]:
+    """What each member gets."""
+    n, (operation, dtype, count, detail) = len(payloads), headers[0]["what"]
+    name = calls.OPERATIONS[operation]
+    if name == "Barrier":
+        return [b""] * n
+    if name == "Split":
+        return _split([struct.unpack("<qq", p) for p in _sized(payloads, [16] * n)])
+    if dtype not in DTYPES or count < 0:
+        raise Broken("it sent numbers of no known kind")
+    kind, size = DTYPES[dtype], count * DTYPES[dtype].itemsize
+    if name == "Alltoallv":
+        return _all_to_all_v(payloads, headers, kind.itemsize)
+    if name == "Alltoall":
+        parts, part = _sized(payloads, [size] * n), size // n
+        return [b"".join(whole[i * part : (i + 1) * part] for whole in parts) for i in range(n)]
+    if name in calls.ROOTED:
+        root = detail // 16 - 1
+        if not 0 <= root < n:
+            raise Broken("it named a root that is none")
+        if name == "Bcast":
+            return [_sized([payloads[root]], [size])[0]] * n
+        if name == "Scatter":
+            (whole,) = _sized([payloads[root]], [size * n])
+            return [whole[i * size : (i + 1) * size] for i in range(n)]
+        whole = b"".join(_sized(payloads, [size] * n))
+        return [whole if i == root else b"" for i in range(n)]
+    parts = _sized(payloads, [size] * n)
+    own = detail % 16 == len(calls.REDUCTIONS) - 1
+    if name in ("Allgather", "Iallgather") or own:
+        return [b"".join(parts)] * n
+    if not 0 < detail % 16 < len(calls.REDUCTIONS):
+        raise Broken("it reduces by an operation that is none")
+    reduce, reduced = _REDUCE[calls.REDUCTIONS[detail % 16]], np.frombuffer(parts[0], kind).copy()
+    with np.errstate(all="ignore"):
+        for part in parts[1:]:
+            reduced = reduce(reduced, np.frombuffer(part, kind)).astype(kind, copy=False)
+    if name not in ("Reduce_scatter", "Ireduce_scatter"):
+        return [reduced.tobytes()] * n
+    counts = headers[0].get("counts")
+    if any(h.get("counts") != counts for h in headers) or not numbers_in(counts, 0, count + 1) or len(counts) != n or sum(counts) != count:
+        raise Broken("it cut a reduce-scatter in parts that do not fit")
+    ends = np.cumsum(counts)
+    return [reduced[end - c : end].tobytes() for c, end in zip(counts, ends, strict=True)]
+
+
+def _all_to_all_v(payloads: list[bytes], headers: list[dict], itemsize: int) -> list[bytes]:
+    """Each rank's parts, one for each member in order, of as many numbers as its header says."""
+    n, cut = len(payloads), []
+    for whole, header in zip(payloads, headers, strict=True):
+        counts = header.get("counts")
+        if not numbers_in(counts, 0, 1 << 40) or len(counts) != n or sum(counts) * itemsize != len(whole):
+            raise Broken("it cut an all-to-all in parts that do not fit")
+        ends = np.cumsum(counts) * itemsize
+        cut.append([whole[end - count * itemsize : end] for count, end in zip(counts, ends.tolist(), strict=True)])
+    return [b"".join(parts[i] for parts in cut) for i in range(n)]
+
+
+def _split(wishes: list[tuple[int, int]]) -> list[bytes]:
+    """Colors and keys, of which each rank learns no more than who is in its new group, and in which order."""
+    order = {i: place for place, i in enumerate(sorted(range(len(wishes)), key=lambda i: (wishes[i][1], i)))}
+    return [
+        b"".join(
+            struct.pack("<qq", color, order[i]) if other == color else struct.pack("<qq", ~color, 0) for i, (other, _) in enumerate(wishes)
+        )
+        for color, _ in wishes
+    ]
+
+
+def _sized(payloads: list[bytes], sizes: list[int]) -> list[bytes]:
+    if [len(p) for p in payloads] != sizes:
+        raise Broken("it sent an array of another size than it said")
+    return payloads
