@@ -1,80 +1,116 @@
-"""Where a rank sits in the grid of model parallel and data parallel ranks.
+"""Where a rank sits in a grid of ranks with named axes, and which groups it belongs to.
 
-The grid is model parallel major: ranks that follow each other form a model parallel group.
-With ``mp_size=2, dp_size=4``, ranks 0 and 1 are the first model parallel group, and ranks
-0, 2, 4, 6 the first data parallel group.
+The last axis varies fastest: ranks that follow each other are neighbours along it. In ``Mesh(dp=4, mp=2)``, ranks 0 and 1 are the first
+model parallel group, and ranks 0, 2, 4, 6 the first data parallel group.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 
-@dataclass(frozen=True)
 class Mesh:
-    """A grid of ``dp_size`` rows and ``mp_size`` columns of ranks.
+    """A grid of ranks.
 
     Parameters
     ----------
-    mp_size, dp_size : int
-        Ranks in each model parallel and each data parallel group.
+    **axes : int
+        How many ranks there are along each axis, the one that varies fastest last: ``dp`` for data parallel, ``pp`` pipeline, ``cp``
+        context, ``ep`` expert, ``tp`` tensor and ``mp`` model parallel, or any other name.
+
+    Attributes
+    ----------
+    shape : dict of str to int
+        The axes.
+    ranks : numpy.ndarray
+        int, an axis of the array for each of the grid: every group is a slice of it.
 
     Raises
     ------
     ValueError
-        A size is not a positive whole number.
+        There is no axis, or a size is not a positive whole number.
 
     Examples
     --------
-    >>> mesh = Mesh(mp_size=2, dp_size=4)
+    >>> mesh = Mesh(dp=4, mp=2)
     >>> mesh.ranks.tolist()
     [[0, 1], [2, 3], [4, 5], [6, 7]]
-    >>> mesh.coordinates(5)
-    (2, 1)
-    >>> mesh.mp_groups()[0], mesh.dp_groups()[0]
+    >>> mesh.dp, mesh.coordinates(5)
+    (4, (2, 1))
+    >>> mesh.groups("mp")[0], mesh.groups("dp")[0]
     ((0, 1), (0, 2, 4, 6))
+    >>> Mesh(dp=2, pp=2, tp=2).group("pp", 5)
+    (5, 7)
     """
 
-    mp_size: int
-    dp_size: int
+    def __init__(self, **axes: int):
+        for name, size in axes.items():
+            if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or size < 1:
+                raise ValueError(f"Mesh: {name} must be a positive whole number; got {size!r}.")
+            if hasattr(Mesh, name) or name in ("shape", "ranks"):
+                raise ValueError(f"Mesh: an axis cannot be called {name}; usual names are dp, pp, cp, ep and tp.")
+        if not axes:
+            raise ValueError("Mesh: a grid needs an axis, such as Mesh(dp=4) or Mesh(dp=2, tp=4).")
+        self.shape = {name: int(size) for name, size in axes.items()}
+        self.ranks = np.arange(self.size).reshape(*self.shape.values())
 
-    def __post_init__(self):
-        for name in ("mp_size", "dp_size"):
-            value = getattr(self, name)
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"Mesh: {name} must be a positive whole number; got {value!r}.")
+    def __getattr__(self, name: str) -> int:
+        """The size of an axis: ``mesh.tp``."""
+        if name in vars(self).get("shape", {}):
+            return self.shape[name]
+        raise AttributeError(f"Mesh has no {name}; its axes are {', '.join(vars(self).get('shape', ()))}.")
+
+    def __repr__(self) -> str:
+        return f"Mesh({', '.join(f'{name}={size}' for name, size in self.shape.items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mesh) and list(self.shape.items()) == list(other.shape.items())
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.shape.items()))
 
     @property
     def size(self) -> int:
         """The number of ranks."""
-        return self.mp_size * self.dp_size
+        return int(np.prod(list(self.shape.values())))
 
-    @property
-    def ranks(self) -> np.ndarray:
-        """The ranks, shape ``(dp_size, mp_size)``."""
-        return np.arange(self.size).reshape(self.dp_size, self.mp_size)
+    def coordinates(self, rank: int) -> tuple[int, ...]:
+        """Where a rank sits, along each axis.
 
-    def coordinates(self, rank: int) -> tuple[int, int]:
-        """The (row, column) of a rank: its data parallel and its model parallel index."""
+        Raises
+        ------
+        ValueError
+            There is no such rank.
+        """
         if not 0 <= rank < self.size:
-            raise ValueError(f"Mesh: there is no rank {rank} in a grid of {self.mp_size} x {self.dp_size} = {self.size} ranks.")
-        return rank // self.mp_size, rank % self.mp_size
+            raise ValueError(f"Mesh: there is no rank {rank} in {self!r}, which has {self.size} ranks.")
+        return tuple(int(i) for i in np.unravel_index(rank, self.ranks.shape))
 
-    def mp_groups(self) -> list[tuple[int, ...]]:
-        """The model parallel groups: the rows of the grid."""
-        return [tuple(row) for row in self.ranks.tolist()]
+    def groups(self, *axes: str) -> list[tuple[int, ...]]:
+        """The groups along some axes: ranks that differ in nothing but these, in the order of the grid.
 
-    def dp_groups(self) -> list[tuple[int, ...]]:
-        """The data parallel groups: the columns of the grid."""
-        return [tuple(column) for column in self.ranks.T.tolist()]
+        Raises
+        ------
+        ValueError
+            There is no such axis.
+        """
+        if unknown := [axis for axis in axes if axis not in self.shape]:
+            raise ValueError(f"Mesh: there is no axis {unknown[0]!r} in {self!r}; its axes are {', '.join(self.shape)}.")
+        names = list(self.shape)
+        along = [names.index(name) for name in names if name in axes]
+        moved = np.moveaxis(self.ranks, along, range(-len(along), 0)) if along else self.ranks[..., None]
+        width = int(np.prod([self.shape[name] for name in axes], dtype=int))
+        return [tuple(group) for group in moved.reshape(-1, width).tolist()]
+
+    def group(self, axis: str, rank: int) -> tuple[int, ...]:
+        """The group of one rank along an axis."""
+        return next(group for group in self.groups(axis) if rank in group)
 
 
 def grids(size: int) -> list[Mesh]:
-    """Every grid with this many ranks.
+    """Every grid of data and model parallel ranks with this many ranks.
 
-    >>> [(m.mp_size, m.dp_size) for m in grids(4)]
-    [(1, 4), (2, 2), (4, 1)]
+    >>> grids(4)
+    [Mesh(dp=4, mp=1), Mesh(dp=2, mp=2), Mesh(dp=1, mp=4)]
     """
-    return [Mesh(mp, size // mp) for mp in range(1, size + 1) if size % mp == 0]
+    return [Mesh(dp=size // mp, mp=mp) for mp in range(1, size + 1) if size % mp == 0]

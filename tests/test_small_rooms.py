@@ -24,22 +24,43 @@ from course_lib.tools import doctor, lab
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@given(st.integers(1, 9), st.integers(1, 9))
-def test_a_mesh_has_each_rank_once_in_each_kind_of_group(mp_size, dp_size):
-    mesh = Mesh(mp_size, dp_size)
-    everyone = list(range(mp_size * dp_size))
-    for groups, place in ((mesh.mp_groups(), 0), (mesh.dp_groups(), 1)):
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_a_mesh_has_each_rank_once_in_each_kind_of_group(sizes):
+    mesh = Mesh(**dict(zip(("dp", "pp", "cp", "tp"), sizes, strict=False)))
+    everyone = list(range(int(np.prod(sizes))))
+    assert mesh.size == len(everyone) and [mesh.ranks[mesh.coordinates(r)] for r in everyone] == everyone
+    for place, axis in enumerate(mesh.shape):
+        groups = mesh.groups(axis)
         assert sorted(r for group in groups for r in group) == everyone
-        for i, group in enumerate(groups):
-            assert all(mesh.coordinates(r)[place] == i for r in group)
-    assert mesh in grids(mesh.size)
+        for group in groups:
+            assert len(group) == getattr(mesh, axis) == sizes[place] and all(mesh.group(axis, r) == group for r in group)
+            for i, r in enumerate(group):
+                here, first = mesh.coordinates(r), mesh.coordinates(group[0])
+                assert here[place] == i and here[:place] + here[place + 1 :] == first[:place] + first[place + 1 :]
+    assert mesh.groups(*mesh.shape) == [tuple(everyone)] and mesh.groups() == [(r,) for r in everyone]
+
+
+@given(st.integers(1, 9), st.integers(1, 9))
+def test_grids_are_all_that_have_two_axes(mp_size, dp_size):
+    mesh = Mesh(dp=dp_size, mp=mp_size)
+    assert mesh in grids(mesh.size) and mesh != Mesh(mp=mp_size, dp=dp_size), "the order of the axes counts"
 
 
 def test_a_mesh_of_nothing_gets_a_sentence():
-    with pytest.raises(ValueError, match="mp_size must be a positive whole number; got 0"):
-        Mesh(0, 1)
+    for axes, said in (
+        (dict(dp=1, mp=0), "mp must be a positive whole number; got 0"),
+        (dict(dp=2.0), "dp must be a positive whole number; got 2.0"),
+        ({}, "a grid needs an axis"),
+        (dict(groups=2), "an axis cannot be called groups"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            Mesh(**axes)
     with pytest.raises(ValueError, match="no rank 4"):
-        Mesh(2, 2).coordinates(4)
+        Mesh(dp=2, mp=2).coordinates(4)
+    with pytest.raises(ValueError, match="there is no axis 'tp'"):
+        Mesh(dp=2).groups("tp")
+    with pytest.raises(AttributeError, match="its axes are dp"):
+        Mesh(dp=2).tp  # noqa: B018
 
 
 def test_ring_bytes_are_the_papers():

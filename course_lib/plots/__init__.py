@@ -6,11 +6,12 @@ The functions take what the ranks really hold (see `Ranks.pull` and `Ranks.call`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from course_lib import wording
+from course_lib.mesh import Mesh
 from course_lib.plots.charts import bars, lines, losses, memory, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
 from course_lib.plots.moving import Moving, ring
@@ -81,32 +82,47 @@ def _frame(axis, r: int, array: np.ndarray, guess: object) -> int:
     return right
 
 
-def groups(mp_groups: Sequence[tuple], dp_groups: Sequence[tuple], title: str = "The two groups that each rank belongs to") -> Picture:
-    """The grid of ranks: a row is a model parallel group, a column a data parallel group.
+def groups(grid: Mesh | Mapping[str, Sequence[tuple[int, ...]]], title: str = "The groups that each rank belongs to") -> Picture:
+    """A grid of ranks: its last axis goes to the right, the one before it down, and each further one makes more grids beside.
 
     Parameters
     ----------
-    mp_groups, dp_groups : sequence of tuple of int
-        The groups, as `mesh.Mesh` or the ranks' own communicators tell them.
+    grid : Mesh, or dict of str to sequence of tuple of int
+        A mesh; or the groups of two axes as the ranks' own communicators tell them: first those drawn as rows, then those drawn as columns.
     """
     from matplotlib.patches import FancyBboxPatch
 
-    rows, columns, wide, high = len(mp_groups), len(dp_groups), 1.8, 1.4
-    figure, (axes,) = new_figure(2.6 + 1.0 * columns, 1.5 + 0.7 * rows, title)
-    _bare(axes, wide * columns, high * rows)
-    axes.set(xlim=(-2.4, wide * columns), ylim=(high * rows + 0.8, -0.75))
-    for y, members in enumerate(mp_groups):
-        style = dict(boxstyle="round,pad=0.15", fill=False, linewidth=1.8, edgecolor=INK)
-        axes.add_patch(FancyBboxPatch((0, high * y), wide * (columns - 1) + 1, 1, **style))
-        axes.text(-0.6, high * y + 0.5, f"mp group {y}", ha="right", va="center", fontsize=9, color=INK)
-        for x, rank in enumerate(members):
-            _cell(axes, wide * x, high * y, rank, color(rank))
-    for x in range(columns):
-        style = dict(boxstyle="round,pad=0.3", fill=False, linewidth=1.4, linestyle="--", edgecolor="#777777")
-        axes.add_patch(FancyBboxPatch((wide * x, 0), 1, high * (rows - 1) + 1, **style))
-        name = f"dp group {x}" if columns <= (1 if on_slides() else 4) else f"dp {x}"
-        axes.text(wide * x + 0.5, high * rows + 0.3, name, ha="center", va="center", fontsize=9, color="#555555")
-    said = f"mp groups {', '.join(map(str, mp_groups))}; dp groups {', '.join(map(str, dp_groups))}"
+    if isinstance(grid, Mesh):
+        named = {axis: grid.groups(axis) for axis in reversed(grid.shape)}
+        outer = [name for name in grid.shape][:-2]
+        blocks = grid.ranks.reshape(-1, *grid.ranks.shape[-2:]) if len(grid.shape) > 1 else grid.ranks.reshape(1, 1, -1)
+        wheres = [
+            ", ".join(f"{axis} {i}" for axis, i in zip(outer, grid.coordinates(int(block.flat[0])), strict=False)) for block in blocks
+        ]
+    else:
+        named, wheres = {name: list(members) for name, members in grid.items()}, [""]
+        blocks = [next(iter(named.values()))]
+    (across, rows), (down, columns) = [*named.items(), ("", [])][:2]
+    wide, high = 1.8, 1.4
+    tall, broad = len(blocks[0]), max(map(len, blocks[0]))
+    figure, panels = new_figure((1.6 + 1.0 * broad) * len(blocks) + 1.0, 1.5 + 0.7 * tall, title, len(blocks))
+    for axes, block, where in zip(panels, blocks, wheres, strict=True):
+        _bare(axes, wide * broad, high * tall, where)
+        axes.set(xlim=(-2.4, wide * broad), ylim=(high * tall + 0.8, -0.75))
+        for y, members in enumerate(block):
+            style = dict(boxstyle="round,pad=0.15", fill=False, linewidth=1.8, edgecolor=INK)
+            axes.add_patch(FancyBboxPatch((0, high * y), wide * (broad - 1) + 1, 1, **style))
+            number = y if where == "" else rows.index(tuple(members.tolist()))
+            axes.text(-0.6, high * y + 0.5, f"{across} group {number}", ha="right", va="center", fontsize=9, color=INK)
+            for x, rank in enumerate(members):
+                _cell(axes, wide * x, high * y, rank, color(int(rank)))
+        for x in range(broad if columns else 0):
+            style = dict(boxstyle="round,pad=0.3", fill=False, linewidth=1.4, linestyle="--", edgecolor="#777777")
+            axes.add_patch(FancyBboxPatch((wide * x, 0), 1, high * (tall - 1) + 1, **style))
+            number = x if where == "" else columns.index(tuple(block[:, x].tolist()))
+            name = f"{down} group {number}" if broad <= (1 if on_slides() else 4) and len(blocks) == 1 else f"{down} {number}"
+            axes.text(wide * x + 0.5, high * tall + 0.3, name, ha="center", va="center", fontsize=9, color="#555555")
+    said = "; ".join(f"{axis} groups {', '.join(map(str, members))}" for axis, members in named.items())
     return Picture(figure, f"{title}: {said}")
 
 

@@ -28,8 +28,8 @@ from course_lib.check import Check
 from course_lib.mesh import Mesh, grids
 
 ranks = cluster.start(8)
-mesh = Mesh(mp_size=2, dp_size=4)
-plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=2, dp_size=4: each row is one copy of the model")
+mesh = Mesh(dp=4, mp=2)
+plots.groups(mesh, "mp_size=2, dp_size=4: each row is one copy of the model")
 
 # %% [markdown] tags=["slide"]
 # So the ranks of a row must see **the same** samples: they compute one model together. The rows must see **different** samples, and
@@ -128,14 +128,14 @@ plots.holdings(x, [a[0] for a in answers], "The samples on each rank, mp_size=2,
 ### BEGIN HIDDEN TESTS
 check = Check("split_data", show=False)
 for mesh in grids(8):
-    n, width = mesh.dp_size * int(check.random.integers(2, 6)), int(check.random.integers(1, 5))
+    n, width = mesh.dp * int(check.random.integers(2, 6)), int(check.random.integers(1, 5))
     x, y = check.random.random((n, width)), check.random.permutation(n)
-    check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}, {n} samples"
-    sizes = dict(x_train=x, y_train=y, mp_size=mesh.mp_size, dp_size=mesh.dp_size)
+    check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, {n} samples"
+    sizes = dict(x_train=x, y_train=y, mp_size=mesh.mp, dp_size=mesh.dp)
     answers = ranks.call("split_data", [sizes | {"rank": r} for r in range(8)])
     for r, answer in enumerate(answers):
         split_x, split_y = check.tuple(answer, 2, name="split_data", rank=r)
-        copy, each = mesh.coordinates(r)[0], n // mesh.dp_size
+        copy, each = mesh.coordinates(r)[0], n // mesh.dp
         cause = "ranks of one model parallel group need the same samples, in the given order"
         check.array(split_x, x[copy * each :][:each], name="split_x_train", rank=r, cause=cause, dtype=False)
         check.array(split_y, y[copy * each :][:each], name="split_y_train", rank=r, cause=cause, dtype=False)
@@ -145,18 +145,18 @@ for mesh in grids(8):
 ### BEGIN HIDDEN TESTS
 check = Check("split_data", show=False)
 dtypes = check.random.permutation([np.float32, np.float64, np.uint8, np.int32])  # each once: none is missed by chance
-for mesh, dtype in zip((Mesh(1, 1), Mesh(2, 2), Mesh(2, 3), Mesh(3, 4)), dtypes, strict=True):
-    n = mesh.dp_size * int(check.random.integers(2, 5))
+for mesh, dtype in zip((Mesh(dp=1, mp=1), Mesh(dp=2, mp=2), Mesh(dp=3, mp=2), Mesh(dp=4, mp=3)), dtypes, strict=True):
+    n = mesh.dp * int(check.random.integers(2, 5))
     x = check.random.permutation(n * 6).reshape(n, 3, 2).astype(dtype)
     y = check.random.permutation(n * 10).reshape(n, 10).astype(np.int16)
-    check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}, images of shape {x.shape} and {x.dtype}"
-    sizes = dict(x_train=x, y_train=y, mp_size=mesh.mp_size, dp_size=mesh.dp_size)
+    check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, images of shape {x.shape} and {x.dtype}"
+    sizes = dict(x_train=x, y_train=y, mp_size=mesh.mp, dp_size=mesh.dp)
     for first in range(0, mesh.size, 8):
         asked = [(first + r) % mesh.size for r in range(8)]
         answers = ranks.call("split_data", [sizes | {"rank": r} for r in asked])
         for r, answer in zip(asked, answers, strict=True):
             split_x, split_y = check.tuple(answer, 2, name="split_data", rank=r)
-            copy, each = mesh.coordinates(r)[0], n // mesh.dp_size
+            copy, each = mesh.coordinates(r)[0], n // mesh.dp
             cause = "a size or a dtype that is written into the function instead of taken from its arguments"
             check.array(split_x, x[copy * each :][:each], name="split_x_train", rank=r, cause=cause)
             check.array(split_y, y[copy * each :][:each], name="split_y_train", rank=r, cause=cause)
@@ -172,9 +172,9 @@ for mesh, dtype in zip((Mesh(1, 1), Mesh(2, 2), Mesh(2, 3), Mesh(3, 4)), dtypes,
 data = datasets.load("digits")
 held = {"all of it": data.x_train.nbytes}
 for mesh in reversed(grids(8)):
-    arguments = dict(x_train=data.x_train, y_train=data.y_train, mp_size=mesh.mp_size, dp_size=mesh.dp_size, rank=0)
+    arguments = dict(x_train=data.x_train, y_train=data.y_train, mp_size=mesh.mp, dp_size=mesh.dp, rank=0)
     split_x, _ = ranks.call("split_data", arguments)[0]
-    held[f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}"] = split_x.nbytes
+    held[f"mp_size {mesh.mp}, dp_size {mesh.dp}"] = split_x.nbytes
 plots.bars(held, "Images of handwritten digits on rank 0", "bytes")
 
 # %% [markdown] tags=["slide"]

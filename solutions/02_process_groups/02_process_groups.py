@@ -20,8 +20,8 @@ from course_lib.check import Check
 from course_lib.mesh import Mesh, grids
 
 ranks = cluster.start(8)
-mesh = Mesh(mp_size=4, dp_size=2)
-plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=4, dp_size=2")
+mesh = Mesh(dp=2, mp=4)
+plots.groups(mesh, "mp_size=4, dp_size=2")
 
 # %% [markdown] tags=["slide"]
 # Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations: the ranks of a row hold one model. Along
@@ -148,9 +148,9 @@ swapped = "color and key swapped: the color is what all members share"
 split = "only Megatron's second layer is split by rows (in_dim); all others are split by columns (out_dim)"
 for grid in (mesh, *grids(8)):
     for is_fc1, is_megatron_mp in ((True, False), (False, False), (True, True), (False, True)):
-        mp_size, layer = grid.mp_size, dict(is_fc1=is_fc1, is_megatron_mp=is_megatron_mp, in_dim=16, out_dim=24)
-        check.case = f"mp_size {mp_size}, dp_size {grid.dp_size}, " + ", ".join(f"{k} {v}" for k, v in layer.items())
-        each = [dict(size=8, secret=r, mp_size=mp_size, dp_size=grid.dp_size, **layer) for r in range(8)]
+        mp_size, layer = grid.mp, dict(is_fc1=is_fc1, is_megatron_mp=is_megatron_mp, in_dim=16, out_dim=24)
+        check.case = f"mp_size {mp_size}, dp_size {grid.dp}, " + ", ".join(f"{k} {v}" for k, v in layer.items())
+        each = [dict(size=8, secret=r, mp_size=mp_size, dp_size=grid.dp, **layer) for r in range(8)]
         rows = is_megatron_mp and not is_fc1
         answers = ranks.call(look, each, show=grid is mesh and is_fc1 and not is_megatron_mp)
         answers = [check.tuple(answer, 6, name="get_info", rank=r) for r, answer in enumerate(answers)]
@@ -158,7 +158,7 @@ for grid in (mesh, *grids(8)):
             check.value(mp_idx, r % mp_size, name="mp_idx", rank=r, cause="the place in the row is the remainder of rank / mp_size")
             check.value(dp_idx, r // mp_size, name="dp_idx", rank=r, cause="the number of the row is rank / mp_size, rounded down")
         for r, (_, _, in_mp, in_dp, part_in, part_out) in enumerate(answers):
-            row, column = grid.mp_groups()[r // mp_size], grid.dp_groups()[r % mp_size]
+            row, column = grid.groups("mp")[r // mp_size], grid.groups("dp")[r % mp_size]
             if list(in_mp) == list(column) != list(row) and list(in_dp) == list(row):
                 check.fail(
                     f"on rank {r}, mp_comm has the ranks of dp_comm, and dp_comm those of mp_comm", f"{swapped}; or the order of return"
@@ -182,7 +182,7 @@ check.passed()
 answers = ranks.call(look, [dict(size=8, secret=r, mp_size=2, dp_size=4) for r in range(8)])
 mp_groups = sorted({tuple(a[2].tolist()) for a in answers})
 dp_groups = sorted({tuple(a[3].tolist()) for a in answers})
-plots.groups(mp_groups, dp_groups, "Your groups for mp_size=2, dp_size=4")
+plots.groups({"mp": mp_groups, "dp": dp_groups}, "Your groups for mp_size=2, dp_size=4")
 
 # %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They call your function for other grids and layers.
@@ -192,8 +192,8 @@ plots.groups(mp_groups, dp_groups, "Your groups for mp_size=2, dp_size=4")
 check = Check("get_info", show=False)
 for size in (8, 6, 4, 1):
     for mesh in grids(size):
-        check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}"
-        sizes = dict(size=size, mp_size=mesh.mp_size, dp_size=mesh.dp_size, secret=0, in_dim=24, out_dim=24)
+        check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}"
+        sizes = dict(size=size, mp_size=mesh.mp, dp_size=mesh.dp, secret=0, in_dim=24, out_dim=24)
         for r, answer in enumerate(ranks.call(look, sizes)[:size]):
             mp_idx, dp_idx, *_ = check.tuple(answer, 6, name="get_info", rank=r)
             row, column = mesh.coordinates(r)
@@ -206,16 +206,16 @@ for size in (8, 6, 4, 1):
 check = Check("get_info", show=False)
 for size in (8, 6, 4):
     for mesh in grids(size):
-        check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}"
+        check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}"
         secrets = check.random.permutation(10**6)[:8]
-        sizes = dict(size=size, mp_size=mesh.mp_size, dp_size=mesh.dp_size, in_dim=24, out_dim=24)
+        sizes = dict(size=size, mp_size=mesh.mp, dp_size=mesh.dp, in_dim=24, out_dim=24)
         answers = ranks.call(look, [sizes | {"secret": int(secret)} for secret in secrets])
         for r, answer in enumerate(answers[:size]):
             _, _, in_mp, in_dp, _, _ = check.tuple(answer, 6, name="get_info", rank=r)
             row, column = mesh.coordinates(r)
             cause = "color and key swapped, or an order other than that of the ranks"
-            check.array(in_mp, secrets[list(mesh.mp_groups()[row])], name="mp_comm (the ranks in it)", rank=r, cause=cause)
-            check.array(in_dp, secrets[list(mesh.dp_groups()[column])], name="dp_comm (the ranks in it)", rank=r, cause=cause)
+            check.array(in_mp, secrets[list(mesh.groups("mp")[row])], name="mp_comm (the ranks in it)", rank=r, cause=cause)
+            check.array(in_dp, secrets[list(mesh.groups("dp")[column])], name="dp_comm (the ranks in it)", rank=r, cause=cause)
 ### END HIDDEN TESTS
 
 # %% Test: the part of a layer tags=["test"] points=5
@@ -224,16 +224,16 @@ check = Check("get_info", show=False)
 for mesh in grids(8):
     for is_fc1 in (True, False):
         for is_megatron_mp in (True, False):
-            in_dim, out_dim = (mesh.mp_size * int(d) for d in check.random.permutation(np.arange(2, 40))[:2])
+            in_dim, out_dim = (mesh.mp * int(d) for d in check.random.permutation(np.arange(2, 40))[:2])
             layer = dict(is_fc1=is_fc1, is_megatron_mp=is_megatron_mp, in_dim=in_dim, out_dim=out_dim)
-            check.case = f"mp_size {mesh.mp_size}, " + ", ".join(f"{k} {v}" for k, v in layer.items())
-            answers = ranks.call(look, layer | dict(size=8, secret=0, mp_size=mesh.mp_size, dp_size=mesh.dp_size))
+            check.case = f"mp_size {mesh.mp}, " + ", ".join(f"{k} {v}" for k, v in layer.items())
+            answers = ranks.call(look, layer | dict(size=8, secret=0, mp_size=mesh.mp, dp_size=mesh.dp))
             rows = is_megatron_mp and not is_fc1
             for r, answer in enumerate(answers):
                 *_, part_in, part_out = check.tuple(answer, 6, name="get_info", rank=r)
                 cause = "only Megatron's second layer is split by rows (in_dim); all others by columns (out_dim)"
-                check.value(part_in, in_dim // mesh.mp_size if rows else in_dim, name="part_in_dim", rank=r, cause=cause)
-                check.value(part_out, out_dim if rows else out_dim // mesh.mp_size, name="part_out_dim", rank=r, cause=cause)
+                check.value(part_in, in_dim // mesh.mp if rows else in_dim, name="part_in_dim", rank=r, cause=cause)
+                check.value(part_out, out_dim if rows else out_dim // mesh.mp, name="part_out_dim", rank=r, cause=cause)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
@@ -250,8 +250,8 @@ def average_gradient(mp_size, dp_size):
 
 
 moved = []
-for mesh in (Mesh(4, 2), Mesh(2, 4), Mesh(1, 8)):
-    ranks.call(average_gradient, dict(mp_size=mesh.mp_size, dp_size=mesh.dp_size))
+for mesh in (Mesh(dp=2, mp=4), Mesh(dp=4, mp=2), Mesh(dp=8, mp=1)):
+    ranks.call(average_gradient, dict(mp_size=mesh.mp, dp_size=mesh.dp))
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends to average 1 MB", ["dp_size 2", "dp_size 4", "all 8 ranks"])
 

@@ -48,6 +48,9 @@ def grid_of(mp_size):
         "held": weights // mp_size,
     }
     title = "Activations (row), gradients (column), weights"
-    for picture in (plots.groups(rows, columns, f"mp_size {mp_size}, dp_size {8 // mp_size}"), plots.bars(sent, title, "bytes")):
+    for picture in (
+        plots.groups({"mp": rows, "dp": columns}, f"mp_size {mp_size}, dp_size {8 // mp_size}"),
+        plots.bars(sent, title, "bytes"),
+    ):
         picture.share = 0.5
         display(picture)

@@ -20,8 +20,8 @@ from course_lib.mesh import Mesh, grids
 from course_lib.traffic import wire_bytes
 
 ranks = cluster.start(4)
-mesh = Mesh(mp_size=2, dp_size=2)
-plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=2, dp_size=2")
+mesh = Mesh(dp=2, mp=2)
+plots.groups(mesh, "mp_size=2, dp_size=2")
 
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
@@ -110,10 +110,10 @@ def collect(grad_w, grad_b, mp_size):
 
 def compare(check, grads, mesh):
     """Call with each rank's (grad_w, grad_b), and expect the means over the columns of the grid."""
-    answers = ranks.call(collect, [dict(grad_w=w, grad_b=b, mp_size=mesh.mp_size) for w, b in grads], show=check.show)
+    answers = ranks.call(collect, [dict(grad_w=w, grad_b=b, mp_size=mesh.mp) for w, b in grads], show=check.show)
     for r, (answer, *given) in enumerate(answers):
         means = check.tuple(answer, 2, name="collect_weight_grad", rank=r)
-        column = mesh.dp_groups()[mesh.coordinates(r)[1]]
+        column = mesh.groups("dp")[mesh.coordinates(r)[1]]
         needed = 0.0
         for i, name in enumerate(("grad_w", "grad_b")):
             want = np.mean([grads[member][i] for member in column], axis=0, dtype=np.float64).astype(given[i].dtype)
@@ -127,13 +127,13 @@ def compare(check, grads, mesh):
             check.array(
                 means[i], want, name=f"the collected {name}", rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True, instead=known
             )
-            needed += wire_bytes("Allreduce", mesh.dp_size, want.nbytes + 2 * mesh.dp_size * want.itemsize)  # some pad the array
+            needed += wire_bytes("Allreduce", mesh.dp, want.nbytes + 2 * mesh.dp * want.itemsize)  # some pad the array
         check.sent(ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="an all-reduce of each sends least")
 
 
 # %% Check tags=["given"]
-for mesh in (Mesh(1, 4), Mesh(2, 2)):
-    check = Check(f"collect_weight_grad, mp_size={mesh.mp_size}, dp_size={mesh.dp_size}")
+for mesh in (Mesh(dp=4, mp=1), Mesh(dp=2, mp=2)):
+    check = Check(f"collect_weight_grad, mp_size={mesh.mp}, dp_size={mesh.dp}")
     compare(check, [(np.full((3, 2), r, np.float32), np.arange(2, dtype=np.float32) * r) for r in range(1, 5)], mesh)
     check.passed()
 
@@ -156,7 +156,7 @@ check = Check("collect_weight_grad", show=False)
 for mesh in grids(4):
     for dtype in (np.float32, np.float64):
         rows, columns = check.sizes(2, 5, 12)
-        check.case = f"mp_size {mesh.mp_size}, dp_size {mesh.dp_size}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
+        check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, a weight of shape {(rows, columns)} and {np.dtype(dtype)}"
         normal = check.random.standard_normal
         compare(check, [(normal((rows, columns)).astype(dtype), normal(columns).astype(dtype)) for _ in range(4)], mesh)
 ### END HIDDEN TESTS
@@ -165,9 +165,9 @@ for mesh in grids(4):
 ### BEGIN HIDDEN TESTS
 check = Check("collect_weight_grad", show=False)
 for shape_w, shape_b in (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2, 3, 2, 4), (2, 1, 3))):
-    for mesh in (Mesh(1, 4), Mesh(2, 2)):
+    for mesh in (Mesh(dp=4, mp=1), Mesh(dp=2, mp=2)):
         dtypes = check.random.permutation([np.float32, np.float64])
-        check.case = f"dp_size {mesh.dp_size}, grad_w of shape {shape_w}, grad_b of shape {shape_b}, {[np.dtype(d).name for d in dtypes]}"
+        check.case = f"dp_size {mesh.dp}, grad_w of shape {shape_w}, grad_b of shape {shape_b}, {[np.dtype(d).name for d in dtypes]}"
         normal = check.random.standard_normal
         pairs = list(zip((shape_w, shape_b), dtypes, strict=True))
         compare(check, [[normal(shape).astype(dtype) for shape, dtype in pairs] for _ in range(4)], mesh)
@@ -187,8 +187,8 @@ def step(mp_size):
 
 
 moved = []
-for mesh in (Mesh(1, 4), Mesh(2, 2)):
-    ranks.call(step, dict(mp_size=mesh.mp_size))
+for mesh in (Mesh(dp=4, mp=1), Mesh(dp=2, mp=2)):
+    ranks.call(step, dict(mp_size=mesh.mp))
     moved.append(ranks.traffic[0])
 plots.traffic(moved, "What rank 0 sends in a step to average gradients", ["mp 1, dp 4", "mp 2, dp 2"])
 

@@ -72,8 +72,8 @@ if not todo:
 # and averages its gradients.
 
 # %% Draw the grid tags=["given"]
-mesh = Mesh(mp_size=2, dp_size=4)
-plots.groups(mesh.mp_groups(), mesh.dp_groups(), "mp_size=2, dp_size=4")
+mesh = Mesh(dp=4, mp=2)
+plots.groups(mesh, "mp_size=2, dp_size=4")
 
 # %% [markdown]
 # The model is a perceptron: 64 pixels, 256 hidden units with ReLU, 10 classes. One epoch on the handwritten digits takes 60 steps of 24
@@ -145,7 +145,7 @@ for name, r in results.items():
 # with the model?
 
 # %% Draw the traffic tags=["given"]
-meshes = [Mesh(r["config"].mp_size, r["config"].dp_size) for r in results.values()]
+meshes = [Mesh(dp=r["config"].dp_size, mp=r["config"].mp_size) for r in results.values()]
 
 
 def group(bar, members):

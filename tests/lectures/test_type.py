@@ -36,8 +36,8 @@ def steps():
 PICTURES = {
     "exchange": lambda: plots.exchange([np.arange(3) + r for r in range(8)], [np.arange(3)] * 8, "Before and after, on eight ranks"),
     "wide exchange": lambda: plots.exchange([np.arange(2)] * 8, [np.arange(16) + 100] * 8, "Sixteen numbers on each rank"),
-    "a row of groups": lambda: plots.groups([tuple(range(8))], [(r,) for r in range(8)], "mp_size 8"),
-    "a column of groups": lambda: plots.groups([(r,) for r in range(8)], [tuple(range(8))], "mp_size 1"),
+    "a row of groups": lambda: plots.groups({"mp": [tuple(range(8))], "dp": [(r,) for r in range(8)]}, "mp_size 8"),
+    "a column of groups": lambda: plots.groups({"mp": [(r,) for r in range(8)], "dp": [tuple(range(8))]}, "mp_size 1"),
     "holdings": lambda: plots.holdings(np.arange(96).reshape(8, 12), np.split(np.arange(96).reshape(8, 12), 8), "Rows on eight ranks"),
     "bars": lambda: memory_of({f"{n} micro-batches of {256 // n}": 2.0**30 * n for n in (1, 2, 4, 8)}),
     "orders": lambda: orders.draw({"GPipe": ["F0 F1 B0 B1"] * 4, "1F1B": ["F0 B0 F1 B1"] * 4}),
