@@ -141,7 +141,7 @@ class Tree:
         like_students = beside.like_students - {here[-1]}
         alone = len([n for n in self.children[here[:-1]] if is_zip(here[-1]) <= is_zip(n)]) == 1
         if inside.said and not inside.other:
-            around = not like_students and (len(inside.said) > 1 or alone or beside.of_platforms)
+            around = not like_students and (is_zip(here[-1]) or len(inside.said) > 1 or alone or beside.of_platforms)
             return AROUND if around else self._doubt(here, inside.said)
         if self.people and not like_students:
             several = len(inside.called) > 1 or beside.classes
