@@ -7,6 +7,7 @@ said who is missing, too.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sys
@@ -21,7 +22,7 @@ from grading.collecting.choosing import choose, strangers
 from grading.collecting.contents import is_notebook, look, why_not
 from grading.collecting.owners import HandIn, whose
 from grading.collecting.submitted import NotPut, Submitted
-from grading.collecting.unpack import File, unpack
+from grading.collecting.unpack import HIDDEN, File, unpack
 from grading.config import ConfigError
 from grading.paths import GRADING, one
 from grading.people import allowances, roster
@@ -84,7 +85,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
             for hand_in in hand_ins:
                 owners.setdefault(hand_in.file.container, set()).add(student)
         classes = {container for container, names in owners.items() if len(names) > 1}
-        there = Submitted(home, part)
+        there = Submitted(home, part, people)
         for student, hand_ins in sorted(students.items()):
             choice = choose(student, hand_ins, classes)
             done.refused += choice.refused
@@ -108,11 +109,12 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
 
 def _place(file: File) -> tuple[str, ...]:
     """Where a file lies: what a platform has named, else its folder."""
-    level = next((i for i, name in enumerate(file.inside) if platforms.read(name)), None)
+    folders = tuple(itertools.takewhile(lambda name: not HIDDEN.fullmatch(name), file.way[:-1]))
+    level = next((i for i, name in enumerate(file.way) if platforms.read(name)), None)
     if level is None:
-        return (file.container, *file.inside[:-1])
-    said = platforms.read(file.inside[level])
-    return (file.container, *file.inside[:level], said.student, said.number)
+        return folders
+    said = platforms.read(file.way[level])
+    return (*file.way[:level], said.student, said.number)
 
 
 def keep_index(part: str, files: list[File], home: Path) -> None:
@@ -140,9 +142,7 @@ def sort(part: str, files: list[File], people: Roster | None, done: Collected) -
     found: dict[str, list[HandIn]] = {}
     for file, owner in zip(hand_ins, whose(part, hand_ins, people), strict=True):
         student, why = known(owner, people) if isinstance(owner, HandIn) else ("", owner)
-        if owner is None:
-            done.refused.append((str(file), f"whose is it? Expected ada_{part}.ipynb or ada/{part}.ipynb"))
-        elif why:
+        if why:
             done.refused.append((str(file), why))
         else:
             owner.whole = whole[file.path]
@@ -163,9 +163,12 @@ def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
         bad = roster.NO_ID.match(hand_in.student)
         return hand_in.student, "a student's name does not begin with a space or one of = + @ . - and is not empty" if bad else None
     ids = people.find(hand_in.student, said.platform if said else "", said.key if said else "")
-    if not ids and said and said.platform == "moodle":  # the name of a group may stand before it
-        words = hand_in.student.split("-")
-        ids = sorted({found for i in range(1, len(words)) for found in people.find("-".join(words[i:]).strip())})
+    others = {people.rows[student].get("canvas", "").strip() for student in ids} - {""} if said and said.platform == "canvas" else set()
+    if others and said.key not in others:
+        return "", f"user {said.key} is called as {ids[0]}, who is user {', '.join(sorted(others))} in roster.csv"
+    if not ids and said and said.platform == "moodle" and (group := _behind_a_group(hand_in.student, people)):
+        why = f"behind the name of a group, {hand_in.student!r} may be {' or '.join(group)}; rename the folder or file to the id if it is"
+        return "", f"nobody in roster.csv is called so; {why}"
     if len(ids) == 1:
         return ids[0], None
     who = f"{hand_in.student!r} may be {' or '.join(ids)}" if ids else f"nobody in roster.csv is called {hand_in.student!r}"
@@ -173,6 +176,13 @@ def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
     if len(ids) > 1 and said and said.platform != "canvas":
         column = "rename the folder or file of each to their id"
     return "", f"{who}; {column}"
+
+
+def _behind_a_group(name: str, people: Roster) -> list[str]:
+    """Who it may be, where Moodle has put the name of a group before a student's: nobody can tell that from a double name."""
+    words = name.split("-")
+    rests = [rest for i in range(1, len(words)) if len((rest := "-".join(words[i:]).strip()).split()) > 1]
+    return sorted({found for rest in rests for found in people.find(rest)})
 
 
 def came(hand_in: HandIn, last: datetime | None) -> datetime | None:
@@ -220,29 +230,23 @@ def table(done: Collected) -> str:
         "not matched": _shortened(done.refused),
         "missing": done.missing,
     }
-    lines = []
+    lines, counts = [], {name: len(entries) for name, entries in groups.items()} | {"not matched": len(done.refused)}
     for name, entries in groups.items():
-        lines += [f"{name}: {len(entries)}", *(f"    {entry}" for entry in entries[:MOST_LINES])] if entries else []
+        lines += [f"{name}: {counts[name]}", *(f"    {entry}" for entry in entries[:MOST_LINES])] if entries else []
         lines += [f"    and {len(entries) - MOST_LINES} more"] if len(entries) > MOST_LINES else []
     return "\n".join(map(printable, lines))
 
 
 def _shortened(refused: list[tuple[str, str]]) -> list[str]:
-    """The lines of what is nobody's, a few of each student's: who sends many files hides nobody else's."""
+    """The lines of what is nobody's, a few of each student whom a platform has named: who sends many files hides nobody else's."""
     lines, seen = [], Counter()
     for file, why in refused:
-        whose = _whose_line(file)
+        names = file.split("/")
+        level = next((i + 1 for i, name in enumerate(names) if platforms.read(name)), 0)
+        whose = "/".join(names[:level])
         seen[whose] += 1
-        lines += [f"{file}: {why}"] if seen[whose] <= MOST_OF_ONE else []
-    return lines + [f"and {n - MOST_OF_ONE} more of {whose}" for whose, n in seen.items() if n > MOST_OF_ONE]
-
-
-def _whose_line(file: str) -> str:
-    """What a file's place begins with, up to what a platform has named; else the first folder or zip, and what lies in that."""
-    names = file.split("/")
-    level = next((i for i, name in enumerate(names) if platforms.read(name)), 1)
-    said = platforms.read(names[level]) if level < len(names) else None
-    return "/".join([*names[:level], f"{said.student} {said.number}" if said else "".join(names[level : level + 1])])
+        lines += [f"{file}: {why}"] if not whose or seen[whose] <= MOST_OF_ONE else []
+    return lines + [f"and {n - MOST_OF_ONE} more of {whose}" for whose, n in seen.items() if whose and n > MOST_OF_ONE]
 
 
 def _how_late(done: Collected, student: str) -> str:
@@ -250,7 +254,7 @@ def _how_late(done: Collected, student: str) -> str:
         return ""
     more = done.granted.get(student)
     counts = "; as the gradebook has no due date, it costs nothing" if not done.due else "; it counts as one second"
-    granted = f"; the roster grants {more}, so look there, or grant it in Canvas, too" if more else counts
+    granted = f"; the roster grants {str(more).removesuffix(', 0:00:00')}, so look there, or grant it in Canvas, too" if more else counts
     return f": Canvas says so, and not by how much{granted}"
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading.collecting.owners import HandIn, without_number
+from grading.collecting.owners import HandIn
+from grading.collecting.tree import without_number
 from grading.people.roster import Roster
 
 
@@ -39,12 +41,14 @@ def choose(student: str, hand_ins: list[HandIn], classes: set[str]) -> Choice:
     """
     found = Choice()
     hand_ins = _only(hand_ins, [h for h in hand_ins if h.whole], f"cannot be read as a notebook, and another one of {student} can", found)
-    usual = {h.upload: min(other.oddness for other in hand_ins if other.upload == h.upload) for h in hand_ins if h.platform}
+    usual: dict[tuple, tuple] = {}
+    for h in hand_ins:
+        usual[h.upload] = min(h.oddness, usual.get(h.upload, h.oddness))
     expected = [h for h in hand_ins if not h.platform or h.oddness == usual[h.upload]]
-    hand_ins = _only(hand_ins, expected, "beside it lies one that is called, or lies, as it should", found)
+    hand_ins = _only(hand_ins, expected, "beside it lies one that is called, or lies, as it should, and counts", found)
     hand_ins = sorted(hand_ins, key=lambda h: h.age)
-    newest = hand_ins[-1]
-    others = [h for h in hand_ins if h.file.path.read_bytes() != newest.file.path.read_bytes()]
+    newest, sums = hand_ins[-1], [hashlib.sha256(h.file.path.read_bytes()).digest() for h in hand_ins]
+    others = [h for h, found_sum in zip(hand_ins, sums, strict=True) if found_sum != sums[-1]]
     why = _unsure(newest, others, hand_ins, classes) if others else None
     if why is not None:
         names = sorted({str(h.file) for h in [*others, newest]})
@@ -59,7 +63,8 @@ def _only(hand_ins: list[HandIn], kept: list[HandIn], why: str, found: Choice) -
     """Those that are kept, if there are any; the others go to `found.refused`."""
     if not kept:
         return hand_ins
-    found.refused += [(str(h.file), why) for h in hand_ins if h not in kept]
+    left_out = {id(h) for h in hand_ins} - {id(h) for h in kept}
+    found.refused += [(str(h.file), why) for h in hand_ins if id(h) in left_out]
     return kept
 
 
@@ -114,11 +119,10 @@ def strangers(found: dict[str, list[HandIn]], people: Roster | None) -> list[tup
 
 
 def two(student: str, platform: str, numbers: list[str]) -> str:
-    """What to say where a platform has two numbers for one name."""
-    way = (
-        "the column 'canvas' of roster.csv can tell them apart" if platform == "canvas" else "rename the folder or file of each to their id"
-    )
-    return f"users {' and '.join(numbers)} are both called {student}; {way}"
+    """What to say where a platform has several numbers for one name."""
+    canvas, other = "the column 'canvas' of roster.csv can tell them apart", "rename the folder or file of each to their id"
+    both = "both" if len(numbers) == 2 else "all"
+    return f"users {' and '.join(numbers)} are {both} called {student}; {canvas if platform == 'canvas' else other}"
 
 
 def folded(student: str) -> str:

@@ -5,18 +5,14 @@ A student's own folders and files come last, whatever they are called: nobody ha
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from grading.collecting import platforms
-from grading.collecting.tree import Tree, bare, named
+from grading.collecting.tree import Tree, is_zip, named, without_number
 from grading.collecting.unpack import File
-from grading.people import roster
 from grading.people.roster import Roster
-
-AGAIN = re.compile(r"(?P<name>.*?)(?:[ _-]?\((?P<a>\d{1,3})\)|-(?P<b>\d{1,3}))", re.DOTALL)  # of a second upload or download
 
 
 @dataclass
@@ -39,7 +35,7 @@ class HandIn:
     by_zip : bool
         Whether the name of its zip says whose it is.
     level : int
-        Which of the folders that it lies in, or its own name after those, says whose it is.
+        Which part of the file's way says whose it is.
     whole : bool
         Whether it can be read as a notebook.
     """
@@ -57,6 +53,8 @@ class HandIn:
     @property
     def time(self) -> datetime | None:
         """When it came, as well as that is known."""
+        if self.by_zip and self.file.packed:
+            return self.file.packed  # the times in it are the student's
         return self.platform.time if self.platform and self.platform.time else self.file.time
 
     @property
@@ -79,104 +77,36 @@ class HandIn:
     @property
     def upload(self) -> tuple[str, ...]:
         """Where a platform has put what this student handed in at that time: what lies there is all of one hand-in."""
-        here = self.file.inside[: self.level + 1] if self.level < len(self.file.inside) - 1 else self.file.inside[: self.level]
-        return (self.file.container, *here, self.platform.number if self.platform else "")
+        way = self.file.way
+        return (*way[: self.level + (self.level < len(way) - 1)], self.platform.number if self.platform else "")
 
     @property
     def oddness(self) -> tuple[bool, int]:
         """How far a file's name and place are from what is expected."""
-        return self.odd, len(self.file.inside) - self.level
+        return self.odd, len(self.file.way) - self.level
 
 
-def whose(part: str, files: list[File], people: Roster | None) -> list[HandIn | str | None]:
-    """Who handed in each of these: by the platform's name, by the folder, by the file's own name; or why nobody can tell."""
-    found, tree = _owners(part, files, people)
-    folders = any(f and not f.file.container and not f.platform and not f.by_name for f in found)
-    above = {file.container.rpartition("/")[0] for file in files if "/" in file.container}
-    class_zips = [f.container for f, owner in zip(files, found, strict=True) if owner and owner.platform]
-    each = len(above) > 1 and not class_zips and all(len(_in(c, files, found)) < 2 for c in {f.container for f in files})
-    deep = [i for i, file in enumerate(files) if "/" in file.container and (folders or each or _known(file.container, people))]
-    if deep:  # a zip in a student's folder is the student's; where no student has a folder, it is a download of a class
-        files = list(files)
-        for i in deep:
-            files[i] = File("", (*files[i].container.split("/"), *files[i].inside), files[i].path, files[i].time)
-        found, tree = _owners(part, files, people)
-    found = _of_zips(part, files, found, people)
-    return [_doubted(owner, tree) if isinstance(owner, HandIn) and not owner.by_zip else owner for owner in found]
-
-
-def _doubted(owner: HandIn, tree: Tree) -> HandIn | str:
-    """A hand-in, or why nobody can tell whose it is."""
-    here = (owner.file.container, *owner.file.inside[: owner.level + 1])
-    return (not owner.by_name and not owner.platform and tree.doubt(here)) or owner
-
-
-def _of_zips(part: str, files: list[File], found: list[HandIn | None], people: Roster | None) -> list[HandIn | str | None]:
-    """The same, where a zip that is called as a student is theirs, whatever the files in it are called."""
-    inside: dict[str, set[str]] = {}
-    for file, owner in zip(files, found, strict=True):
-        inside.setdefault(file.container, set()).add(owner.student if owner else "")
-    alone = {container: _stem(container) for container, students in inside.items() if container and len(students) == 1}
-    names = {f.student for f in found if f and f.file.container not in alone}
-    own = [f.container for f, owner in zip(files, found, strict=True) if f.container in alone and not (owner and owner.platform)]
-    each = len(set(alone.values())) > 1 and alone.keys() == inside.keys()  # a zip for each student
-    result: list[HandIn | str | None] = list(found)
-    for i, (file, owner) in enumerate(zip(files, found, strict=True)):
-        stem = alone.get(file.container, "")
-        known = stem and (stem in names or (people and people.find(stem)))
-        if not stem or not (known or (each and own)):
-            continue
-        stem = named(part, f"{stem}.ipynb") or stem
-        if owner and owner.platform:
-            if not _same(stem, owner.student, people):
-                result[i] = (
-                    f"the zip is called {stem!r}, and in it a platform names {owner.student!r}: rename the zip, or take its content out"
-                )
-        else:
-            result[i] = HandIn(file, stem, None, *_ending(part, file.inside[-1]), by_zip=True)
-    return result
-
-
-def _same(one: str, other: str, people: Roster | None) -> bool:
-    """Whether two names are of one student."""
-    ids = [people.find(name) if people else [roster.letters(name)] for name in (one, other)]
-    return ids[0] == ids[1] and len(ids[0]) == 1
-
-
-def _in(container: str, files: list[File], found: list[HandIn | None]) -> set[str]:
-    """Whose hand-ins lie in a zip, as their names say."""
-    return {owner.student for file, owner in zip(files, found, strict=True) if owner and file.container == container}
-
-
-def _stem(container: str) -> str:
-    """What a zip is called, without the number of a second download."""
-    return platforms.person(without_number(Path(container).stem)[0])
-
-
-def _known(container: str, people: Roster | None) -> bool:
-    return bool(people and any(people.find(platforms.person(folder)) for folder in container.split("/")[:-1]))
-
-
-def _owners(part: str, files: list[File], people: Roster | None) -> tuple[list[HandIn | None], Tree]:
+def whose(part: str, files: list[File], people: Roster | None) -> list[HandIn | str]:
+    """Who handed in each of these: by the platform's name, by the folder or the zip, by the file's own name; or why nobody can tell."""
     tree = Tree(part, files, people)
-    return [_owner(part, file, tree.level(file)) for file in files], tree
+    return [_owner(part, file, tree) for file in files]
 
 
-def _owner(part: str, file: File, level: int) -> HandIn | None:
-    name = file.inside[level]
+def _owner(part: str, file: File, tree: Tree) -> HandIn | str:
+    level = tree.level(file)
+    if isinstance(level, str):
+        return level
+    name, own = file.way[level], file.way[-1]
     if said := platforms.read(name):
-        return HandIn(file, said.student, said, *_ending(part, said.rest or file.inside[-1]), level=level)
-    again, odd = _ending(part, file.inside[-1])
-    if level < len(file.inside) - 1:
-        return HandIn(file, bare(name), None, again, False, level=level)
+        return HandIn(file, said.student, said, *_ending(part, said.rest or own), level=level)
+    again, odd = _ending(part, own)
+    if level < len(file.way) - 1:
+        return HandIn(file, tree.student(file.way[: level + 1]), None, again, False, by_zip=is_zip(name), level=level)
     student = named(part, name)
-    return HandIn(file, student, None, again, odd, by_name=True, level=level) if student else None
-
-
-def without_number(stem: str) -> tuple[str, int]:
-    """A name without the number of a later upload or download, and that number."""
-    found = AGAIN.fullmatch(stem)
-    return (found["name"], int(found["a"] or found["b"])) if found else (stem, 0)
+    if student is None:
+        zipped = f"; or call the zip as the student, {file.way[-2]!r} is nobody" if len(file.way) > 1 and is_zip(file.way[-2]) else ""
+        return f"whose is it? Expected ada_{part}.ipynb or ada/{part}.ipynb{zipped}"
+    return HandIn(file, student, None, again, odd, by_name=True, level=level)
 
 
 def _ending(part: str, name: str) -> tuple[int, bool]:

@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grading import build
+from grading.collecting import platforms
+
+AGES = 3  # numbers of an age, see `owners.HandIn`
 
 
 def path(home: Path, student: str, part: str) -> Path:
@@ -23,15 +26,32 @@ def read(home: Path, student: str, part: str) -> dict:
         found = json.loads(path(home, student, part).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    whole = isinstance(found, dict) and isinstance(found.get("file"), str) and isinstance(found.get("age"), list)
-    return found if whole else {}
+    if not isinstance(found, dict) or not isinstance(found.get("file"), str):
+        return {}
+    age, texts = found.get("age"), [found.get(name) or "" for name in ("platform", "key", "number", "name")]
+    sound = isinstance(age, list) and len(age) == AGES and all(type(n) in (int, float) for n in age)
+    if not sound or not all(isinstance(text, str) for text in texts):
+        return {}
+    if not found.get("number") and (said := platforms.read(found.get("name") or "")):
+        found["number"] = said.number  # an earlier version did not keep it
+    return found
 
 
 def of(home: Path, student: str) -> Iterator[tuple[str, dict]]:
-    """All records of a student, each with its part."""
+    """All records of a student whose hand-in still lies there, each with its part."""
     for folder in (home / "collected").glob("*/"):
-        if found := read(home, student, folder.name):
+        if (home / "submitted" / student / folder.name).exists() and (found := read(home, student, folder.name)):
             yield folder.name, found
+
+
+def numbers(home: Path, part: str) -> dict[tuple[str, str], str]:
+    """Whose each number of a platform is, by the records of a part."""
+    found = {}
+    for record in (home / "collected" / part).glob("*.json"):
+        kept = read(home, record.stem, part)
+        if kept.get("number") and (home / "submitted" / record.stem / part).exists():
+            found[kept["platform"], kept["number"]] = record.stem
+    return found
 
 
 def write(home: Path, student: str, part: str, record: dict) -> None:

@@ -11,6 +11,7 @@ from grading.collecting import records
 from grading.collecting.choosing import folded, two
 from grading.collecting.contents import look
 from grading.collecting.owners import HandIn
+from grading.people.roster import Roster
 
 
 class NotPut(Exception):
@@ -24,10 +25,12 @@ class Submitted:
     ----------
     home : Path
     part : str
+    people : Roster, optional
     """
 
-    def __init__(self, home: Path, part: str):
-        self.home, self.part = home, part
+    def __init__(self, home: Path, part: str, people: Roster | None = None):
+        self.home, self.part, self.people = home, part, people
+        self._numbers = records.numbers(home, part)
         self._names: dict[str, set[str]] = {}
         for path in (home / "submitted").glob("*/"):
             self._names.setdefault(folded(path.name), set()).add(path.name)
@@ -51,6 +54,8 @@ class Submitted:
             before, now = records.read(self.home, student, self.part), _record(hand_in)
             other = there.exists() and there.read_bytes() != hand_in.file.path.read_bytes()
             self._check(hand_in, student, before, there if other else None)
+            if there.exists() and not other and before and (not hand_in.platform or before["age"] >= now["age"]):
+                return None  # it was collected before, and from where more was known of it
             target.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(hand_in.file.path, partial)
             os.replace(partial, there)
@@ -72,22 +77,25 @@ class Submitted:
         if alike:
             raise NotPut(f"{student} may be one student with {', '.join(sorted(alike))} in submitted/; rename the folder or file")
         said = hand_in.platform
+        if said and (owner := self._numbers.get((said.platform, said.number), student)) != student:
+            raise NotPut(f"user {said.number} is {owner}, from whom a hand-in was collected before; is {student} another name of theirs?")
         for part, record in records.of(self.home, student):
             same = said and record.get("platform") == said.platform and (part == self.part or said.platform == "canvas")
-            if same and record.get("number", said.number) != said.number:
+            sure = said and self.people is not None and self.people.knows(said.platform, said.number)
+            if same and record["number"] != said.number and not sure:
                 numbers = [record["number"], said.number]
-                file = record.get("file", "another download")
-                raise NotPut(f"{two(student, said.platform, numbers)}. {record['number']} was collected before, from {file}")
-        if not there:
+                raise NotPut(f"{two(student, said.platform, numbers)}. {record['number']} was collected before, from {record['file']}")
+        if not there or not look(there).whole:
             return
-        whole = hand_in.whole or not look(there).whole
-        platform = said.platform if said else None
-        old = "age" in before and before.get("platform", "") == platform and list(before["age"]) > list(hand_in.age)
-        if not whole or old:
-            why = "older than" if whole else "cannot be read as a notebook, unlike"
-            raise NotPut(
-                f"{why} {before.get('file', 'what lies there')}, which was collected before; to have it, delete {there.parent} first"
-            )
+        names = (before.get("platform"), before.get("number")) if before.get("platform") else ()
+        of_same = before and names == ((said.platform, said.number) if said else ())
+        if not hand_in.whole:
+            why = "cannot be read as a notebook, unlike"
+        elif of_same and before["age"] > list(hand_in.age):
+            why = "older than"
+        else:
+            return
+        raise NotPut(f"{why} {before.get('file', 'what lies there')}, which was collected before; to have it, delete {there.parent} first")
 
 
 def _record(hand_in: HandIn) -> dict:

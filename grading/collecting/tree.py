@@ -1,6 +1,8 @@
-"""Whose a folder is, where no platform and no roster names it: a student's, or one that lies around several students' hand-ins.
+"""Whose a folder or a zip of a download is: a student's, or one that lies around several students' hand-ins.
 
-A student's own folders and files come last, whatever they are called. So where a folder may be either, it is nobody's.
+What a platform or the roster names is a student's, the outermost first; what lies in that is theirs, whatever it is called. Elsewhere a
+folder is taken for a student's and a zip for a download, unless what is in it, and what lies beside it, says otherwise. Where nobody can
+tell, it is nobody's.
 """
 
 from __future__ import annotations
@@ -16,31 +18,63 @@ from grading.collecting import platforms
 from grading.collecting.unpack import File
 from grading.people.roster import Roster
 
-Place = tuple[str, ...]  # the zip, then the folders
+Place = tuple[str, ...]  # folders and zips, from the outside
+AGAIN = re.compile(r"(?P<name>.*?)(?:[ _-]?\((?P<a>\d{1,3})\)|-(?P<b>\d{1,3}))", re.DOTALL)  # of a second upload or download
+STUDENT, AROUND = "a student's", "around students'"
 
 
 @dataclass
-class Below:
-    """What lies in a place.
+class Inside:
+    """What lies in a folder or a zip.
+
+    Attributes
+    ----------
+    files : set of str
+        The notebooks directly in it.
+    called : set of str
+        The students that their names name, but the one that the folder itself names.
+    said : set of str
+        Whom a platform names below.
+    known : bool
+        Whether the roster knows a folder or a zip below.
+    other : bool
+        Whether there are notebooks below that no platform has named.
+    folders : set of str
+        The folders and zips directly in it that neither a platform nor the part names.
+    """
+
+    files: set[str] = field(default_factory=set)
+    called: set[str] = field(default_factory=set)
+    said: set[str] = field(default_factory=set)
+    known: bool = False
+    other: bool = False
+    folders: set[str] = field(default_factory=set)
+
+
+@dataclass
+class Beside:
+    """What the folders of one place, or its zips, are like.
 
     Attributes
     ----------
     like_students : set of str
-        Folders in which notebooks lie that no platform has named: each is a student's.
-    of_platforms, classes : bool
-        Whether some folder has several files in it that a platform has named; or that are called as several students.
-    folders : Counter
-        How many of the folders have a folder of this name.
+        Those that look like a student's.
+    classes : bool
+        Whether the files in one of them are called as several students.
+    of_platforms : bool
+        Whether there is nothing in all of them but what a platform has named.
+    usual : set of str
+        Names of folders that most of them have and nothing else, `notebooks` say.
     """
 
     like_students: set[str] = field(default_factory=set)
-    of_platforms: bool = False
     classes: bool = False
-    folders: Counter[str] = field(default_factory=Counter)
+    of_platforms: bool = True
+    usual: set[str] = field(default_factory=set)
 
 
 class Tree:
-    """The folders of a download.
+    """The folders and zips of a download.
 
     Parameters
     ----------
@@ -53,71 +87,140 @@ class Tree:
     def __init__(self, part: str, files: Iterable[File], people: Roster | None):
         self.part, self.people = part, people
         self.children: dict[Place, set[str]] = {}
+        self._students: set[str] = set()  # whom names of folders and files name
         for file in files:
-            way = (file.container, *file.inside)
-            for i in range(1, len(way)):
-                self.children.setdefault(way[:i], set()).add(way[i])
-        self.is_students, self.doubt = functools.cache(self._is_students), functools.cache(self._doubt)
-        self._below = functools.cache(self._look_below)
+            for i, name in enumerate(file.way):
+                self.children.setdefault(file.way[:i], set()).add(name)
+            if len(file.way) > 1 and not is_zip(file.way[-2]):
+                self._students.add(bare(file.way[-2]))
+            elif len(file.way) == 1 and (student := named(part, file.way[0])):
+                self._students.add(student)
+        self.verdict, self.inside = functools.cache(self._verdict), functools.cache(self._inside)
+        self.beside = functools.cache(self._beside)
 
-    def level(self, file: File) -> int:
-        """Which of a file's folders, or its own name, is the student's: those before it are nobody's, `submissions` say."""
-        folders = len(file.inside) - 1
-        return next((i for i in range(folders) if self.is_students((file.container, *file.inside[: i + 1]))), folders)
+    def level(self, file: File) -> int | str:
+        """Which of the folders and zips that a file lies in, or its own name, is the student's; or why nobody can tell."""
+        for i in range(len(file.way) - 1):
+            here = file.way[: i + 1]
+            verdict = self.verdict(here)
+            if verdict == STUDENT:
+                others = {said for said in self.inside(here).said if not self._same(self.student(here), said)}
+                if is_zip(here[-1]) and not platforms.read(here[-1]) and others:
+                    return f"the zip is called {bare(here[-1])!r}, and in it a platform names {_some(others)}: rename it, or take that out"
+                return i
+            if verdict != AROUND:
+                return verdict
+        return len(file.way) - 1
 
-    def named(self, here: Place) -> bool:
-        """Whether a platform or the roster says whose a folder is."""
-        return bool(platforms.read(here[-1]) or (self.people and self.people.find(bare(here[-1]))))
+    def student(self, here: Place) -> str:
+        """Whom the name of a folder or of a zip names; of a zip without the number of a second download, if the first lies beside."""
+        name = bare(here[-1])
+        if is_zip(here[-1]) and not (self.people and self.people.find(name)):
+            first, number = without_number(name)
+            beside = {bare(other) for other in self.children[here[:-1]] if is_zip(other)}
+            if number and (first in beside or name.endswith(")")):
+                name = first
+        return named(self.part, f"{name}.ipynb") or name
 
-    def _is_students(self, here: Place) -> bool:
-        if self.named(here) or here[-1] == self.part:
-            return self.named(here)
-        inside, below = self.children[here] - {self.part}, self._below(here[:-1])
-        alone = self.children[here[:-1]] == {here[-1]}
-        said = {name for name in inside if platforms.read(name)}
-        if (len(said) > 1 or (said and (alone or below.of_platforms))) and not below.like_students - {here[-1]}:
-            return False  # a folder round what a platform has named
-        deeper = len(self._others(here)) > 1 or any((*here, name) in self.children for name in inside)
-        return not (alone and deeper)
+    def _named(self, here: Place) -> bool:
+        """Whether a platform or the roster says whose it is."""
+        return bool(platforms.read(here[-1]) or (self.people and self.people.find(self.student(here))))
 
-    def _look_below(self, above: Place) -> Below:
-        found = Below()
-        for name in self.children[above]:
-            here = (*above, name)
-            inside = self.children.get(here, set())
-            files = inside - {self.part}
-            said = sum(platforms.read(file) is not None for file in files)
-            found.of_platforms |= said > 1
-            found.classes |= here in self.children and not self.named(here) and len(self._called(here)) > 1
-            found.folders.update(other for other in inside if (*here, other) in self.children)
-            if files and not said and not platforms.read(name) and len({named(self.part, file) for file in files} - {None}) < 2:
-                found.like_students.add(name)
+    def _same(self, one: str, other: str) -> bool:
+        if self.people:
+            return self.people.find(one) == self.people.find(other) != []
+        return platforms.person(one).casefold() == platforms.person(other).casefold()
+
+    def _verdict(self, here: Place) -> str:
+        """STUDENT, AROUND, or a sentence that says why nobody can tell."""
+        if self._named(here):
+            return STUDENT
+        if here[-1] == self.part:
+            return AROUND
+        inside, beside = self.inside(here), self.beside(here[:-1], is_zip(here[-1]))
+        like_students = beside.like_students - {here[-1]}
+        alone = len([n for n in self.children[here[:-1]] if is_zip(here[-1]) <= is_zip(n)]) == 1
+        if inside.said and not inside.other:
+            around = not like_students and (is_zip(here[-1]) or len(inside.said) > 1 or alone or beside.of_platforms)
+            return AROUND if around else self._doubt(here, inside.said)
+        if self.people and not like_students:
+            several = len(inside.called) > 1 or beside.classes
+            if inside.known or inside.said or (several and any(map(self.people.find, inside.called))):
+                return AROUND
+        if is_zip(here[-1]):
+            students = len(like_students) + self._like_a_students(here) > 1  # each zip is a student's
+            return STUDENT if students or (inside.files and self.student(here) in self._students) else AROUND
+        own = inside.folders - beside.usual
+        if alone and (inside.folders or len(inside.called) > 1):
+            return AROUND
+        if len(inside.called) > 1 or (beside.classes and inside.called) or len(own) > 1:
+            return self._doubt(here, inside.called | set(map(bare, own)))
+        if own and not inside.files and not like_students and not beside.usual:
+            return self._doubt(here, set(map(bare, own)))
+        return STUDENT
+
+    def _doubt(self, here: Place, others: set[str]) -> str:
+        name = bare(here[-1])
+        return f"{name!r} may be a student, or lie around what {_some(others)} handed in; then collect it by itself, FROM=.../{here[-1]}"
+
+    def _inside(self, here: Place) -> Inside:
+        found = Inside()
+        for name in self.children[here]:
+            there = (*here, name)
+            said = platforms.read(name)
+            if said:
+                found.said.add(said.student)
+            elif there not in self.children:
+                found.files.add(name)
+                found.other = True
+                found.called |= {named(self.part, name)} - {None, bare(here[-1])}
+            else:
+                below = self.inside(there)
+                found.said |= below.said
+                found.known |= below.known or self._named(there)
+                found.other |= below.other
+                found.folders |= {name} - {self.part}
         return found
 
-    def _others(self, here: Place) -> set[str]:
-        """Whose hand-ins may lie in a folder, as the names there say; a name of folders that several have is nobody's, `notebooks` say."""
-        folders = {name for name in self.children[here] - {self.part} if (*here, name) in self.children and not platforms.read(name)}
-        own = {bare(name) for name in folders if self._below(here[:-1]).folders[name] == 1}
-        return (self._called(here) | own) - {bare(here[-1])}
+    def _like_a_students(self, here: Place) -> bool:
+        """Whether notebooks lie directly in it that no platform has named, and that are not called as others."""
+        inside = self.inside(here)
+        if not inside.files or inside.said:
+            return False
+        others = is_zip(here[-1]) or any(map(self.people.find, inside.called)) if self.people else is_zip(here[-1])
+        return len(inside.called) < (1 if others else 2)
 
-    def _called(self, here: Place) -> set[str]:
-        """Whom the names of the files in a folder name, and of its folders that are a platform's."""
-        found = {said.student if (said := platforms.read(name)) else named(self.part, name) for name in self.children[here]}
-        return found - {None, bare(here[-1])}
+    def _beside(self, above: Place, zips: bool) -> Beside:
+        found, folders, only = Beside(), Counter(), Counter()
+        for name in self.children[above]:
+            here = (*above, name)
+            if here not in self.children or is_zip(name) != zips:
+                continue
+            inside = self.inside(here)
+            if platforms.read(name):
+                found.of_platforms = False
+                continue
+            if self._like_a_students(here):
+                found.like_students.add(name)
+            found.classes |= len(inside.called) > 1 and not self._named(here)
+            found.of_platforms &= bool(inside.said) and not inside.other
+            folders.update(inside.folders)
+            only.update(inside.folders if len(inside.folders) == 1 else ())
+        found.usual = {name for name, n in only.items() if n > 1 and 2 * n > folders[name]}
+        return found
 
-    def _doubt(self, here: Place) -> str | None:
-        """Why nobody can tell whose a folder is that looks like a student's; None where that is clear."""
-        if self.named(here):
-            return None
-        others = self._others(here)
-        if len(others) < 2 and not (self._below(here[:-1]).classes and self._called(here)):
-            return None
-        shown = ", ".join(sorted(others)[:3]) + (" and others" if len(others) > 3 else "")
-        return f"{here[-1]!r} may be a student, or a folder around what {shown} handed in; then collect it by itself, FROM=.../{here[-1]}"
+
+def _some(names: set[str]) -> str:
+    return ", ".join(map(repr, sorted(names)[:3])) + (" and others" if len(names) > 3 else "")
+
+
+def is_zip(name: str) -> bool:
+    """Whether something that has content is a zip."""
+    return name.lower().endswith(".zip")
 
 
 def bare(folder: str) -> str:
-    """A folder's name as a student's; a zip in a zip is a folder."""
+    """A folder's or a zip's name as a student's."""
     return platforms.person(re.sub(r"\.zip$", "", folder, flags=re.IGNORECASE))
 
 
@@ -125,3 +228,9 @@ def named(part: str, name: str) -> str | None:
     """The student in ada_01_data_split.ipynb."""
     found = re.fullmatch(rf"(?P<student>.*?[^_\s-])[ _-]+{part}.*", Path(name).stem, re.DOTALL)
     return platforms.person(found["student"]) if found else None
+
+
+def without_number(stem: str) -> tuple[str, int]:
+    """A name without the number of a later upload or download, and that number."""
+    found = AGAIN.fullmatch(stem)
+    return (found["name"], int(found["a"] or found["b"])) if found else (stem, 0)

@@ -37,12 +37,20 @@ class File:
         Where it lies now.
     time : datetime, optional
         When it was last changed, if that is known.
+    packed : datetime, optional
+        When the zip was last changed that it came in.
     """
 
     container: str
     inside: tuple[str, ...]
     path: Path
     time: datetime | None
+    packed: datetime | None = None
+
+    @property
+    def way(self) -> tuple[str, ...]:
+        """The folders and zips that it lies in, from the outside, and its name."""
+        return (*filter(None, self.container.split("/")), *self.inside)
 
     def __str__(self) -> str:
         return "/".join(part for part in (self.container, *self.inside) if part)
@@ -111,7 +119,7 @@ def unpack(folder: Path, work: Path) -> Download:
     if folder.is_file():
         _zip(folder, folder.name, (), found, work, room)
         return found
-    for place, folders, names in os.walk(folder):
+    for place, folders, names in os.walk(folder, onerror=lambda error: found.refused.append(_unreadable(error, folder))):
         links = [name for name in folders if (Path(place) / name).is_symlink()]
         folders[:] = sorted(name for name in folders if not SYSTEMS.fullmatch(name))
         for name in sorted(name for name in [*names, *links] if not SYSTEMS.fullmatch(name)):
@@ -119,6 +127,8 @@ def unpack(folder: Path, work: Path) -> Download:
             inside = path.relative_to(folder).parts
             if any(map(HIDDEN.fullmatch, inside)):
                 _hide("", inside, found)
+            elif is_plain(path) and not os.access(path, os.R_OK):
+                found.refused.append(("/".join(inside), "it cannot be read: Permission denied"))
             elif not is_plain(path):
                 found.refused.append(("/".join(inside), "a link or something else that is no file"))
             elif name.lower().endswith(".zip"):
@@ -133,14 +143,20 @@ def unpack(folder: Path, work: Path) -> Download:
     return found
 
 
+def _unreadable(error: OSError, folder: Path) -> tuple[str, str]:
+    """A folder that cannot be looked into, and why."""
+    return os.path.relpath(error.filename, folder), f"it cannot be read: {error.strerror}"
+
+
 def _hide(container: str, inside: tuple[str, ...], found: Download) -> None:
     if NOTEBOOK.search(inside[-1]) or inside[-1].lower().endswith(".zip"):
         found.hidden.append(File(container, inside, Path(os.devnull), None))
 
 
 def _students(container: str, inside: tuple[str, ...]) -> str:
-    """Whose a file may be, for an account of its size: what a platform has named, else the first folder or the file."""
-    return next((f"{said.student} {said.number}" for name in inside if (said := platforms.read(name))), f"{container}/{inside[0]}")
+    """Whose a file may be, for an account of its size: what a platform has named, else the first folder or the zip."""
+    said = next(filter(None, map(platforms.read, inside)), None)
+    return f"{said.student} {said.number}" if said else "/".join((container, *inside[:1] * (len(inside) > 1)))
 
 
 def _mtime(path: Path) -> datetime:
@@ -164,11 +180,15 @@ def _zip(
     here, mine = "/".join(part for part in (container, *inside) if part), Download()
     try:
         with zipfile.ZipFile(path) as archive:
-            if depth and len(archive.infolist()) > MOST_OWN:
+            names = (platforms.read(name) for info in archive.infolist()[: 2 * MOST_OWN] for name in _name(info).split("/"))
+            own = depth > 0 and (any(map(platforms.read, inside)) or not any(names))  # else it is a download in a download
+            if own and len(archive.infolist()) > MOST_OWN:
                 found.refused.append((here, f"not unpacked; expected at most {MOST_OWN:,} files in a student's zip"))
                 return
             for info in archive.infolist():
-                _entry(archive, info, container, inside, mine, work, room, time, depth)
+                _entry(archive, info, container, inside, mine, work, room, time if own else None, depth)
+            for file in mine.files:
+                file.packed = file.packed or (_mtime(path) if not depth else None)
     except Exception as error:  # a file of a stranger: each way of packing has errors of its own
         found.refused.append((here, f"not unpacked; is it a zip, whole and without a password? ({str(error)[:200]})"))
         return  # the half of a zip is none
@@ -203,7 +223,7 @@ def _entry(
         found.refused.append((shown, "a link"))
     elif any(HIDDEN.fullmatch(part) for part in parts):
         _hide(container, (*inside, *parts), found)
-    elif not NOTEBOOK.search(name) and not name.lower().endswith(".zip") and (depth or parts[-1] != "index.html"):
+    elif not NOTEBOOK.search(name) and not name.lower().endswith(".zip") and (time or parts[-1] != "index.html"):
         found.files.append(File(container, (*inside, *parts), Path(os.devnull), None))  # its name says enough
     elif info.file_size > LARGEST:
         found.refused.append((shown, f"more than {LARGEST >> 20} MB"))
@@ -213,7 +233,7 @@ def _entry(
         handle, target = tempfile.mkstemp(dir=work)
         with archive.open(info) as source, os.fdopen(handle, "wb") as copy:
             _copy(source, copy, info)
-        changed = time if depth else _time(info)  # what a student has packed has the time of the upload
+        changed = time or _time(info)  # what a student has packed has the time of the upload
         if not name.lower().endswith(".zip"):
             found.files.append(File(container, (*inside, *parts), Path(target), changed))
         elif depth == DEEPEST:

@@ -423,5 +423,5 @@ def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
     added = [c for c in nbformat.reads(graded["endless"], 4).cells if "while True" in c.source]
     assert "not run: the cells that were added took" in text(added[-1])
     table = (course.home / flags.TABLE).read_text()
-    assert table.count("\nfills,") == 101 and "and 2,900 more lines, from here on" in table
-    assert f"reads,{PART},first,4," in table and "imports os" in table and "honest" not in table
+    assert table.count('\n"fills",') == 101 and "and 2,900 more lines, from here on" in table
+    assert f'"reads","{PART}","first",4,' in table and "imports os" in table and "honest" not in table

@@ -61,6 +61,7 @@ class Downloads:
                 self.clock += 60
                 info = zipfile.ZipInfo(filled(inside), datetime.fromtimestamp(self.clock).timetuple()[:6])
                 archive.writestr(info, text if isinstance(text, bytes) or text.startswith("{") else notebook(text))
+        os.utime(self.folder / name, (self.clock, self.clock))
 
     def zip_in(self, name, entries):
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -321,7 +322,7 @@ ELSEWHERE = {  # where Eve's file lies, and where it goes: to Eve, or to nobody
     "a platform's name in a folder of hers": (
         None,
         ["Ada_1_assignsubmission_file_/P.ipynb", "eve/Ada_1_assignsubmission_file_/P.ipynb"],
-        "eve",
+        None,
     ),
     "a folder with a folder, in one zip": ("all.zip", ["ada/P.ipynb", "eve/ada/P/P.ipynb"], "eve"),
     "a level deeper": (None, ["part01/ada/P.ipynb", "part01/eve/ada_P.ipynb"], "eve"),

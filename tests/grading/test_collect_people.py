@@ -1,7 +1,9 @@
 """Nobody's hand-in is lost without a word, or goes to somebody else: people of one name, sections, hidden files, floods, odd names."""
 
+import json
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -84,6 +86,8 @@ SECTIONS = [
     ["class A/ada_P.ipynb", "class A/bob_P.ipynb", "class B/cy_P.ipynb", "class B/di_P.ipynb"],
     ["class A/ada_P.ipynb", "class A/bob_P.ipynb", "class B/cy_P.ipynb"],
     ["class A/ada/P.ipynb", "class A/bob/P.ipynb", "class B/cy/P.ipynb", "class B/di/P.ipynb"],
+    ["class A/ada/P.ipynb", "class A/bob/P.ipynb", "class B/cy/P.ipynb"],
+    ["class A/ada/P.ipynb", "class A/bob/P.ipynb", "class B/ada/P.ipynb", "class B/bob/P.ipynb"],
 ]
 
 
@@ -95,9 +99,13 @@ def test_a_folder_around_a_class_is_no_student(downloads, names, people):
     for name in names:
         downloads.file(name, name)
     done, found = downloads.collect()
-    assert found == {} and {file for file, _ in done.refused} == set(map(filled, names)) and not done.replaced
-    assert all("FROM=.../class " in why for _, why in done.refused)
-    downloads.folder /= "class A"
+    if people:  # then it knows those inside
+        newest = {Path(name.removesuffix("/P.ipynb").removesuffix("_P.ipynb")).name: name for name in names}
+        assert found == newest and not done.refused
+    else:
+        assert found == {} and {file for file, _ in done.refused} == set(map(filled, names)) and not done.replaced
+        assert all("FROM=.../class " in why for _, why in done.refused)
+    downloads.folder, downloads.home = downloads.folder / "class A", downloads.home.parent / "other"
     assert set(downloads.collect()[1]) == {"ada", "bob"}, "and then by itself"
 
 
@@ -167,8 +175,10 @@ def test_who_sends_many_files_hides_nobody_else(downloads):
     flood = zipped({f"{i}.ipynb": "{}" for i in range(900)})
     entries = {moodle("Mal", 1, f"{i}.zip"): flood for i in range(3)} | {moodle("Zed", 2, "answer.py"): "x", moodle("Zoe", 3, "P.py"): "x"}
     downloads.zip("all.zip", entries)
-    shown = table(downloads.collect()[0])
-    assert "Zed" in shown and "Zoe" in shown and shown.count("Mal") == 11 and "more of all.zip/Mal 1" in shown
+    done, _ = downloads.collect()
+    shown = table(done)
+    assert "Zed" in shown and "Zoe" in shown and shown.count("Mal") == 11
+    assert f"not matched: {len(done.refused)}" in shown and "more of all.zip/Mal_1_assignsubmission_file_" in shown
 
 
 def test_one_students_zips_take_no_room_from_others(downloads, monkeypatch):
@@ -259,7 +269,7 @@ def test_of_one_upload_the_file_that_is_called_as_it_should_be_counts(downloads)
     downloads.zip("m.zip", {moodle("Cy", 1): "right", moodle("Cy", 1, "old/P.ipynb"): "old"})
     done, found = downloads.collect()
     assert found == {"ada": "right", "bob": "only", "Cy": "right"} and not done.replaced
-    assert {why for _, why in done.refused} == {"beside it lies one that is called, or lies, as it should"}
+    assert {why for _, why in done.refused} == {"beside it lies one that is called, or lies, as it should, and counts"}
 
 
 def test_a_notebook_that_a_browser_has_called_a_text(downloads):
@@ -268,10 +278,19 @@ def test_a_notebook_that_a_browser_has_called_a_text(downloads):
     assert downloads.collect()[1] == {"Ada": "a", "Bob": "b"}
 
 
-def test_the_name_of_a_group_stands_before_a_students_in_moodle(downloads):
-    downloads.roster("ada,Ada L,,,", "jl,Jean-Luc Picard,,,")
-    downloads.zip("m.zip", {moodle("Group A-Ada L", 1): "a", moodle("Group-B-Jean-Luc Picard", 2): "j"})
-    assert downloads.collect()[1] == {"ada": "a", "jl": "j"}
+def test_the_name_of_a_group_may_stand_before_a_students_in_moodle_and_is_no_double_name(downloads):
+    downloads.roster("ada,Ada L,,,", "lena,Lena Groß,,,", "lee,Bo Lee,,,", "rm,Rosa M,,,Group A-Rosa M")
+    entries = {
+        moodle("Group A-Ada L", 1): "a",
+        moodle("Anna-Lena Groß", 2): "x",
+        moodle("Kim Park-Lee", 3): "x",
+        moodle("Group A-Rosa M", 4): "r",
+    }
+    downloads.zip("m.zip", entries)
+    done, found = downloads.collect()
+    assert found == {"rm": "r"}, "the column 'moodle' says so"
+    why = {file.split("/")[1].split("_")[0]: why for file, why in done.refused}
+    assert "may be ada;" in why["Group A-Ada L"] and "may be lena;" in why["Anna-Lena Groß"] and "may be" not in why["Kim Park-Lee"]
 
 
 def test_a_time_of_brightspace_that_cannot_be_read_is_said_where_it_decides(downloads):
@@ -333,3 +352,110 @@ def test_a_folder_is_looked_at_as_often_whatever_lies_beside_it(downloads, monke
         assert len(downloads.collect()[1]) == n
         counted.append(len(looks))
     assert counted[1] < 3 * counted[0], "it grows with the square of the class"
+
+
+@pytest.mark.parametrize("people", [False, True])
+@pytest.mark.parametrize(
+    ("names", "wanted"),
+    [
+        (["section-A/ada/P.ipynb", "section-A/bob/P.ipynb", "section-B/cy/P.ipynb"], "ada bob cy"),
+        (["part03/ada/P.ipynb", "part03/bob/P.ipynb", "part03 (1)/ada/P.ipynb"], "ada bob"),
+        (["old/ada/P.ipynb", "old/bob/P.ipynb", "old/cy/P.ipynb", "new/ada/P.ipynb", "new/bob/P.ipynb", "new/cy/P.ipynb"], "ada bob cy"),
+        (["A/ada.zip", "B/cy.zip"], "ada cy"),
+        (["week1.zip/ada/P.ipynb", "week2.zip/bob/P.ipynb"], "ada bob"),
+        ([f"A/{moodle('ada', 1)}", f"B/{moodle('bob', 2)}"], "ada bob"),
+        (["subs/ada_1_50_P.ipynb", "cy/P.ipynb"], "cy"),
+        (["team-1.zip/P.ipynb", "team-2.zip/P.ipynb", "ada.zip/P.ipynb"], "team-1 team-2 ada"),
+    ],
+)
+def test_folders_and_zips_around_hand_ins_are_no_students(downloads, names, wanted, people):
+    if people:
+        downloads.roster(*(f"{student},{student},,," for student in ("ada", "bob", "cy", "team-1", "team-2")))
+    zips = {}
+    for name in names:
+        outer, dot, inside = name.partition(".zip/")
+        if dot:
+            zips.setdefault(f"{outer}.zip", {})[inside] = name
+        elif name.endswith(".zip"):
+            downloads.zip_in(name, {"P.ipynb": name})
+        else:
+            downloads.file(name, name)
+    for name, entries in zips.items():
+        downloads.zip(name, entries)
+    done, found = downloads.collect()
+    assert set(found) <= set(wanted.split()), "a folder became a student"
+    assert len(found) + len(done.refused) + len(done.replaced) == len(names)
+    if people and names[0] != "subs/ada_1_50_P.ipynb":
+        assert set(found) == set(wanted.split())
+
+
+def test_a_number_that_was_somebody_elses_before_is_named(downloads):
+    downloads.roster("ada,Ada Lovelace,,,", "mal,Mal Lory,,,")
+    downloads.zip("1.zip", {moodle("Mal Lory", 102): "mal's"})
+    downloads.collect()
+    downloads.zip("1.zip", {moodle("Ada Lovelace", 102): "mal's again"})
+    done, found = downloads.collect()
+    assert found == {"mal": "mal's"} and "user 102 is mal" in done.refused[0][1]
+
+
+def test_a_record_of_an_earlier_version_has_its_number_in_its_name(downloads):
+    downloads.zip("1.zip", {"smithjohn_109_5009_P.ipynb": "one"})
+    downloads.collect()
+    path = downloads.home / "collected" / PART / "smithjohn.json"
+    record = json.loads(path.read_text())
+    del record["number"]
+    path.write_text(json.dumps(record))
+    downloads.zip("1.zip", {"smithjohn_110_6010_P.ipynb": "other"})
+    done, found = downloads.collect()
+    assert found == {"smithjohn": "one"} and "users 109 and 110" in done.refused[0][1]
+
+
+def test_the_roster_says_who_is_who_also_against_what_was_collected_before(downloads):
+    downloads.zip("1.zip", {"lovelaceada_5_53_P.ipynb": "a stranger's"})
+    downloads.roster("ada,Ada Lovelace,,,")
+    assert downloads.collect()[1] == {"ada": "a stranger's"}
+    downloads.roster("ada,Ada Lovelace,,1,", "adb,Ada Lovelace,,5,")
+    done, found = downloads.collect()
+    assert found == {"ada": "a stranger's"} and "user 5 is ada" in done.refused[0][1]
+    downloads.zip("1.zip", {"lovelaceada_1_50_P.ipynb": "ada's"})
+    assert downloads.collect()[1] == {"ada": "ada's"}
+    downloads.zip("1.zip", {"lovelaceada_5_53_P.ipynb": "a stranger's"})
+    assert downloads.collect()[1] == {"ada": "ada's", "adb": "a stranger's"}
+
+
+def test_a_zip_of_moodles_zips_keeps_all_times(downloads):
+    due(downloads)
+    downloads.clock = datetime(2026, 10, 30, tzinfo=UTC).timestamp()
+    downloads.zip("in time.zip", {moodle("Ada", 1): "a", moodle("Bob", 2): "b"})
+    data = (downloads.folder / "in time.zip").read_bytes()
+    (downloads.folder / "in time.zip").unlink()
+    downloads.clock = datetime(2026, 11, 30, tzinfo=UTC).timestamp()
+    downloads.zip("all.zip", {"CS.zip": data})
+    done, found = downloads.collect()
+    assert set(found) == {"Ada", "Bob"} and not done.late
+
+
+def test_the_same_file_again_is_neither_late_nor_of_nobody_knows_where(downloads):
+    due(downloads)
+    downloads.file("ada/P.ipynb", "a", datetime(2026, 10, 30, tzinfo=UTC).timestamp())
+    assert not downloads.collect()[0].late
+    stamp = downloads.home / "submitted" / "ada" / PART / "timestamp.txt"
+    before = stamp.read_text()
+    downloads.file("ada/P.ipynb", "a", datetime(2026, 11, 30, tzinfo=UTC).timestamp())
+    downloads.collect()
+    assert stamp.read_text() == before
+    downloads.zip("c.zip", {"bob_1_2_P.ipynb": "b"})
+    downloads.collect()
+    (downloads.folder / "c.zip").unlink()
+    downloads.file("bob/P.ipynb", "b")
+    downloads.collect()
+    assert json.loads((downloads.home / "collected" / PART / "bob.json").read_text())["platform"] == "canvas"
+
+
+def test_a_file_that_cannot_be_read_is_said(downloads, monkeypatch):
+    downloads.file("ada/P.ipynb", "a")
+    downloads.file("bob/P.ipynb", "b")
+    real = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: "bob" not in str(path) and real(path, mode))  # root may read all
+    done, found = downloads.collect()
+    assert found == {"ada": "a"} and done.refused == [(f"bob/{PART}.ipynb", "it cannot be read: Permission denied")]

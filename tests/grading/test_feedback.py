@@ -181,7 +181,7 @@ def test_pages_go_back_under_the_names_under_which_hand_ins_came(students, tmp_p
     done = collect(PART, tmp_path / "w", students.home)
     assert sorted(done.matched) == ["Ben", "Eve", "José, Ana", "lovelaceada", "o_hara", "zoe"]
     (students.home / "submitted" / "old" / PART).mkdir(parents=True)
-    records.write(students.home, "old", PART, {"platform": "canvas", "age": [1], "file": "x"})
+    records.write(students.home, "old", PART, {"platform": "canvas", "age": [1, 0, 0], "file": "x"})
     for student in [*done.matched, "old"]:
         page = students.home / "feedback" / student / PART / f"{PART}.html"
         page.parent.mkdir(parents=True)
@@ -209,7 +209,7 @@ def test_two_hand_ins_of_one_name_are_not_mixed_up_in_a_zip(students):
     for student in ("ada", "eve"):
         path = records.path(students.home, student, PART)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(dict(platform="moodle", name="Ada_1_assignsubmission_file_")))
+        path.write_text(json.dumps(dict(platform="moodle", name="Ada_1_assignsubmission_file_", age=[0, 0, 0], file="x")))
         page = students.home / "feedback" / student / PART / f"{PART}.html"
         page.parent.mkdir(parents=True)
         page.write_text(student)
