@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from course_lib.cluster.results import Broken
+from course_lib.cluster.results import DTYPES, Broken
+from course_lib.collectives.explain import tagged
 
 ANY = -1
 MOST_BYTES, MOST = 64 << 20, 10_000  # of messages of one rank that nobody has received
@@ -22,6 +23,9 @@ class Notice:
     count: int
     payload: bytes
     others: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{self.count} {DTYPES[self.dtype]}{tagged(self.tag)}"
 
 
 class Post:
@@ -55,6 +59,12 @@ class Post:
         if len(self._wanted[wanted.rank]) > MOST:
             raise Broken("it wants more messages than anybody sends")
         return []
+
+    def lies(self, rank: int, call: tuple) -> Notice | None:
+        """A message for a rank that its receive under this name does not take, though it comes from where that waits for one."""
+        wanted = next((notice for notice in self._wanted[rank] if notice.call == call), None)
+        from_there = [message for source in (wanted.others if wanted else ()) for message in self._sent[source]]
+        return next((message for message in from_there if rank in message.others and message.group == wanted.group), None)
 
     def forget(self, rank: int, call: tuple) -> None:
         """What a rank has begun under this name ends without success."""

@@ -20,6 +20,7 @@ from course_lib.collectives.board import Board
 
 SURE = 0.2  # seconds that a deadlock must be seen unchanged
 MOST_KEPT, MOST_ARRAYS = 64 << 20, 2000  # bytes and arrays of what a rank has sent, where that is kept
+MOST_STARTED = 256 << 20  # bytes of a rank that wait for the other ranks to come
 EAGER = 1 << 16  # bytes of a message that is on its way at once, as in MPI
 EMPTY, BARRIERS = 32, 256  # calls that carry nothing, in one request, that are not counted
 
@@ -57,7 +58,7 @@ class Switch:
         self._waiting: dict[int, dict] = {}  # what a rank that waits has called, as it said
         self._open: list[dict] = [{} for _ in range(size)]  # what each has begun and not ended: operation, members, key
         self._arrived: dict[tuple, dict[int, tuple[dict, bytes]]] = defaultdict(dict)  # who has come to a collective
-        self._post = Post(size)
+        self._post, self._spoiled = Post(size), False  # spoiled: a rank has failed, and what is on its way must meet nothing new
         self._numbers: list[dict] = [defaultdict(int) for _ in range(size)]
         self._sent: list[dict] = [{} for _ in range(size)]
         self._gates: list[list[tuple[float, float]]] = [[] for _ in range(size)]
@@ -76,8 +77,9 @@ class Switch:
 
         `alone`: no message of an earlier turn is to meet it.
         """
-        if turn > self._board.round and (alone or self._failed):
+        if turn > self._board.round and (alone or self._spoiled):
             self._post.clear()
+            self._spoiled = False
         self._gates[rank], self._kept[rank] = list(gates or []), [] if keep else None
         self._busy.add(rank)
         self._waiting.pop(rank, None)
@@ -114,6 +116,7 @@ class Switch:
         """A rank has done what it was asked for, and has raised an error or (empty) not."""
         self._busy.discard(rank)
         self._waiting.pop(rank, None)
+        self._spoiled |= bool(raised)
         if rank not in self._failed:  # then the board says where it waited
             self._board.put(rank, raised[:200], STATE=status.RAISED if raised else status.FINISHED, KEY=0)
 
@@ -134,7 +137,7 @@ class Switch:
         number = (hash(key) & 0xFFFFFF) << explain.NUMBER_BITS | self._numbers[rank][key]
         come = self._arrived[key, number]
         come[rank] = {**header, "what": tuple(what), "call": call}, payload
-        if sum(len(payload) for payload in self._held(rank)) > MOST_KEPT:
+        if sum(map(len, self._held(rank))) > MOST_STARTED:
             raise Broken("it has started more than there is room for")
         operation, dtype, count, detail = what
         if header.get("start") is True:
@@ -277,6 +280,10 @@ class Switch:
             self._picture, self._since = picture, now
         if not stuck or now - self._since < SURE:
             return []
+        for row in stuck:
+            if lies := self._post.lies(row.rank, self._waiting[row.rank]["call"]):
+                text = self._board.text(row.rank).removesuffix(")")
+                self._board.put(row.rank, f"{text}; rank {lies.rank} has sent it {lies}, which this does not take)")
         message = explain.deadlock(self._board)
         answers = []
         for row in stuck:

@@ -60,6 +60,11 @@ def mismatch(calls: dict[str, list[int]], group: str) -> str:
     return f"the ranks of {group} make different calls. {said}. {hint}"
 
 
+def tagged(tag: int) -> str:
+    """A message's tag in words, where there is one."""
+    return f" with tag {tag}" if tag > 0 else ""
+
+
 def unfit(array: np.ndarray, message: object, place: str) -> str:
     """What is said of a message that does not fit the array that receives it."""
     if message.dtype != array.dtype.num:

@@ -34,8 +34,7 @@ class Message:
     count: int
 
     def __str__(self) -> str:
-        tag = f" with tag {self.tag}" if self.tag else ""
-        return f"{self.count} {DTYPES.get(self.dtype, 'numbers')}{tag}"
+        return f"{self.count} {DTYPES.get(self.dtype, 'numbers')}{explain.tagged(self.tag)}"
 
 
 class Mailbox:
@@ -111,7 +110,7 @@ class Sending:
         return SEND, 1 << self.dest, self.number
 
     def say(self) -> str:
-        return f"{self.what} to rank {self.dest}{tagged(self._notice[1])} ({explain.where()})"
+        return f"{self.what} to rank {self.dest}{explain.tagged(self._notice[1])} ({explain.where()})"
 
 
 class Receiving:
@@ -154,12 +153,7 @@ class Receiving:
         whom = f"rank {self.sources[0]}" if len(self.sources) == 1 else "any rank"
         other = [m for m in self.box.arrived if m.source in self.sources and m.group == self.group]
         lies = f"; rank {other[0].source} has sent it {other[0]}, which this does not take" if other else ""
-        return f"{self.what} from {whom}{tagged(self.tag)} ({self.place}{lies})"
-
-
-def tagged(tag: int) -> str:
-    """A tag in words, where there is one."""
-    return f" with tag {tag}" if tag > 0 else ""
+        return f"{self.what} from {whom}{explain.tagged(self.tag)} ({self.place}{lies})"
 
 
 @cache

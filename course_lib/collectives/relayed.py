@@ -16,7 +16,7 @@ from mpi4py import MPI
 from course_lib import traffic
 from course_lib.collectives import apart, errors, explain, pending
 from course_lib.collectives.calls import OPERATIONS, RECV, REDUCTIONS, SEND
-from course_lib.collectives.mailbox import Message, tagged
+from course_lib.collectives.mailbox import Message
 
 _OWN = len(REDUCTIONS) - 1
 _open: set[tuple[int, int]] = set()  # calls that have not been answered
@@ -185,7 +185,7 @@ class RelayedGroup:
     def sending(self, dest: int, tag: int, array: np.ndarray, what: str) -> Begun:
         """A message to a world rank."""
         call = self._call_out((SEND, array.dtype.num, array.size, tag), array, **{"with": [dest]})
-        return Begun(self, call, lambda *_: None, f"{what} to rank {dest}{tagged(tag)}")
+        return Begun(self, call, lambda *_: None, f"{what} to rank {dest}{explain.tagged(tag)}")
 
     def receiving(self, sources: tuple[int, ...], tag: int, array: np.ndarray, what: str) -> Begun:
         """A message from one of these world ranks."""
@@ -201,7 +201,7 @@ class RelayedGroup:
 
         call = self._call_out((RECV, array.dtype.num, array.size, tag), None, **{"with": list(sources)})
         whom = f"rank {sources[0]}" if len(sources) == 1 else "any rank"
-        return Begun(self, call, done, f"{what} from {whom}{tagged(tag)}")
+        return Begun(self, call, done, f"{what} from {whom}{explain.tagged(tag)}")
 
     def starting(self, call: tuple[int, int, int, int], begin: Callable) -> Begun:
         """A collective that does not block: `begin` is given a group, on which the call is made."""
