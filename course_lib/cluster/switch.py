@@ -14,9 +14,9 @@ import numpy as np
 from course_lib.cluster.post import Notice, Post
 from course_lib.cluster.results import DTYPES, Broken, numbers_in, results
 from course_lib.cluster.results import payload as payload_of
+from course_lib.cluster.words import Words
 from course_lib.collectives import board as status
 from course_lib.collectives import calls, explain
-from course_lib.collectives.board import Board
 
 SURE = 0.2  # seconds that a deadlock must be seen unchanged
 MOST_KEPT, MOST_ARRAYS = 64 << 20, 2000  # bytes and arrays of what a rank has sent, where that is kept
@@ -27,34 +27,12 @@ EMPTY, BARRIERS = 32, 256  # calls that carry nothing, in one request, that are 
 Answer = tuple[int, dict, bytes]  # to which rank
 
 
-class _Words(Board):
-    """A board that only the switch writes to."""
-
-    def __init__(self, size: int):
-        self.size, self.rank, self.round, self.left = size, 0, 0, 0
-        self.rows = [[0] * (status.SEEN + size) for _ in range(size)]
-        self._said = [""] * size
-
-    def text(self, rank: int) -> str:
-        return self._said[rank]
-
-    def _come(self, rank: int, row: list[int], others: list[int]) -> bool:
-        return False  # the switch sees what comes at once
-
-    def put(self, rank: int, text: str | None = None, **words: int) -> None:
-        """Write words of a rank's row, by their names."""
-        for name, word in words.items():
-            self.rows[rank][getattr(status, name)] = word
-        if text is not None:
-            self._said[rank] = text
-
-
 class Switch:
     """The collectives of `size` ranks."""
 
     def __init__(self, size: int):
         self.size = size
-        self._board = _Words(size)
+        self._board = Words(size)
         self._waiting: dict[int, dict] = {}  # what a rank that waits has called, as it said
         self._open: list[dict] = [{} for _ in range(size)]  # what each has begun and not ended: operation, members, key
         self._arrived: dict[tuple, dict[int, tuple[dict, bytes]]] = defaultdict(dict)  # who has come to a collective

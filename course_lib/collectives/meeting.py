@@ -16,10 +16,11 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import traffic
-from course_lib.collectives import apart, direct, explain, mailbox, pending, relayed, starts
+from course_lib.collectives import apart, explain, pending, relayed, starts
 from course_lib.collectives import board as status
 from course_lib.collectives import calls as known
 from course_lib.collectives.base import interrupts_wait, of_ranks
+from course_lib.collectives.begins import Begins
 from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
 from course_lib.collectives.errors import DeadlockError, MismatchError
 from course_lib.collectives.pending import LIMIT, SPINS, SURE, now, someone_left
@@ -35,7 +36,7 @@ def group(members: tuple[int, ...], on_board: bool = True, limit: float = LIMIT)
     return _group(members, board, LIMIT if board else limit)
 
 
-class Group:
+class Group(Begins):
     """Some ranks that call collectives together.
 
     Parameters
@@ -217,31 +218,6 @@ class Group:
                 call = started or [row[i] for i in (status.OPERATION, status.DTYPE, status.COUNT, status.DETAIL)]
                 calls.setdefault(explain.describe(*call), []).append(r)
         return explain.mismatch(calls, str(self))
-
-    def sending(self, dest: int, tag: int, array: np.ndarray, what: str) -> pending.Step:
-        """A message to a world rank."""
-        if self.board:
-            return mailbox.Sending(mailbox.open_box(self.board), dest, self._hash, tag, array, what)
-        request = self.mpi.Isend(array, self.members.index(dest), tag * direct.KINDS + array.dtype.num)
-        return direct.Direct(self.members, request, f"{what} to rank {dest}")
-
-    def receiving(self, sources: tuple[int, ...], tag: int, array: np.ndarray, what: str) -> pending.Step:
-        """A message from one of these world ranks."""
-        if self.board:
-            return mailbox.Receiving(mailbox.open_box(self.board), sources, self._hash, tag, array, what)
-        source = self.members.index(sources[0]) if len(sources) == 1 else MPI.ANY_SOURCE
-        return direct.Received(self, source, tag, array, what)
-
-    def starting(self, call: tuple[int, int, int, int], begin: Callable) -> pending.Step:
-        """A collective that does not block."""
-        if self.board:
-            return starts.Starting(self, call, begin)
-        self.fresh()
-        return direct.Direct(self.members, begin(self.mpi), f"{known.OPERATIONS[call[0]]} on {self}")
-
-    def wait(self, step: pending.Step) -> None:
-        """Wait until a step has ended."""
-        pending.wait(step, self.board, self._eager_tests, self.limit)
 
     def _meet_by_message(self, *call: int) -> None:
         """Meet without a board: exchange the calls over MPI, with a plain time limit."""

@@ -15,67 +15,11 @@ from mpi4py import MPI
 
 from course_lib import traffic
 from course_lib.collectives import apart, errors, explain, pending
+from course_lib.collectives.begun import Begun, answers, keep, unanswered
 from course_lib.collectives.calls import OPERATIONS, RECV, REDUCTIONS, SEND
 from course_lib.collectives.mailbox import Message
 
 _OWN = len(REDUCTIONS) - 1
-_open: set[tuple[int, int]] = set()  # calls that have not been answered
-_answers: dict[tuple[int, int], tuple[dict, bytes]] = {}  # those that have, and that nobody has looked at
-
-
-def keep(frame: tuple[dict, bytes]) -> None:
-    """Keep an answer; one to a call that was broken off is nobody's."""
-    call = tuple(frame[0].get("answer", ()))
-    if call in _open:
-        _open.remove(call)
-        _answers[call] = frame
-
-
-class Begun:
-    """A message, or a collective that does not block, on its way through the relay; see `pending.Step`.
-
-    Parameters
-    ----------
-    group : RelayedGroup
-    call : tuple of int
-        Its name.
-    done : callable
-        Is given this, the answer and its bytes; returns an error or None.
-    what : str
-        For a person.
-    """
-
-    request = None
-
-    def __init__(self, group: RelayedGroup, call: tuple[int, int], done: Callable[[Begun, dict, bytes], Exception | None], what: str):
-        self.members, self.call, self.error, self.what, self._done = group.members, call, None, what, done
-        self.message: Message | None = None
-        self._ended = False
-
-    def step(self) -> bool:
-        while not self._ended:
-            if self.call in _answers:
-                answer, data = _answers.pop(self.call)
-                self._ended = True
-                if "error" in answer:
-                    self.error = getattr(errors, answer["error"])(answer["message"])
-                else:
-                    self.error = self._done(self, answer, data)
-            elif frame := apart.line.poll():
-                keep(frame)
-            else:
-                return False
-        return True
-
-    def wait(self) -> None:
-        """Wait until it has ended."""
-        if not self.step():
-            apart.line.send({"wait": self.call, "place": f"{self.what} ({explain.where()})"})
-            while self.call not in _answers:
-                keep(apart.line.receive())
-            self.step()
-        if self.error is not None:
-            raise self.error
 
 
 class Done:
@@ -185,7 +129,7 @@ class RelayedGroup:
     def sending(self, dest: int, tag: int, array: np.ndarray, what: str) -> Begun:
         """A message to a world rank."""
         call = self._call_out((SEND, array.dtype.num, array.size, tag), array, **{"with": [dest]})
-        return Begun(self, call, lambda *_: None, f"{what} to rank {dest}{explain.tagged(tag)}")
+        return Begun(self.members, call, lambda *_: None, f"{what} to rank {dest}{explain.tagged(tag)}")
 
     def receiving(self, sources: tuple[int, ...], tag: int, array: np.ndarray, what: str) -> Begun:
         """A message from one of these world ranks."""
@@ -201,7 +145,7 @@ class RelayedGroup:
 
         call = self._call_out((RECV, array.dtype.num, array.size, tag), None, **{"with": list(sources)})
         whom = f"rank {sources[0]}" if len(sources) == 1 else "any rank"
-        return Begun(self, call, done, f"{what} from {whom}{explain.tagged(tag)}")
+        return Begun(self.members, call, done, f"{what} from {whom}{explain.tagged(tag)}")
 
     def starting(self, call: tuple[int, int, int, int], begin: Callable) -> Begun:
         """A collective that does not block: `begin` is given a group, on which the call is made."""
@@ -212,7 +156,7 @@ class RelayedGroup:
         def done(step: Begun, answer: dict, data: bytes) -> None:
             start.put(data)
 
-        return Begun(self, start.name, done, f"{name} on {self}")
+        return Begun(self.members, start.name, done, f"{name} on {self}")
 
     def wait(self, step: Begun) -> None:
         """Wait until a step has ended."""
@@ -227,16 +171,16 @@ class RelayedGroup:
         self._number += 1
         call = (self._name, self._number)
         header = {"call": call, "members": self.members, "what": [int(n) for n in what], "place": explain.where(), **more}
-        _open.add(call)
+        unanswered.add(call)
         apart.line.send(header, b"" if send is None else memoryview(np.ascontiguousarray(send).reshape(-1)).cast("B"))
         return call
 
     def _exchange(self, send: np.ndarray | None, **more: object) -> bytes:
         """One call through the relay: what comes back for this rank."""
         call = self._call_out(self._call, send, **more)
-        while call not in _answers:
+        while call not in answers:
             keep(apart.line.receive())
-        answer, data = _answers.pop(call)
+        answer, data = answers.pop(call)
         if "error" in answer:
             raise getattr(errors, answer["error"])(answer["message"])
         return data

@@ -27,7 +27,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
-    from course_lib.collectives import apart, relayed, shm
+    from course_lib.collectives import apart, begun, shm
     from course_lib.engine import handler, landlock, loops, seccomp, wire
 
     # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
@@ -53,7 +53,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
         except (EOFError, OSError):
             return
         if "request" not in header:
-            relayed.keep((header, request))  # the answer to what an earlier cell has begun
+            begun.keep((header, request))  # the answer to what an earlier cell has begun
             continue
         line.send({"reply": header["request"]}, wire.dumps(handler.do(pickle.loads(request))).encode())
         del request  # between requests, nothing counts but what the answer keeps
