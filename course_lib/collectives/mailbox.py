@@ -18,7 +18,13 @@ from course_lib.collectives.calls import DTYPES, RECV, SEND
 from course_lib.collectives.errors import MismatchError
 
 ANY = -1  # any source, any tag
+EPOCHS = 0x7FFF
 TAGS = 1 << 20  # a message's number, as the tag that MPI sees
+
+
+def kind(group: int, tag: int, dtype: int) -> int:
+    """What a message is, in one word: the epoch in which it is sent, the group, the tag and the dtype."""
+    return (pending.now.epoch & EPOCHS) << 48 | group << 24 | tag << 8 | dtype
 
 
 @dataclass(frozen=True)
@@ -58,9 +64,9 @@ class Mailbox:
             self._epoch, self.posted, self.arrived = pending.now.epoch, [], []
         for source in range(self.board.size):
             while notice := self.board.notices.read(source):
-                number, group, tag, dtype, count = notice
-                message = Message(source, number, group >> 24, group & 0xFFFFFF, tag, dtype, count)
-                if message.epoch != self._epoch:
+                number, packed, count = notice
+                message = Message(source, number, packed >> 48, packed >> 24 & 0xFFFFFF, packed >> 8 & 0xFFFF, packed & 0xFF, count)
+                if message.epoch != self._epoch & EPOCHS:
                     continue
                 for receiving in self.posted:
                     if receiving.fits(message):
@@ -69,6 +75,44 @@ class Mailbox:
                         break
                 else:
                     self.arrived.append(message)
+
+    def exchange(self, dest: int, source: int, group: int, tag: int, send: np.ndarray, recv: np.ndarray, turns: int) -> list | None:
+        """Send and receive at once: what `Sending` and `Receiving` do, in fewer steps, where nothing else is on its way.
+
+        Parameters
+        ----------
+        turns : int
+            How often to look for the other side before that is left to steps.
+
+        Returns
+        -------
+        list of pending.Step or None
+            What is left to wait for, the receive first; None where this way is not open, and nothing was sent.
+        """
+        notices = self.board.notices
+        number = self.sent[dest] + 1
+        if pending.now.open or self.posted or self.arrived or self._epoch != pending.now.epoch or not notices.room(dest, number):
+            return None
+        what, mpi = kind(group, tag, send.dtype.num), self.mpi
+        self.sent[dest] = number
+        notices.announce(dest, number, what, send.size)
+        outgoing, come, left = mpi.Isend(send, dest, number % TAGS), 0, turns
+        while not come and left:
+            left -= 1
+            come = notices.next_is(source, what, recv.size)
+        if not come or come < 0:
+            receiving = Receiving(self, (source,), group, tag, recv, "Sendrecv")
+            return [receiving, Sending.of(self, dest, number, outgoing, tag, "Sendrecv")]
+        incoming = mpi.Irecv(recv, source, come % TAGS)
+        notices.accept(source, come)
+        test = incoming.Test
+        for _ in range(turns):
+            if test():
+                test = outgoing.Test
+                if test():
+                    return []
+        receiving = Receiving.of(self, source, incoming, recv, "Sendrecv")
+        return [receiving, Sending.of(self, dest, number, outgoing, tag, "Sendrecv")]
 
     def post(self, receiving: Receiving) -> None:
         """Give a receive the first message that fits it, of those that have come; else let it wait for one."""
@@ -89,7 +133,15 @@ class Sending:
         self.members, self.request, self.error = (box.board.rank, dest), None, None
         box.sent[dest] += 1
         self.number = box.sent[dest]
-        self._notice = (pending.now.epoch << 24 | group, tag, array.dtype.num, array.size)
+        self._tag, self._notice = tag, (kind(group, tag, array.dtype.num), array.size)
+
+    @classmethod
+    def of(cls, box: Mailbox, dest: int, number: int, request: object, tag: int, what: str) -> Sending:
+        """One that is on its way."""
+        self = cls.__new__(cls)
+        self.box, self.dest, self.number, self.request, self.what = box, dest, number, request, what
+        self.members, self.error, self._tag = (box.board.rank, dest), None, tag
+        return self
 
     def step(self) -> bool:
         if self.request is None:
@@ -110,7 +162,7 @@ class Sending:
         return SEND, 1 << self.dest, self.number
 
     def say(self) -> str:
-        return f"{self.what} to rank {self.dest}{explain.tagged(self._notice[1])} ({explain.where()})"
+        return f"{self.what} to rank {self.dest}{explain.tagged(self._tag)} ({explain.where()})"
 
 
 class Receiving:
@@ -121,8 +173,15 @@ class Receiving:
         self.members, self.request = (box.board.rank, *sources), None
         self.message: Message | None = None
         self.error: MismatchError | None = None
-        self.place = explain.where()
         box.post(self)
+
+    @classmethod
+    def of(cls, box: Mailbox, source: int, request: object, array: np.ndarray, what: str) -> Receiving:
+        """One that is on its way."""
+        self = cls.__new__(cls)
+        self.box, self.sources, self.group, self.tag, self.array, self.what = box, (source,), 0, 0, array, what
+        self.members, self.request, self.message, self.error = (box.board.rank, source), request, None, None
+        return self
 
     def fits(self, message: Message) -> bool:
         """Whether this receive may take a message: its source, group and tag; what else does not fit is an error."""
@@ -133,7 +192,7 @@ class Receiving:
         self.message, box = message, self.box
         box.board.notices.accept(message.source, message.number)
         if (message.dtype, message.count) != (self.array.dtype.num, self.array.size):
-            self.error = MismatchError(f"rank {box.board.rank}, {explain.unfit(self.array, message, self.place)}")
+            self.error = MismatchError(f"rank {box.board.rank}, {explain.unfit(self.array, message, explain.where())}")
             return
         self.request = box.mpi.Irecv(self.array, message.source, message.number % TAGS)
 
@@ -153,7 +212,7 @@ class Receiving:
         whom = f"rank {self.sources[0]}" if len(self.sources) == 1 else "any rank"
         other = [m for m in self.box.arrived if m.source in self.sources and m.group == self.group]
         lies = f"; rank {other[0].source} has sent it {other[0]}, which this does not take" if other else ""
-        return f"{self.what} from {whom}{explain.tagged(self.tag)} ({self.place}{lies})"
+        return f"{self.what} from {whom}{explain.tagged(self.tag)} ({explain.where()}{lies})"
 
 
 @cache

@@ -89,6 +89,27 @@ class Messages:
         TypeError, ValueError, MismatchError, DeadlockError
             As for `Send` and `Recv`.
         """
+        group, n = self._group, self._size
+        quick = status is None and sendtag == recvtag and self._ready(sendbuf, recvbuf) and group.board
+        if (
+            quick
+            and type(dest) is int is type(source)
+            and 0 <= dest < n
+            and 0 <= source < n
+            and type(sendtag) is int
+            and 0 <= sendtag <= LARGEST_TAG
+        ):
+            left = group.exchange_with(self.ranks[dest], self.ranks[source], sendtag, sendbuf, recvbuf)
+            if left is not None:
+                pending.now.used = True
+                group.count("Send", sendbuf.nbytes)
+                if memory.held is not None:
+                    memory.held.exchanged(sendbuf, recvbuf)
+                if left:
+                    pending.add(left[1])
+                    for step in left:
+                        group.wait(step)
+                return
         if type(sendbuf) is type(recvbuf) is np.ndarray:
             buffers.distinct(sendbuf, recvbuf, "Sendrecv")
         sending = self._sending(sendbuf, dest, sendtag, "Sendrecv")

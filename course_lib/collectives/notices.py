@@ -9,6 +9,10 @@ rings of others; which messages it has accepted; and its starts.
 
 from __future__ import annotations
 
+import platform
+
+# Other processors may show a word before one that was written earlier.
+IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 RING = 32  # notices to one rank that it has not read yet; further messages wait for room
 STARTS = 128  # collectives that one rank has started and that are not over
 WORDS = 8  # of a notice
@@ -44,26 +48,38 @@ class Notices:
         """Whether a notice with this number to a rank would write over none that it has not read."""
         return number - self._tables[dest][self._taken + self._rank] <= RING
 
-    def announce(self, dest: int, number: int, *what: int) -> None:
-        """Leave a notice of message `number` to a rank: group, tag, dtype and count."""
-        start = (dest * RING + number % RING) * WORDS
-        table = self._mine
-        table[start + 1], table[start + 2], table[start + 3], table[start + 4] = what
-        table[start + 5] = hash((number, *what))  # where words may be seen in another order than they were written
+    def announce(self, dest: int, number: int, kind: int, count: int) -> None:
+        """Leave a notice of message `number` to a rank: its kind, see `mailbox.kind`, and how many numbers it has."""
+        start, table = (dest * RING + number % RING) * WORDS, self._mine
+        table[start + 1], table[start + 2] = kind, count
+        if not IN_ORDER:  # words may be seen in another order than they were written
+            table[start + 3] = hash((number, kind, count))
         table[start] = number
 
-    def read(self, source: int) -> tuple[int, ...] | None:
-        """The next notice from a rank to this one: number, group, tag, dtype and count; None if there is none yet."""
+    def read(self, source: int) -> tuple[int, int, int] | None:
+        """The next notice from a rank to this one: number, kind and count; None if there is none yet."""
         number = self._next[source]
         table, start = self._tables[source], self._ring + number % RING * WORDS
         if table[start] != number:
             return None
-        what = (table[start + 1], table[start + 2], table[start + 3], table[start + 4])
-        if table[start + 5] != hash((number, *what)):
+        kind, count = table[start + 1], table[start + 2]
+        if not IN_ORDER and table[start + 3] != hash((number, kind, count)):
             return None  # not all of it is to be seen yet
         self._next[source] = number + 1
         self._mine[self._taken + source] = number
-        return number, *what
+        return number, kind, count
+
+    def next_is(self, source: int, kind: int, count: int) -> int:
+        """The number of the next notice from a rank, which is read, if it is of this kind and count; 0 if there is none yet, else -1."""
+        number = self._next[source]
+        table, start = self._tables[source], self._ring + number % RING * WORDS
+        if table[start] != number:
+            return 0
+        if table[start + 1] != kind or table[start + 2] != count or not IN_ORDER:
+            return -1
+        self._next[source] = number + 1
+        self._mine[self._taken + source] = number
+        return number
 
     def unread(self, source: int, dest: int) -> bool:
         """Whether a rank has not read all notices that another one has left for it."""

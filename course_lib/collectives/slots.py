@@ -12,16 +12,14 @@ read it have left that call, as they say on the board, or have gone on to anothe
 from __future__ import annotations
 
 import os
-import platform
 import time
 from functools import cache
 
 import numpy as np
 
 from course_lib.collectives.board import FILLED, KEY, SLOT, Board
+from course_lib.collectives.notices import IN_ORDER
 
-# Other processors may show a rank's words before the array that it wrote earlier.
-IN_ORDER = platform.machine() in ("x86_64", "AMD64")
 MOST = 1 << 20  # bytes that a rank reads at most; where it would be more, parts that travel in a ring are faster
 sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 _NUMBERS = frozenset(np.dtype(c).num for c in "bBhHiIlLqQfdgFDG")
