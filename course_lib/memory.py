@@ -34,12 +34,14 @@ class Held:
     true_peak : int
         The most bytes that Python and NumPy had allocated at once since the account began, as
         tracemalloc saw it; known when the ``with`` block has ended.
+    true_now : int
+        What of this was still allocated when the block ended.
     """
 
     def __init__(self):
         self.now = dict.fromkeys(KINDS, 0)
         self.peak, self.most = dict(self.now), dict(self.now)
-        self.true_peak = 0
+        self.true_peak = self.true_now = 0
         self._arrays: dict[int, tuple[weakref.ref, str, int]] = {}
 
     def add(self, kind: str, array: np.ndarray) -> None:
@@ -100,7 +102,7 @@ def watch() -> Iterator[Held]:
     try:
         yield held
     finally:
-        held.true_peak = tracemalloc.get_traced_memory()[1] - base
+        held.true_now, held.true_peak = (nbytes - base for nbytes in tracemalloc.get_traced_memory())
         if not traced:
             tracemalloc.stop()
         np.setbufsize(scratch)

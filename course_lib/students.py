@@ -14,8 +14,9 @@ from types import SimpleNamespace
 FUNC_IMPL = "func_impl.py"
 DATA_SPLIT = "data_parallel_preprocess.py"
 ZERO = "zero_dp_stage3.py"
+TRANSFORMER = "transformer_impl.py"
 
-# Where a function is written, and the file that it is saved to (the original hand-in files).
+# Where a function is written, and the file that it is saved to (up to part 09, the original hand-in files).
 NOTEBOOKS = {
     "split_data": ("01_data_split", DATA_SPLIT),
     "get_info": ("02_process_groups", FUNC_IMPL),
@@ -30,6 +31,19 @@ NOTEBOOKS = {
     "collect_weight_grad": ("07_weight_grad", FUNC_IMPL),
     "ZeroDPStage3FCLayer": ("08_zero3_layer", ZERO),
     "ZeroDPAdam": ("09_zero3_adam", ZERO),
+    "copy_to_group": ("21_tensor_parallel", TRANSFORMER),
+    "reduce_from_group": ("21_tensor_parallel", TRANSFORMER),
+    "vocab_parallel_cross_entropy": ("21_tensor_parallel", TRANSFORMER),
+    "clip_gradients": ("22_sequence_parallel", TRANSFORMER),
+    "gather_sequence": ("22_sequence_parallel", TRANSFORMER),
+    "scatter_sequence": ("22_sequence_parallel", TRANSFORMER),
+    "reduce_norm_gradients": ("22_sequence_parallel", TRANSFORMER),
+    "merge": ("23_ring_attention", TRANSFORMER),
+    "zigzag": ("23_ring_attention", TRANSFORMER),
+    "ring_attention": ("23_ring_attention", TRANSFORMER),
+    "route": ("24_experts", TRANSFORMER),
+    "dispatch": ("24_experts", TRANSFORMER),
+    "combine": ("24_experts", TRANSFORMER),
 }
 
 
@@ -92,7 +106,7 @@ def load(folder: str | Path) -> SimpleNamespace:
         A file is there and cannot be imported; the message says why.
     """
     found: dict[str, object] = {}
-    for file in (DATA_SPLIT, FUNC_IMPL, ZERO):
+    for file in (DATA_SPLIT, FUNC_IMPL, ZERO, TRANSFORMER):
         path = Path(folder) / file
         if not path.exists():
             continue

@@ -16,11 +16,11 @@ FLOORS = (
     ("cluster",),
     ("engine",),
     ("ddp", "zero"),
-    ("layers", "saving"),
+    ("layers", "saving", "gpt"),
     ("collectives",),
     ("plots",),
     ("autograd",),
-    ("students", "images"),
+    ("students", "images", "placement"),
     ("mesh", "traffic", "memory", "datasets"),
     ("wording", "progress"),
 )

@@ -16,6 +16,7 @@ from course_lib.autograd.modules import (
 )
 from course_lib.autograd.operations import cross_entropy
 from course_lib.autograd.optimizers import SGD, Adam
+from course_lib.autograd.recompute import checkpoint
 from course_lib.autograd.shapes import concatenate
 from course_lib.autograd.tensor import Tensor, after_backward, no_grad
 from course_lib.autograd.transformer import GELU, Dropout, Embedding, LayerNorm, RMSNorm
@@ -44,6 +45,7 @@ __all__ = [
     "Tanh",
     "Tensor",
     "after_backward",
+    "checkpoint",
     "concatenate",
     "cross_entropy",
     "no_grad",

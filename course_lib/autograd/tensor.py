@@ -174,14 +174,14 @@ class Tensor:
         if grad.shape != self.shape:
             raise ValueError(f"backward: grad has shape {grad.shape}, and the tensor {self.shape}.")
         try:
-            _flow(self, grad)
+            flow(self, grad)
             while _after:
                 _after.pop(0)()
         finally:
             _after.clear()
 
 
-def _flow(root: Tensor, grad: object) -> None:
+def flow(root: Tensor, grad: object) -> None:
     """Call the backward functions, the last operation first; a gradient is final when all uses of its tensor have added to it."""
     uses: dict[int, int] = {id(root): 0}
     todo = [root]

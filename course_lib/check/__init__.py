@@ -11,7 +11,7 @@ import secrets
 
 import numpy as np
 
-from course_lib import traffic
+from course_lib import placement, traffic
 from course_lib.cluster import replies
 from course_lib.engine.wire import Opaque
 
@@ -151,6 +151,38 @@ class Check:
             if "another order" in relation:
                 cause = "a transpose too many or too few, or parts put together along another axis" + (f"; or {cause}" if cause else "")
             self.fail(f"{name} on rank {rank} has the right shape, but {many} differ{values}{relation}", "" if known else cause)
+
+    def placed(
+        self,
+        got: list,
+        kind: placement.Kind,
+        want: np.ndarray,
+        *,
+        name: str,
+        cause: str = "",
+        rtol: float = 1e-9,
+        group: object = "all ranks",
+    ) -> None:
+        """Check what a group's ranks hold together: `want`, as this kind; see `placement`.
+
+        Parameters
+        ----------
+        got : list
+            One array a rank of the group.
+        kind : placement.Kind
+            What is claimed.
+        rtol : float
+            Tolerance relative to the largest value.
+        group : object
+            How messages name the group.
+        """
+        for r, array in enumerate(got):
+            if not isinstance(array, np.ndarray):
+                self.fail(f"{name} on rank {r} must be a NumPy array; got {_short(array)}")
+        if wrong := placement.differs(kind, got, want, rtol):
+            other = placement.kinds_of(got, want, max(rtol, 1e-6))
+            instead = f"; it is {other[0]}" if other else ""
+            self.fail(f"{name} must be {kind} over {group}, and is not: {wrong}{instead}", cause)
 
     def sent(self, moved: list[tuple], most: float, *, name: str, rank: int, cause: str = "") -> None:
         """Check that a rank sent no more than `most` bytes on the wire.

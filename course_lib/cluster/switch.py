@@ -88,6 +88,8 @@ class Switch:
             raise Broken("it came to a gate where there is none")
         needed, number = self._gates[rank].pop(0)
         sent = sum(payload for (members, _), (_, payload) in self._sent[rank].items() if len(members) > 1)  # to others
+        started = [(members, come[rank][0]["what"]) for (members, _), come in self._arrived.items() if rank in come and len(members) > 1]
+        sent += sum(payload_of(what, members.index(rank), len(members)) or 0 for members, what in started)  # goes on without this rank
         return sent, needed, number if sent >= needed else 0.0
 
     def finish(self, rank: int, raised: str) -> None:

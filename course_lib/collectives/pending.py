@@ -16,6 +16,7 @@ from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.slots import sched_yield
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
+PATIENCE = 0.02  # seconds until a wait is shown on the board
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
 LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
 DONE = 30.0  # and after one has done its part: it finished its cell, and on a busy machine this rank may take its time
@@ -125,15 +126,17 @@ def wait(step: Step, board: Board | None, eager: int, limit: float = LIMIT) -> N
     DeadlockError
         It cannot end any more.
     """
-    trying, left = step.step, eager
+    trying, left, since = step.step, eager, 0.0
     try:
         while not trying():
             left -= 1
             if left < 0:
                 sched_yield()
-                if left % SPINS == 0:
-                    _wait_long(step, board, limit)
-                    break
+                if left % 64 == 0:  # turns are long where many ranks share a core
+                    since = since or time.monotonic()
+                    if left % SPINS == 0 or time.monotonic() - since > PATIENCE:
+                        _wait_long(step, board, limit)
+                        break
         if step.error is not None:
             raise step.error
     except BaseException:

@@ -14,9 +14,26 @@ from course_lib import wording
 from course_lib.mesh import Mesh
 from course_lib.plots.charts import bars, lines, losses, memory, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
+from course_lib.plots.kinds import kinds, operators
 from course_lib.plots.moving import Moving, ring
 
-__all__ = ["Moving", "Picture", "bars", "color", "exchange", "groups", "holdings", "images", "lines", "losses", "memory", "ring", "traffic"]
+__all__ = [
+    "Moving",
+    "Picture",
+    "bars",
+    "color",
+    "exchange",
+    "groups",
+    "holdings",
+    "images",
+    "kinds",
+    "lines",
+    "losses",
+    "memory",
+    "operators",
+    "ring",
+    "traffic",
+]
 
 
 def _cell(axes, x: float, y: float, text: object, fill: str, edge: str = "white", width: float = 1.0, line: float = 1.5):

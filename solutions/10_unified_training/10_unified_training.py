@@ -149,7 +149,7 @@ meshes = [Mesh(dp=r["config"].dp_size, mp=r["config"].mp_size) for r in results.
 
 
 def group(bar, members):
-    return "mp group" if tuple(members) in meshes[bar].mp_groups() else "dp group"
+    return "mp group" if tuple(members) in meshes[bar].groups("mp") else "dp group"
 
 
 plots.traffic([r["moved"] for r in results.values()], f"Bytes that rank 0 sent in a step, {DATA}", list(results), group)

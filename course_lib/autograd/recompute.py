@@ -1,0 +1,29 @@
+"""Activation recomputation: keep the input of a piece of a model, and compute the rest again when `backward` needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from course_lib.autograd.tensor import Tensor, flow, no_grad
+
+
+def checkpoint(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """``function(x)``, of which only `x` is kept until backward (Chen et al., 2016, "Training deep nets with sublinear memory cost").
+
+    Parameters
+    ----------
+    function : callable
+        It is called once more in backward, and must do the same again: with the same dropout, and with collectives that all ranks make.
+        A parameter in it gets its gradient then; one that is also used outside has its hooks called for both.
+    x : Tensor
+    """
+    with no_grad():
+        out = function(x).data
+
+    def backward(grad):
+        fresh = Tensor(x.data, requires_grad=True)
+        flow(function(fresh), grad)
+        return (fresh.grad,)
+
+    # The parameters in it need a gradient also where the input needs none.
+    return Tensor.from_operation(out, (x if x.requires_grad else Tensor(x.data, requires_grad=True),), backward)

@@ -1,0 +1,742 @@
+"""Answers to part 21: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(8)
+def copy_to_group__identity(x, comm):
+    """Nothing on the way back: LayerNorm's gradients differ between the ranks (a bug of real systems)."""
+    return Tensor.from_operation(x.data, (x,), lambda grad: (grad,))
+
+
+@loses(8)
+def copy_to_group__itself(x, comm):
+    """The tensor itself."""
+    return x
+
+
+@loses(8)
+def copy_to_group__mean(x, comm):
+    """Averages where it must sum (a bug of real systems)."""
+
+    def backward(grad):
+        total = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), total)
+        return (total / grad.dtype.type(comm.Get_size()),)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@loses(8)
+def copy_to_group__swapped(x, comm):
+    """f is g, and g is f."""
+    total = np.empty_like(x.data)
+    comm.Allreduce(np.ascontiguousarray(x.data), total)
+    return Tensor.from_operation(total, (x,), lambda grad: (grad,))
+
+
+@loses(5)
+def copy_to_group__in_place(x, comm):
+    """Overwrites the gradient that the residual connection gets, too."""
+
+    def backward(grad):
+        kept = np.ascontiguousarray(grad)
+        comm.Allreduce(MPI.IN_PLACE, kept)
+        return (kept.copy(),)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@loses(5)
+def copy_to_group__contiguous_only(x, comm):
+    """Fails for the gradient of a transpose."""
+
+    def backward(grad):
+        total = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(grad, total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@loses(5)
+def copy_to_group__double(x, comm):
+    """Another dtype."""
+
+    def backward(grad):
+        total = np.empty(grad.shape)
+        comm.Allreduce(np.ascontiguousarray(grad, dtype=np.float64), total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@loses(5)
+def copy_to_group__both_ways(x, comm):
+    """Right values; but a mean of equal arrays on the way forward, which nobody needs."""
+    total = np.empty_like(x.data)
+    comm.Allreduce(np.ascontiguousarray(x.data), total)
+
+    def backward(grad):
+        total = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@loses(8)
+def copy_to_group__everyone(x, comm):
+    """Adds up over all ranks, whatever the group."""
+
+    def backward(grad):
+        total = np.empty(grad.shape, grad.dtype)
+        everyone.Allreduce(np.ascontiguousarray(grad), total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@loses(8)
+def copy_to_group__nothing(x, comm):
+    """Forgets to return."""
+    out = Tensor(x.data)
+
+
+@loses(8)
+def copy_to_group__twice(x, comm):
+    """The sum of sums."""
+
+    def backward(grad):
+        total = np.ascontiguousarray(grad).copy()
+        comm.Allreduce(MPI.IN_PLACE, total)
+        comm.Allreduce(MPI.IN_PLACE, total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@right
+def copy_to_group__copies(x, comm):
+    """A copy on both ways."""
+
+    def backward(grad):
+        total = np.array(grad, order="C")
+        comm.Allreduce(MPI.IN_PLACE, total)
+        return (total,)
+
+    return Tensor.from_operation(x.data.copy(), (x,), backward)
+
+
+@right
+def copy_to_group__in_two_halves(x, comm):
+    """A reduce-scatter and an all-gather are an all-reduce."""
+
+    def backward(grad):
+        n = comm.Get_size()
+        flat = np.zeros(-(-grad.size // n) * n, grad.dtype)
+        flat[: grad.size] = grad.ravel()
+        mine = np.empty(flat.size // n, grad.dtype)
+        comm.Reduce_scatter(flat, mine)
+        comm.Allgather(mine, flat)
+        return (flat[: grad.size].reshape(grad.shape),)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@right
+def copy_to_group__non_blocking(x, comm):
+    """Starts, and waits."""
+
+    def backward(grad):
+        total = np.empty(grad.shape, grad.dtype)
+        comm.Iallreduce(np.ascontiguousarray(grad), total).Wait()
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@right
+def copy_to_group__hook(x, comm):
+    """A hook on the result has the same effect."""
+
+    def average(grad):
+        total = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), total)
+        return total
+
+    out = Tensor.from_operation(x.data, (x,), lambda grad: (grad,))
+    if out.requires_grad:
+        out.register_hook(average)
+    return out
+
+
+@loses(6)
+def reduce_from_group__identity(x, comm):
+    """Adds nothing up."""
+    return Tensor.from_operation(x.data, (x,), lambda grad: (grad,))
+
+
+@loses(6)
+def reduce_from_group__mean(x, comm):
+    """Averages where it must sum."""
+    total = np.empty_like(x.data)
+    comm.Allreduce(x.data, total)
+    total /= comm.Get_size()
+    return Tensor.from_operation(total, (x,), lambda grad: (grad,))
+
+
+@loses(6)
+def reduce_from_group__reduces_back(x, comm):
+    """Adds up a gradient that is whole: the loss times the size of the group (a bug of real systems)."""
+    total = np.empty_like(x.data)
+    comm.Allreduce(x.data, total)
+
+    def backward(grad):
+        back = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), back)
+        return (back,)
+
+    return Tensor.from_operation(total, (x,), backward)
+
+
+@loses(6)
+def reduce_from_group__shares_back(x, comm):
+    """Divides the gradient among the summands."""
+    total = np.empty_like(x.data)
+    comm.Allreduce(x.data, total)
+    n = comm.Get_size()
+    return Tensor.from_operation(total, (x,), lambda grad: (grad / grad.dtype.type(n),))
+
+
+@loses(3)
+def reduce_from_group__in_place(x, comm):
+    """Overwrites its input: what needs that for its own gradient is wrong."""
+    comm.Allreduce(MPI.IN_PLACE, x.data)
+    return Tensor.from_operation(x.data, (x,), lambda grad: (grad,))
+
+
+@loses(6)
+def reduce_from_group__largest(x, comm):
+    """Another operation."""
+    total = np.empty_like(x.data)
+    comm.Allreduce(x.data, total, MPI.MAX)
+    return Tensor.from_operation(total, (x,), lambda grad: (grad,))
+
+
+@loses(6)
+def reduce_from_group__no_graph(x, comm):
+    """A tensor that was made from nothing: no gradient comes back."""
+    total = np.empty_like(x.data)
+    comm.Allreduce(x.data, total)
+    return Tensor(total)
+
+
+@loses(3)
+def reduce_from_group__averages_back(x, comm):
+    """The mean of equal gradients is right, and sent for nothing."""
+    total = np.empty_like(x.data)
+    comm.Allreduce(x.data, total)
+
+    def backward(grad):
+        back = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), back)
+        return (back / grad.dtype.type(comm.Get_size()),)
+
+    return Tensor.from_operation(total, (x,), backward)
+
+
+@loses(3)
+def reduce_from_group__double(x, comm):
+    """Another dtype. (The block's residual connection goes on in double precision, too.)"""
+    total = np.empty(x.shape)
+    comm.Allreduce(x.data.astype(np.float64), total)
+    return Tensor.from_operation(total, (x,), lambda grad: (grad.astype(x.dtype),))
+
+
+@right
+def reduce_from_group__copies(x, comm):
+    """In place of a copy."""
+    total = x.data.copy()
+    comm.Allreduce(MPI.IN_PLACE, total)
+    return Tensor.from_operation(total, (x,), lambda grad: (grad.copy(),))
+
+
+@right
+def reduce_from_group__non_blocking(x, comm):
+    """Non-blocking."""
+    total = np.zeros_like(x.data)
+    request = comm.Iallreduce(x.data, total, op=MPI.SUM)
+    request.Wait()
+    return Tensor.from_operation(total, [x], lambda grad: [grad])
+
+
+@right
+def reduce_from_group__flat(x, comm):
+    """As a flat array."""
+    total = np.empty(x.data.size, x.dtype)
+    comm.Allreduce(x.data.reshape(-1), total)
+    return Tensor.from_operation(total.reshape(x.shape), (x,), lambda grad: (np.asarray(grad),))
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__own_largest(logits, labels, comm):
+    """Each rank takes off the largest of its own words: the sums do not fit together."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(6)
+def vocab_parallel_cross_entropy__summed_largest(logits, labels, comm):
+    """Sum and maximum mixed up (a bug of real systems): right while the logits are small."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.SUM)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(6)
+def vocab_parallel_cross_entropy__no_largest(logits, labels, comm):
+    """Overflows for large logits."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    most *= 0
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(3)
+def vocab_parallel_cross_entropy__three(logits, labels, comm):
+    """The labels' logits of all tokens, in a third all-reduce."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = np.zeros(labels.shape, z.dtype)
+    found[here] = soft[(*here, mine[here])]
+    comm.Allreduce(MPI.IN_PLACE, found)
+    found = found.sum() / comm.Get_size()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__own_sum(logits, labels, comm):
+    """Each rank's loss has its own words alone below."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums[-1:])
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__times_the_ranks(logits, labels, comm):
+    """The gradient is added up once more: multiplied by the size of the group (a bug of real systems)."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad * comm.Get_size() / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__mean_over_ranks(logits, labels, comm):
+    """A loss that is averaged over the ranks."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size / comm.Get_size()
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__local_labels(logits, labels, comm):
+    """Takes the labels as places among its own words."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels % words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__off_by_one(logits, labels, comm):
+    """A word too many."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words - 1))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__clipped_labels(logits, labels, comm):
+    """Labels of other ranks become the first or the last word."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    mine = np.clip(mine, 0, words - 1)
+    here = np.nonzero(mine >= 0)
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__sum(logits, labels, comm):
+    """The sum over the tokens, and its gradient."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = np.log(sums[:-1]).sum() - sums[-1]
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * grad.astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__no_factor(logits, labels, comm):
+    """Forgets the gradient of the loss itself."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * z.dtype.type(1 / labels.size),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__softmax_only(logits, labels, comm):
+    """The gradient without the one at the label."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__in_place(logits, labels, comm):
+    """Overwrites the logits."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    z -= most[..., None]
+    soft = z
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(6)
+def vocab_parallel_cross_entropy__double(logits, labels, comm):
+    """Another dtype."""
+    z, words = logits.data.astype(np.float64), logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(3)
+def vocab_parallel_cross_entropy__gathers(logits, labels, comm):
+    """Holds all logits."""
+    n, words = comm.Get_size(), logits.shape[-1]
+    flat = np.empty((n, *logits.shape), logits.dtype)
+    comm.Allgather(np.ascontiguousarray(logits.data), flat)
+    z = np.concatenate(list(flat), axis=-1)
+    soft = np.exp(z - z.max(axis=-1, keepdims=True))
+    soft /= soft.sum(axis=-1, keepdims=True)
+    right = np.take_along_axis(z, labels[..., None], axis=-1)[..., 0]
+    most = z.max(axis=-1)
+    loss = (np.log(np.exp(z - most[..., None]).sum(axis=-1)) + most - right).mean()
+
+    def backward(grad):
+        whole = soft.copy()
+        np.put_along_axis(whole, labels[..., None], np.take_along_axis(whole, labels[..., None], axis=-1) - 1, axis=-1)
+        mine = np.split(whole, n, axis=-1)[comm.Get_rank()]
+        return ((mine * (grad / labels.size)).astype(logits.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, logits.dtype), (logits,), backward)
+
+
+@right
+def vocab_parallel_cross_entropy__of_logs(logits, labels, comm):
+    """The log of the sum of each rank's exponentials, in float64; the labels' logits in a tiny all-reduce of their own."""
+    z, words = logits.data.astype(np.float64), logits.shape[-1]
+    most = z.max(axis=-1, keepdims=True)
+    own = np.log(np.exp(z - most).sum(axis=-1)) + most[..., 0]
+    largest = np.empty_like(own)
+    comm.Allreduce(own, largest, op=MPI.MAX)
+    total = np.empty_like(own)
+    comm.Allreduce(np.exp(own - largest), total)
+    lse = np.log(total) + largest
+    mine = labels - comm.Get_rank() * words
+    inside = (mine >= 0) & (mine < words)
+    right = np.where(inside, np.take_along_axis(z, np.where(inside, mine, 0)[..., None], axis=-1)[..., 0] - largest, 0)
+    found = np.array([right.sum()])
+    comm.Allreduce(MPI.IN_PLACE, found)
+    loss = (np.log(total).sum() - found[0]) / labels.size
+
+    def backward(grad):
+        soft = np.exp(z - lse[..., None])
+        hot = (np.arange(words) == mine[..., None]) & inside[..., None]
+        return (((soft - hot) * (float(grad) / labels.size)).astype(logits.dtype),)
+
+    return Tensor.from_operation(np.array(loss, logits.dtype), (logits,), backward)
+
+
+@right
+def vocab_parallel_cross_entropy__non_blocking(logits, labels, comm):
+    """The sum of the labels' logits travels beside."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    of_labels, all_sums = np.zeros(1, z.dtype), np.empty(labels.size, z.dtype)
+    request = comm.Iallreduce(np.array([found], z.dtype), of_labels)
+    comm.Allreduce(soft.sum(axis=-1).reshape(-1), all_sums)
+    request.Wait()
+    sums = np.append(all_sums, of_labels)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@right
+def vocab_parallel_cross_entropy__token_by_token(logits, labels, comm):
+    """With a loop over the tokens."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.array([(b, t) for b, t in np.ndindex(labels.shape) if 0 <= mine[b, t] < words], int).reshape(-1, 2)
+    here = here[:, 0], here[:, 1]
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)

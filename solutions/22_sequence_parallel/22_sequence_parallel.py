@@ -1,0 +1,300 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+# ---
+
+# %% [markdown] tags=["slide"]
+# # 22 Sequence parallel
+#
+# **You will build** what splits the rest of a tensor parallel block along its positions: `gather_sequence` and `scatter_sequence`; and then
+# what that asks of the gradients: `reduce_norm_gradients` and `clip_gradients`.
+#
+# *{points} points. About 60 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, placement, plots
+from course_lib.check.sequence_parallel import SequenceParallelCheck
+
+ranks = cluster.start(4)
+
+# %% Set up the ranks tags=["given", "skip"]
+# %%px
+import numpy as np
+from mpi4py import MPI
+
+from course_lib import memory
+from course_lib.autograd import LayerNorm, Tensor
+from course_lib.collectives import Communicator
+from course_lib.gpt.block import Block, alone, kinds
+from course_lib.placement import partial, replicated, sharded
+
+comm = everyone = Communicator()
+rank = comm.Get_rank()
+
+# %% [markdown] tags=["slide-50"]
+# In part 21, a rank has a quarter of the weights, heads and hidden units. But the LayerNorms and the residual sums are whole on every rank:
+# four times the same work, four times the same memory. None of these mixes positions, so each rank can do them for *its own positions*
+# (Korthikanti et al., 2022, section 4.2.2). The picture shows 8 tokens of width 3.
+
+
+# %% Draw the positions tags=["given", "slide"]
+def mine(tokens):
+    return np.split(tokens, comm.Get_size(), axis=0)[rank]
+
+
+tokens = np.arange(24.0).reshape(8, 3)
+plots.holdings(tokens, ranks.call(mine, dict(tokens=tokens)), "A sequence, sharded along its positions", ("positions", "width"))
+
+# %% [markdown] tags=["slide"]
+# An all-reduce is a reduce-scatter and then an all-gather. So after the split work, a reduce-scatter gives each rank the sum for its own
+# positions. Before the next one, an all-gather brings all positions together. On the way back, each becomes the other.
+
+# %% Draw the operators tags=["given", "slide"]
+plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parallelism", ranks=4)
+
+# %% [markdown] tags=["slide-50"]
+# ## A worked example
+#
+# Collectives put the ranks' parts one after the other *in memory*. Positions are dimension 1 of `(batch, positions, width)`. The cell gathers
+# two samples with one position on each rank. What does the first sample hold after the all-gather? What mends it?
+
+# %% Gather along another dimension tags=["slide-50"]
+# %%px
+own = 10.0 * rank + np.arange(2.0).reshape(2, 1, 1)  # two samples with one position
+parts = np.empty((4, *own.shape))
+comm.Allgather(own, parts)
+print("in memory:     ", parts.reshape(2, 4).tolist())
+print("along positions", np.concatenate(list(parts), axis=1).reshape(2, 4).tolist())
+
+
+# %% Exercise: gather_sequence tags=["exercise", "slide-50"]
+# %%px
+def gather_sequence(x, comm):
+    """Bring all positions together, where the split work begins.
+
+    Parameters
+    ----------
+    x : Tensor
+        ``(batch, positions / n, width)``: this rank's; sharded along dimension 1.
+    comm : Communicator
+        The group of n ranks.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, positions, width)``, replicated. On the way back, each rank brings the
+        gradient of its own work: partial, maybe not C-contiguous. That of `x` is the sum,
+        for this rank's positions. Leave what comes as it is, keep the dtype, and send no
+        more than an all-gather and a reduce-scatter do.
+    """
+    ### BEGIN SOLUTION
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+    ### END SOLUTION
+
+
+# %% Exercise: scatter_sequence tags=["exercise", "slide-50"]
+# %%px
+def scatter_sequence(x, comm):
+    """Add up what the ranks have computed, and give each rank its positions.
+
+    Parameters
+    ----------
+    x : Tensor
+        ``(batch, positions, width)``; partial. n divides the positions.
+    comm : Communicator
+        The group of n ranks.
+
+    Returns
+    -------
+    Tensor
+        ``(batch, positions / n, width)``: the sum, for this rank's positions; sharded
+        along dimension 1. On the way back, the gradient is sharded in the same way, and
+        each summand needs all of it. The same rules hold.
+    """
+    ### BEGIN SOLUTION
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+    ### END SOLUTION
+
+
+# %% Check the operators tags=["given"]
+check = SequenceParallelCheck("gather_sequence and scatter_sequence", ranks)
+check.move("gather_sequence", 4, 2)
+check.move("scatter_sequence", 4, 2)
+check.passed()
+
+# %% [markdown] tags=["slide"]
+# ## What about LayerNorm's own gradients?
+#
+# LayerNorm's scale and shift are replicated, and each rank's LayerNorm sees its own positions only. Which kind is the gradient of its shift?
+# Nothing fails when a program has it wrong: the weights drift apart, a little in each step. It has happened in real systems.
+
+# %% Look at the gradients
+# %%px
+norm = LayerNorm(2)
+ours = np.split(np.arange(16.0, dtype=np.float32).reshape(1, 8, 2) ** 2, comm.Get_size(), axis=1)[rank]
+norm(Tensor(ours)).backward(np.ones_like(ours))
+shift_gradient = norm.bias.grad
+
+# %% Name the kind tags=["given", "slide-50"]
+print("the gradient for all 8 positions is [8. 8.], and the ranks have", *ranks.pull("shift_gradient"))
+print("so they are", *placement.kinds_of(ranks.pull("shift_gradient"), np.full(2, 8.0)))
+
+
+# %% Exercise: reduce_norm_gradients tags=["exercise", "slide-50"]
+# %%px
+def reduce_norm_gradients(module, comm):
+    """After backward, make the gradients of all replicated parameters whole.
+
+    Parameters
+    ----------
+    module : Module
+        ``kinds(module)[name]`` says of each of ``module.named_parameters()`` whether it
+        is `replicated` or ``sharded(dim)``. The gradient of a sharded one, ``p.grad``, is
+        right as it is. That of a replicated one is partial, or None on all ranks.
+    comm : Communicator
+        The group.
+    """
+    ### BEGIN SOLUTION
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] == replicated and p.grad is not None:
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+    ### END SOLUTION
+
+
+# %% [markdown] tags=["slide-50"]
+# Now the gradients are right. Large ones are *clipped*: if the norm of all of them together is above a limit, all are scaled down to it. Which
+# squares must be added up over the group, and which must not?
+
+
+# %% Exercise: clip_gradients tags=["exercise", "slide-50"]
+# %%px
+def clip_gradients(module, most, comm):
+    """Scale all gradients, so that their norm together is at most `most`.
+
+    Parameters
+    ----------
+    module : Module
+        Its gradients are of the kinds ``kinds(module)[name]``; one may be None.
+    most : float
+    comm : Communicator
+        The group.
+
+    Returns
+    -------
+    float
+        The norm before: each number of the unsharded gradients counts once. All ranks
+        have the same; only numbers are sent.
+    """
+    ### BEGIN SOLUTION
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+    ### END SOLUTION
+
+
+# %% Check the gradients tags=["given"]
+check = SequenceParallelCheck("the gradients of a block, of its norms, and clipped", ranks)
+check.norms(4)
+check.blocks(2)
+check.clipping(2)
+check.passed()
+
+# %% [markdown] tags=["skip"]
+# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
+
+# %% Test: gather_sequence tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+SequenceParallelCheck("gather_sequence", ranks, show=False).move("gather_sequence", 1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: scatter_sequence tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+SequenceParallelCheck("scatter_sequence", ranks, show=False).move("scatter_sequence", 1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: the norms' gradients tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+SequenceParallelCheck("the norms' gradients", ranks, show=False).norms(1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: a block tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+SequenceParallelCheck("a block", ranks, show=False).blocks(1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% Test: clipping tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4)
+### END HIDDEN TESTS
+
+# %% [markdown] tags=["slide"]
+# ## What it costs
+#
+# A step of a block of width 64 with 4 × 128 tokens, on rank 0. Part 21 makes four all-reduces. (For its memory, the block runs with no exchange:
+# it computes nonsense, and keeps the same arrays.) The third way keeps a rank's own positions, and gathers the others again in backward.
+
+
+# %% Measure three ways tags=["given", "slide-50"]
+def step(split, again):
+    enter, leave = (gather_sequence, scatter_sequence) if split else (alone, alone)
+    block = Block(64, 4, np.random.default_rng(0), comm, enter, leave, again)
+    x = Tensor(np.ones((4, 32 if split else 128, 64), np.float32), requires_grad=True)
+    with memory.watch() as account:
+        out = block(x)
+    out.backward(np.ones(x.shape, np.float32))
+    [comm.Allreduce(x.data, np.empty_like(x.data)) for _ in range(0 if split else 4)]
+    return account.true_now
+
+
+ways = {"tensor parallel": (False, False), "sequence parallel, too": (True, False), "gathered again": (True, True)}
+kept = {name: (ranks.call(step, dict(split=s, again=a))[0], ranks.traffic[0]) for name, (s, a) in ways.items()}
+plots.traffic([moved for _, moved in kept.values()], "What rank 0 sends in a step of a block", list(kept))
+
+# %% Draw the memory tags=["given", "slide-50"]
+plots.bars({name: held for name, (held, _) in kept.items()}, "What rank 0 keeps for backward, 4 × 128 tokens")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. What does the third way cost besides bytes? When would you take it?
+# 2. With dropout after the reduce-scatter, must all ranks draw the same mask? And in part 21?
+#
+# The last cells save your functions to `transformer_impl.py`, where later parts find them, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+from course_lib import saving
+
+saving.save(ranks, "gather_sequence", "scatter_sequence", "reduce_norm_gradients", "clip_gradients")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

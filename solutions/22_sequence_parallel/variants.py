@@ -1,0 +1,779 @@
+"""Answers to part 22: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(6)
+def gather_sequence__in_memory(x, comm):
+    """Puts the parts one after the other in memory."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
+        return (mine,)
+
+    return Tensor.from_operation(parts.reshape(x.shape[0], n * x.shape[1], x.shape[2]), (x,), backward)
+
+
+@loses(6)
+def gather_sequence__along_the_batch(x, comm):
+    """Along the batch."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=0), (x,), backward)
+
+
+@loses(6)
+def gather_sequence__own_gradient(x, comm):
+    """Takes its own slice of a partial gradient for the sum (a bug of real systems)."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        mine[...] = np.split(grad, n, axis=1)[comm.Get_rank()]
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(6)
+def gather_sequence__mean(x, comm):
+    """Averages where it must sum (a bug of real systems)."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
+        return (mine / mine.dtype.type(n),)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(6)
+def gather_sequence__unsplit_back(x, comm):
+    """Scatters the memory, not the positions."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.ascontiguousarray(grad), mine)
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(4)
+def gather_sequence__all_reduces(x, comm):
+    """Sums all positions on all ranks, and takes its own: right, and twice as much on the wire."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        total = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), total)
+        mine[...] = np.split(total, n, axis=1)[comm.Get_rank()]
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(4)
+def gather_sequence__contiguous_only(x, comm):
+    """Fails where the gradient is a view."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.stack(np.split(grad, n, axis=1)), mine)
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(4)
+def gather_sequence__double(x, comm):
+    """Another dtype."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape))
+    comm.Allgather(np.array(x.data, np.float64, order="C"), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), np.float64, order="C"), mine)
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(6)
+def gather_sequence__no_graph(x, comm):
+    """A tensor that was made from nothing."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
+        return (mine,)
+
+    return Tensor(np.concatenate(parts, axis=1))
+
+
+@loses(6)
+def gather_sequence__backwards(x, comm):
+    """The ranks in reverse."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts[::-1], axis=1), (x,), backward)
+
+
+@loses(6)
+def gather_sequence__largest(x, comm):
+    """The largest of the summands."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine, None, MPI.MAX)
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@right
+def gather_sequence__transposed(x, comm):
+    """With the positions in front."""
+    n = comm.Get_size()
+    front = np.ascontiguousarray(x.data.swapaxes(0, 1))
+    whole = np.empty((n * front.shape[0], *front.shape[1:]), x.dtype)
+    comm.Allgather(front, whole)
+
+    def backward(grad):
+        mine = np.empty(front.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(grad.swapaxes(0, 1), order="C"), mine)
+        return (mine.swapaxes(0, 1),)
+
+    return Tensor.from_operation(np.ascontiguousarray(whole.swapaxes(0, 1)), (x,), backward)
+
+
+@right
+def gather_sequence__messages(x, comm):
+    """With an all-to-all of the summands, and a sum."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        sent = np.array(np.split(grad, n, axis=1), order="C")
+        got = np.empty_like(sent)
+        comm.Alltoall(sent, got)
+        mine = got.sum(axis=0)
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@right
+def gather_sequence__non_blocking(x, comm):
+    """Starts, and waits."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Iallgather(np.ascontiguousarray(x.data), parts).Wait()
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(5)
+def scatter_sequence__in_memory(x, comm):
+    """Scatters the memory, not the positions."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.ascontiguousarray(x.data), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(5)
+def scatter_sequence__own_summand(x, comm):
+    """Keeps its own summand's positions: adds nothing up."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    mine[...] = np.split(x.data, n, axis=1)[comm.Get_rank()]
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(5)
+def scatter_sequence__mean(x, comm):
+    """Averages where it must sum."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1),)
+
+    return Tensor.from_operation(mine / mine.dtype.type(n), (x,), backward)
+
+
+@loses(5)
+def scatter_sequence__zeros_back(x, comm):
+    """On the way back, only its own positions have a gradient."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        whole = np.zeros(x.shape, grad.dtype)
+        whole[:, comm.Get_rank() * mine.shape[1] : (comm.Get_rank() + 1) * mine.shape[1]] = grad
+        return (whole,)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(5)
+def scatter_sequence__shares_back(x, comm):
+    """Divides the gradient among the summands."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1) / grad.dtype.type(n),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(5)
+def scatter_sequence__times_the_ranks(x, comm):
+    """The gradient times the size of the group (a bug of real systems)."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1) * grad.dtype.type(n),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(3)
+def scatter_sequence__all_reduces(x, comm):
+    """An all-reduce, and its own positions: right, and twice as much on the wire."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    total = np.empty(x.shape, x.dtype)
+    comm.Allreduce(np.ascontiguousarray(x.data), total)
+    mine[...] = np.split(total, n, axis=1)[comm.Get_rank()]
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(5)
+def scatter_sequence__back_in_memory(x, comm):
+    """Gathers the gradient one after the other in memory."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (parts.reshape(x.shape),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(3)
+def scatter_sequence__contiguous_only(x, comm):
+    """Fails where the gradient is a view."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(grad, parts)
+        return (np.concatenate(parts, axis=1),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(5)
+def scatter_sequence__next_one(x, comm):
+    """The positions of the next rank."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.roll(np.split(x.data, n, axis=1), -1, axis=0), order="C"), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@right
+def scatter_sequence__counts(x, comm):
+    """Says the counts."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine, [mine.size] * n)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@right
+def scatter_sequence__positions_in_front(x, comm):
+    """With the positions in front."""
+    n, (batch, positions, width) = comm.Get_size(), x.shape
+    mine = np.empty((positions // n, batch, width), x.dtype)
+    comm.Reduce_scatter(np.array(x.data.transpose(1, 0, 2), order="C"), mine)
+
+    def backward(grad):
+        whole = np.empty((positions, batch, width), grad.dtype)
+        comm.Allgather(np.array(grad.transpose(1, 0, 2), order="C"), whole)
+        return (whole.transpose(1, 0, 2),)
+
+    return Tensor.from_operation(mine.transpose(1, 0, 2).copy(), (x,), backward)
+
+
+@right
+def scatter_sequence__ring(x, comm):
+    """Each rank sends its summands to their owners."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    sent = [np.ascontiguousarray(part) for part in np.split(x.data, n, axis=1)]
+    requests = [comm.Isend(sent[r], r) for r in range(n) if r != comm.Get_rank()]
+    mine[...] = sent[comm.Get_rank()]
+    for r in range(n):
+        if r != comm.Get_rank():
+            came = np.empty_like(mine)
+            comm.Recv(came, r)
+            mine += came
+    for request in requests:
+        request.Wait()
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1),)
+
+    return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(5)
+def reduce_norm_gradients__nothing(module, comm):
+    """Leaves them partial: LayerNorm's gradients differ between the ranks (a bug of real systems)."""
+    pass
+
+
+@loses(5)
+def reduce_norm_gradients__mean(module, comm):
+    """Averages where it must sum (a bug of real systems)."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] == replicated and p.grad is not None:
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+            p.grad /= p.grad.dtype.type(comm.Get_size())
+
+
+@loses(5)
+def reduce_norm_gradients__sharded_ones(module, comm):
+    """Adds up the others."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] != replicated and p.grad is not None and len({*np.shape(p.grad)}) > 0 and p.grad is not None:
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+
+
+@loses(5)
+def reduce_norm_gradients__weights_only(module, comm):
+    """Forgets the shifts."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if name.endswith("weight") and not name.startswith("norm2") and of[name] == replicated and p.grad is not None:
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+
+
+@loses(5)
+def reduce_norm_gradients__first_only(module, comm):
+    """Returns after the first one."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] == replicated and p.grad is not None:
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+            break
+
+
+@loses(5)
+def reduce_norm_gradients__everyone(module, comm):
+    """Over all ranks, whatever the group."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] == replicated and p.grad is not None:
+            everyone.Allreduce(MPI.IN_PLACE, p.grad)
+
+
+@loses(5)
+def reduce_norm_gradients__lost(module, comm):
+    """Puts the sum into an array that nobody has."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] == replicated and p.grad is not None:
+            total = np.empty_like(p.grad)
+            comm.Allreduce(p.grad, total)
+
+
+@loses(5)
+def reduce_norm_gradients__broadcast(module, comm):
+    """All take the first rank's: equal, and wrong."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] == replicated and p.grad is not None:
+            comm.Bcast(p.grad, root=0)
+
+
+@loses(3)
+def reduce_norm_gradients__none(module, comm):
+    """Fails where a parameter has no gradient."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] == replicated:
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+
+
+@loses(3)
+def reduce_norm_gradients__double(module, comm):
+    """Another dtype."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] == replicated and p.grad is not None:
+            p.grad = p.grad.astype(np.float64)
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+
+
+@right
+def reduce_norm_gradients__flat(module, comm):
+    """All in one all-reduce."""
+    of = kinds(module)
+    mine = [p for name, p in module.named_parameters() if of[name] == replicated and p.grad is not None]
+    if mine:
+        flat = np.concatenate([p.grad.ravel() for p in mine])
+        comm.Allreduce(MPI.IN_PLACE, flat)
+        for p, part in zip(mine, np.split(flat, np.cumsum([p.grad.size for p in mine])[:-1])):
+            p.grad = part.reshape(p.shape)
+
+
+@right
+def reduce_norm_gradients__fresh(module, comm):
+    """Into fresh arrays."""
+    of = kinds(module)
+    for name, p in module.named_parameters():
+        if of[name] == replicated and p.grad is not None:
+            total = np.zeros(p.grad.shape, p.grad.dtype)
+            comm.Allreduce(p.grad, total)
+            p.grad = total
+
+
+@right
+def reduce_norm_gradients__not_sharded(module, comm):
+    """Asks the other way round, and starts all before it waits."""
+    of, started = kinds(module), []
+    for name, p in module.named_parameters():
+        if of[name].name == "sharded" or p.grad is None:
+            continue
+        total = np.empty_like(p.grad)
+        started.append((p, total, comm.Iallreduce(p.grad, total)))
+    for p, total, request in started:
+        request.Wait()
+        p.grad = total
+
+
+@loses(3)
+def clip_gradients__local(module, most, comm):
+    """By a norm that was not reduced (a bug of real systems)."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@loses(3)
+def clip_gradients__all_squares(module, most, comm):
+    """Adds up the replicated ones' squares, too."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[False] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@loses(3)
+def clip_gradients__sharded_only(module, most, comm):
+    """Forgets the replicated ones."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@loses(3)
+def clip_gradients__norms(module, most, comm):
+    """Adds up norms, not squares."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sqrt(np.sum(p.grad.astype(np.float64) ** 2))
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(squares[True] + parts[0])
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@loses(3)
+def clip_gradients__always(module, most, comm):
+    """Scales also where the norm is small enough."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if True:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@loses(3)
+def clip_gradients__never(module, most, comm):
+    """Does not scale."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        pass
+    return norm
+
+
+@loses(3)
+def clip_gradients__each(module, most, comm):
+    """Clips each gradient by itself."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        own = np.sqrt(np.sum(p.grad**2))
+        if own > most:
+            p.grad = p.grad * p.grad.dtype.type(most / own)
+    return norm
+
+
+@loses(3)
+def clip_gradients__squared(module, most, comm):
+    """Returns the square of the norm."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm**2
+
+
+@loses(3)
+def clip_gradients__after(module, most, comm):
+    """Returns the norm after clipping."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return min(norm, most)
+
+
+@loses(3)
+def clip_gradients__largest(module, most, comm):
+    """The largest number, and not the root of the squares."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.max(np.abs(p.grad)) ** 2
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@loses(3)
+def clip_gradients__shards_only_scaled(module, most, comm):
+    """Scales only the sharded ones: the replicated ones stay long."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most and not _:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@right
+def clip_gradients__at_the_end(module, most, comm):
+    """One all-reduce of two numbers, of which one is divided."""
+    of, squares = kinds(module), np.zeros(2)
+    gradients = {n: p for n, p in module.named_parameters() if p.grad is not None}
+    for n, p in gradients.items():
+        squares[int(of[n] == replicated)] += float((p.grad.astype(np.float64) ** 2).sum())
+    comm.Allreduce(MPI.IN_PLACE, squares)
+    norm = float(np.sqrt(squares[0] + squares[1] / comm.Get_size()))
+    factor = min(1.0, most / norm)
+    for p in gradients.values():
+        p.grad *= p.grad.dtype.type(factor)
+    return norm
+
+
+@right
+def clip_gradients__numpy_float(module, most, comm):
+    """Returns NumPy's number."""
+    of, squares = kinds(module), {True: 0.0, False: 0.0}
+    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = np.sqrt(squares[True] + parts[0])
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@right
+def clip_gradients__one_by_one(module, most, comm):
+    """An all-reduce for each sharded parameter."""
+    total, of = 0.0, kinds(module)
+    for n, p in module.named_parameters():
+        if p.grad is None:
+            continue
+        square = np.array([np.linalg.norm(p.grad.astype(np.float64)) ** 2])
+        if of[n] != replicated:
+            comm.Allreduce(MPI.IN_PLACE, square)
+        total += square[0]
+    norm = total**0.5
+    for n, p in module.named_parameters():
+        if p.grad is not None and norm > most:
+            p.grad = (p.grad * (most / norm)).astype(p.grad.dtype)
+    return norm
