@@ -25,6 +25,7 @@ from benchmarks import (
     starting,
     thousand,
     training,
+    transformer,
     zero,
 )
 
@@ -40,6 +41,7 @@ BENCHES = {
     "simulator": simulator.figures,
     "autograd": autograd.figures,
     "ddp": ddp.figures,
+    "transformer": transformer.figures,
     "autograde": autograding.figures,
     "collect": collecting.figures,
     "report": reporting.figures,
