@@ -91,7 +91,8 @@ class Line:
         start, end = LENGTHS.size + header, LENGTHS.size + header + payload
         if len(self._buffer) < end:
             return None
-        frame = json.loads(self._buffer[LENGTHS.size : start]), bytes(self._buffer[start:end])
+        with memoryview(self._buffer) as view:  # a slice of the buffer would be a second copy
+            frame = json.loads(bytes(view[LENGTHS.size : start])), bytes(view[start:end])
         del self._buffer[:end]
         return frame
 

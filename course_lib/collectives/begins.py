@@ -8,7 +8,7 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib.collectives import calls as known
-from course_lib.collectives import direct, mailbox, pending, starts
+from course_lib.collectives import direct, lanes, mailbox, pending, starts
 
 
 class Begins:
@@ -21,9 +21,9 @@ class Begins:
         request = self.mpi.Isend(array, self.members.index(dest), tag * direct.KINDS + array.dtype.num)
         return direct.Direct(self.members, request, f"{what} to rank {dest}")
 
-    def exchange_with(self, dest: int, source: int, tag: int, send: np.ndarray, recv: np.ndarray) -> list[pending.Step] | None:
-        """Send to a world rank and receive from one at once; what is left to wait for, or None where that is not open."""
-        return mailbox.open_box(self.board).exchange(dest, source, self._hash, tag, send, recv, self._eager_tests)
+    def lane(self, dest: int, source: int, tag: int) -> lanes.Exchange:
+        """The fast way to send to a world rank and receive from one at once."""
+        return lanes.lane(mailbox.open_box(self.board), dest, source, self._hash, tag, self._eager_tests)
 
     def receiving(self, sources: tuple[int, ...], tag: int, array: np.ndarray, what: str) -> pending.Step:
         """A message from one of these world ranks."""

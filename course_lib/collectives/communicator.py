@@ -56,7 +56,7 @@ class Communicator(AllToAll, Messages, NonBlocking, Rooted):
     def _join(self, ranks: tuple[int, ...], limit: float, board: bool) -> None:
         me, _ = base.world()
         self._group = self._host = meeting.group(ranks, board, limit)
-        self._settings = (limit, board)
+        self._settings, self._lanes = (limit, board), {}
         self.ranks = ranks
         self._rank, self._size = ranks.index(me), len(ranks)
 

@@ -56,17 +56,17 @@ class Mailbox:
         self.sent = [0] * board.size
         self.posted: list[Receiving] = []
         self.arrived: list[Message] = []
-        self._epoch = pending.now.epoch
+        self.epoch = pending.now.epoch
 
     def read(self) -> None:
         """Read all notices that have come; each goes to the first receive that it fits, or waits for one."""
-        if self._epoch != pending.now.epoch:  # what is on its way from before must not meet what comes now
-            self._epoch, self.posted, self.arrived = pending.now.epoch, [], []
+        if self.epoch != pending.now.epoch:  # what is on its way from before must not meet what comes now
+            self.epoch, self.posted, self.arrived = pending.now.epoch, [], []
         for source in range(self.board.size):
             while notice := self.board.notices.read(source):
                 number, packed, count = notice
                 message = Message(source, number, packed >> 48, packed >> 24 & 0xFFFFFF, packed >> 8 & 0xFFFF, packed & 0xFF, count)
-                if message.epoch != self._epoch & EPOCHS:
+                if message.epoch != self.epoch & EPOCHS:
                     continue
                 for receiving in self.posted:
                     if receiving.fits(message):
@@ -75,44 +75,6 @@ class Mailbox:
                         break
                 else:
                     self.arrived.append(message)
-
-    def exchange(self, dest: int, source: int, group: int, tag: int, send: np.ndarray, recv: np.ndarray, turns: int) -> list | None:
-        """Send and receive at once: what `Sending` and `Receiving` do, in fewer steps, where nothing else is on its way.
-
-        Parameters
-        ----------
-        turns : int
-            How often to look for the other side before that is left to steps.
-
-        Returns
-        -------
-        list of pending.Step or None
-            What is left to wait for, the receive first; None where this way is not open, and nothing was sent.
-        """
-        notices = self.board.notices
-        number = self.sent[dest] + 1
-        if pending.now.open or self.posted or self.arrived or self._epoch != pending.now.epoch or not notices.room(dest, number):
-            return None
-        what, mpi = kind(group, tag, send.dtype.num), self.mpi
-        self.sent[dest] = number
-        notices.announce(dest, number, what, send.size)
-        outgoing, come, left = mpi.Isend(send, dest, number % TAGS), 0, turns
-        while not come and left:
-            left -= 1
-            come = notices.next_is(source, what, recv.size)
-        if not come or come < 0:
-            receiving = Receiving(self, (source,), group, tag, recv, "Sendrecv")
-            return [receiving, Sending.of(self, dest, number, outgoing, tag, "Sendrecv")]
-        incoming = mpi.Irecv(recv, source, come % TAGS)
-        notices.accept(source, come)
-        test = incoming.Test
-        for _ in range(turns):
-            if test():
-                test = outgoing.Test
-                if test():
-                    return []
-        receiving = Receiving.of(self, source, incoming, recv, "Sendrecv")
-        return [receiving, Sending.of(self, dest, number, outgoing, tag, "Sendrecv")]
 
     def post(self, receiving: Receiving) -> None:
         """Give a receive the first message that fits it, of those that have come; else let it wait for one."""

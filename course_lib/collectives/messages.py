@@ -6,11 +6,12 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import memory
-from course_lib.collectives import buffers, mailbox, pending
+from course_lib.collectives import buffers, lanes, mailbox, pending
 from course_lib.collectives.nonblocking import Request
 
 ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
 LARGEST_TAG = 32767  # what each MPI takes
+MOST_LANES = 256  # that a communicator keeps
 
 
 class Messages:
@@ -89,17 +90,9 @@ class Messages:
         TypeError, ValueError, MismatchError, DeadlockError
             As for `Send` and `Recv`.
         """
-        group, n = self._group, self._size
-        quick = status is None and sendtag == recvtag and self._ready(sendbuf, recvbuf) and group.board
-        if (
-            quick
-            and type(dest) is int is type(source)
-            and 0 <= dest < n
-            and 0 <= source < n
-            and type(sendtag) is int
-            and 0 <= sendtag <= LARGEST_TAG
-        ):
-            left = group.exchange_with(self.ranks[dest], self.ranks[source], sendtag, sendbuf, recvbuf)
+        if status is None and sendtag == recvtag and type(dest) is int is type(source) and self._ready(sendbuf, recvbuf):
+            exchange, group = self._lanes.get((dest, source, sendtag)) or self._lane(dest, source, sendtag), self._group
+            left = exchange(sendbuf, recvbuf) if exchange else None
             if left is not None:
                 pending.now.used = True
                 group.count("Send", sendbuf.nbytes)
@@ -118,6 +111,16 @@ class Messages:
             pending.add(sending)
         self._wait(receiving, status)
         self._wait(sending)
+
+    def _lane(self, dest: int, source: int, tag: int) -> lanes.Exchange | None:
+        """The fast way from and to these ranks; None where there is none, or where an argument is wrong."""
+        n = self._size
+        if not (self._group.board and 0 <= dest < n and 0 <= source < n and type(tag) is int and 0 <= tag <= LARGEST_TAG):
+            return None
+        if len(self._lanes) == MOST_LANES:
+            self._lanes.clear()
+        self._lanes[dest, source, tag] = found = self._group.lane(self.ranks[dest], self.ranks[source], tag)
+        return found
 
     def Isend(self, buf: np.ndarray, dest: int, tag: int = 0) -> Request:
         """Start to send an array, and go on; it may not be changed before ``Wait()``. Parameters as for `Send`."""

@@ -37,12 +37,12 @@ class Notices:
 
     def __init__(self, tables: list[memoryview], rank: int):
         size = len(tables)
-        self._tables, self._rank, self._mine = tables, rank, tables[rank]
+        self._tables, self._rank, self.mine = tables, rank, tables[rank]
         self._taken = size * RING * WORDS  # where these parts of a table begin
         self._accepted = self._taken + size
         self._starts = self._accepted + size * RING
         self._ring = rank * RING * WORDS  # of notices to this rank, in each table
-        self._next = [1] * size  # the number of the notice that comes next from each
+        self.following = [1] * size  # the number of the notice that comes next from each
 
     def room(self, dest: int, number: int) -> bool:
         """Whether a notice with this number to a rank would write over none that it has not read."""
@@ -50,7 +50,7 @@ class Notices:
 
     def announce(self, dest: int, number: int, kind: int, count: int) -> None:
         """Leave a notice of message `number` to a rank: its kind, see `mailbox.kind`, and how many numbers it has."""
-        start, table = (dest * RING + number % RING) * WORDS, self._mine
+        start, table = (dest * RING + number % RING) * WORDS, self.mine
         table[start + 1], table[start + 2] = kind, count
         if not IN_ORDER:  # words may be seen in another order than they were written
             table[start + 3] = hash((number, kind, count))
@@ -58,28 +58,41 @@ class Notices:
 
     def read(self, source: int) -> tuple[int, int, int] | None:
         """The next notice from a rank to this one: number, kind and count; None if there is none yet."""
-        number = self._next[source]
+        number = self.following[source]
         table, start = self._tables[source], self._ring + number % RING * WORDS
         if table[start] != number:
             return None
         kind, count = table[start + 1], table[start + 2]
         if not IN_ORDER and table[start + 3] != hash((number, kind, count)):
             return None  # not all of it is to be seen yet
-        self._next[source] = number + 1
-        self._mine[self._taken + source] = number
+        self.following[source] = number + 1
+        self.mine[self._taken + source] = number
         return number, kind, count
 
-    def next_is(self, source: int, kind: int, count: int) -> int:
-        """The number of the next notice from a rank, which is read, if it is of this kind and count; 0 if there is none yet, else -1."""
-        number = self._next[source]
-        table, start = self._tables[source], self._ring + number % RING * WORDS
-        if table[start] != number:
-            return 0
-        if table[start + 1] != kind or table[start + 2] != count or not IN_ORDER:
-            return -1
-        self._next[source] = number + 1
-        self._mine[self._taken + source] = number
-        return number
+    def table(self, rank: int) -> memoryview:
+        """A rank's table."""
+        return self._tables[rank]
+
+    def place_of_reads(self, dest: int) -> memoryview:
+        """The word in which a rank says how far it has read this rank's notices."""
+        place = self._taken + self._rank
+        return self._tables[dest][place : place + 1]
+
+    def ring_to(self, dest: int) -> int:
+        """Where notices to a rank begin in this rank's table."""
+        return dest * RING * WORDS
+
+    def ring_of_mine(self) -> int:
+        """Where notices to this rank begin in each table."""
+        return self._ring
+
+    def place_taken(self, source: int) -> int:
+        """Where this rank says how far it has read the notices of another."""
+        return self._taken + source
+
+    def place_accepted(self, source: int) -> int:
+        """Where this rank says for which messages of another it has a receive."""
+        return self._accepted + source * RING
 
     def unread(self, source: int, dest: int) -> bool:
         """Whether a rank has not read all notices that another one has left for it."""
@@ -88,7 +101,7 @@ class Notices:
 
     def accept(self, source: int, number: int) -> None:
         """Say that this rank has a receive for that message."""
-        self._mine[self._accepted + source * RING + number % RING] = number
+        self.mine[self._accepted + source * RING + number % RING] = number
 
     def accepted(self, source: int, dest: int, number: int) -> bool:
         """Whether `dest` has a receive for that message."""
@@ -98,17 +111,17 @@ class Notices:
         """Leave a notice that this rank has started a call; its place, or None where there is no room."""
         for look in range(LOOKS):
             place = self._starts + (key + look * 17) % STARTS * WORDS
-            if not self._mine[place]:
+            if not self.mine[place]:
                 for i, word in enumerate(call, 1):
-                    self._mine[place + i] = word
-                self._mine[place + 5] = hash((key, *call))
-                self._mine[place] = key
+                    self.mine[place + i] = word
+                self.mine[place + 5] = hash((key, *call))
+                self.mine[place] = key
                 return place
         return None
 
     def over(self, place: int) -> None:
         """Take a start's notice away: all have seen it."""
-        self._mine[place] = 0
+        self.mine[place] = 0
 
     def found(self, rank: int, key: int) -> tuple[int, ...] | None:
         """The call that a rank has started with this key."""
