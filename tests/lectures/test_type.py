@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from course_lib import plots
+from course_lib import placement, plots
+from course_lib.placement import replicated, sharded
 from course_lib.plots import figures, timings
 from course_lib.sim import H100, orders, run
 
@@ -42,6 +43,9 @@ PICTURES = {
     "bars": lambda: memory_of({f"{n} micro-batches of {256 // n}": 2.0**30 * n for n in (1, 2, 4, 8)}),
     "orders": lambda: orders.draw({"GPipe": ["F0 F1 B0 B1"] * 4, "1F1B": ["F0 B0 F1 B1"] * 4}),
     "steps": steps,
+    "operators": lambda: plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4),
+    "all operators": lambda: plots.operators(),
+    "kinds": lambda: plots.kinds({"qkv.weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "Kinds"),
     "four ranks": lambda: timeline(4),
     "sixteen ranks": lambda: timeline(16),
     "sixty-four ranks": lambda: timeline(64),
