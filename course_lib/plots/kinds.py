@@ -73,26 +73,27 @@ def operators(table: Sequence[Operator] = OPERATORS, title: str = "Conjugate ope
     ranks : int
         How many ranks are drawn.
     """
-    wide = ranks * (SIDE + GAP)
-    first, second = 5.6, 5.6 + 2 * wide + 5.2
-    width, height = second + 2 * wide + 4.2, 1.9 * len(table) + 1.0
+    wide, row = ranks * (SIDE + GAP), 1.95
+    first = 8.6
+    second = first + wide + 4.4
+    width, height = second + wide + 0.4, 2 * row * len(table) + 0.3 * len(table)
     figure, (axes,) = new_figure(0.36 * width, 0.36 * height + 0.4, title)
     _empty(axes, width, height)
-    middle = wide + 1.7
-    for x, name in ((first + middle, "forward: the array"), (second + middle, "backward: its gradient")):
-        axes.text(x, 0.3, name, ha="center", va="center", fontsize=10, color=INK)
-    for row, op in enumerate(table):
-        y = 0.9 + 1.9 * row
-        axes.text(first - 0.4, y + SIDE / 2, op.name, ha="right", va="center", fontsize=9.5, color=INK)
-        steps = ((first, op.before, op.forward, op.after, "->"), (second, op.grad_before, op.backward, op.grad_after, "<-"))
-        for x, left, does, right, arrow in steps:
-            end = _glyph(axes, x, y, left, ranks)
-            begin = end + 3.7
-            _glyph(axes, begin, y, right, ranks)
-            axes.annotate("", (begin - 0.2, y + SIDE / 2), (end + 0.2, y + SIDE / 2), arrowprops=dict(arrowstyle=arrow, color=INK))
-            axes.text((end + begin) / 2, y + SIDE / 2 - 0.35, does, ha="center", va="center", fontsize=8.5, color=INK)
-            for at, kind in ((x, left), (begin, right)):
-                axes.text(at, y + SIDE + 0.28, kind.name, ha="left", va="center", fontsize=8, color=INK)
+    for i, op in enumerate(table):
+        top = (2 * row + 0.3) * i + 0.2
+        axes.text(0.1, top + SIDE / 2, op.name, ha="left", va="center", fontsize=10, color=INK)
+        steps = (("forward", op.before, op.forward, op.after, "->"), ("backward", op.grad_before, op.backward, op.grad_after, "<-"))
+        for k, (name, left, does, right, arrow) in enumerate(steps):
+            y = top + row * k
+            if k:
+                axes.text(0.1, y + SIDE / 2, "its gradient", ha="left", va="center", fontsize=10, color=INK)
+            axes.text(first - 0.3, y + SIDE / 2, name, ha="right", va="center", fontsize=9, color="#555555")
+            end = _glyph(axes, first, y, left, ranks)
+            _glyph(axes, second, y, right, ranks)
+            axes.annotate("", (second - 0.2, y + 0.7), (end + 0.2, y + 0.7), arrowprops=dict(arrowstyle=arrow, color=INK))
+            axes.text((end + second) / 2, y + 0.3, does, ha="center", va="center", fontsize=9, color=INK)
+            for at, kind in ((first, left), (second, right)):
+                axes.text(at, y + SIDE + 0.42, kind.name, ha="left", va="center", fontsize=9, color=INK)
     forth = [f"{op.name}: {op.before.name} to {op.after.name} by {op.forward}" for op in table]
     back = [f"gradient {op.grad_after.name} to {op.grad_before.name} by {op.backward}" for op in table]
     said = "; ".join(f"{one}, {other}" for one, other in zip(forth, back, strict=True))
