@@ -1,0 +1,207 @@
+"""Pictures of a mixture of experts: what each token wants, where it lands, and how full the experts are.
+
+`fly` and `step` run on the ranks, and call the student's functions there.
+"""
+# ruff: noqa: F821
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from course_lib import placement
+from course_lib.autograd.tensor import Tensor
+from course_lib.plots.figures import INK, PALE, Picture, color, ink_on, new_figure
+from course_lib.plots.kinds import kinds
+from course_lib.plots.moving import Moving
+
+
+def wishes(logits: Sequence[np.ndarray], title: str) -> Picture:
+    """A line from each token to the expert that it wants most.
+
+    Parameters
+    ----------
+    logits : sequence of numpy.ndarray
+        For each rank ``(tokens, experts)``. Each rank has an equal share of the experts.
+    title : str
+        What the picture shows.
+    """
+    n, experts, expert = len(logits), logits[0].shape[1], [each.argmax(axis=1) for each in logits]
+    wanted = np.bincount(np.concatenate(expert), minlength=experts)
+    figure, (axes,) = new_figure(7.2, 3.4, title)
+    places = [(r, t) for r in range(n) for t in range(len(expert[r]))]
+    across, step = len(places) + n - 1, (len(places) + n - 1) / experts
+    axes.set(xlim=(-0.7, across + 0.2), ylim=(4.6, -0.9))
+    axes.axis("off")
+    for i, (r, t) in enumerate(places):
+        x, e = i + r + 0.5, int(expert[r][t])
+        axes.plot([x, (e + 0.5) * step], [1, 2.9], color=color(r), linewidth=1.4, zorder=1)
+        _box(axes, x - 0.5, 0, 1, color(r), str(t))
+    for r in range(n):
+        first = sum(len(each) + 1 for each in expert[:r])
+        axes.text(first + len(expert[r]) / 2, -0.25, f"tokens of rank {r}", ha="center", va="bottom", fontsize=9, color=INK)
+    for e in range(experts):
+        owner = color(e * n // experts)
+        _box(axes, (e + 0.08) * step, 2.9, 0.84 * step, owner, f"expert {e}")
+        axes.text((e + 0.5) * step, 4.25, f"{wanted[e]} tokens", ha="center", va="center", fontsize=9, color=INK)
+    return Picture(figure, f"{title}: experts 0 to {experts - 1} are wanted by {', '.join(map(str, wanted))} tokens.")
+
+
+def flights(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], title: str) -> Moving:
+    """Tokens at home, at their experts, and at home again: found from the arrays, in which a token is a number of its own.
+
+    Parameters
+    ----------
+    found : sequence of (numpy.ndarray, numpy.ndarray, numpy.ndarray)
+        For each rank: its tokens, ``(tokens,)``, before `dispatch`, rank r's being ``100 r + 1`` and so on; the slots after it,
+        ``(experts / n, n * capacity)``, with 0 in empty ones; and the tokens again after `combine`.
+    title : str
+        What the picture shows.
+    """
+    start, slots, back = zip(*found, strict=True)
+    n, (local, width) = len(slots), slots[0].shape
+    arrived = {int(number) for each in slots for number in np.ravel(each) if number}
+    dropped = [int(number) for each in start for number in each if int(number) not in arrived]
+    longest = max(map(len, start))
+    frames = (
+        ("at home, before dispatch", start, None, ()),
+        ("after dispatch, at their experts", None, slots, ()),
+        ("after combine, at home again", [np.where(b == 0, s, b) for s, b in zip(start, back, strict=True)], None, dropped),
+    )
+
+    def draw(step: int) -> Picture:
+        name, home, away, lost = frames[step]
+        return Picture(_field(f"{title}\n{name}", home, away, lost, (n, longest, local, width)), f"{title}, {name}.")
+
+    still = _field(title, start, slots, dropped, (n, longest, local, width))
+    owners = "; ".join(
+        f"expert {r * local + e} has {', '.join(map(_name, row[row != 0])) or 'none'}"
+        for r, each in enumerate(slots)
+        for e, row in enumerate(each)
+    )
+    said = f"dropped: {', '.join(map(_name, dropped)) or 'none'}"
+    return Moving(draw, len(frames), Picture(still, f"{title} (rank.token). {owners}; {said}."))
+
+
+def _name(number: float) -> str:
+    return f"{int(number) // 100}.{int(number) % 100 - 1}"
+
+
+def _field(title: str, home: Sequence | None, away: Sequence | None, lost: Sequence[int], sizes: tuple[int, int, int, int]):
+    """A row for each rank: its tokens on the left, the slots of its experts on the right; what is empty is pale."""
+    n, longest, local, width = sizes
+    right, gap = longest + 3.3, width + 3.3
+    figure, (axes,) = new_figure(2.0 + 0.24 * (right + local * gap), 1.3 + 0.4 * n, title)
+    axes.set(xlim=(-2.4, right + local * gap), ylim=(1.4 * n + 0.1, -1.3))
+    axes.axis("off")
+    axes.text(longest / 2, -0.5, "tokens", ha="center", va="center", fontsize=10, color=INK)
+    axes.text(
+        right + local * gap / 2,
+        -0.5,
+        "slots of the experts, a frame for what each rank may send",
+        ha="center",
+        va="center",
+        fontsize=10,
+        color=INK,
+    )
+    for r in range(n):
+        y = 1.4 * r
+        axes.text(-0.3, y + 0.5, f"rank {r}", ha="right", va="center", fontsize=9, color=INK)
+        for t in range(longest):
+            number = home[r][t] if home is not None and t < len(home[r]) else 0
+            _token(axes, t, y, number, hollow=int(number) in lost)
+        for e in range(local):
+            x = right + e * gap
+            axes.text(x - 0.2, y + 0.5, f"expert {r * local + e}", ha="right", va="center", fontsize=8, color=INK)
+            for s in range(width):
+                _token(axes, x + 0.4 + s, y, away[r][e][s] if away is not None else 0)
+            for source in range(n):
+                _box(axes, x + 0.4 + source * width / n, y, width / n, "none", "", edge=INK, line=0.8)
+    return figure
+
+
+def _token(axes, x: float, y: float, number: float, hollow: bool = False) -> None:
+    if not number:
+        _box(axes, x, y, 1, PALE, "")
+    elif hollow:
+        _box(axes, x, y, 1, "white", str(int(number) % 100 - 1), edge="#FF0000", line=1.6)
+    else:
+        _box(axes, x, y, 1, color(int(number) // 100), str(int(number) % 100 - 1))
+
+
+def _box(axes, x: float, y: float, width: float, fill: str, text: str, edge: str = "white", line: float = 1.2) -> None:
+    from matplotlib.patches import Rectangle
+
+    axes.add_patch(Rectangle((x, y), width, 1, facecolor=fill, edgecolor=edge, linewidth=line, zorder=2 if edge == "white" else 3))
+    axes.text(x + width / 2, y + 0.5, text, ha="center", va="center", fontsize=8, color=ink_on(fill), zorder=4)
+
+
+def loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int, title: str) -> Picture:
+    """How many tokens each expert gets, and how many it is asked to take; and how many are dropped with other numbers of slots.
+
+    Parameters
+    ----------
+    routes : sequence of mapping of str to (numpy.ndarray, numpy.ndarray)
+        For each rank and run: the one expert of each of its tokens, and the slot there.
+    experts, slots : int
+        How many experts there are, and the slots that a rank has for each.
+    title : str
+        What the picture shows.
+    """
+    names, n, numbers, said = list(routes[0]), len(routes), np.arange(experts), []
+    figure, (*panels, last) = new_figure(10.5, 3.0, title, len(names) + 1)
+    tokens = len(routes[0][names[0]][0])
+    factors = np.linspace(0.5, 4, 29)
+    for axes, name, style in zip(panels, names, ("--", "-"), strict=True):
+        asked, kept = np.zeros((n, experts), int), np.zeros((n, experts), int)
+        for r, (expert, place) in enumerate(run[name] for run in routes):
+            asked[r], kept[r] = (np.bincount(each, minlength=experts) for each in (expert, expert[place >= 0]))
+        got, more = kept.sum(axis=0), (asked - kept).sum(axis=0)
+        axes.bar(numbers, got, color=[color(int(e) * n // experts) for e in numbers])
+        axes.bar(numbers, more, bottom=got, facecolor="white", edgecolor="#FF0000", hatch="////", linewidth=0.8)
+        axes.axhline(n * slots, color=INK, linestyle="--", linewidth=1)
+        share = more.sum() / asked.sum()
+        axes.set_title(f"{name}: {share:.0%} dropped", fontsize=10, color=INK)
+        axes.set(xticks=numbers, xlabel="expert")
+        said.append(f"{name}: {', '.join(f'{g} of {g + m}' for g, m in zip(got, more, strict=True))}, {share:.0%} dropped")
+        lost = [np.maximum(asked - np.ceil(tokens * factor / experts), 0).sum() / asked.sum() for factor in factors]
+        last.plot(factors, lost, style, color=INK, label=name)
+    panels[0].set_ylabel("tokens: kept, dropped (hatched)")
+    last.set_title("dropped, by capacity factor", fontsize=10, color=INK)
+    last.set(xlabel="capacity factor", ylabel="share of the tokens", ylim=(0, None))
+    last.legend(fontsize=8, frameon=False)
+    top = max(axes.get_ylim()[1] for axes in panels)
+    for axes in panels:
+        axes.set_ylim(0, top)
+    for axes in (*panels, last):
+        axes.spines[["top", "right"]].set_visible(False)
+    return Picture(figure, f"{title}, with {n * slots} slots for each expert. {'; '.join(said)}.")
+
+
+def kinds_of_arrays(ranks: int, title: str) -> Picture:
+    """What the arrays are, over the ranks that share the experts."""
+    rows = placement.sharded(0)
+    arrays = {"tokens, logits": rows, "the router": placement.replicated, "its gradient": placement.partial}
+    arrays |= {"experts": rows, "their gradients": rows}
+    return kinds({name: {"ep": kind} for name, kind in arrays.items()}, {"ep": ranks}, title)
+
+
+def fly():
+    """On a rank: its eight tokens, there and back, for `flights`; experts that do nothing."""
+    here, way = Tensor(np.arange(8.0)[:, None] + 100 * rank + 1), route(Tensor(logits), 1, 2)
+    way.weight = Tensor(np.ones((8, 1)))
+    there = dispatch(here, way, comm)
+    return here.data[:, 0], there.data[..., 0], combine(there, way, comm).data[:, 0]
+
+
+def step(sparse):
+    """On a rank: the exchanges of a step, with all-to-alls or with all tokens everywhere."""
+    tokens, every = np.ones((256, 64), np.float32), np.ones((1024, 64), np.float32)
+    if sparse:
+        way = route(Tensor(np.random.default_rng(rank).standard_normal((256, 8)).astype(np.float32)), 1, 40)
+        combine(dispatch(Tensor(tokens, True), way, comm), way, comm).backward(tokens)
+    else:
+        for _ in "forward", "backward":
+            comm.Allgather(tokens, every)
+            comm.Reduce_scatter(every, tokens)

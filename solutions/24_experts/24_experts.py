@@ -1,0 +1,300 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+# ---
+
+# %% [markdown] tags=["slide"]
+# # 24 A mixture of experts
+#
+# **You will build** a token's way to its expert and back: `route` says where it goes, `dispatch` sends it, `combine` brings it home.
+#
+# *{points} points. About 75 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+from course_lib import cluster, plots, saving
+from course_lib.check.experts import ExpertsCheck, softmax
+from course_lib.plots import experts as pictures
+
+ranks = cluster.start(4)
+
+# %% Set up the ranks tags=["given", "skip"]
+# %%px
+from types import SimpleNamespace
+import numpy as np
+from mpi4py import MPI
+from course_lib.autograd import Adam, Tensor, concatenate
+from course_lib.autograd.sequences import embedding, softmax
+from course_lib.collectives import Communicator
+from course_lib.gpt.experts import MixtureOfExperts, Route, clusters, take
+
+comm = Communicator()
+rank = comm.Get_rank()
+logits = np.random.default_rng(rank).standard_normal((8, 8)) + np.arange(8) / 6
+
+# %% Draw what the tokens want tags=["given", "slide"]
+pictures.wishes(ranks.pull("logits"), "The expert that each token wants most, from the logits on four ranks")
+
+# %% [markdown] tags=["slide"]
+# A layer has several sets of weights, its *experts*, and each token passes through one or two of them: a *router*, one matrix, says which
+# (Lepikhin et al., 2021, "GShard", section 2.2; Fedus et al., 2022, "Switch transformers", section 2.1). So a model can have eight times
+# the parameters for the same computation. The experts live on the ranks: rank $r$ of $n$ has those from $r \cdot \text{experts} / n$ on.
+
+# %% Draw what kind the arrays are tags=["given"]
+pictures.kinds_of_arrays(4, "A mixture of experts, over the ranks of an expert parallel group (ep)")
+
+# %% [markdown] tags=["slide"]
+# The router's gradient is *partial*: each rank has the summand of its own tokens, and an all-reduce makes the sum. The experts' gradients
+# need no exchange: all tokens of an expert have come to its rank, from wherever they live.
+#
+# ## A worked example: an all-to-all
+#
+# `comm.Alltoall(sent, came)` cuts each rank's array into $n$ equal parts along the first axis. Part $r$ goes to rank $r$, which has the
+# parts in the order of their senders. What does rank 2 get? Write it into `prediction`. What would a second all-to-all make of `came`?
+
+# %% Letters for everyone tags=["slide"]
+# %%px
+sent, came = np.array([10 * rank + r for r in range(4)]), np.empty(4, int)
+comm.Alltoall(sent, came)
+prediction = [0, 0, 0, 0]  # of rank 2
+
+# %% Draw the letters tags=["given"]
+plots.exchange(ranks.pull("sent"), ranks.pull("came"), "An all-to-all", prediction=(2, ranks.pull("prediction")[2]))
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: who goes where
+#
+# Each rank has a fixed number of *slots* for each expert, its **capacity**: $\lceil \text{tokens} \cdot \text{topk} \cdot \text{factor} /
+# \text{experts} \rceil$. A token that finds them all taken is *dropped*. `softmax(logits)` and `take(chances, expert)`, which is
+# `np.take_along_axis(..., axis=1)` for a Tensor, know their gradients.
+
+
+# %% Exercise: route tags=["exercise", "slide-50"]
+# %%px
+def route(logits, topk, capacity):
+    """Choose the experts of this rank's tokens, and their slots. Nothing is sent.
+
+    Parameters
+    ----------
+    logits : Tensor
+        Shape ``(tokens, experts)``: the router's, for this rank's tokens.
+    topk, capacity : int
+        Experts for each token, and this rank's slots for each expert.
+
+    Returns
+    -------
+    Route(expert, place, weight, experts, capacity)
+        expert: int array, ``(tokens, topk)``, those of the `topk` largest probabilities
+        (softmax over all experts), the largest first; of equal ones the lower number.
+        place: int array, ``(tokens, topk)``, the slot: 0, 1, ... in the order of the
+        tokens, all first choices before any second one; -1 where no slot is left.
+        weight: Tensor, ``(tokens, topk)``, dtype of `logits`, with a gradient: the
+        probabilities; for topk > 1 divided by a token's sum of them, dropped ones, too.
+    """
+    ### BEGIN SOLUTION
+    chances = softmax(logits)
+    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
+    weight = take(chances, expert)
+    if topk > 1:
+        weight = weight / weight.sum(axis=1).reshape(-1, 1)
+    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
+    for k, t in np.ndindex(topk, len(expert)):
+        e = expert[t, k]
+        place[t, k] = taken[e] if taken[e] < capacity else -1
+        taken[e] += 1
+    return Route(expert, place, weight, logits.shape[1], capacity)
+    ### END SOLUTION
+
+
+# %% Check route tags=["given"]
+ExpertsCheck("route", ranks).by_hand("route")
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: there, and back
+#
+# $$ (\text{experts}, C, \text{width}) \;=\; (n, \tfrac{\text{experts}}{n}, C, \text{width}) \;\xrightarrow{\text{all-to-all}}\;
+# (n, \tfrac{\text{experts}}{n}, C, \text{width}) \;\to\; (\tfrac{\text{experts}}{n}, n \, C, \text{width}) $$
+#
+# Before the exchange, the axis $n$ says where a slot *goes*; after it, where it *comes from*. The gradient takes the same way back.
+# `Tensor.from_operation(array, (x,), backward)` makes a Tensor of an array; `backward` takes the gradient of the result, an array, and
+# returns a tuple with that of x. `embedding(x, rows)` takes rows of a Tensor, and there are `concatenate`, `reshape` and `transpose`.
+
+
+# %% Exercise: dispatch tags=["exercise", "slide-50"]
+# %%px
+def dispatch(x, route, comm):
+    """Send this rank's tokens to their experts.
+
+    Parameters
+    ----------
+    x, route, comm : Tensor, Route, Communicator
+        This rank's tokens, ``(tokens, width)``, and their route: leave both unchanged;
+        the n ranks that share the experts, of one `capacity`, each with its own tokens.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(experts / n, n * capacity, width)``, the dtype of x, sharded as experts
+        are: for each expert here the slots of rank 0, then of rank 1 ...; empty ones 0.
+        A rank sends its slots, and no more, once forward and once in backward.
+    """
+
+    ### BEGIN SOLUTION
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
+    token, choice = np.nonzero(route.place >= 0)
+    rows[route.expert[token, choice], route.place[token, choice]] = token
+    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
+    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
+    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])
+    ### END SOLUTION
+
+
+# %% Check dispatch tags=["given"]
+ExpertsCheck("dispatch", ranks).by_hand("dispatch")
+
+
+# %% Exercise: combine tags=["exercise"]
+# %%px
+def combine(y, route, comm):
+    """Bring the experts' outputs back to their tokens.
+
+    Parameters
+    ----------
+    y, route, comm : Tensor, Route, Communicator
+        ``(experts / n, n * capacity, width)``, ordered as by `dispatch`, with noise in
+        empty slots: leave it as it is. The gates, `route.weight`, get a gradient, too.
+
+    Returns
+    -------
+    Tensor
+        Shape ``(tokens, width)``, dtype of y: the sum over a token's kept choices of
+        gate times output, 0 where all are dropped. As much is sent as in `dispatch`.
+    """
+
+    ### BEGIN SOLUTION
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    width, capacity = y.shape[2], route.capacity
+    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
+    came = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    rows = route.expert * capacity + np.maximum(route.place, 0)
+    gates = route.weight * (route.place >= 0)
+    found = embedding(came.reshape(-1, width), rows)
+    return (found * gates.reshape(*rows.shape, 1)).sum(axis=1)
+    ### END SOLUTION
+
+
+# %% Check combine, and the layer with all three tags=["given"]
+ExpertsCheck("combine", ranks).by_hand("combine", "layer")
+
+# %% Draw the flights tags=["given", "slide"]
+pictures.flights(ranks.call(pictures.fly), "32 tokens, each in its rank's colour; eight experts with two slots for each rank")
+
+
+# %% Test: the choices and their slots tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+def choose(logits, topk, capacity):
+    expert = np.argsort(-logits, axis=1, kind="stable")[:, :topk]
+    gates = np.take_along_axis(softmax(logits.astype(float)), expert, axis=1)
+    before = np.tril(np.equal.outer(expert.T.ravel(), expert.T.ravel()), -1).sum(axis=1).reshape(topk, -1).T
+    return expert, np.where(before < capacity, before, -1), gates / gates.sum(axis=1, keepdims=True) if topk > 1 else gates
+
+
+ExpertsCheck("the choices", ranks, show=False).drawn("slots", choose)
+### END HIDDEN TESTS
+
+# %% Test: the gates tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+ExpertsCheck("the gates", ranks, show=False).drawn("gates", choose)
+### END HIDDEN TESTS
+
+# %% Test: dispatch tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+ExpertsCheck("dispatch", ranks, show=False).drawn("dispatch", choose, backward=False)
+### END HIDDEN TESTS
+
+# %% Test: the gradient of dispatch tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+ExpertsCheck("the gradient of dispatch", ranks, show=False).drawn("dispatch", choose)
+### END HIDDEN TESTS
+
+# %% Test: combine tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+ExpertsCheck("combine", ranks, show=False).drawn("combine", choose, backward=False)
+### END HIDDEN TESTS
+
+# %% Test: the gradients of combine tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+ExpertsCheck("the gradients of combine", ranks, show=False).drawn("combine", choose)
+### END HIDDEN TESTS
+
+# %% Test: the whole layer tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+ExpertsCheck("the layer", ranks, show=False).drawn("layer", choose)
+### END HIDDEN TESTS
+
+# %% [markdown] tags=["slide-50"]
+# ## Do they share the work?
+#
+# Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of tokens whose
+# first choice is expert $i$, $P_i$ the mean of its probability, both over *all* ranks' tokens. Here vectors come from eight clusters, and
+# each cluster is to be changed in a way of its own. Why is one gradient exchanged, and the others not?
+
+# %% Train without and with the balancing loss tags=["slide-50"]
+# %%px
+functions = SimpleNamespace(route=route, dispatch=dispatch, combine=combine)
+random, routes = np.random.default_rng(10 + rank), {}
+for name, share in (("without", 0.0), ("with", 0.05)):
+    net = MixtureOfExperts(functions, comm, 16, 16, 8, dtype=np.float64)
+    optimizer = Adam(net.parameters(), 0.01)
+    for _ in range(120):
+        x, y = clusters(random, 64)
+        error = net(x) - y  # what follows is this rank's summand of the loss
+        ((error * error).sum() * (1 / (4 * y.size)) + net.balance * share).backward()
+        comm.Allreduce(MPI.IN_PLACE, net.router.grad)
+        optimizer.step()
+        optimizer.zero_grad()
+    routes[name] = net.route.expert[:, 0], net.route.place[:, 0]
+
+# %% Draw the load tags=["given", "slide-50"]
+pictures.loads(ranks.pull("routes"), 8, 10, "256 tokens after training, without and with the balancing loss")
+
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# An all-to-all sends $(n-1)/n$ of a rank's slots, four times a step. With an all-gather of all tokens and a reduce-scatter of all outputs
+# in its place, what a rank sends grows with $n$. For 256 tokens of width 64 on each rank, float32, topk 1:
+
+# %% Count the bytes tags=["given"]
+moved = [(ranks.call(pictures.step, dict(sparse=sparse)), ranks.traffic[0])[1] for sparse in (True, False)]
+plots.traffic(moved, "What rank 0 sends in a step through the layer, capacity factor 1.25", ["all-to-all", "all tokens to all"])
+
+# %% Draw the memory tags=["given", "slide-50"]
+before = ranks.held()
+ranks.run("large = MixtureOfExperts(functions, comm, 128, 512, 8)")
+sizes = {"experts sharded, as measured": ranks.held()[0] - before[0], "experts replicated": 4 * (8 * 2 * 128 * 512 + 128 * 8)}
+plots.bars(sizes, "Weights of a layer with eight experts, on rank 0", "bytes")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. A token late in the batch is dropped more often, and that depends on other users' texts. What does it mean for what a model answers?
+# 2. Suppose f and P came from a rank's own tokens, without an all-reduce. Would the experts be less balanced, or more than they need to be?
+#
+# The last cells save your functions to `transformer_impl.py`, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+saving.save(ranks, "route", "dispatch", "combine")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()
