@@ -291,6 +291,22 @@ def test_what_a_rank_holds_is_read_from_the_system(three):
     assert all(abs(after - b) < 1e6 for after, b in zip(three.held(), before, strict=True))
 
 
+def test_the_most_that_a_rank_held_is_read_from_the_system(three):
+    def hold(size):
+        from course_lib import memory
+
+        memory.alive = lambda: 0
+        both = np.ones(size), np.ones(size // 2)
+        return len(both)
+
+    three.call(hold, [dict(size=10), dict(size=1 << 20), dict(size=1 << 21)], peak=True)
+    assert all(abs(seen - 12 * size) < 2 << 20 for seen, size in zip(three.peaks, (10, 1 << 20, 1 << 21), strict=True)), three.peaks
+    three.call(hold, dict(size=10), peak=True)
+    assert max(three.peaks) < 2 << 20, "the most of an earlier call"
+    three.call(hold, dict(size=10))
+    assert three.peaks == [None] * 3
+
+
 def test_a_relay_survives_what_ranks_send(monkeypatch):
     monkeypatch.setenv(sandbox.APART, sandbox.OPEN)
     nonsense = (

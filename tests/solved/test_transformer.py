@@ -1,0 +1,72 @@
+"""The solved functions of parts 21 to 24, as they are saved: on the course's communicator and on bare MPI, to the last bit alike."""
+
+import numpy as np
+
+from course_lib.cluster import Ranks
+from grading import reference
+
+STEPS = """
+import numpy as np
+from mpi4py import MPI
+
+from course_lib import students
+from course_lib.autograd import Tensor
+from course_lib.collectives import Communicator
+from course_lib.gpt.block import Block
+from course_lib.gpt.experts import MixtureOfExperts
+
+own = students.load(FOLDER)
+
+
+def steps(comm):
+    n, rank, random = comm.Get_size(), comm.Get_rank(), np.random.default_rng(0)
+    x, grad = random.standard_normal((2, 2, 8, 16))
+    ways = {"whole": (own.copy_to_group, own.reduce_from_group, x, grad)}
+    mine = [np.ascontiguousarray(np.split(a, n, axis=1)[rank]) for a in (x, grad)]
+    ways["sharded"] = (own.gather_sequence, own.scatter_sequence, *mine)
+    found = {}
+    for name, (enter, leave, x_here, grad_here) in ways.items():
+        block = Block(16, 4, np.random.default_rng(1), comm, enter, leave, dtype=np.float64)
+        given = Tensor(x_here, requires_grad=True)
+        out = block(given)
+        out.backward(grad_here)
+        if name == "sharded":
+            own.reduce_norm_gradients(block, comm)
+        found[name] = [out.data, given.grad, np.array(own.clip_gradients(block, 0.5, comm)), *(p.grad for p in block.parameters())]
+    logits = Tensor(random.standard_normal((2, 8, 5)) * (rank + 1), requires_grad=True)
+    loss = own.vocab_parallel_cross_entropy(logits, random.integers(0, 5 * n, (2, 8)), comm)
+    loss.backward()
+    found["loss"] = [loss.data, logits.grad]
+    qkv = [Tensor(a, requires_grad=True) for a in np.random.default_rng(rank).standard_normal((3, 2, 2, 4, 3))]
+    out = own.ring_attention(*qkv, comm)
+    out.backward(np.ones(out.shape))
+    found["ring"] = [out.data, *(t.grad for t in qkv)]
+    layer, tokens = MixtureOfExperts(own, comm, 6, 8, 8, topk=2, dtype=np.float64), Tensor(x_here[0, :, :6].copy(), requires_grad=True)
+    out = layer(tokens)
+    (out.sum() + layer.balance).backward()
+    found["experts"] = [out.data, tokens.grad, *(p.grad for p in layer.parameters())]
+    return found
+
+
+checked, bare = steps(Communicator()), steps(MPI.COMM_WORLD)
+"""
+
+
+def test_on_the_courses_communicator_and_on_bare_mpi(tmp_path):
+    reference.write(tmp_path)
+    ranks = Ranks(4)
+    try:
+        found = ranks.run(STEPS.replace("FOLDER", repr(str(tmp_path))), limit=120.0)
+        assert not [reply["error"] for _, reply in found if reply["error"]]
+        for checked, bare in zip(ranks.pull("checked"), ranks.pull("bare"), strict=True):
+            assert set(checked) == {"whole", "sharded", "loss", "ring", "experts"}
+            for name, arrays in checked.items():
+                for one, other in zip(arrays, bare[name], strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-12, atol=1e-12, err_msg=name)
+        whole, sharded = [[rank[name] for rank in ranks.pull("checked")] for name in ("whole", "sharded")]
+        for i in (0, 1):  # output and gradient of the input: the same block, cut in two ways
+            together = np.concatenate([rank[i] for rank in sharded], axis=1)
+            np.testing.assert_allclose(together, whole[0][i], rtol=1e-9, atol=1e-9)
+        np.testing.assert_allclose([rank[2] for rank in sharded], [rank[2] for rank in whole], rtol=1e-9)
+    finally:
+        ranks.stop()
