@@ -79,7 +79,7 @@ class Operator:
     backward: str
 
 
-# d stands for any dimension: 1 here, that of the sequence in an array of shape (batch, sequence, width).
+# Dimension 1 is that of the positions in an array of shape (batch, positions, width).
 _CUT = sharded(1)
 OPERATORS = (
     Operator("copy_to_group (f)", replicated, replicated, "nothing", partial, replicated, "all-reduce"),
@@ -89,7 +89,7 @@ OPERATORS = (
 )
 
 
-def whole(kind: Kind, arrays: Sequence[np.ndarray], rtol: float = 0.0) -> np.ndarray:
+def whole(kind: Kind, arrays: Sequence[np.ndarray], rtol: float = 0.0, ranks: Sequence[int] | None = None) -> np.ndarray:
     """The array that the ranks of a group hold together.
 
     Parameters
@@ -100,26 +100,29 @@ def whole(kind: Kind, arrays: Sequence[np.ndarray], rtol: float = 0.0) -> np.nda
         What each rank holds, in the order of the group.
     rtol : float
         How far copies may differ, relative to the largest value.
+    ranks : sequence of int, optional
+        The ranks of the group, as a message names them; from 0 by default.
 
     Raises
     ------
     WrongKind
         The arrays cannot be of that kind.
     """
-    arrays = [np.asarray(array) for array in arrays]
+    arrays, ranks = [np.asarray(array) for array in arrays], list(ranks or range(len(arrays)))
     first = arrays[0]
     if kind.name == "sharded":
         shapes = [tuple(size for d, size in enumerate(a.shape) if d != kind.dim % a.ndim) if a.ndim else None for a in arrays]
         if None in shapes or len(set(shapes)) > 1 or not all(-a.ndim <= kind.dim < a.ndim for a in arrays):
             raise WrongKind(f"arrays of shapes {', '.join(str(a.shape) for a in arrays)} are no parts along dimension {kind.dim}")
         return np.concatenate(arrays, axis=kind.dim)
-    if other := [r for r, a in enumerate(arrays) if a.shape != first.shape]:
-        raise WrongKind(f"{wording.ranks([0])} has shape {first.shape}, and {wording.ranks(other)} {arrays[other[0]].shape}")
+    if other := [i for i, a in enumerate(arrays) if a.shape != first.shape]:
+        others = wording.ranks(ranks[i] for i in other)
+        raise WrongKind(f"rank {ranks[0]} has shape {first.shape}, and {others} {arrays[other[0]].shape}")
     if kind.name == "partial":
         return np.sum(arrays, axis=0, dtype=first.dtype)
     near = rtol * float(np.max(np.abs(first), initial=0))
-    if other := [r for r, a in enumerate(arrays) if not np.all(np.abs(a - first) <= near)]:
-        raise WrongKind(f"rank 0 and {wording.ranks(other)} hold different values")
+    if other := [ranks[i] for i, a in enumerate(arrays) if not np.all(np.abs(a - first) <= near)]:
+        raise WrongKind(f"rank {ranks[0]} and {wording.ranks(other)} hold different values")
     return first
 
 
@@ -152,7 +155,7 @@ def together(mesh: Mesh, kinds: Mapping[str, Kind], arrays: Sequence[np.ndarray]
     return held[0]
 
 
-def differs(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol: float = 1e-6) -> str:
+def differs(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol: float = 1e-6, ranks: Sequence[int] | None = None) -> str:
     """Why arrays are not `full` as this kind, in a sentence's words; empty if they are.
 
     Parameters
@@ -165,9 +168,11 @@ def differs(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol: fl
         The whole.
     rtol : float
         Tolerance relative to the largest value of the whole.
+    ranks : sequence of int, optional
+        As in `whole`.
     """
     try:
-        found = whole(kind, arrays, rtol)
+        found = whole(kind, arrays, rtol, ranks)
     except WrongKind as wrong:
         return str(wrong)
     if found.shape != full.shape:

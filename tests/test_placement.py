@@ -56,11 +56,12 @@ def test_a_partial_gradient_that_is_taken_for_replicated_is_named():
     assert placement.kinds_of(parts, full) == [partial]
     check = Check("gradients")
     with pytest.raises(
-        CheckFailed, match=r"the gradient must be replicated over tp, and is not: .*different values; it is partial"
+        CheckFailed,
+        match=r"the gradient must be replicated over ranks 0–3, and is not: rank 0 and ranks 1–3 hold different values; it is partial",
     ) as failed:
-        check.placed(parts, replicated, full, name="the gradient", group="tp", cause="no all-reduce")
+        check.placed(parts, replicated, full, name="the gradient", ranks=[0, 1, 2, 3], cause="no all-reduce")
     assert "A usual cause: no all-reduce." in str(failed.value)
-    check.placed([full] * 4, replicated, full, name="the gradient")
+    check.placed([full] * 4, replicated, full, name="the gradient", ranks=[0, 1, 2, 3])
 
 
 def test_what_cannot_be_is_said():

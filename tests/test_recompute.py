@@ -51,7 +51,9 @@ def test_an_input_without_a_gradient_and_no_grad():
 
 
 def test_kinds_of_a_blocks_parameters():
-    found = kinds(Block(8, 2, np.random.default_rng(0)))
+    block = Block(8, 2, np.random.default_rng(0))
+    block.tied = block.up
+    found = {name: kind for name, _, kind in kinds(block)}
     assert found["norm1.weight"] == found["norm2.bias"] == replicated
     assert found["qkv.weight"] == found["up.weight"] == sharded(1)
     assert found["out.weight"] == found["down.weight"] == sharded(0)

@@ -200,6 +200,8 @@ def flow(root: Tensor, grad: object) -> None:
         tensor._inputs, tensor._backward, tensor.requires_grad = (), None, False  # what it held can go now
         # No gradient came here, nor does any come from here; but what this was made from waits for word.
         parts = [None] * len(inputs) if grad is None else backward(grad)
+        if not isinstance(parts, (tuple, list)) or len(parts) != len(inputs):
+            raise TypeError(_not_a_tuple(backward, parts, len(inputs)))
         for source, part in zip(inputs, parts, strict=True):
             if not source.requires_grad:
                 continue
@@ -213,6 +215,16 @@ def flow(root: Tensor, grad: object) -> None:
             uses[key] -= 1
             if not uses[key]:
                 _final(source, grads, ready)
+
+
+def _not_a_tuple(backward: Callable, parts: object, inputs: int) -> str:
+    """What is said of an operation's backward that does not return what it should."""
+    got = f"an array of shape {parts.shape}" if hasattr(parts, "shape") else type(parts).__name__
+    got += f" of {len(parts)}" if isinstance(parts, (tuple, list)) else ""
+    return (
+        f"an operation's backward ({_line_of(backward)}) must return a tuple with a gradient for each input, {inputs} here; got {got}. "
+        "(A tuple of one has a comma: (grad,). The operation's inputs are one, too: (x,).)"
+    )
 
 
 def _line_of(hook: Callable) -> str:

@@ -11,7 +11,7 @@ import secrets
 
 import numpy as np
 
-from course_lib import placement, traffic
+from course_lib import placement, traffic, wording
 from course_lib.cluster import replies
 from course_lib.engine.wire import Opaque
 
@@ -150,39 +150,30 @@ class Check:
             relation = known or _relation(got, want, tolerance)
             if "another order" in relation:
                 cause = "a transpose too many or too few, or parts put together along another axis" + (f"; or {cause}" if cause else "")
-            self.fail(f"{name} on rank {rank} has the right shape, but {many} differ{values}{relation}", "" if known else cause)
+            what = f"has the right shape, but {many} differ" if want.size > 1 else "has the wrong value"
+            self.fail(f"{name} on rank {rank} {what}{values}{relation}", "" if known else cause)
 
     def placed(
-        self,
-        got: list,
-        kind: placement.Kind,
-        want: np.ndarray,
-        *,
-        name: str,
-        cause: str = "",
-        rtol: float = 1e-9,
-        group: object = "all ranks",
+        self, got: list, kind: placement.Kind, want: np.ndarray, *, name: str, ranks: list[int], cause: str = "", rtol: float = 1e-9
     ) -> None:
         """Check what a group's ranks hold together: `want`, as this kind; see `placement`.
 
         Parameters
         ----------
         got : list
-            One array a rank of the group.
+            One array for each of `ranks`.
         kind : placement.Kind
             What is claimed.
         rtol : float
             Tolerance relative to the largest value.
-        group : object
-            How messages name the group.
         """
-        for r, array in enumerate(got):
+        for r, array in zip(ranks, got, strict=True):
             if not isinstance(array, np.ndarray):
                 self.fail(f"{name} on rank {r} must be a NumPy array; got {_short(array)}")
-        if wrong := placement.differs(kind, got, want, rtol):
-            other = placement.kinds_of(got, want, max(rtol, 1e-6))
+        if wrong := placement.differs(kind, got, want, rtol, ranks):
+            other = [found for found in placement.kinds_of(got, want, max(rtol, 1e-6)) if found != kind]
             instead = f"; it is {other[0]}" if other else ""
-            self.fail(f"{name} must be {kind} over {group}, and is not: {wrong}{instead}", cause)
+            self.fail(f"{name} must be {kind} over {wording.ranks(ranks)}, and is not: {wrong}{instead}", cause)
 
     def sent(self, moved: list[tuple], most: float, *, name: str, rank: int, cause: str = "") -> None:
         """Check that a rank sent no more than `most` bytes on the wire.
@@ -214,9 +205,8 @@ class Check:
         values = list(got) if isinstance(got, (list, tuple, np.ndarray)) else [got]
         for i, value in enumerate(values):
             if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
-                self.fail(
-                    f"{name}, number {i}, on rank {rank} must be a number; got {_short(value)}", "a Tensor, whose number is its .item()"
-                )
+                hint = "a missing return" if value is None else "a Tensor, whose number is its .item()"
+                self.fail(f"{name}, number {i}, on rank {rank} must be a number; got {_short(value)}", hint)
         self.array(np.asarray(values, float), np.asarray(want, float), name=name, rank=rank, cause=cause, rtol=rtol, instead=instead)
 
     def among(
@@ -261,6 +251,8 @@ def _relation(got: np.ndarray, want: np.ndarray, tolerance: float) -> str:
     if not want.size or got.dtype.kind not in "fiu":
         return ""
     got, want = got.astype(float), want.astype(float)
+    if not np.isfinite(got).all() and np.isfinite(want).all():
+        return f"; {np.count_nonzero(~np.isfinite(got))} of them are inf or NaN: exp of a large number, the logarithm of 0, or 0 / 0"
     largest, strange = float(np.max(np.abs(want))), np.abs(got[got != 0])
     if not np.all((strange > 1e-290) & (strange < 1e9 * (largest or 1.0))):
         return "; some of it was never written: it is what np.empty has found in memory, and what a collective with a root leaves elsewhere"

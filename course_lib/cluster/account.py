@@ -27,7 +27,7 @@ class Account:
     """
 
     def __init__(self, process: psutil.Process, room: Path | None):
-        self.process, self._room = process, room
+        self.process, self._room, self._marked = process, room, None
         try:
             self.began = self.used()
         except (OSError, psutil.Error):
@@ -37,6 +37,17 @@ class Account:
         """Bytes in memory and in files; names of files count, too."""
         written, files = self._files()
         return self._memory() + written + FILE * files
+
+    def mark(self) -> None:
+        """Begin anew with the most that was held at once, see `peak`."""
+        self._marked = None
+        with contextlib.suppress(OSError):  # not every system lets it be forgotten
+            Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+            self._marked = self._status("VmRSS:")
+
+    def peak(self) -> int | None:
+        """The most bytes in memory at once since `mark`, beyond those at that time; None where the system does not say."""
+        return None if self._marked is None else self._status("VmHWM:") - self._marked
 
     def too_much(self) -> str | None:
         """What it has more of than it may, or None."""
@@ -52,8 +63,12 @@ class Account:
     def _memory(self) -> int:
         if not Path("/proc/self/status").exists():
             return self.process.memory_full_info().uss
+        return self._status("RssAnon:", "VmSwap:", "HugetlbPages:")
+
+    def _status(self, *names: str) -> int:
+        """Bytes, the sum of some lines of the system's account."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
-        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "VmSwap:", "HugetlbPages:")))
+        return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(names))
 
     def _files(self) -> tuple[int, int]:
         """Bytes written, and how many files there are."""

@@ -109,6 +109,15 @@ class Apart:
         """Bytes that each rank holds beyond what it began with: in memory, in its folders, and on its way here."""
         return [account.used() + self.relay.waiting(r) - account.began for r, account in sorted(self._accounts.items())]
 
+    def mark(self) -> None:
+        """Begin anew with the most that each rank has held at once."""
+        for account in self._accounts.values():
+            account.mark()
+
+    def peaks(self) -> list[int | None]:
+        """The most bytes that each rank has held at once since `mark`, beyond what it held then."""
+        return [account.peak() for _, account in sorted(self._accounts.items())]
+
     def _watch(self) -> None:
         """End a rank that has more threads or files than it may: the system's own limits do not hold these everywhere."""
         while not self._stopped.wait(0.2):

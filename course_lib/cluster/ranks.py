@@ -37,6 +37,8 @@ class Ranks:
         What each rank sent in the last `call`: operation, ranks, calls, payload in bytes.
     arrays : list of (list of numpy.ndarray, or None)
         The arrays that each rank sent, flat, where that was to be kept, see `call`.
+    peaks : list of (int or None)
+        The most bytes that each rank held at once in the last `call` beyond what it held before, where that was to be seen, see `call`.
     """
 
     def __init__(self, n: int, client: Client | None = None):
@@ -150,6 +152,7 @@ class Ranks:
         show: bool = False,
         gates: Gates = None,
         keep: bool = False,
+        peak: bool = False,
     ) -> list:
         """Call a function on every rank, and fetch what it returns.
 
@@ -168,6 +171,8 @@ class Ranks:
             For `engine.gates`: the bytes that a rank must have sent to pass each gate, and the number that it then gets.
         keep : bool
             Whether to keep in `arrays` what each rank sends, where ranks are kept apart.
+        peak : bool
+            Whether to have the system say in `peaks` what each rank held at most, where ranks are kept apart.
 
         Returns
         -------
@@ -190,7 +195,9 @@ class Ranks:
             here.check({*re.findall(r"\w+", what["source"] or ""), what["function"], *texts})
         if len(each) != self.n:
             raise ValueError(f"ranks.call: expected one dict of arguments for each of {self.n} ranks; got {len(each)}.")
+        client = self._looking() if peak else None
         found = self._do({r: {**what, "arguments": each[r], "gates": gates or [], "keep": keep} for r in range(self.n)}, limit)
+        self.peaks = client.peaks() if client else [None] * self.n
         if show:
             replies.show_outputs(list(found.items()), self.n)
         replies.raise_errors(list(found.items()))
@@ -204,9 +211,21 @@ class Ranks:
 
     def held(self) -> list[int]:
         """Bytes that each rank holds between its cells: as the system says where ranks are kept apart, else the sum of its arrays."""
-        self._do({r: {"do": "tidy"} for r in range(self.n)}, 30.0)
+        self._tidy()
         client = self._connection.client
         return client.held() if hasattr(client, "held") else self.call(memory.alive)
+
+    def _tidy(self) -> None:
+        self._do({r: {"do": "tidy"} for r in range(self.n)}, 30.0)
+
+    def _looking(self) -> Client | None:
+        """What sees from now on what ranks hold at most, where they are kept apart."""
+        self._tidy()
+        client = self._connection.client
+        if not hasattr(client, "peaks"):
+            return None
+        client.mark()
+        return client
 
     def interrupt(self) -> None:
         """Interrupt what the ranks compute, as Ctrl-C would."""

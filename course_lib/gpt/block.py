@@ -14,7 +14,7 @@ import numpy as np
 from course_lib.autograd import LayerNorm, Module, Parameter, Tensor, checkpoint
 from course_lib.autograd.operations import linear
 from course_lib.autograd.sequences import attention, gelu
-from course_lib.placement import replicated, sharded
+from course_lib.placement import Kind, replicated, sharded
 
 
 def alone(x: Tensor, comm: object) -> Tensor:
@@ -117,10 +117,21 @@ class Block(Module):
         return self.out(seen.transpose(0, 2, 1, 3).reshape(batch, positions, -1))
 
 
-def kinds(module: Module) -> dict[str, object]:
-    """For each parameter, by its name, what it is over the group: sharded along a dimension, or replicated."""
-    found = {}
-    for name, child in module.children():
-        found |= {f"{name}.{inner}": kind for inner, kind in kinds(child).items()}
+def kinds(module: Module) -> list[tuple[str, Parameter, Kind]]:
+    """The parameters of a module with their names, and what each is over the group: sharded along a dimension, or replicated.
+
+    A parameter that stands in two places, such as an embedding that is also the output's matrix, comes once.
+
+    Examples
+    --------
+    >>> for name, parameter, kind in kinds(Block(8, 2, np.random.default_rng(0)))[:3]:
+    ...     print(name, parameter.shape, kind)
+    norm1.weight (8,) replicated
+    norm1.bias (8,) replicated
+    norm2.weight (8,) replicated
+    """
     here = getattr(module, "kind", replicated)
-    return {name: here for name, _ in module.named_parameters() if name not in found} | found
+    inside = [(f"{name}.{inner}", p, kind) for name, child in module.children() for inner, p, kind in kinds(child)]
+    known = {id(p) for _, p, _ in inside}
+    own = [(name, p, here) for name, p in module.named_parameters() if id(p) not in known]
+    return list({id(p): (name, p, kind) for name, p, kind in reversed([*own, *inside])}.values())[::-1]

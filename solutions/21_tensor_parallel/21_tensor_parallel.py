@@ -16,7 +16,7 @@
 import numpy as np
 
 from course_lib import cluster, placement, plots
-from course_lib.check import tensor_parallel
+from course_lib.check.tensor_parallel import TensorParallelCheck
 
 ranks = cluster.start(4)
 
@@ -106,8 +106,13 @@ def copy_to_group(x, comm):
     Tensor
         The same values, replicated. On the way back, each rank brings the gradient
         of its own part of the work: partial. That of `x` is their sum, replicated,
-        in the dtype of `x`. The gradient that comes may not be C-contiguous, as
-        `comm` needs it; and others use it, too: leave it as it is.
+        in the dtype of `x`. The gradient that comes is perhaps not C-contiguous, and
+        `comm` needs it so. Others use it, too: leave it as it is.
+
+    Notes
+    -----
+    `x` may be used elsewhere, too: what comes from there is not added up. Nothing is
+    sent on the way forward, and one all-reduce of `x` on the way back.
     """
 
     ### BEGIN SOLUTION
@@ -136,7 +141,7 @@ def reduce_from_group(x, comm):
     -------
     Tensor
         The sum, replicated, with the dtype of `x`. On the way back, the gradient is
-        replicated, too, and is that of each summand.
+        replicated, too, and is that of each summand: nothing is sent there.
     """
     ### BEGIN SOLUTION
     total = np.empty_like(x.data)
@@ -151,22 +156,20 @@ def reduce_from_group(x, comm):
 # The check tries both operators, and then the given block (`course_lib.gpt.block`, worth reading) with both in it, against one process.
 
 # %% Check f and g tags=["given"]
-for name in ("copy_to_group", "reduce_from_group"):
-    check = tensor_parallel.TensorParallelCheck(name, ranks)
-    check.operator(name, 4, 2)
-    check.passed()
-check = tensor_parallel.TensorParallelCheck("a whole block", ranks)
-check.block(2, 4, 8)
-check.passed()
+TensorParallelCheck("copy_to_group", ranks).operator("copy_to_group", 4, 2).passed()
+TensorParallelCheck("reduce_from_group", ranks).operator("reduce_from_group", 4, 2).passed()
+TensorParallelCheck("a whole block", ranks).blocks(2).passed()
+
 # %% [markdown] tags=["slide"]
 # ## The loss, when nobody has all logits
 #
-# The last matrix of a language model has a column for each word, so it is cut by columns. With 50,000 words, the logits are the largest array
-# of all. Nobody needs to have them whole. The loss of a token whose label is $y$ is
+# The last matrix of a language model has a column for each word of the vocabulary, so it is cut by columns. A token's numbers, one for each
+# word, are its *logits* $z_v$; with 50,000 words they are the largest array of all, and nobody needs to have them whole. The loss of a token
+# whose right word, its label, is $y$ is
 #
 # $$ \log \sum_v e^{z_v - m} - (z_y - m), \qquad m = \max_v z_v $$
 #
-# Which of these numbers must be known to all ranks?
+# Only the rank that has the word $y$ knows $z_y$. Which of these numbers must be known to all ranks?
 
 
 # %% Exercise: vocab_parallel_cross_entropy tags=["exercise", "slide-50"]
@@ -192,8 +195,9 @@ def vocab_parallel_cross_entropy(logits, labels, comm):
 
     Notes
     -----
-    It sends two all-reduces of ``batch * tokens`` numbers (one more number may go
-    along: a *mean* needs only the sum of ``z_y - m``). Its backward sends nothing.
+    It sends two all-reduces of ``batch * tokens`` numbers. The sum of all ``z_y - m`` is
+    one number, and a mean needs no more: append it to the second. Its backward sends
+    nothing, and may come after other losses' forwards.
     """
     ### BEGIN SOLUTION
     z, words = logits.data, logits.shape[-1]
@@ -219,45 +223,35 @@ def vocab_parallel_cross_entropy(logits, labels, comm):
 
 
 # %% Check the loss tags=["given"]
-check = tensor_parallel.TensorParallelCheck("vocab_parallel_cross_entropy", ranks)
-check.loss(2, 2, 3, 2)
-check.loss(4, 7, 11, 5, frugal=True)
-check.passed()
+check = TensorParallelCheck("vocab_parallel_cross_entropy", ranks)
+check.losses(1, 2, 4).losses(4, frugal=True).passed()
 
 # %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
 
 # %% Test: f tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = tensor_parallel.TensorParallelCheck("copy_to_group", ranks, show=False)
-check.operator("copy_to_group", 1, 2, 3, 4)
+check = TensorParallelCheck("copy_to_group", ranks, show=False).operator("copy_to_group", 1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: g tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = tensor_parallel.TensorParallelCheck("reduce_from_group", ranks, show=False)
-check.operator("reduce_from_group", 1, 2, 3, 4)
+check = TensorParallelCheck("reduce_from_group", ranks, show=False).operator("reduce_from_group", 1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: a block tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = tensor_parallel.TensorParallelCheck("a block", ranks, show=False)
-for size, heads, width, dtype in ((4, 4, 8, np.float64), (2, 2, 12, np.float64), (3, 6, 12, np.float64), (4, 8, 16, np.float32)):
-    check.block(size, heads, width, dtype)
+check = TensorParallelCheck("a block", ranks, show=False).blocks(1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the loss tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = tensor_parallel.TensorParallelCheck("the loss", ranks, show=False)
-for size, dtype, scale in ((1, np.float64, 3.0), (2, np.float32, 3.0), (3, np.float64, 1e4), (4, np.float64, 3.0), (4, np.float32, 1e4)):
-    check.loss(size, *check.sizes(3, 2, 7), dtype, scale)
+check = TensorParallelCheck("the loss", ranks, show=False).losses(1, 2, 3, 4).losses(2, 3, 4, scale=1e4)
 ### END HIDDEN TESTS
 
 # %% Test: what the loss sends tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = tensor_parallel.TensorParallelCheck("what the loss sends", ranks, show=False)
-for size in (2, 3, 4):
-    check.loss(size, *check.sizes(2, 7, 12), int(check.random.integers(2, 5)), frugal=True)
+check = TensorParallelCheck("what the loss sends", ranks, show=False).losses(2, 3, 4, frugal=True)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide"]

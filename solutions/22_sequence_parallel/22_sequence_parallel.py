@@ -138,10 +138,8 @@ def scatter_sequence(x, comm):
 
 
 # %% Check the operators tags=["given"]
-check = SequenceParallelCheck("gather_sequence and scatter_sequence", ranks)
-check.move("gather_sequence", 4, 2)
-check.move("scatter_sequence", 4, 2)
-check.passed()
+SequenceParallelCheck("gather_sequence", ranks).operator("gather_sequence", 4, 2).passed()
+SequenceParallelCheck("scatter_sequence", ranks).operator("scatter_sequence", 4, 2).passed()
 
 # %% [markdown] tags=["slide"]
 # ## What about LayerNorm's own gradients?
@@ -169,34 +167,33 @@ def reduce_norm_gradients(module, comm):
     Parameters
     ----------
     module : Module
-        ``kinds(module)[name]`` says of each of ``module.named_parameters()`` whether it
-        is `replicated` or ``sharded(dim)``. The gradient of a sharded one, ``p.grad``, is
-        right as it is. That of a replicated one is partial, or None on all ranks.
+        ``for name, p, kind in kinds(module)`` gives each parameter once. The gradient of
+        a sharded one, ``p.grad``, is right as it is. That of a replicated one, whose
+        ``kind == replicated``, is partial, or None on all ranks. Keep its dtype.
     comm : Communicator
         The group.
     """
     ### BEGIN SOLUTION
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] == replicated and p.grad is not None:
+    for _, p, kind in kinds(module):
+        if kind == replicated and p.grad is not None:
             comm.Allreduce(MPI.IN_PLACE, p.grad)
     ### END SOLUTION
 
 
 # %% [markdown] tags=["slide-50"]
-# Now the gradients are right. Large ones are *clipped*: if the norm of all of them together is above a limit, all are scaled down to it. Which
-# squares must be added up over the group, and which must not?
+# Now the gradients are right. Long ones are *clipped*: if the length of all of them together, as one vector, is above a limit, all are scaled
+# down to it. Which squares must be added up over the group, and which must not?
 
 
 # %% Exercise: clip_gradients tags=["exercise", "slide-50"]
 # %%px
 def clip_gradients(module, most, comm):
-    """Scale all gradients, so that their norm together is at most `most`.
+    """Scale all gradients, so that their length together is at most `most`.
 
     Parameters
     ----------
     module : Module
-        Its gradients are of the kinds ``kinds(module)[name]``; one may be None.
+        Its gradients are of the kinds that ``kinds(module)`` says; one may be None.
     most : float
     comm : Communicator
         The group.
@@ -204,57 +201,56 @@ def clip_gradients(module, most, comm):
     Returns
     -------
     float
-        The norm before: each number of the unsharded gradients counts once. All ranks
-        have the same; only numbers are sent.
+        The length before: the root of the sum of all squares, as one process with the
+        whole model would find it. If it is larger than `most`, all gradients are
+        multiplied by ``most / length``. Keep their dtype, and send none of them.
     """
     ### BEGIN SOLUTION
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
     comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
+    length = float(np.sqrt(squares[True] + parts[0]))
     for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
+        if length > most:
+            p.grad = p.grad * p.grad.dtype.type(most / length)
+    return length
     ### END SOLUTION
 
 
 # %% Check the gradients tags=["given"]
-check = SequenceParallelCheck("the gradients of a block, of its norms, and clipped", ranks)
-check.norms(4)
-check.blocks(2)
-check.clipping(2)
-check.passed()
+SequenceParallelCheck("reduce_norm_gradients", ranks).norms(4, 2).passed()
+SequenceParallelCheck("a whole block", ranks).blocks(2).passed()
+SequenceParallelCheck("clip_gradients", ranks).clipping(4).passed()
 
 # %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
 
 # %% Test: gather_sequence tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-SequenceParallelCheck("gather_sequence", ranks, show=False).move("gather_sequence", 1, 2, 3, 4)
+check = SequenceParallelCheck("gather_sequence", ranks, show=False).operator("gather_sequence", 1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: scatter_sequence tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-SequenceParallelCheck("scatter_sequence", ranks, show=False).move("scatter_sequence", 1, 2, 3, 4)
+check = SequenceParallelCheck("scatter_sequence", ranks, show=False).operator("scatter_sequence", 1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: the norms' gradients tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-SequenceParallelCheck("the norms' gradients", ranks, show=False).norms(1, 2, 3, 4)
+check = SequenceParallelCheck("the norms' gradients", ranks, show=False).norms(1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: a block tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-SequenceParallelCheck("a block", ranks, show=False).blocks(1, 2, 3, 4)
+check = SequenceParallelCheck("a block", ranks, show=False).blocks(1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% Test: clipping tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4)
+check = SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide"]

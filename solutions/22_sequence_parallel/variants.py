@@ -436,9 +436,8 @@ def reduce_norm_gradients__nothing(module, comm):
 @loses(5)
 def reduce_norm_gradients__mean(module, comm):
     """Averages where it must sum (a bug of real systems)."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] == replicated and p.grad is not None:
+    for name, p, kind in kinds(module):
+        if kind == replicated and p.grad is not None:
             comm.Allreduce(MPI.IN_PLACE, p.grad)
             p.grad /= p.grad.dtype.type(comm.Get_size())
 
@@ -446,27 +445,24 @@ def reduce_norm_gradients__mean(module, comm):
 @loses(5)
 def reduce_norm_gradients__sharded_ones(module, comm):
     """Adds up the others."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] != replicated and p.grad is not None and len({*np.shape(p.grad)}) > 0 and p.grad is not None:
+    for name, p, kind in kinds(module):
+        if kind != replicated and p.grad is not None:
             comm.Allreduce(MPI.IN_PLACE, p.grad)
 
 
 @loses(5)
 def reduce_norm_gradients__weights_only(module, comm):
     """Forgets the shifts."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if name.endswith("weight") and not name.startswith("norm2") and of[name] == replicated and p.grad is not None:
+    for name, p, kind in kinds(module):
+        if kind == replicated and p is not None and p.grad is not None and p.grad.ndim > 1 and p.grad is not None:
             comm.Allreduce(MPI.IN_PLACE, p.grad)
 
 
 @loses(5)
 def reduce_norm_gradients__first_only(module, comm):
     """Returns after the first one."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] == replicated and p.grad is not None:
+    for name, p, kind in kinds(module):
+        if kind == replicated and p.grad is not None:
             comm.Allreduce(MPI.IN_PLACE, p.grad)
             break
 
@@ -474,18 +470,16 @@ def reduce_norm_gradients__first_only(module, comm):
 @loses(5)
 def reduce_norm_gradients__everyone(module, comm):
     """Over all ranks, whatever the group."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] == replicated and p.grad is not None:
+    for name, p, kind in kinds(module):
+        if kind == replicated and p.grad is not None:
             everyone.Allreduce(MPI.IN_PLACE, p.grad)
 
 
 @loses(5)
 def reduce_norm_gradients__lost(module, comm):
     """Puts the sum into an array that nobody has."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] == replicated and p.grad is not None:
+    for name, p, kind in kinds(module):
+        if kind == replicated and p.grad is not None:
             total = np.empty_like(p.grad)
             comm.Allreduce(p.grad, total)
 
@@ -493,27 +487,24 @@ def reduce_norm_gradients__lost(module, comm):
 @loses(5)
 def reduce_norm_gradients__broadcast(module, comm):
     """All take the first rank's: equal, and wrong."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] == replicated and p.grad is not None:
+    for name, p, kind in kinds(module):
+        if kind == replicated and p.grad is not None:
             comm.Bcast(p.grad, root=0)
 
 
 @loses(3)
 def reduce_norm_gradients__none(module, comm):
     """Fails where a parameter has no gradient."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] == replicated:
+    for name, p, kind in kinds(module):
+        if kind == replicated:
             comm.Allreduce(MPI.IN_PLACE, p.grad)
 
 
 @loses(3)
 def reduce_norm_gradients__double(module, comm):
     """Another dtype."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] == replicated and p.grad is not None:
+    for name, p, kind in kinds(module):
+        if kind == replicated and p.grad is not None:
             p.grad = p.grad.astype(np.float64)
             comm.Allreduce(MPI.IN_PLACE, p.grad)
 
@@ -521,8 +512,7 @@ def reduce_norm_gradients__double(module, comm):
 @right
 def reduce_norm_gradients__flat(module, comm):
     """All in one all-reduce."""
-    of = kinds(module)
-    mine = [p for name, p in module.named_parameters() if of[name] == replicated and p.grad is not None]
+    mine = [p for _, p, kind in kinds(module) if kind == replicated and p.grad is not None]
     if mine:
         flat = np.concatenate([p.grad.ravel() for p in mine])
         comm.Allreduce(MPI.IN_PLACE, flat)
@@ -533,9 +523,8 @@ def reduce_norm_gradients__flat(module, comm):
 @right
 def reduce_norm_gradients__fresh(module, comm):
     """Into fresh arrays."""
-    of = kinds(module)
-    for name, p in module.named_parameters():
-        if of[name] == replicated and p.grad is not None:
+    for name, p, kind in kinds(module):
+        if kind == replicated and p.grad is not None:
             total = np.zeros(p.grad.shape, p.grad.dtype)
             comm.Allreduce(p.grad, total)
             p.grad = total
@@ -544,9 +533,9 @@ def reduce_norm_gradients__fresh(module, comm):
 @right
 def reduce_norm_gradients__not_sharded(module, comm):
     """Asks the other way round, and starts all before it waits."""
-    of, started = kinds(module), []
-    for name, p in module.named_parameters():
-        if of[name].name == "sharded" or p.grad is None:
+    started = []
+    for _, p, kind in kinds(module):
+        if kind.name == "sharded" or p.grad is None:
             continue
         total = np.empty_like(p.grad)
         started.append((p, total, comm.Iallreduce(p.grad, total)))
@@ -558,8 +547,8 @@ def reduce_norm_gradients__not_sharded(module, comm):
 @loses(3)
 def clip_gradients__local(module, most, comm):
     """By a norm that was not reduced (a bug of real systems)."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -573,8 +562,8 @@ def clip_gradients__local(module, most, comm):
 @loses(3)
 def clip_gradients__all_squares(module, most, comm):
     """Adds up the replicated ones' squares, too."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[False] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -589,8 +578,8 @@ def clip_gradients__all_squares(module, most, comm):
 @loses(3)
 def clip_gradients__sharded_only(module, most, comm):
     """Forgets the replicated ones."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -605,8 +594,8 @@ def clip_gradients__sharded_only(module, most, comm):
 @loses(3)
 def clip_gradients__norms(module, most, comm):
     """Adds up norms, not squares."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sqrt(np.sum(p.grad.astype(np.float64) ** 2))
     parts = np.array([squares[False]])
@@ -621,8 +610,8 @@ def clip_gradients__norms(module, most, comm):
 @loses(3)
 def clip_gradients__always(module, most, comm):
     """Scales also where the norm is small enough."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -637,8 +626,8 @@ def clip_gradients__always(module, most, comm):
 @loses(3)
 def clip_gradients__never(module, most, comm):
     """Does not scale."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -652,8 +641,8 @@ def clip_gradients__never(module, most, comm):
 @loses(3)
 def clip_gradients__each(module, most, comm):
     """Clips each gradient by itself."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -669,8 +658,8 @@ def clip_gradients__each(module, most, comm):
 @loses(3)
 def clip_gradients__squared(module, most, comm):
     """Returns the square of the norm."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -685,8 +674,8 @@ def clip_gradients__squared(module, most, comm):
 @loses(3)
 def clip_gradients__after(module, most, comm):
     """Returns the norm after clipping."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -701,8 +690,8 @@ def clip_gradients__after(module, most, comm):
 @loses(3)
 def clip_gradients__largest(module, most, comm):
     """The largest number, and not the root of the squares."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.max(np.abs(p.grad)) ** 2
     parts = np.array([squares[False]])
@@ -717,8 +706,8 @@ def clip_gradients__largest(module, most, comm):
 @loses(3)
 def clip_gradients__shards_only_scaled(module, most, comm):
     """Scales only the sharded ones: the replicated ones stay long."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -733,14 +722,14 @@ def clip_gradients__shards_only_scaled(module, most, comm):
 @right
 def clip_gradients__at_the_end(module, most, comm):
     """One all-reduce of two numbers, of which one is divided."""
-    of, squares = kinds(module), np.zeros(2)
-    gradients = {n: p for n, p in module.named_parameters() if p.grad is not None}
-    for n, p in gradients.items():
-        squares[int(of[n] == replicated)] += float((p.grad.astype(np.float64) ** 2).sum())
+    squares = np.zeros(2)
+    gradients = [(p, kind) for _, p, kind in kinds(module) if p.grad is not None]
+    for p, kind in gradients:
+        squares[int(kind == replicated)] += float((p.grad.astype(np.float64) ** 2).sum())
     comm.Allreduce(MPI.IN_PLACE, squares)
     norm = float(np.sqrt(squares[0] + squares[1] / comm.Get_size()))
-    factor = min(1.0, most / norm)
-    for p in gradients.values():
+    factor = most / norm if norm > most else 1.0
+    for p, _ in gradients:
         p.grad *= p.grad.dtype.type(factor)
     return norm
 
@@ -748,8 +737,8 @@ def clip_gradients__at_the_end(module, most, comm):
 @right
 def clip_gradients__numpy_float(module, most, comm):
     """Returns NumPy's number."""
-    of, squares = kinds(module), {True: 0.0, False: 0.0}
-    found = [(of[n] == replicated, p) for n, p in module.named_parameters() if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
     for whole, p in found:
         squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
@@ -764,16 +753,235 @@ def clip_gradients__numpy_float(module, most, comm):
 @right
 def clip_gradients__one_by_one(module, most, comm):
     """An all-reduce for each sharded parameter."""
-    total, of = 0.0, kinds(module)
-    for n, p in module.named_parameters():
+    total = 0.0
+    for _, p, kind in kinds(module):
         if p.grad is None:
             continue
         square = np.array([np.linalg.norm(p.grad.astype(np.float64)) ** 2])
-        if of[n] != replicated:
+        if kind != replicated:
             comm.Allreduce(MPI.IN_PLACE, square)
         total += square[0]
     norm = total**0.5
-    for n, p in module.named_parameters():
+    for p in module.parameters():
         if p.grad is not None and norm > most:
             p.grad = (p.grad * (most / norm)).astype(p.grad.dtype)
     return norm
+
+
+@loses(3)
+def reduce_norm_gradients__by_shape(module, comm):
+    """Takes each vector for a replicated one."""
+    for name, p, kind in kinds(module):
+        if p.grad is not None and p.grad.ndim == 1:
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+
+
+@loses(3)
+def reduce_norm_gradients__twice(module, comm):
+    """Adds up a parameter with two names twice."""
+    of = {id(p): kind for _, p, kind in kinds(module)}
+    for name, p in module.named_parameters():
+        kind = of[id(p)]
+        if kind == replicated and p.grad is not None:
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+
+
+@loses(3)
+def reduce_norm_gradients__all_sharded(module, comm):
+    """Fails where nothing is replicated."""
+    mine = [p for _, p, kind in kinds(module) if kind == replicated and p.grad is not None]
+    flat = np.concatenate([p.grad.ravel() for p in mine])
+    comm.Allreduce(MPI.IN_PLACE, flat)
+    start = 0
+    for p in mine:
+        p.grad = flat[start : start + p.grad.size].reshape(p.shape)
+        start += p.grad.size
+
+
+@loses(3)
+def reduce_norm_gradients__parameters(module, comm):
+    """Adds up the parameters, too."""
+    for name, p, kind in kinds(module):
+        if kind == replicated and p.grad is not None:
+            comm.Allreduce(MPI.IN_PLACE, p.grad)
+            comm.Allreduce(MPI.IN_PLACE, p.data)
+
+
+@loses(3)
+def clip_gradients__by_shape(module, most, comm):
+    """Takes each vector for a replicated one."""
+    squares = {True: 0.0, False: 0.0}
+    found = [(p.grad.ndim == 1, p) for _, p, kind in kinds(module) if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@loses(3)
+def clip_gradients__twice(module, most, comm):
+    """Counts a parameter with two names twice."""
+    squares = {True: 0.0, False: 0.0}
+    found = [(next(k for _, q, k in kinds(module) if q is p) == replicated, p) for _, p in module.named_parameters() if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@loses(3)
+def clip_gradients__zero(module, most, comm):
+    """Divides by a length of 0."""
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        p.grad = p.grad * p.grad.dtype.type(min(1.0, most / norm))
+    return norm
+
+
+@loses(3)
+def clip_gradients__parameters(module, most, comm):
+    """Makes the parameters shorter, too."""
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.data = p.data * p.grad.dtype.type(most / norm)
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@loses(3)
+def clip_gradients__sends_squares(module, most, comm):
+    """Adds up the squares of whole gradients."""
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
+    for whole, p in found:
+        square = p.grad.astype(np.float64) ** 2
+        if not whole:
+            comm.Allreduce(MPI.IN_PLACE, square)
+        squares[True] += square.sum()
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm
+
+
+@right
+def clip_gradients__as_others_do(module, most, comm):
+    """With a small number below, as other frameworks have it."""
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / (norm + 1e-6))
+    return norm
+
+
+@loses(4)
+def gather_sequence__hook_on_x(x, comm):
+    """A hook on its input: takes all that comes to x, from elsewhere, too."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+    kept = []
+
+    def backward(grad):
+        kept.append(grad)
+        return (np.zeros(x.shape, x.dtype),)
+
+    def whole(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        total = np.array(np.split(kept[0], n, axis=1), order="C")
+        comm.Reduce_scatter(total, mine)
+        return mine
+
+    if x.requires_grad:
+        x.register_hook(whole)
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(6)
+def gather_sequence__rank_in_everyone(x, comm):
+    """Takes its place among all ranks for that in the group."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        total = np.array(grad, order="C")
+        parts = np.array(np.split(total, n, axis=1), order="C")
+        got = np.empty_like(parts)
+        comm.Allgather(parts[(everyone.Get_rank() + 1) % n], got)
+        comm.Reduce_scatter(parts, mine)
+        at = everyone.Get_rank() % n
+        back = np.empty((n, *mine.shape), mine.dtype)
+        comm.Allgather(mine, back)
+        mine = back[at].copy()
+        return (mine,)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(6)
+def gather_sequence__one_buffer(x, comm):
+    """Keeps one array for all results."""
+    n = comm.Get_size()
+    parts = np.empty((n, *x.shape), x.dtype)
+    comm.Allgather(np.ascontiguousarray(x.data), parts)
+
+    def backward(grad):
+        mine = np.empty(x.shape, grad.dtype)
+        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
+        return (mine,)
+
+    whole = np.concatenate(parts, axis=1)
+    kept = gather_sequence.__dict__.setdefault((whole.shape, whole.dtype), whole)
+    kept[...] = whole
+    return Tensor.from_operation(kept, (x,), backward)
+
+
+@loses(3)
+def scatter_sequence__one_buffer(x, comm):
+    """Keeps one array for all results."""
+    n = comm.Get_size()
+    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
+
+    def backward(grad):
+        parts = np.empty((n, *grad.shape), grad.dtype)
+        comm.Allgather(np.ascontiguousarray(grad), parts)
+        return (np.concatenate(parts, axis=1),)
+
+    kept = scatter_sequence.__dict__.setdefault((mine.shape, mine.dtype), mine)
+    kept[...] = mine
+    return Tensor.from_operation(kept, (x,), backward)

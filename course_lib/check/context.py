@@ -1,0 +1,219 @@
+"""How part 23's `ring_attention` is put to the test: steps beside those of one process, what is sent, and what is held."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+
+from course_lib import traffic, wording
+from course_lib.check import Check, CheckFailed
+from course_lib.check.ring import attend, fetch, measure, measure_merge, prepare
+
+NAMES = "q", "k", "v"
+MARGIN = 1 << 17  # bytes: Python's own, and the system's pages
+
+
+def places(size, count):
+    """The positions of each rank's rows, `count` a rank, in zigzag order."""
+    parts = np.split(np.arange(size * count), 2 * size)
+    return [np.concatenate([parts[r], parts[-1 - r]]) for r in range(size)]
+
+
+def whole(q, k, v, grad, seen):
+    """Attention of one process, in float64: the output, the gradients of q, k, v, and the magnitude of what each is a sum of."""
+    q, k, v, grad = (array.astype(float) for array in (q, k, v, grad))
+    scale = 1 / math.sqrt(q.shape[-1])
+    scores = np.where(seen, q @ k.swapaxes(-1, -2) * scale, -1e300)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True)) * seen
+    weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-300)
+    out = weights @ v
+    slopes = weights * (grad @ v.swapaxes(-1, -2) - np.sum(grad * out, axis=-1, keepdims=True)) * scale
+    dq, dk, dv = slopes @ k, slopes.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ grad
+    size = [float(np.abs(array).max()) for array in (q, k, v, grad)]
+    slope = 2 * q.shape[-1] * size[3] * size[2] * scale
+    rows = math.sqrt(q.shape[-2])
+    return (out, dq, dk, dv), (size[2], slope * size[1], slope * size[0] * rows, size[3] * rows)
+
+
+class RingCheck(Check):
+    """A `Check` of `ring_attention`."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def attend(self, size: int = 4, dtype: type = np.float64, *, backward: bool = False, large: bool = False, layers: int = 1) -> int:
+        """Attention in groups of `size` ranks, and with `backward` its gradients, against those of one process.
+
+        Parameters
+        ----------
+        large : bool
+            Whether a row's scores are all large, or all far below 0; that changes no weight.
+        layers : int
+            One after the other.
+
+        Returns
+        -------
+        int
+            Bytes of q on a rank.
+        """
+        half, batch, heads, d = self.sizes(4, 1, 7)
+        d += 1
+        n_groups, count = -(-4 // size), 2 * half
+        self.case = f"groups of {size}, {count} positions a rank, batch {batch}, {heads} heads, d {d}, {np.dtype(dtype)}"
+        offset = (1e4 if dtype is np.float64 else 120.0) if large else 0.0
+        self.case += f", scores of up to {offset:g}" if large else ""
+        sizes = [min(size, 4 - g * size) for g in range(n_groups)]
+        groups = [self.random.standard_normal((4, batch, heads, n * count, d)) for n in sizes]
+        if large:
+            for q, k, *_ in groups:
+                q[..., 0] = (
+                    self.random.choice([-1, 1], q.shape[:-1]) * self.random.uniform(0.9, 1, q.shape[:-1]) * math.sqrt(offset * math.sqrt(d))
+                )
+                k[..., 0] = math.sqrt(offset * math.sqrt(d))
+        groups = [group.astype(dtype) for group in groups]
+        shares = [part for n, group in zip(sizes, groups, strict=True) for part in np.split(group, n, axis=3)]
+        given = [
+            dict(
+                size=size,
+                given=tuple(map(np.ascontiguousarray, s[:3])),
+                grad=np.ascontiguousarray(s[3]) if backward else None,
+                layers=layers,
+            )
+            for s in shares
+        ]
+        answers = self.ranks.call(attend, given, show=self.show)
+        for r, (_, _, after) in enumerate(answers):
+            for name, array, before in zip(NAMES, after, given[r]["given"], strict=True):
+                cause = "receiving into the array of the Tensor itself, or adding to it"
+                self.array(array, before, name=f"{name}.data, after the call,", rank=r, cause=cause)
+        rtol = (1e-9 if dtype is np.float64 else 2e-5) * layers
+        rtol *= 10 if large and dtype is not np.float64 else 1
+        for g, (n, group) in enumerate(zip(sizes, groups, strict=True)):
+            own = answers[g * size : g * size + n]
+            self._compare(own, group, places(n, count), g * size, rtol, backward, layers)
+        return given[0]["given"][0].nbytes
+
+    def steps(self, *sizes: int, **how: object) -> None:
+        """`attend` in groups of so many ranks, with 64 and 32 bits."""
+        for size, dtype in product(sizes, (np.float64, np.float32)):
+            self.attend(size, dtype, **how)
+
+    def _compare(self, answers: list, group: np.ndarray, positions: list, first: int, rtol: float, backward: bool, layers: int) -> None:
+        """One group's answers against one process, whose arrays are in the order of the ranks."""
+        at = np.concatenate(positions)
+        want, scales = _layers(group, at[None, :] <= at[:, None], layers)
+        names = ["the output", "dq", "dk", "dv"] if backward else ["the output"]
+        causes = ["positions that are not those of the keys that a rank has at that step; or merge, see its own check"] + 3 * [
+            "K and V of another step than dK and dV, or dK and dV that are not sent on once more at the end"
+        ]
+        for i, name in enumerate(names):
+            parts = np.split(want[i], len(positions), axis=2)
+            for r, (out, grads, _) in reversed(list(enumerate(answers))):  # the last ranks see more, and mistakes differ more there
+                got, right = out if i == 0 else grads[i - 1], parts[r].astype(group.dtype)
+                if i and got is None:
+                    self.fail(f"{name} on rank {first + r} is None", "a backward function that does not return (dq, dk, dv)")
+                how = dict(name=name, rank=first + r, cause=causes[i], rtol=rtol, scale=scales[i])
+                try:
+                    self.array(got, right, **how)
+                except CheckFailed:
+                    self.array(got, right, **how, instead=_mistakes(group, positions, r, i, parts, layers))
+
+    def bytes(self, *sizes: int) -> None:
+        """What a step sends in groups of so many ranks: K and V n - 1 times forward, again n - 1 times back, dK and dV n times."""
+        for size, backward in product(sizes, (False, True)):
+            pair = 2 * self.attend(size, backward=backward)  # bytes of K and V
+            for r, moved in enumerate(self.ranks.traffic):
+                n = min(size, 4 - r // size * size)
+                most = (n - 1) * pair * (1 + backward) + n * pair * backward
+                self._messages(moved, most, r, "a step, forward and backward," if backward else "the forward pass")
+
+    def _messages(self, moved: list[tuple], most: float, rank: int, name: str) -> None:
+        """That a rank has sent messages and nothing else, and no more than these bytes."""
+        others = sorted({op for op, ranks, _, payload in moved if op != "Send" and traffic.wire_bytes(op, len(ranks), payload)})
+        if others:
+            cause = "a collective; here K and V go from neighbour to neighbour, as messages"
+            self.fail(f"{name} on rank {rank} uses {', '.join(others)}", cause)
+        self.sent(moved, most, name=name, rank=rank, cause="n exchanges of K and V, where n - 1 bring each rank all of them")
+
+    def held(self) -> None:
+        """What a rank holds in a step, measured once where scores are large and once where K and V are."""
+        self.scores(2 * int(self.random.integers(300, 340)))
+        self.keys(int(self.random.integers(130_000, 140_000)))
+
+    def scores(self, rows: int, size: int = 4) -> None:
+        """Of a step, forward and backward, a rank has scores of one block at a time: two arrays of their size, and twice that to spare."""
+        heads = 2
+        peaks = self._held((1, heads, rows, 8), size, backward=True)
+        self._most(
+            peaks, [6 * 4 * heads * rows * rows] * size, "a step", "scores of all keys at once, and not of one block after the other"
+        )
+
+    def keys(self, d: int, size: int = 4) -> None:
+        """In the forward pass, a rank has K and V of one other rank at a time, and those on their way: measured where these are large."""
+        peaks, merging = self._held((1, 1, 2, d), size, backward=False, with_merge=True)
+        array = 4 * 2 * d  # bytes; the pair that it has, the pair that comes, both outputs, and some to spare
+        most = [6.75 * array + min(more, 6 * array) for more in merging]
+        self._most(peaks, most, "the forward pass", "K and V of several ranks, kept after their step")
+
+    def _most(self, peaks: list[int], most: list[int], what: str, cause: str) -> None:
+        for r, (peak, enough) in enumerate(zip(peaks, most, strict=False)):
+            if peak > enough + MARGIN:
+                self.fail(f"{what} on rank {r} held {wording.size(peak)} at once, and {wording.size(enough + MARGIN)} are enough", cause)
+
+    def _held(self, shape: tuple[int, ...], size: int, backward: bool, with_merge: bool = False):
+        """The most that each rank held in a step beyond its arguments, if the step was right; and in `merge`."""
+        self.case = f"{size} ranks, q of shape {shape} on each"
+        seeds, every = [int(self.random.integers(1 << 62)) for _ in range(4)], max(1, shape[-1] // 50)
+        self.ranks.call(prepare, [dict(size=size, seed=s, shape=shape, backward=backward) for s in seeds], show=self.show)
+        peaks = self._peaks(measure)
+        merging = self._peaks(measure_merge) if with_merge else []
+        answers = self.ranks.call(fetch, dict(every=every))
+        group = np.concatenate([np.random.default_rng(s).standard_normal((4, *shape), np.float32) for s in seeds[:size]], axis=3)
+        at = np.concatenate(places(size, shape[2]))
+        want, scales = whole(*group, at[None, :] <= at[:, None])
+        for r, parts in enumerate(answers[:size]):
+            for name, got, right, scale in zip(("the output", "dq", "dk", "dv"), parts, want, scales, strict=False):
+                right = np.split(right, size, axis=2)[r][..., ::every].astype(np.float32)
+                self.array(got, right, name=name, rank=r, rtol=1e-4, scale=scale)
+        return (peaks[:size], merging[:size]) if with_merge else peaks[:size]
+
+    def _peaks(self, function) -> list[int]:
+        """The most bytes that a call held on each rank: as the system says where ranks are kept apart."""
+        own = self.ranks.call(function, show=self.show, peak=True)
+        return [mine if seen is None else seen for mine, seen in zip(own, self.ranks.peaks, strict=True)]
+
+
+def _layers(group, seen, layers):
+    """As `whole` for some layers that share k and v, one after the other."""
+    q, k, v, grad = group.astype(float)
+    inputs = [q]
+    for _ in range(layers):
+        outs, scales = whole(inputs[-1], k, v, grad, seen)
+        inputs.append(outs[0])
+    dk, dv = 0.0, 0.0
+    for x in reversed(inputs[:-1]):
+        (_, grad, more_k, more_v), scales = whole(x, k, v, grad, seen)
+        dk, dv = dk + more_k, dv + more_v
+    return (inputs[-1], grad, dk, dv), scales
+
+
+def _mistakes(group, positions, r, i, parts, layers):
+    """What known mistakes give on a rank: for the output (i is 0), or for the gradient of q, k or v."""
+    n, count = len(positions), len(positions[0])
+    at, rank, local = np.concatenate(positions), np.repeat(np.arange(n), count), np.tile(np.arange(count), n)
+    step = (rank[:, None] - rank[None, :]) % n
+    turned = np.stack([np.concatenate([positions[(a + (a - b)) % n] for b in range(n)]) for a in range(n)])[rank]
+    masks = {
+        "attention to this rank's own keys only": (at[None, :] <= at[:, None]) & (step == 0),
+        "attention with a mask by local positions, counted from 0 on each rank": local[None, :] <= local[:, None],
+        "attention for positions in plain order, not in zigzag order": np.arange(n * count)[None, :] <= np.arange(n * count)[:, None],
+        "attention without a mask": np.ones((n * count, n * count), bool),
+        "attention with the positions of the next ranks, while the keys are those of the ones before": turned <= at[:, None],
+    }
+    found = {what: np.split(_layers(group, seen, layers)[0][i], n, axis=2)[r] for what, seen in masks.items()}
+    if i > 1:
+        found |= {f"that of rank {other} of the group": parts[other] for other in range(n) if other != r}
+    return found if n > 1 else {}

@@ -1,0 +1,230 @@
+"""How the conjugate operators of parts 21 and 22 are put to the test: what comes out of them, what goes back, and what is sent each way.
+
+What has a lower-case name and no underscore runs on the ranks, `OperatorCheck` in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from IPython import get_ipython
+
+from course_lib import traffic
+from course_lib.autograd import Tensor, no_grad
+from course_lib.check import Check
+
+# What the ranks of a group have after an operator, from what they had before; the same for the gradient, on the way back.
+
+
+def _kept(arrays: list) -> list:
+    return arrays
+
+
+def _added(arrays: list) -> list:
+    return [np.sum(arrays, axis=0)] * len(arrays)
+
+
+def _joined(arrays: list) -> list:
+    return [np.concatenate(arrays, axis=1)] * len(arrays)
+
+
+def _shared(arrays: list) -> list:
+    return np.split(np.sum(arrays, axis=0), len(arrays), axis=1)
+
+
+EXPECTED = {
+    "copy_to_group": (_kept, _added),
+    "reduce_from_group": (_added, _kept),
+    "gather_sequence": (_joined, _shared),
+    "scatter_sequence": (_shared, _joined),
+}
+CAUSES = {
+    _kept: "an exchange where nothing is to be done",
+    _added: "an all-reduce of something else, or none",
+    _joined: "the parts of all ranks belong together along the positions, dimension 1",
+    _shared: "each rank needs the sum over the ranks, of its own positions",
+}
+
+
+def group_of(place):
+    """This rank's group: which one, and its place in it."""
+    return everyone.Split(color=place[0], key=place[1])
+
+
+def result_of(operator, x, comm):
+    """What an operator gives."""
+    out = get_ipython().user_ns[operator](x, comm)
+    if not isinstance(out, Tensor):
+        raise TypeError(f"{operator} must return a Tensor, which Tensor.from_operation makes; got {type(out).__name__}.")
+    return out
+
+
+def forward(operator, x, place, calls):
+    """Call an operator if this rank's group does so now, and keep its result for `backward`."""
+    given, comm = Tensor(x, requires_grad=True), group_of(place)
+    out = result_of(operator, given, comm) if calls else None
+    get_ipython().user_ns["trial"] = given, out
+    return (out.data if calls else None), x
+
+
+def backward(grad, beside, turned):
+    """The gradient of an input that is also used `beside` the operator, and what became of the gradient of the operator's result."""
+    given, out = trial
+    if out is None:
+        return None, grad
+    grad = np.ascontiguousarray(grad.T).T if turned else grad  # a transpose leaves such gradients
+    if not out.requires_grad:
+        return None, grad
+    Tensor.from_operation(np.zeros(()), (out, given), lambda _: (grad, beside)).backward(np.ones(()))
+    return given.grad, grad
+
+
+def several(operator, xs, grads, places):
+    """Two forward calls, in other groups, before the two backward ones; and what comes of a tensor without a gradient."""
+    tensors, comms = [Tensor(x, requires_grad=True) for x in xs], [group_of(place) for place in places]
+    outs = [result_of(operator, t, comm) for t, comm in zip(tensors, comms, strict=True)]
+    plain = result_of(operator, Tensor(xs[0]), comms[0])
+    with no_grad():
+        again = result_of(operator, tensors[0], comms[0])
+    for out, grad in zip(outs, grads, strict=True):
+        out.backward(grad)
+    return [[out.data for out in outs], [t.grad for t in tensors], [plain.data, again.data]]
+
+
+class OperatorCheck(Check):
+    """A `Check` on four ranks, in groups."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def groups(self, size: int) -> list[list[int]]:
+        """Groups of `size` of the four ranks, in any order; the ranks that are left over form a smaller one."""
+        order = self.random.permutation(4).tolist()
+        return [order[i : i + size] for i in range(0, 4, size)]
+
+    @staticmethod
+    def places(groups: list[list[int]]) -> list[tuple[int, int]]:
+        """For each rank, its group and its place there; see `group_of`."""
+        found = {r: (color, key) for color, group in enumerate(groups) for key, r in enumerate(group)}
+        return [found[r] for r in range(4)]
+
+    @staticmethod
+    def named(groups: list[list[int]], dtype: type) -> str:
+        """The groups in words, for a message."""
+        return f"the groups {', '.join('{' + ', '.join(map(str, group)) + '}' for group in groups)}, {np.dtype(dtype)}"
+
+    def operator(self, name: str, *sizes: int) -> OperatorCheck:
+        """An operator, in groups of these sizes."""
+        for size in sizes:
+            self._operator(name, size, np.float32 if size == 2 else np.float64, alone=size == 2)
+            self._several(name, size)
+        return self
+
+    def _draw(self, way, groups: list[list[int]], shape: tuple, dtype: type) -> list:
+        """For each rank, an array to go one of the four ways."""
+        found: list = [None] * 4
+        for group in groups:
+            dims = list(shape)
+            if way is _shared:  # all positions of the group
+                dims[1] *= len(group)
+            drawn = [self.random.standard_normal(dims).astype(dtype) for _ in group]
+            for r, array in zip(group, drawn, strict=True):
+                found[r] = drawn[0].copy() if way is _kept else array  # replicated
+        return found
+
+    def _case(self, name: str, groups: list[list[int]], dtype: type) -> tuple[tuple, list, list, int]:
+        """A shape, arrays for the way forward and for the way back, and their axes."""
+        positions = _joined in EXPECTED[name]
+        axes = 3 if positions else int(self.random.integers(1, 4))
+        shape = tuple(self.sizes(axes, 2, 7))
+        self.case = f"{self.named(groups, dtype)}, {'x'.join(map(str, shape))} numbers a rank"
+        return shape, *(self._draw(way, groups, shape, dtype) for way in EXPECTED[name]), axes
+
+    def _operator(self, name: str, size: int, dtype: type, alone: bool) -> None:
+        groups = self.groups(size)
+        _, xs, grads, axes = self._case(name, groups, dtype)
+        forth, back = EXPECTED[name]
+        rtol = 1e-12 if dtype is np.float64 else 1e-5
+        beside = [self.random.standard_normal(x.shape).astype(dtype) for x in xs]
+        calling = groups[:1] if alone else groups
+        given = [
+            dict(operator=name, x=x, place=p, calls=any(r in g for g in calling))
+            for r, (x, p) in enumerate(zip(xs, self.places(groups), strict=True))
+        ]
+        answers = self.ranks.call(forward, given, show=self.show)
+        for group in calling:
+            self._compare([answers[r][0] for r in group], [xs[r] for r in group], forth, group, f"the output of {name}", rtol)
+            self._sent(group, forth, [xs[r] for r in group], f"{name}, forward,")
+            for r in group:
+                self.array(answers[r][1], xs[r], name="the input, after the call,", rank=r, cause="a collective in place")
+        given = [dict(grad=grads[r], beside=beside[r], turned=size in (2, 3) and axes > 1) for r in range(4)]
+        answers = self.ranks.call(backward, given, show=self.show)
+        for group in calling:
+            for r in group:
+                if answers[r][0] is None:
+                    cause = "a result that Tensor.from_operation(data, (x,), backward) has not made of x"
+                    self.fail(f"no gradient comes back through {name} on rank {r}", cause)
+            name_ = f"the gradient of {name}'s input, which is also used elsewhere,"
+            mine = [beside[r] for r in group]
+            self._compare([answers[r][0] for r in group], [grads[r] for r in group], back, group, name_, rtol, mine)
+            self._sent(group, back, [grads[r] for r in group], f"{name}, backward,")
+            for r in group:
+                cause = "a collective in place: others use the same array"
+                self.array(answers[r][1], grads[r], name="the output's gradient, after the call,", rank=r, cause=cause)
+
+    def _several(self, name: str, size: int) -> None:
+        """Two calls before the first way back."""
+        groupings = [self.groups(size), self.groups(size)]  # what comes out has the same shape both times
+        forth, back = EXPECTED[name]
+        shape, places = tuple(self.sizes(3, 2, 5)), [self.places(groups) for groups in groupings]
+        xs = [self._draw(forth, groups, shape, np.float64) for groups in groupings]
+        grads = [self._draw(back, groups, shape, np.float64) for groups in groupings]
+        given = [dict(operator=name, xs=[x[r] for x in xs], grads=[g[r] for g in grads], places=[p[r] for p in places]) for r in range(4)]
+        answers = self.ranks.call(several, given, show=self.show)
+        for k, groups in enumerate(groupings):
+            self.case = f"{self.named(groups, np.float64)}, as {'the first' if not k else 'the second'} of two calls before two backwards"
+            for group in groups:
+                before = [xs[k][r] for r in group]
+                self._compare([answers[r][0][k] for r in group], before, forth, group, f"the output of {name}", 1e-12)
+                self._compare(
+                    [answers[r][1][k] for r in group], [grads[k][r] for r in group], back, group, "the gradient of its input", 1e-12
+                )
+                for i, what in enumerate(("for a tensor without a gradient", "under no_grad()") if not k else ()):
+                    self._compare([answers[r][2][i] for r in group], before, forth, group, f"the output {what}", 1e-12)
+
+    def _compare(self, got: list, before: list, way, group: list[int], name: str, rtol: float, beside: list | None = None) -> None:
+        scale = float(np.max(np.sum(np.abs(before), axis=0))) + (3.0 if beside else 0.0)
+        for i, (r, want) in enumerate(zip(group, way(before), strict=True)):
+            known = _mistakes(way, want, before, i)
+            if beside:
+                known = {what: array + beside[i] for what, array in known.items()}
+                if way is _added:
+                    known["the sum of all that comes to x, and not of what comes through this"] = want + np.sum(beside, axis=0)
+                want = want + beside[i]
+            self.array(
+                got[i], want, name=name, rank=r, rtol=rtol, scale=scale, cause=CAUSES[way], instead=known if len(group) > 1 else None
+            )
+
+    def _sent(self, group: list[int], way, arrays: list, name: str) -> None:
+        """Nothing, an all-reduce, or half of one; in float64, if somebody wants to add in that."""
+        numbers = arrays[0].size * (len(group) if way is _joined else 1)
+        most = 0.0 if way is _kept else traffic.wire_bytes("Allreduce" if way is _added else "Allgather", len(group), 8 * numbers + 64)
+        for r in group:
+            needed = (
+                "nothing is needed there" if way is _kept else f"one {'all-reduce' if way is _added else 'half of an all-reduce'} is enough"
+            )
+            self.sent(self.ranks.traffic[r], most, name=name, rank=r, cause=f"an exchange too many: {needed}")
+
+
+def _mistakes(way, want: np.ndarray, before: list, i: int) -> dict[str, np.ndarray]:
+    """What known mistakes give the rank at place i of a group, for one of the four ways."""
+    n = len(before)
+    if way is _kept:
+        return {"the sum over the group": want * n, "divided by the size of the group": want / n}
+    if way is _added:
+        return {"the mean over the group": want / n, "this rank's own, as it came": before[i]}
+    if way is _joined:
+        return {"the ranks' parts one after the other in memory, not along the positions": np.array(before).reshape(want.shape)}
+    memory = np.split(np.sum(before, axis=0).ravel(), n)[i].reshape(want.shape)
+    own = np.split(before[i], n, axis=1)[i]
+    return {"the mean over the group": want / n, "this rank's own summand": own, "a part of the memory, not of the positions": memory}

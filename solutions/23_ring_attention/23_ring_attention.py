@@ -1,0 +1,300 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+# ---
+
+# %% [markdown] tags=["slide"]
+# # 23 Ring attention
+#
+# **You will build** attention over a sequence that no rank has whole: `merge`, `zigzag`, and `ring_attention` with its way back.
+#
+# *{points} points. About 80 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots
+from course_lib.check.context import RingCheck
+from course_lib.check.ring import PiecesCheck, most_held
+from course_lib.plots import context
+
+ranks = cluster.start(4)
+
+# %% Set up the ranks tags=["given", "skip"]
+# %%px
+import numpy as np
+
+from course_lib.autograd import Tensor
+from course_lib.autograd.blocks import block_attention, block_backward, positions
+from course_lib.collectives import Communicator
+
+everyone = Communicator()
+rank = everyone.Get_rank()
+chunks = [2 * rank, 2 * rank + 1]  # of eight that a sequence is cut into
+
+# %% Draw who computes what tags=["given", "slide"]
+context.work({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequence on four ranks, and the causal mask")
+
+# %% [markdown] tags=["slide"]
+# *Context parallelism* cuts the sequence itself: q, k, v, `(batch, heads, positions, d)`, are **sharded along dimension 2** over the ranks,
+# as are the output and all gradients. A query needs the keys and values of all earlier positions, and most are on other ranks.
+#
+# Ring attention (Liu et al., 2023, "Ring attention with blockwise transformers for near-infinite context", section 3) never puts them
+# together: queries stay, keys and values go round a ring of ranks. On n ranks, nobody has $T \times T$ scores, only $T/n \times T/n$ at a
+# time. The picture shows who has which queries, and the shares of the work. You will mend those, too.
+#
+# ## A worked example: a ring
+#
+# In each step, a rank sends what it has to the next one, and receives what the one before had: two arrays, as what is on its way out must
+# not be overwritten. Whose number has rank 0 after one step? After three? In plain order, who has nothing to do in step 1?
+
+# %% Pass it on tags=["slide"]
+# %%px
+has = np.array([rank])  # in place of K and V: whose they are
+whose = [rank]
+for _ in range(3):
+    received = np.empty_like(has)
+    everyone.Sendrecv(has, (rank + 1) % 4, recvbuf=received, source=(rank - 1) % 4)
+    has = received
+    whose.append(int(has[0]))
+
+# %% Draw the ring tags=["given", "slide"]
+context.around(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values in the ring")
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: merge two parts
+#
+# A row with scores $s_j$ has the output $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$ and $\mathrm{lse} = \log \sum_j e^{s_j}$. Of two parts of the
+# keys, each output has the weight $e^{\mathrm{lse}}$, divided by the sum of both weights. That overflows, unless the larger lse of the row is
+# first taken from both exponents (Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax", section 3).
+
+
+# %% Exercise: merge tags=["exercise", "slide-50"]
+# %%px
+def merge(out, lse, block_out, block_lse):
+    """Attention to some keys and attention to others, put together.
+
+    Parameters
+    ----------
+    out, block_out : numpy.ndarray
+        Shape ``(..., T, d)``, float32 or float64. Leave all four arrays as they are.
+    lse, block_lse : numpy.ndarray
+        Shape ``(..., T)``, the same dtype, from -1e4 to 1e4; -inf where the row sees no
+        key in that part, and then its output there is 0.
+
+    Returns
+    -------
+    out, lse : numpy.ndarray
+        The same shapes and dtype: as of one softmax over all keys, 0 and -inf where a
+        row sees none. No NaN, and nothing that NumPy warns of, as of ``-inf - -inf``.
+    """
+    ### BEGIN SOLUTION
+    both = np.logaddexp(lse, block_lse)
+    base = np.where(np.isneginf(both), both.dtype.type(0), both)
+    merged = np.exp(lse - base)[..., None] * out
+    merged += np.exp(block_lse - base)[..., None] * block_out
+    return merged, both
+    ### END SOLUTION
+
+
+# %% Check merge tags=["given"]
+check = PiecesCheck("merge", ranks)
+check.merge(2)
+check.merge(1e4)
+check.merge(50, np.float32, unseen=True)
+check.passed()
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: who gets which chunks
+#
+# A late chunk sees many keys, and an early one few. A rank that has one of each has as much to do as any other.
+
+
+# %% Exercise: zigzag tags=["exercise", "slide-50"]
+# %%px
+def zigzag(n_chunks, ranks, rank):
+    """The chunks that a rank holds of a sequence, in increasing order: a list of int.
+
+    Parameters
+    ----------
+    n_chunks : int
+        ``2 * ranks * m`` for some whole number m. Of the first half, m chunks go to
+        each rank, in order; with each chunk c goes its partner ``n_chunks - 1 - c``.
+    ranks, rank : int
+        How many ranks there are, and which one, from 0.
+
+    Examples
+    --------
+    >>> zigzag(8, 4, 1), zigzag(8, 2, 0)
+    ([1, 6], [0, 1, 6, 7])
+    """
+    ### BEGIN SOLUTION
+    m = n_chunks // (2 * ranks)
+    early = list(range(rank * m, (rank + 1) * m))
+    return early + [n_chunks - 1 - c for c in reversed(early)]
+    ### END SOLUTION
+
+
+# %% Check zigzag, and draw both orders tags=["given", "slide-50"]
+check = PiecesCheck("zigzag", ranks)
+check.zigzag(8, 4, [[0, 7], [1, 6], [2, 5], [3, 4]])
+check.zigzag(8, 2, [[0, 1, 6, 7], [2, 3, 4, 5]])
+check.passed()
+orders = {
+    "in plain order": ranks.pull("chunks"),
+    "in zigzag order": ranks.call("zigzag", [dict(n_chunks=8, ranks=4, rank=r) for r in range(4)]),
+}
+context.work(orders, "The same chunks in two orders, and each rank's share of the work")
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: the ring
+#
+# The mathematics of a block is given, in `course_lib/autograd/blocks.py`: `out, lse = block_attention(q, k, v, q_positions, k_positions)`,
+# and `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's summands. Its `out` and `lse` are those
+# of *all* keys: with them it finds the weights again, and none are kept (Dao et al., 2022, "FlashAttention", section 3.1). Where rows
+# stand in the whole sequence, `positions(chunks, length)` says. On the way back, K and V go round again. With them go dK and dV, **partial**
+# sums to which each rank adds, until they are whole, and home. Write the way forward first: the check begins with it. (Hidden tests, which
+# run when your notebook is graded, draw other sizes, dtypes and groups of 1 to 4 ranks.)
+
+
+# %% Exercise: ring_attention tags=["exercise", "slide-50"]
+# %%px
+def ring_attention(q, k, v, comm):
+    """Causal attention over a sequence that is sharded over the ranks of a group.
+
+    Parameters
+    ----------
+    q, k, v : Tensor
+        Shape ``(batch, heads, T / n, d)``, float32 or float64, C-contiguous: the rows
+        of two chunks, ``zigzag(2 * n, n, rank in comm)``. Leave their data as it is.
+    comm : Communicator
+        The n ranks that have the sequence together.
+
+    Returns
+    -------
+    Tensor
+        ``Tensor.from_operation(out, (q, k, v), backward)``: out has shape and dtype of
+        q, and ``backward(grad)`` gives dq, dk, dv, the gradients of this rank's rows.
+
+    Notes
+    -----
+    Messages to the next rank, no collectives. Forward, K and V are sent n - 1 times;
+    backward, again n - 1 times, and dK and dV n times, in the dtype of q. A rank has
+    one block of scores, and K and V of one other rank, or of two while they are sent.
+    """
+    ### BEGIN SOLUTION
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    keys, values = k.data, v.data
+    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+    for now in at[1:]:
+        keys, values = pass_on(keys), pass_on(values)
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+
+    def backward(grad):
+        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
+        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
+        for now in at[1:]:
+            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+            more = block_backward(*of_rows, keys, values, at[0], now)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
+        return dq, pass_on(dk), pass_on(dv)
+
+    return Tensor.from_operation(out, (q, k, v), backward)
+    ### END SOLUTION
+
+
+# %% Check ring_attention tags=["given"]
+check = RingCheck("ring_attention, forward", ranks)
+check.attend(4)
+check.attend(2, np.float32)
+check.attend(4, large=True)
+check.passed()
+check = RingCheck("ring_attention, forward and backward, what it sends and holds", ranks)
+check.attend(4, backward=True)
+check.attend(3, np.float32, backward=True, layers=2)
+check.bytes(4)
+check.held()
+check.passed()
+
+# %% Test: merge tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+PiecesCheck("merge", ranks, show=False).merges(1, 30, 1e3, 1e4)
+### END HIDDEN TESTS
+
+# %% Test: merge where nothing was seen tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+PiecesCheck("merge", ranks, show=False).merges(2, 1e4, unseen=True)
+### END HIDDEN TESTS
+
+# %% Test: zigzag tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = PiecesCheck("zigzag", ranks, show=False)
+for size, m in [(n, 1) for n in range(1, 9)] + list(enumerate(check.sizes(8, 2, 10), 1)):
+    first, second = np.arange(2 * size * m).reshape(2, size, m).tolist()
+    check.zigzag(2 * size * m, size, [first[r] + second[-1 - r] for r in range(size)])
+### END HIDDEN TESTS
+
+# %% Test: the way forward tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+RingCheck("ring_attention, forward", ranks, show=False).steps(4, 3, 2, 1)
+### END HIDDEN TESTS
+
+# %% Test: the way back tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = RingCheck("ring_attention, backward", ranks, show=False)
+check.steps(4, 3, 2, 1, backward=True)
+check.steps(4, 3, backward=True, layers=2)
+### END HIDDEN TESTS
+
+# %% Test: large scores tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+RingCheck("ring_attention, large scores", ranks, show=False).steps(4, 2, backward=True, large=True)
+### END HIDDEN TESTS
+
+# %% Test: what is sent tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+RingCheck("what is sent", ranks, show=False).bytes(4, 3, 2)
+### END HIDDEN TESTS
+
+# %% Test: what is held tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+RingCheck("what is held", ranks, show=False).held()
+### END HIDDEN TESTS
+
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# The most that a rank holds in a step, forward and backward, as measured: one rank with the whole sequence, and your four with a quarter of
+# it each. All four together hold a quarter of what the one does. What the ring sends grows with $T$, and the work with $T^2$.
+
+# %% Draw the memory tags=["given", "slide-50"]
+lengths = [256, 512, 1024, 1536, 2048]
+held = ranks.call(most_held, dict(lengths=lengths))[0]
+plots.lines(held, "Most memory of a step of attention, two heads, float32", "positions", "MB", at=lengths)
+
+# %% Count the bytes tags=["given"]
+plots.traffic(ranks.traffic, "What each rank sent in these five steps")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. With grouped-query attention, K and V have fewer heads than q. What does the ring send then? When would it be cheaper to send q round?
+# 2. The softmax of a row is a sum over ranks, with merge in the place of plus. Could a collective do it, and what would it send?
+#
+# The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+from course_lib import saving
+
+saving.save(ranks, "merge", "zigzag", "ring_attention")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()
