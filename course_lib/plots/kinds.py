@@ -10,8 +10,8 @@ from course_lib.plots.figures import INK, PALE, Picture, color, new_figure
 SIDE, GAP = 1.0, 0.3
 
 
-def _glyph(axes, x: float, y: float, kind: Kind, ranks: int) -> float:
-    """A square for each rank, filled where the rank holds something; where it ends on the right."""
+def _glyph(axes, x: float, y: float, kind: Kind, ranks: int, rows: bool) -> float:
+    """A square for each rank, filled where the rank holds something, in rows or in columns; where it ends on the right."""
     from matplotlib.patches import Rectangle
 
     for r in range(ranks):
@@ -19,8 +19,8 @@ def _glyph(axes, x: float, y: float, kind: Kind, ranks: int) -> float:
         axes.add_patch(Rectangle((left, y), SIDE, SIDE, facecolor=PALE, edgecolor="none"))
         if kind.name == "sharded":
             part = SIDE / ranks
-            place = (left + r * part, y) if kind.dim else (left, y + r * part)
-            size = (part, SIDE) if kind.dim else (SIDE, part)
+            place = (left, y + r * part) if rows else (left + r * part, y)
+            size = (SIDE, part) if rows else (part, SIDE)
             axes.add_patch(Rectangle(place, *size, facecolor=color(r), edgecolor="none"))
         elif kind.name == "partial":
             axes.add_patch(Rectangle((left, y), SIDE, SIDE, facecolor="white", edgecolor=color(r), hatch="////", linewidth=0))
@@ -53,7 +53,7 @@ def kinds(arrays: Mapping[str, Mapping[str, Kind]], sizes: Mapping[str, int], ti
         for row, (_, on) in enumerate(arrays.items()):
             if axis in on:
                 y = 0.8 + 1.9 * row
-                _glyph(axes, x, y, on[axis], sizes[axis])
+                _glyph(axes, x, y, on[axis], sizes[axis], not on[axis].dim)
                 axes.text(x, y + SIDE + 0.3, str(on[axis]), ha="left", va="center", fontsize=8.5, color=INK)
         x += step
     for row, name in enumerate(arrays):
@@ -88,8 +88,8 @@ def operators(table: Sequence[Operator] = OPERATORS, title: str = "Conjugate ope
             if k:
                 axes.text(0.1, y + SIDE / 2, "its gradient", ha="left", va="center", fontsize=10, color=INK)
             axes.text(first - 0.3, y + SIDE / 2, name, ha="right", va="center", fontsize=9, color="#555555")
-            end = _glyph(axes, first, y, left, ranks)
-            _glyph(axes, second, y, right, ranks)
+            end = _glyph(axes, first, y, left, ranks, True)
+            _glyph(axes, second, y, right, ranks, True)
             axes.annotate("", (second - 0.2, y + 0.7), (end + 0.2, y + 0.7), arrowprops=dict(arrowstyle=arrow, color=INK))
             axes.text((end + second) / 2, y + 0.3, does, ha="center", va="center", fontsize=9, color=INK)
             for at, kind in ((first, left), (second, right)):

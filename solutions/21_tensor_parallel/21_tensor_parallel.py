@@ -180,8 +180,8 @@ def vocab_parallel_cross_entropy(logits, labels, comm):
     Parameters
     ----------
     logits : Tensor
-        ``(batch, tokens, words)``: those of this rank's words, from ``rank * words`` on
-        (rank in the group); sharded along dimension 2.
+        ``(batch, tokens, words)``: those of this rank's words, from ``rank * words``
+        on (rank in the group); sharded along dimension 2.
     labels : numpy.ndarray
         int, ``(batch, tokens)``: each token's word, counted over all ranks' words;
         replicated.
@@ -195,9 +195,9 @@ def vocab_parallel_cross_entropy(logits, labels, comm):
 
     Notes
     -----
-    It sends two all-reduces of ``batch * tokens`` numbers. The sum of all ``z_y - m`` is
-    one number, and a mean needs no more: append it to the second. Its backward sends
-    nothing, and may come after other losses' forwards.
+    It sends two all-reduces of ``batch * tokens`` numbers. The sum of all ``z_y - m``
+    is one number, and a mean needs no more: append it to the second. Its backward
+    sends nothing, and may come after other losses' forwards.
     """
     ### BEGIN SOLUTION
     z, words = logits.data, logits.shape[-1]

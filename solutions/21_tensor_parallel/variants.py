@@ -302,7 +302,7 @@ def vocab_parallel_cross_entropy__own_largest(logits, labels, comm):
     return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
-@loses(6)
+@loses(9)
 def vocab_parallel_cross_entropy__summed_largest(logits, labels, comm):
     """Sum and maximum mixed up (a bug of real systems): right while the logits are small."""
     z, words = logits.data, logits.shape[-1]
@@ -326,7 +326,7 @@ def vocab_parallel_cross_entropy__summed_largest(logits, labels, comm):
     return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
-@loses(6)
+@loses(9)
 def vocab_parallel_cross_entropy__no_largest(logits, labels, comm):
     """Overflows for large logits."""
     z, words = logits.data, logits.shape[-1]
@@ -727,6 +727,217 @@ def vocab_parallel_cross_entropy__token_by_token(logits, labels, comm):
     mine = labels - comm.Get_rank() * words
     here = np.array([(b, t) for b, t in np.ndindex(labels.shape) if 0 <= mine[b, t] < words], int).reshape(-1, 2)
     here = here[:, 0], here[:, 1]
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(5)
+def copy_to_group__hook_on_x(x, comm):
+    """A hook on its input: adds up all that comes to x, from elsewhere, too."""
+
+    def total(grad):
+        found = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), found)
+        return found
+
+    if x.requires_grad:
+        x.register_hook(total)
+    return Tensor.from_operation(x.data, (x,), lambda grad: (grad,))
+
+
+@loses(5)
+def copy_to_group__always_hooks(x, comm):
+    """Fails where nothing needs a gradient."""
+
+    def total(grad):
+        found = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), found)
+        return found
+
+    out = Tensor.from_operation(x.data, (x,), lambda grad: (grad,))
+    out.register_hook(total)
+    return out
+
+
+@loses(5)
+def copy_to_group__one_buffer(x, comm):
+    """Keeps one array for all gradients."""
+
+    def backward(grad):
+        total = copy_to_group.__dict__.setdefault((grad.shape, grad.dtype), np.empty(grad.shape, grad.dtype))
+        comm.Allreduce(np.ascontiguousarray(grad), total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@loses(3)
+def reduce_from_group__one_buffer(x, comm):
+    """Keeps one array for all results."""
+    total = reduce_from_group.__dict__.setdefault((x.shape, x.dtype), np.empty_like(x.data))
+    comm.Allreduce(x.data, total)
+    return Tensor.from_operation(total, (x,), lambda grad: (grad,))
+
+
+@loses(6)
+def reduce_from_group__no_tuple(x, comm):
+    """An array where a tuple is expected."""
+    total = np.empty_like(x.data)
+    comm.Allreduce(x.data, total)
+    return Tensor.from_operation(total, (x,), lambda grad: grad)
+
+
+@right
+def reduce_from_group__double_inside(x, comm):
+    """Adds in float64, and rounds once."""
+    total = x.data.astype(np.float64)
+    comm.Allreduce(MPI.IN_PLACE, total)
+    return Tensor.from_operation(total.astype(x.dtype), (x,), lambda grad: (grad,))
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__max_of_zero(logits, labels, comm):
+    """The largest logit, or 0."""
+    z, words = logits.data, logits.shape[-1]
+    most = np.maximum(z.max(axis=-1), 0)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__rank_in_everyone(logits, labels, comm):
+    """Its place among all ranks for that in the group."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - everyone.Get_rank() % comm.Get_size() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(6)
+def vocab_parallel_cross_entropy__global_softmax(logits, labels, comm):
+    """Keeps the softmax of the last call only."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    vocab_parallel_cross_entropy.soft = soft
+
+    def backward(grad):
+        grad_logits = vocab_parallel_cross_entropy.soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__one_by_one(logits, labels, comm):
+    """A loss of shape (1, 1)."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.full((1, 1), loss, z.dtype), (logits,), backward)
+
+
+@right
+def vocab_parallel_cross_entropy__squeezed(logits, labels, comm):
+    """Without axes of one."""
+    z, words = np.squeeze(logits.data), logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    labels = np.squeeze(labels)
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    soft /= sums[:-1].reshape(labels.shape)[..., None]
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return ((grad_logits * (grad / labels.size).astype(z.dtype)).reshape(logits.shape),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__everyone(logits, labels, comm):
+    """The largest logit of all ranks: right, and other groups wait for it, or come with other shapes."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    everyone.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    soft = z - most[..., None]
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
     found = soft[(*here, mine[here])].sum()
     np.exp(soft, out=soft)
     sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)

@@ -37,7 +37,7 @@ rank = comm.Get_rank()
 # %% [markdown] tags=["slide-50"]
 # In part 21, a rank has a quarter of the weights, heads and hidden units. But the LayerNorms and the residual sums are whole on every rank:
 # four times the same work, four times the same memory. None of these mixes positions, so each rank can do them for *its own positions*
-# (Korthikanti et al., 2022, section 4.2.2). The picture shows 8 tokens of width 3.
+# (Korthikanti et al., 2022, section 4.2.2). The picture: 8 tokens of width 3.
 
 
 # %% Draw the positions tags=["given", "slide"]
@@ -85,10 +85,10 @@ def gather_sequence(x, comm):
     Returns
     -------
     Tensor
-        ``(batch, positions, width)``, replicated. On the way back, each rank brings the
-        gradient of its own work: partial, maybe not C-contiguous. That of `x` is the sum,
-        for this rank's positions. Leave what comes as it is, keep the dtype, and send no
-        more than an all-gather and a reduce-scatter do.
+        ``(batch, positions, width)``, replicated. On the way back, each rank brings
+        the gradient of its own work: partial, perhaps not C-contiguous. That of `x` is
+        the sum, for this rank's positions. Leave what comes as it is, keep the dtype,
+        and send no more than an all-gather and a reduce-scatter do.
     """
     ### BEGIN SOLUTION
     n = comm.Get_size()
@@ -150,13 +150,17 @@ SequenceParallelCheck("scatter_sequence", ranks).operator("scatter_sequence", 4,
 # %% Look at the gradients
 # %%px
 norm = LayerNorm(2)
-ours = np.split(np.arange(16.0, dtype=np.float32).reshape(1, 8, 2) ** 2, comm.Get_size(), axis=1)[rank]
+ours = np.arange(16, dtype=np.float32).reshape(1, 8, 2)[:, 2 * rank : 2 * rank + 2] ** 2
 norm(Tensor(ours)).backward(np.ones_like(ours))
 shift_gradient = norm.bias.grad
 
 # %% Name the kind tags=["given", "slide-50"]
-print("the gradient for all 8 positions is [8. 8.], and the ranks have", *ranks.pull("shift_gradient"))
+print("for all 8 positions: [8. 8.]; on the ranks:", *ranks.pull("shift_gradient"))
 print("so they are", *placement.kinds_of(ranks.pull("shift_gradient"), np.full(2, 8.0)))
+
+# %% The kinds of a block's parameters tags=["slide-50"]
+# %%px --targets 0
+print(*(f"{name} {kind};" for name, _, kind in kinds(Block(8, 2, np.random.default_rng(0)))))
 
 
 # %% Exercise: reduce_norm_gradients tags=["exercise", "slide-50"]
@@ -167,8 +171,8 @@ def reduce_norm_gradients(module, comm):
     Parameters
     ----------
     module : Module
-        ``for name, p, kind in kinds(module)`` gives each parameter once. The gradient of
-        a sharded one, ``p.grad``, is right as it is. That of a replicated one, whose
+        ``for name, p, kind in kinds(module)`` gives each parameter once. The gradient
+        of a sharded one, ``p.grad``, is right as it is. That of a replicated one, whose
         ``kind == replicated``, is partial, or None on all ranks. Keep its dtype.
     comm : Communicator
         The group.
@@ -206,14 +210,14 @@ def clip_gradients(module, most, comm):
         multiplied by ``most / length``. Keep their dtype, and send none of them.
     """
     ### BEGIN SOLUTION
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
+    found = [(p, kind) for _, p, kind in kinds(module) if p.grad is not None]
     squares = {True: 0.0, False: 0.0}
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    for p, kind in found:
+        squares[kind == replicated] += np.sum(p.grad.astype(np.float64) ** 2)
     parts = np.array([squares[False]])
     comm.Allreduce(MPI.IN_PLACE, parts)
     length = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
+    for p, _ in found:
         if length > most:
             p.grad = p.grad * p.grad.dtype.type(most / length)
     return length
