@@ -160,7 +160,7 @@ print("so they are", *placement.kinds_of(ranks.pull("shift_gradient"), np.full(2
 
 # %% The kinds of a block's parameters tags=["slide-50"]
 # %%px --targets 0
-print(*(f"{name} {kind};" for name, _, kind in kinds(Block(8, 2, np.random.default_rng(0)))))
+print(*(f"{name} {kind};" for name, _, kind in kinds(Block(8, 2, np.random))))
 
 
 # %% Exercise: reduce_norm_gradients tags=["exercise", "slide-50"]
