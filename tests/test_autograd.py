@@ -348,3 +348,20 @@ def test_no_gradient_by_one_way_does_not_stop_the_others():
     chosen = Tensor.from_operation(doubled.data + inner.data, (doubled, inner), lambda grad: (grad, None))
     chosen.sum().backward()
     assert np.array_equal(x.grad, [2.0, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda g: g, r"an array of shape \(2,\)"),
+        (lambda g: (g, g), "tuple of 2"),
+        (lambda g: None, "NoneType"),
+        (lambda g: [], "list of 0"),
+    ],
+)
+def test_an_operations_backward_that_returns_something_else_is_named(result, got):
+    x = Tensor(np.ones(2), requires_grad=True)
+    with pytest.raises(
+        TypeError, match=rf"test_autograd.py, line \d+\) must return a tuple with a gradient for each input, 1 here; got {got}"
+    ):
+        Tensor.from_operation(x.data, (x,), result).backward(np.ones(2))
