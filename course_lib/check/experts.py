@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from course_lib import placement, wording
+from course_lib import placement
 from course_lib.autograd.tensor import Tensor
 from course_lib.check import Check, mixture
 from course_lib.check.mixture import arrived, fetched, grad_of_logits, softmax, turned, whole_layer
@@ -280,18 +280,18 @@ class ExpertsCheck(Check):
             )
         answers = self.ranks.call(layered, given, show=self.show)
         for start in range(0, 4, size):
-            g, group = slice(start, start + size), wording.ranks(list(range(start, start + size)))
+            g, members = slice(start, start + size), list(range(start, start + size))
             routes, outs, balances, *backs = zip(*answers[g], strict=True)
             if choose:
                 routes = [choose(each @ router, topk, capacity_of(tokens, topk, factor, experts)) for each in x[g]]
             out, balance, *wants = whole_layer(x[g], router, w1, w2, routes, grad[g], share)
             flat, rows = (-1, width), placement.sharded(0)
             self.placed(
-                list(outs), rows, out.reshape(flat), name="the layer's output", group=group, cause="see the checks of the functions"
+                list(outs), rows, out.reshape(flat), name="the layer's output", ranks=members, cause="see the checks of the functions"
             )
-            self.placed(list(balances), placement.partial, np.asarray(balance), name="the balancing loss", group=group)
+            self.placed(list(balances), placement.partial, np.asarray(balance), name="the balancing loss", ranks=members)
             kinds = {"x": rows, "the router": placement.partial, "the first matrices": rows, "the second matrices": rows}
             for (what, kind), found, want in zip(kinds.items(), backs, [wants[0].reshape(flat), *wants[1:]], strict=True):
                 for r, array in enumerate(found):
                     self._has(array, what, start + r)
-                self.placed(list(found), kind, want, name=f"the gradient of {what}", group=group, cause="a mean where it must be a sum")
+                self.placed(list(found), kind, want, name=f"the gradient of {what}", ranks=members, cause="a mean where it must be a sum")

@@ -7,7 +7,7 @@ gradient goes on as it should. Where ranks are kept apart, the relay keeps the g
 from __future__ import annotations
 
 from course_lib import traffic
-from course_lib.collectives import apart
+from course_lib.collectives import apart, begun
 
 _left: list[tuple[float, float]] = []
 
@@ -31,11 +31,9 @@ def passed() -> float:
     """
     if apart.line:
         apart.line.send({"gate": True})
-        while True:
-            answer, _ = apart.line.receive()
-            if "gate" in answer:
-                break
-        sent, needed, number = answer["gate"]
+        while "gate" not in (frame := apart.line.receive())[0]:
+            begun.keep(frame)  # of something that does not block
+        sent, needed, number = frame[0]["gate"]
     else:
         needed, number = _left.pop(0)
         sent = sum(e.payload for e in traffic.entries() if len(e.ranks) > 1)
