@@ -9,6 +9,7 @@ import numpy as np
 
 from course_lib import traffic, wording
 from course_lib.check import Check, CheckFailed
+from course_lib.check.order import Shuffled
 from course_lib.check.ring import attend, fetch, measure, measure_merge, prepare
 
 NAMES = "q", "k", "v"
@@ -42,9 +43,18 @@ class RingCheck(Check):
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
-        self.ranks = ranks
+        self.ranks, self.places = ranks, Shuffled(ranks, self.random, show)
 
-    def attend(self, size: int = 4, dtype: type = np.float64, *, backward: bool = False, large: bool = False, layers: int = 1) -> int:
+    def attend(
+        self,
+        size: int = 4,
+        dtype: type = np.float64,
+        *,
+        backward: bool = False,
+        large: bool = False,
+        layers: int = 1,
+        smallest: bool = False,
+    ) -> int:
         """Attention in groups of `size` ranks, and with `backward` its gradients, against those of one process.
 
         Parameters
@@ -53,13 +63,16 @@ class RingCheck(Check):
             Whether a row's scores are all large, or all far below 0; that changes no weight.
         layers : int
             One after the other.
+        smallest : bool
+            Whether there is one sample, and one row in each chunk.
 
         Returns
         -------
         int
             Bytes of q on a rank.
         """
-        half, batch, heads, d = self.sizes(4, 1, 7)
+        half, batch, heads, d = self.sizes(4, 2, 8)
+        half, batch = (1, 1) if smallest else (half, batch)
         d += 1
         n_groups, count = -(-4 // size), 2 * half
         self.case = f"groups of {size}, {count} positions a rank, batch {batch}, {heads} heads, d {d}, {np.dtype(dtype)}"
@@ -84,8 +97,11 @@ class RingCheck(Check):
             )
             for s in shares
         ]
-        answers = self.ranks.call(attend, given, show=self.show)
-        for r, (_, _, after) in enumerate(answers):
+        answers = self.places.call(attend, given, show=self.show)
+        for r, (_, _, after, grad) in enumerate(answers):
+            if backward:
+                cause = "an operation in place: others use the same array"
+                self.array(grad, given[r]["grad"], name="the gradient of the output, after the call,", rank=r, cause=cause)
             for name, array, before in zip(NAMES, after, given[r]["given"], strict=True):
                 cause = "receiving into the array of the Tensor itself, or adding to it"
                 self.array(array, before, name=f"{name}.data, after the call,", rank=r, cause=cause)
@@ -97,9 +113,11 @@ class RingCheck(Check):
         return given[0]["given"][0].nbytes
 
     def steps(self, *sizes: int, **how: object) -> None:
-        """`attend` in groups of so many ranks, with 64 and 32 bits."""
-        for size, dtype in product(sizes, (np.float64, np.float32)):
-            self.attend(size, dtype, **how)
+        """`attend` in groups of so many ranks, the first with 64 bits and with 32."""
+        for size in sizes:
+            self.attend(size, np.float32 if size == 2 else np.float64, **how)
+        self.attend(sizes[0], np.float32, **how)
+        self.attend(sizes[0], smallest=True, **how)
 
     def _compare(self, answers: list, group: np.ndarray, positions: list, first: int, rtol: float, backward: bool, layers: int) -> None:
         """One group's answers against one process, whose arrays are in the order of the ranks."""
@@ -111,21 +129,23 @@ class RingCheck(Check):
         ]
         for i, name in enumerate(names):
             parts = np.split(want[i], len(positions), axis=2)
-            for r, (out, grads, _) in reversed(list(enumerate(answers))):  # the last ranks see more, and mistakes differ more there
+            for r, (out, grads, *_) in reversed(list(enumerate(answers))):  # the last ranks see more, and mistakes differ more there
                 got, right = out if i == 0 else grads[i - 1], parts[r].astype(group.dtype)
                 if i and got is None:
                     self.fail(f"{name} on rank {first + r} is None", "a backward function that does not return (dq, dk, dv)")
+                beside = np.split(group[i - 1], len(positions), axis=2)[r] if i else 0  # what comes from elsewhere
                 how = dict(name=name, rank=first + r, cause=causes[i], rtol=rtol, scale=scales[i])
                 try:
-                    self.array(got, right, **how)
+                    self.array(got, right + beside, **how)
                 except CheckFailed:
-                    self.array(got, right, **how, instead=_mistakes(group, positions, r, i, parts, layers))
+                    known = {what: array + beside for what, array in _mistakes(group, positions, r, i, parts, layers).items()}
+                    self.array(got, right + beside, **how, instead=known)
 
     def bytes(self, *sizes: int) -> None:
         """What a step sends in groups of so many ranks: K and V n - 1 times forward, again n - 1 times back, dK and dV n times."""
-        for size, backward in product(sizes, (False, True)):
-            pair = 2 * self.attend(size, backward=backward)  # bytes of K and V
-            for r, moved in enumerate(self.ranks.traffic):
+        for size, (dtype, backward) in product(sizes, ((np.float64, False), (np.float32, True))):
+            pair = 2 * self.attend(size, dtype, backward=backward)  # bytes of K and V
+            for r, moved in enumerate(self.places.traffic):
                 n = min(size, 4 - r // size * size)
                 most = (n - 1) * pair * (1 + backward) + n * pair * backward
                 self._messages(moved, most, r, "a step, forward and backward," if backward else "the forward pass")
@@ -140,8 +160,9 @@ class RingCheck(Check):
 
     def held(self) -> None:
         """What a rank holds in a step, measured once where scores are large and once where K and V are."""
-        self.scores(2 * int(self.random.integers(300, 340)))
+        self.scores(2 * int(self.random.integers(220, 240)))
         self.keys(int(self.random.integers(130_000, 140_000)))
+        self._held((1, 1, 2, int(self.random.integers(130_000, 140_000))), 4, backward=True)  # messages that wait for their receivers
 
     def scores(self, rows: int, size: int = 4) -> None:
         """Of a step, forward and backward, a rank has scores of one block at a time: two arrays of their size, and twice that to spare."""

@@ -1,82 +1,23 @@
 """How `route`, `dispatch` and `combine` of part 24 are put to the test: beside the same mathematics with all experts in one place.
 
-`routed`, `dispatched`, `combined` and `layered` run on the ranks, `ExpertsCheck` in the notebook's kernel.
+What runs on the ranks for that stands in `routed`, the mathematics in `mixture`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import numpy as np
 
 from course_lib import placement
-from course_lib.autograd.tensor import Tensor
 from course_lib.check import Check, mixture
 from course_lib.check.mixture import arrived, fetched, grad_of_logits, softmax, turned, whole_layer
-from course_lib.gpt.experts import MixtureOfExperts, Route, capacity_of
+from course_lib.check.order import Shuffled
+from course_lib.check.routed import combined, dispatched, layered, routed
+from course_lib.gpt.experts import capacity_of
 
+ROUTE = "expert", "place", "weight"
 SLACK = 8, 64  # bytes beside the tokens: a number for each slot, and some for each rank
-
-
-def group_of(size):
-    """On a rank: its group, when every `size` ranks that follow each other are one."""
-    from course_lib.collectives import Communicator
-
-    everyone = Communicator()
-    return everyone.Split(color=everyone.Get_rank() // size, key=everyone.Get_rank())
-
-
-def a_tensor(found, name):
-    """On a rank: what a function returned, if it is a Tensor."""
-    if not isinstance(found, Tensor):
-        raise TypeError(f"{name} must return a Tensor, which knows how it was made; got {type(found).__name__}.")
-    return found
-
-
-def routed(logits, topk, capacity, grad):
-    """On a rank: what `route` finds, and the gradient of the logits for this gradient of the gates."""
-    given = Tensor(logits, requires_grad=True)
-    found = route(given, topk, capacity)
-    if not isinstance(found, Route):
-        raise TypeError(f"route must return a Route; got {type(found).__name__}.")
-    weight = a_tensor(found.weight, "Route.weight: route")
-    expert, place = np.asarray(found.expert), np.asarray(found.place)
-    if grad is not None and weight.requires_grad and weight.shape == grad.shape:
-        weight.backward(grad)
-    return expert, place, weight.data, found.experts, found.capacity, given.grad, logits
-
-
-def dispatched(x, expert, place, weight, experts, capacity, size, grad):
-    """On a rank: the tokens that came to its experts, and the gradient of its own tokens."""
-    group, given = group_of(size), Tensor(x, requires_grad=True)
-    out = a_tensor(dispatch(given, Route(expert, place, Tensor(weight), experts, capacity), group), "dispatch")
-    if grad is not None and out.requires_grad and out.shape == grad.shape:
-        out.backward(grad)
-    return out.data, given.grad, x, place
-
-
-def combined(y, expert, place, weight, experts, capacity, size, grad):
-    """On a rank: its tokens, back from the experts, and the gradients of the outputs of its own experts and of its gates."""
-    group, given, gates = group_of(size), Tensor(y, requires_grad=True), Tensor(weight, requires_grad=True)
-    out = a_tensor(combine(given, Route(expert, place, gates, experts, capacity), group), "combine")
-    if grad is not None and out.requires_grad and out.shape == grad.shape:
-        out.backward(grad)
-    return out.data, given.grad, gates.grad, y, place
-
-
-def layered(x, router, w1, w2, topk, factor, size, grad, share):
-    """On a rank: a step through the given layer with the student's functions."""
-    group, given = group_of(size), Tensor(x, requires_grad=True)
-    functions = SimpleNamespace(route=route, dispatch=dispatch, combine=combine)
-    width, experts = router.shape
-    layer = MixtureOfExperts(functions, group, width, w1.shape[2], experts, topk, factor, dtype=x.dtype)
-    layer.router.data, layer.w1.data, layer.w2.data = router, w1, w2
-    out = layer(given)
-    ((out * grad).sum() + layer.balance * share).backward()
-    found = layer.route
-    own = np.asarray(found.expert), np.asarray(found.place), found.weight.data
-    return own, out.data, layer.balance.data, given.grad, layer.router.grad, layer.w1.grad, layer.w2.grad
 
 
 class ExpertsCheck(Check):
@@ -84,7 +25,7 @@ class ExpertsCheck(Check):
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
-        self.ranks = ranks
+        self.ranks, self.places = ranks, Shuffled(ranks, self.random, show)
 
     def by_hand(self, *functions: str) -> None:
         """A small example for each function, on groups of two and of four ranks; and "layer", the layer with all three."""
@@ -162,7 +103,13 @@ class ExpertsCheck(Check):
         answers = self.ranks.call(routed, given, show=self.show)
         for r, found in enumerate(answers):
             self.array(found[6], logits[r], name="the logits, after the call,", rank=r, cause="an operation in place")
+            self.sent(self.ranks.traffic[r], 0, name="route", rank=r, cause="an exchange: each rank routes its own tokens")
         return answers
+
+    def _unchanged(self, after: tuple, call: dict, names: tuple[str, ...], r: int) -> None:
+        for name, array in zip((*names, "grad"), after, strict=True):
+            if call[name] is not None:
+                self.array(array, call[name], name=f"{name}, after the call,", rank=r, cause="an operation in place")
 
     def _has(self, grad: object, what: str, r: int) -> None:
         if grad is None:
@@ -187,8 +134,8 @@ class ExpertsCheck(Check):
         grads = self.random.standard_normal((4, local, size * capacity, width)).astype(dtype)
         for r in range(4):
             calls[r] |= dict(x=x[r], grad=grads[r] if backward else None)
-        answers = self.ranks.call(dispatched, calls, show=self.show)
-        for r, (out, back, x_after, place_after) in enumerate(answers):
+        answers = self.places.call(dispatched, calls, show=self.show)
+        for r, (out, back, again, after) in enumerate(answers):
             g, me = slice(r // size * size, (r // size + 1) * size), r % size
             mine = slice(me * local, (me + 1) * local)
             slots = arrived(x[g], routes[g], experts, capacity)
@@ -203,10 +150,10 @@ class ExpertsCheck(Check):
             cause = "rank r has the experts from r * experts / n on; an expert's slots are those of rank 0 first"
             name = "what dispatch returns"
             self.array(out, slots[mine], name=name, rank=r, instead={k: v for k, v in known.items() if v.shape == out.shape}, cause=cause)
-            self.array(x_after, x[r], name="x, after the call,", rank=r, cause="an operation in place")
-            self.array(place_after, routes[r][1], name="route.place, after the call,", rank=r, cause="an operation in place")
+            self.array(again, 2 * slots[mine], name="what a second call returns", rank=r, cause="something that is kept from the first")
+            self._unchanged(after, calls[r], ("x", *ROUTE), r)
             cause = "an all-gather of all tokens; an all-to-all sends each one where it goes"
-            self.sent(self.ranks.traffic[r], most * (1 + backward), name="dispatch", rank=r, cause=cause)
+            self.sent(self.places.traffic[r], most * (2 + backward), name="two calls of dispatch", rank=r, cause=cause)
             if backward:
                 self._has(back, "x", r)
                 picked, kept = fetched(np.concatenate(grads[g]), size, me, routes[r])
@@ -218,7 +165,8 @@ class ExpertsCheck(Check):
                 if topk > 1:
                     known["the gradient of one choice, and not the sum of all"] = picked[:, -1] * kept[:, -1:]
                 cause = "a token's gradient is the sum of those of its slots; it is 0 where it is dropped"
-                want, rtol = np.sum(picked * kept[..., None], axis=1), 1e-5 if dtype == np.float32 else 1e-12
+                want, rtol = np.sum(picked * kept[..., None], axis=1) + x[r], 1e-5 if dtype == np.float32 else 1e-12
+                known = {what: array + x[r] for what, array in known.items()}  # x is also used elsewhere
                 self.array(back, want, name="the gradient of x", rank=r, rtol=rtol, scale=4.0 * topk, instead=known, cause=cause)
 
     def combine(self, size: int, experts: int, capacity: int, routes: list, width: int, dtype=np.float64, backward=True) -> None:
@@ -229,8 +177,8 @@ class ExpertsCheck(Check):
         grads = [self.random.standard_normal((len(route[0]), width)).astype(dtype) for route in routes]
         for r in range(4):
             calls[r] |= dict(y=y[r], grad=grads[r] if backward else None)
-        answers = self.ranks.call(combined, calls, show=self.show)
-        for r, (out, back, back_gates, y_after, place_after) in enumerate(answers):
+        answers = self.places.call(combined, calls, show=self.show)
+        for r, (out, back, back_gates, again, after) in enumerate(answers):
             g, me, gates = slice(r // size * size, (r // size + 1) * size), r % size, calls[r]["weight"][..., None]
             mine = slice(me * local, (me + 1) * local)
             picked, kept = fetched(np.concatenate(y[g]), size, me, routes[r])
@@ -243,10 +191,11 @@ class ExpertsCheck(Check):
             want = np.sum(picked * gates * kept[..., None], axis=1)
             cause = "the sum over the kept choices of gate times output; 0 where all are dropped"
             self.array(out, want, name="what combine returns", rank=r, rtol=rtol, scale=4.0, instead=known, cause=cause)
-            self.array(y_after, y[r], name="y, after the call,", rank=r, cause="an operation in place")
-            self.array(place_after, routes[r][1], name="route.place, after the call,", rank=r, cause="an operation in place")
+            cause = "something that is kept from the first"
+            self.array(again, 2 * want[::-1], name="what a second call returns", rank=r, rtol=rtol, scale=8.0, cause=cause)
+            self._unchanged(after, calls[r], ("y", *ROUTE), r)
             cause = "an all-gather of all outputs; an all-to-all sends each one where it goes"
-            self.sent(self.ranks.traffic[r], most * (1 + backward), name="combine", rank=r, cause=cause)
+            self.sent(self.places.traffic[r], most * (2 + backward), name="two calls of combine", rank=r, cause=cause)
             if backward:
                 self._has(back, "y", r)
                 self._has(back_gates, "the gates", r)
@@ -257,6 +206,7 @@ class ExpertsCheck(Check):
                 known["this rank's own, without an exchange"] = own.reshape(size, local, -1, width).swapaxes(0, 1).reshape(want.shape)
                 last = arrived(weighed, routes[g], experts, capacity, True)[mine]
                 known["what comes when a dropped token has the last slot (index -1)"] = last
+                want, known = want + y[r], {what: array + y[r] for what, array in known.items()}  # y is also used elsewhere
                 cause = "gate times the token's gradient in its slot, 0 in empty ones; sent as dispatch sends tokens"
                 self.array(back, want, name="the gradient of y", rank=r, rtol=rtol, scale=4.0, instead=known, cause=cause)
                 along = np.sum(picked * grads[r][:, None], axis=2)
@@ -278,7 +228,7 @@ class ExpertsCheck(Check):
             given.append(
                 dict(x=x[r], router=router, w1=w1[mine], w2=w2[mine], topk=topk, factor=factor, size=size, grad=grad[r], share=share)
             )
-        answers = self.ranks.call(layered, given, show=self.show)
+        answers = self.places.call(layered, given, show=self.show)
         for start in range(0, 4, size):
             g, members = slice(start, start + size), list(range(start, start + size))
             routes, outs, balances, *backs = zip(*answers[g], strict=True)

@@ -35,14 +35,15 @@ def by_hand(topk: int) -> tuple[np.ndarray, list]:
 def draw_logits(random: np.random.Generator, tokens: int, experts: int, dtype=np.float64, ties: bool = True) -> np.ndarray:
     """Some are equal, if there may be `ties`, and no two nearly; some experts are wanted more than others."""
     logits = np.round(4 * (random.standard_normal((tokens, experts)) + random.standard_normal(experts))) / 4
-    return (logits if ties else logits + random.permutation(experts) / (8 * experts)).astype(dtype)
+    logits = logits if ties else logits + random.permutation(experts) / (8 * experts)
+    return (logits + random.choice([-1000.0, 0.0, 1000.0], (tokens, 1))).astype(dtype)  # which changes no probability
 
 
 def routings(check, choose: Callable, ties: bool) -> Iterator[tuple]:
     """Logits of four ranks, a capacity, and the routes; `choose` finds a route from logits, topk and capacity."""
     for dtype in (np.float64, np.float32):
         for topk, factor in ((1, 1.0), (2, 1.25), (3, 0.7), (2, 9.0), (1, 0.5)):
-            experts, tokens = check.sizes(1, 3, 9)[0], check.sizes(1, 9, 30)[0]
+            experts, tokens = check.sizes(1, 3, 9)[0], 1 if factor == 0.5 else check.sizes(1, 9, 30)[0]
             capacity = capacity_of(tokens, topk, factor, experts)
             logits = np.array([draw_logits(check.random, tokens, experts, dtype, ties) for _ in range(4)])
             yield logits, capacity, [choose(each, topk, capacity) for each in logits]
@@ -55,6 +56,7 @@ def journeys(check, choose: Callable) -> Iterator[tuple]:
         *((1, 4, 2, 1.0, np.float64), (4, 3, 2, 0.6, np.float64), (4, 2, 1, 6.0, np.float64)),
     ):
         experts, tokens, width = size * local, check.sizes(4, 11, 30), check.sizes(1, 5, 12)[0]
+        tokens[3] = 1 if factor == 0.8 else tokens[3]
         capacity = capacity_of(max(tokens), topk, factor, experts)
         routes = [choose(draw_logits(check.random, t, experts), topk, capacity) for t in tokens]
         yield size, experts, capacity, routes, width, dtype

@@ -33,12 +33,18 @@ def chunks(n_chunks, size):
     return [zigzag(n_chunks, size, r) for r in range(size)]
 
 
-def attend(size, given, grad, layers):
-    """On a rank, in groups of `size`: the output of some layers, the gradients if there is one for the output, the arguments afterwards."""
-    comm = everyone.Split(color=everyone.Get_rank() // size, key=everyone.Get_rank())
-    tensors = [Tensor(array, requires_grad=True) for array in given]
-    out = step(ring_attention, tensors, grad, comm, layers)
-    return out.data, [t.grad for t in tensors], given
+def attend(size, given, grad, layers, me):
+    """On a rank, in groups of `size`: the output of some layers, the gradients if there is one for the output, the arguments afterwards.
+
+    q, k and v are also used beside the attention, which adds their own values to their gradients.
+    """
+    comm = everyone.Split(color=me // size, key=me)
+    tensors = [Tensor(array, requires_grad=grad is not None) for array in given]
+    out = step(ring_attention, tensors, None, comm, layers)
+    data = out.data
+    if grad is not None:
+        Tensor.from_operation(np.zeros(()), (out, *tensors), lambda _: (grad, *given)).backward(np.ones(()))
+    return data, [t.grad for t in tensors], given, grad
 
 
 def step(attention, tensors, grad, comm, layers=1):
@@ -103,8 +109,8 @@ def peak_of_step(attention, given, grad, comm):
         ``attention(q, k, v, comm)``, with Tensors; a Tensor.
     given : sequence of numpy.ndarray
         q, k and v of this rank.
-    grad : numpy.ndarray
-        The gradient of the output.
+    grad : numpy.ndarray or None
+        The gradient of the output, if the way back is to be taken.
     comm : Communicator
         The ranks that take the step together; whatever `attention` takes.
 

@@ -7,7 +7,7 @@ gradient goes on as it should. Where ranks are kept apart, the relay keeps the g
 from __future__ import annotations
 
 from course_lib import traffic
-from course_lib.collectives import apart, begun
+from course_lib.collectives import apart
 
 _left: list[tuple[float, float]] = []
 
@@ -30,6 +30,8 @@ def passed() -> float:
         This rank has sent too little yet.
     """
     if apart.line:
+        from course_lib.collectives import begun  # starts MPI, which the process that forks ranks must not
+
         apart.line.send({"gate": True})
         while "gate" not in (frame := apart.line.receive())[0]:
             begun.keep(frame)  # of something that does not block

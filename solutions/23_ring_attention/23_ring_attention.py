@@ -65,9 +65,9 @@ context.around(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values in th
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: merge two parts
 #
-# A row with scores $s_j$ has the output $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$ and $\mathrm{lse} = \log \sum_j e^{s_j}$. Of two parts of the
-# keys, each output has the weight $e^{\mathrm{lse}}$, divided by the sum of both weights. That overflows, unless the larger lse of the row is
-# first taken from both exponents (Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax", section 3).
+# A row with scores $s_j$ has the output $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$ and, log-sum-exp, $\mathrm{lse} = \log \sum_j e^{s_j}$. Of
+# two parts of the keys, each output has the weight $e^{\mathrm{lse}}$, divided by the sum of both; the logarithm of that sum is the new lse.
+# It overflows, unless each row's larger lse is first taken off (Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax").
 
 
 # %% Exercise: merge tags=["exercise", "slide-50"]
@@ -151,8 +151,8 @@ context.work(orders, "The same chunks in two orders, and each rank's share of th
 # ## Your turn: the ring
 #
 # The mathematics of a block is given, in `course_lib/autograd/blocks.py`: `out, lse = block_attention(q, k, v, q_positions, k_positions)`,
-# and `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's summands. Its `out` and `lse` are those
-# of *all* keys: with them it finds the weights again, and none are kept (Dao et al., 2022, "FlashAttention", section 3.1). Where rows
+# and `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's summands. Its arguments `out` and `lse`
+# are those of *all* keys: with them it finds the weights again, and none are kept (Dao et al., 2022, "FlashAttention", section 3.1). Where rows
 # stand in the whole sequence, `positions(chunks, length)` says. On the way back, K and V go round again. With them go dK and dV, **partial**
 # sums to which each rank adds, until they are whole, and home. Write the way forward first: the check begins with it. (Hidden tests, which
 # run when your notebook is graded, draw other sizes, dtypes and groups of 1 to 4 ranks.)
@@ -179,9 +179,9 @@ def ring_attention(q, k, v, comm):
 
     Notes
     -----
-    Messages to the next rank, no collectives. Forward, K and V are sent n - 1 times;
-    backward, again n - 1 times, and dK and dV n times, in the dtype of q. A rank has
-    one block of scores, and K and V of one other rank, or of two while they are sent.
+    Messages, no collectives, all in the dtype of q: forward, K and V n - 1 times, and
+    backward again n - 1 times, dK and dV n times. A rank has one block of scores, no
+    copy of its own K and V, and those of one other rank, or of two while they go.
     """
     ### BEGIN SOLUTION
     n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2

@@ -161,7 +161,7 @@ def merge__one_max_for_all(out, lse, block_out, block_lse):
     return merged, np.where(total > 0, top + np.log(safe), -np.inf).astype(lse.dtype)
 
 
-@loses(19)
+@loses(21)
 def merge__double(out, lse, block_out, block_lse):
     """Everything with 64 bits."""
     lse, block_lse = lse.astype(float), block_lse.astype(float)

@@ -37,7 +37,7 @@ logits = np.random.default_rng(rank).standard_normal((8, 8)) + np.arange(8) / 6
 pictures.wishes(ranks.pull("logits"), "The expert that each token wants most, from the logits on four ranks")
 
 # %% [markdown] tags=["slide"]
-# A layer has several sets of weights, its *experts*, and each token passes through one or two of them: a *router*, one matrix, says which
+# A layer has several sets of weights, its *experts*, and each token passes through a few of them: a *router*, one matrix, says which
 # (Lepikhin et al., 2021, "GShard", section 2.2; Fedus et al., 2022, "Switch transformers", section 2.1). So a model can have eight times
 # the parameters for the same computation. The experts live on the ranks: rank $r$ of $n$ has those from $r \cdot \text{experts} / n$ on.
 
@@ -65,9 +65,9 @@ plots.exchange(ranks.pull("sent"), ranks.pull("came"), "An all-to-all", predicti
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: who goes where
 #
-# Each rank has a fixed number of *slots* for each expert, its **capacity**: $\lceil \text{tokens} \cdot \text{topk} \cdot \text{factor} /
-# \text{experts} \rceil$. A token that finds them all taken is *dropped*. `softmax(logits)` and `take(chances, expert)`, which is
-# `np.take_along_axis(..., axis=1)` for a Tensor, know their gradients.
+# Each rank has $C = \lceil \text{tokens} \cdot \text{topk} \cdot \text{factor} / \text{experts} \rceil$ *slots* for each expert, its **capacity**. A
+# choice that finds them taken is *dropped*. The chosen probabilities are the token's *gates*. `softmax(logits)` and `take(chances, expert)`,
+# which is `np.take_along_axis(..., axis=1)` for a Tensor, know their gradients.
 
 
 # %% Exercise: route tags=["exercise", "slide-50"]

@@ -973,3 +973,387 @@ def combine__weighed_at_the_experts(y, route, comm):
         return grad_slots * there, grad_gates
 
     return Tensor.from_operation(out, (y, route.weight), backward)
+
+
+@loses(2)
+def dispatch__stash(x, route, comm):
+    """Backward reads what the last call left."""
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n = comm.Get_size()
+    token, choice = np.nonzero(route.place >= 0)
+    at = route.expert[token, choice], route.place[token, choice]
+    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
+    sent[at] = x.data[token]
+    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
+    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
+
+    dispatch.at = token, at
+
+    def backward(g):
+        token, at = dispatch.at
+        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
+        dx = np.zeros_like(x.data)
+        np.add.at(dx, token, back[at])
+        return (dx,)
+
+    return Tensor.from_operation(out, (x,), backward)
+
+
+@loses(5)
+def dispatch__shared_out(x, route, comm):
+    """Keeps one array for all results."""
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n = comm.Get_size()
+    token, choice = np.nonzero(route.place >= 0)
+    at = route.expert[token, choice], route.place[token, choice]
+    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
+    sent[at] = x.data[token]
+    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
+    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
+
+    pool = dispatch.__dict__.setdefault("pool2", {})
+    keep = pool.setdefault((out.shape, out.dtype.str), np.empty_like(out))
+    keep[...] = out
+    out = keep
+
+    def backward(g):
+        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
+        dx = np.zeros_like(x.data)
+        np.add.at(dx, token, back[at])
+        return (dx,)
+
+    return Tensor.from_operation(out, (x,), backward)
+
+
+@loses(5)
+def dispatch__needs_grad(x, route, comm):
+    """Fails where nothing needs a gradient."""
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n = comm.Get_size()
+    token, choice = np.nonzero(route.place >= 0)
+    at = route.expert[token, choice], route.place[token, choice]
+    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
+    sent[at] = x.data[token]
+    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
+    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
+
+    def backward(g):
+        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
+        dx = np.zeros_like(x.data)
+        np.add.at(dx, token, back[at])
+        return (dx,)
+
+    if not x.requires_grad:
+        raise ValueError
+    return Tensor.from_operation(out, (x,), backward)
+
+
+@loses(2)
+def dispatch__mutates_g(x, route, comm):
+    """Overwrites the gradient that comes."""
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n = comm.Get_size()
+    token, choice = np.nonzero(route.place >= 0)
+    at = route.expert[token, choice], route.place[token, choice]
+    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
+    sent[at] = x.data[token]
+    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
+    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
+
+    def backward(g):
+        g0, g = g, g.copy()
+        g0[...] = 0
+        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
+        dx = np.zeros_like(x.data)
+        np.add.at(dx, token, back[at])
+        return (dx,)
+
+    return Tensor.from_operation(out, (x,), backward)
+
+
+@loses(9)
+def dispatch__everyone_rank(x, route, comm):
+    """Its place among all ranks for that in the group."""
+
+    def swap(sent):
+        me = Communicator().Get_rank() % comm.Get_size()
+        came = np.empty(sent.shape, sent.dtype)
+        sent = np.ascontiguousarray(sent)
+        came[me] = sent[me]
+        for s in range(1, comm.Get_size()):
+            comm.Sendrecv(
+                sent[(me + s) % comm.Get_size()],
+                (me + s) % comm.Get_size(),
+                recvbuf=came[(me - s) % comm.Get_size()],
+                source=(me - s) % comm.Get_size(),
+            )
+        return came
+
+    n = comm.Get_size()
+    token, choice = np.nonzero(route.place >= 0)
+    at = route.expert[token, choice], route.place[token, choice]
+    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
+    sent[at] = x.data[token]
+    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
+    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
+
+    def backward(g):
+        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
+        dx = np.zeros_like(x.data)
+        np.add.at(dx, token, back[at])
+        return (dx,)
+
+    return Tensor.from_operation(out, (x,), backward)
+
+
+@loses(5)
+def dispatch__mutates_weight(x, route, comm):
+    """Takes the gates away."""
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n = comm.Get_size()
+    token, choice = np.nonzero(route.place >= 0)
+    at = route.expert[token, choice], route.place[token, choice]
+    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
+    sent[at] = x.data[token]
+    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
+    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
+
+    def backward(g):
+        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
+        dx = np.zeros_like(x.data)
+        np.add.at(dx, token, back[at])
+        return (dx,)
+
+    route.weight.data[route.place < 0] = 7
+    return Tensor.from_operation(out, (x,), backward)
+
+
+@loses(2)
+def combine__stash(y, route, comm):
+    """Backward reads what the last call left."""
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n, width = comm.Get_size(), y.shape[2]
+    came = swap(y.data.reshape(len(y), n, -1, width).swapaxes(0, 1)).reshape(route.experts, route.capacity, width)
+    kept = route.place >= 0
+    found = came[route.expert, route.place] * kept[..., None]
+    out = (found * route.weight.data[..., None]).sum(axis=1)
+
+    combine.kept = found, kept, route
+
+    def backward(g):
+        found, kept, route = combine.kept
+        dgates = (found * g[:, None]).sum(axis=2)
+        back = np.zeros_like(came)
+        t, c = np.nonzero(kept)
+        back[route.expert[t, c], route.place[t, c]] = g[t] * route.weight.data[t, c, None]
+        dy = swap(back.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape)
+        return dy, dgates
+
+    return Tensor.from_operation(out, (y, route.weight), backward)
+
+
+@loses(2)
+def combine__shared_came(y, route, comm):
+    """Keeps one array for all that comes."""
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n, width = comm.Get_size(), y.shape[2]
+    came = swap(y.data.reshape(len(y), n, -1, width).swapaxes(0, 1)).reshape(route.experts, route.capacity, width)
+    pool = combine.__dict__.setdefault("pool2", {})
+    keep = pool.setdefault((came.shape, came.dtype.str), np.empty_like(came))
+    keep[...] = came
+    came = keep
+    kept = route.place >= 0
+
+    def found():
+        return came[route.expert, route.place] * kept[..., None]
+
+    out = (found() * route.weight.data[..., None]).sum(axis=1)
+
+    def backward(g):
+        dgates = (found() * g[:, None]).sum(axis=2)
+        back = np.zeros_like(came)
+        t, c = np.nonzero(kept)
+        back[route.expert[t, c], route.place[t, c]] = g[t] * route.weight.data[t, c, None]
+        dy = swap(back.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape)
+        return dy, dgates
+
+    return Tensor.from_operation(out, (y, route.weight), backward)
+
+
+@loses(5)
+def combine__hook_y(y, route, comm):
+    """A hook on its input."""
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n, width = comm.Get_size(), y.shape[2]
+    came = swap(y.data.reshape(len(y), n, -1, width).swapaxes(0, 1)).reshape(route.experts, route.capacity, width)
+    kept = route.place >= 0
+    found = came[route.expert, route.place] * kept[..., None]
+    out = (found * route.weight.data[..., None]).sum(axis=1)
+
+    def backward(g):
+        dgates = (found * g[:, None]).sum(axis=2)
+        back = np.zeros_like(came)
+        t, c = np.nonzero(kept)
+        back[route.expert[t, c], route.place[t, c]] = g[t] * route.weight.data[t, c, None]
+        dy = back.reshape(y.shape)
+        return dy, dgates
+
+    y.register_hook(lambda g: swap(g.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape))
+    return Tensor.from_operation(out, (y, route.weight), backward)
+
+
+@loses(5)
+def combine__needs_grad(y, route, comm):
+    """Fails where nothing needs a gradient."""
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)
+        return came
+
+    n, width = comm.Get_size(), y.shape[2]
+    came = swap(y.data.reshape(len(y), n, -1, width).swapaxes(0, 1)).reshape(route.experts, route.capacity, width)
+    kept = route.place >= 0
+    found = came[route.expert, route.place] * kept[..., None]
+    out = (found * route.weight.data[..., None]).sum(axis=1)
+
+    def backward(g):
+        dgates = (found * g[:, None]).sum(axis=2)
+        back = np.zeros_like(came)
+        t, c = np.nonzero(kept)
+        back[route.expert[t, c], route.place[t, c]] = g[t] * route.weight.data[t, c, None]
+        dy = swap(back.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape)
+        return dy, dgates
+
+    if not (y.requires_grad and route.weight.requires_grad):
+        raise ValueError
+    return Tensor.from_operation(out, (y, route.weight), backward)
+
+
+@loses(6)
+def route__needs_grad(logits, topk, capacity):
+    """Fails where nothing needs a gradient."""
+    if not logits.requires_grad:
+        raise ValueError
+    chances = softmax(logits)
+    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
+    weight = take(chances, expert)
+    if topk > 1:
+        weight = weight / weight.sum(axis=1).reshape(-1, 1)
+    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
+    for k, t in np.ndindex(topk, len(expert)):
+        e = expert[t, k]
+        place[t, k] = taken[e] if taken[e] < capacity else -1
+        taken[e] += 1
+    return Route(expert, place, weight, logits.shape[1], capacity)
+
+
+@loses(6)
+def route__sends(logits, topk, capacity):
+    """Sends, where nothing is to be sent."""
+    Communicator().Allreduce(logits.data.sum(axis=0).astype(float), np.empty(logits.shape[1]))
+    chances = softmax(logits)
+    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
+    weight = take(chances, expert)
+    if topk > 1:
+        weight = weight / weight.sum(axis=1).reshape(-1, 1)
+    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
+    for k, t in np.ndindex(topk, len(expert)):
+        e = expert[t, k]
+        place[t, k] = taken[e] if taken[e] < capacity else -1
+        taken[e] += 1
+    return Route(expert, place, weight, logits.shape[1], capacity)
+
+
+@loses(6)
+def route__no_max(logits, topk, capacity):
+    """A softmax that overflows."""
+    p = concatenate([logits, logits]) if 0 else logits
+    e = Tensor.from_operation(np.exp(p.data), (p,), lambda g: (g * np.exp(p.data),))
+    chances = e / e.sum(axis=1).reshape(-1, 1)
+    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
+    weight = take(chances, expert)
+    if topk > 1:
+        weight = weight / weight.sum(axis=1).reshape(-1, 1)
+    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
+    for k, t in np.ndindex(topk, len(expert)):
+        e = expert[t, k]
+        place[t, k] = taken[e] if taken[e] < capacity else -1
+        taken[e] += 1
+    return Route(expert, place, weight, logits.shape[1], capacity)
+
+
+@loses(6)
+def route__crash_batch1(logits, topk, capacity):
+    """Fails for one token."""
+    if logits.shape[0] < 2:
+        raise IndexError
+    chances = softmax(logits)
+    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
+    weight = take(chances, expert)
+    if topk > 1:
+        weight = weight / weight.sum(axis=1).reshape(-1, 1)
+    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
+    for k, t in np.ndindex(topk, len(expert)):
+        e = expert[t, k]
+        place[t, k] = taken[e] if taken[e] < capacity else -1
+        taken[e] += 1
+    return Route(expert, place, weight, logits.shape[1], capacity)
+
+
+@loses(4)
+def route__shared_place(logits, topk, capacity):
+    """Keeps one array for all places."""
+    chances = softmax(logits)
+    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
+    weight = take(chances, expert)
+    if topk > 1:
+        weight = weight / weight.sum(axis=1).reshape(-1, 1)
+    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
+    place = route.__dict__.setdefault("pl", {}).setdefault(place.shape, place)
+    place[:] = -1
+    for k, t in np.ndindex(topk, len(expert)):
+        e = expert[t, k]
+        place[t, k] = taken[e] if taken[e] < capacity else -1
+        taken[e] += 1
+    return Route(expert, place, weight, logits.shape[1], capacity)

@@ -1,0 +1,39 @@
+"""Groups that are not those of consecutive ranks: a check speaks of places 0 to 3, and any rank may have any place.
+
+An answer that takes its rank among all for that in its group is right only by luck then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+class Shuffled:
+    """Ranks in another order, for a check that is written for the usual one.
+
+    Parameters
+    ----------
+    ranks : Ranks
+    random : numpy.random.Generator
+        Draws a new order for each call.
+    usual : bool
+        Whether to keep the usual order, so that a visible check names the ranks.
+
+    Attributes
+    ----------
+    traffic : list
+        As that of `ranks`, for the places.
+    """
+
+    def __init__(self, ranks, random: np.random.Generator, usual: bool):
+        self.ranks, self._random, self._usual, self.traffic = ranks, random, usual, []
+
+    def call(self, function, arguments: list[dict], **how: object) -> list:
+        """As `Ranks.call`; the function is also given `me`, its place, by which it makes its group."""
+        order = list(range(4)) if self._usual else self._random.permutation(4).tolist()
+        given: list = [None] * 4
+        for me, r in enumerate(order):
+            given[r] = {**arguments[me], "me": me}
+        answers = self.ranks.call(function, given, **how)
+        self.traffic = [self.ranks.traffic[r] for r in order]
+        return [answers[r] for r in order]
