@@ -35,10 +35,13 @@ MODULES = [  # what a lesson imports
     *("course_lib.students", "course_lib.datasets", "course_lib.images", "course_lib.sim", "course_lib.training", "course_lib.resnet"),
     *(
         f"course_lib.{name}"
-        for name in ("autograd.operations", "collectives.communicator", "collectives.ring", "ddp.pytorch", "plots.timings")
+        for name in ("autograd.operations", "collectives.communicator", "collectives.ring", "ddp.pytorch", "plots.timings", "placement")
     ),
     *(f"course_lib.sim.{name}" for name in ("checks", "orders", "score", "stats")),
     *(f"course_lib.check.{name}" for name in ("adam", "optimizer", "perceptron", "wrapper", "zero")),
+    *(f"course_lib.check.{name}" for name in ("tensor_parallel", "sequence_parallel", "ring", "context", "experts", "mixture")),
+    *("course_lib.autograd.sequences", "course_lib.autograd.blocks", "course_lib.gpt.block", "course_lib.gpt.experts"),
+    *("course_lib.plots.context", "course_lib.plots.experts"),
 ]
 LONGEST = 600  # seconds for a cell
 

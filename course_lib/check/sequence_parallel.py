@@ -44,8 +44,8 @@ def module_of(data, grads, dims):
         inner.weight.grad = None if grads[name] is None else grads[name].copy()
         inner.kind = replicated if dims[name] is None else sharded(dims[name])
         setattr(module, name, inner)
-    if data:
-        module.tied = getattr(module, min(data))
+    twice = [name for name in data if dims[name] is None and grads[name] is not None] or list(data)
+    module.tied = getattr(module, twice[0])
     return module
 
 
