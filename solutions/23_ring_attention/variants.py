@@ -1503,3 +1503,99 @@ def ring_attention__one_layer_at_a_time(q, k, v, comm):
         return dq, pass_on(dk), pass_on(dv)
 
     return Tensor.from_operation(out, (q, k, v), backward)
+
+
+@loses(2)
+def ring_attention__dkdv_in_float64(q, k, v, comm):
+    """Sends dK and dV in float64."""
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    keys, values = k.data, v.data
+    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+    for now in at[1:]:
+        keys, values = pass_on(keys), pass_on(values)
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+
+    def backward(grad):
+        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
+        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
+        dk, dv = dk.astype(np.float64), dv.astype(np.float64)
+        for now in at[1:]:
+            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+            more = block_backward(*of_rows, keys, values, at[0], now)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
+        return dq, pass_on(dk).astype(q.dtype), pass_on(dv).astype(q.dtype)
+
+    return Tensor.from_operation(out, (q, k, v), backward)
+
+
+@loses(6)
+def ring_attention__kv_need_grad(q, k, v, comm):
+    """Fails where K and V need no gradient."""
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    keys, values = k.data, v.data
+    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+    for now in at[1:]:
+        keys, values = pass_on(keys), pass_on(values)
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+
+    def backward(grad):
+        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
+        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
+        for now in at[1:]:
+            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+            more = block_backward(*of_rows, keys, values, at[0], now)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
+        return dq, pass_on(dk), pass_on(dv)
+
+    if k.requires_grad is False:
+        raise ValueError
+    return Tensor.from_operation(out, (q, k, v), backward)
+
+
+@loses(2)
+def ring_attention__backward_send_recv_blocking(q, k, v, comm):
+    """All send first, and then receive."""
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    keys, values = k.data, v.data
+    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+    for now in at[1:]:
+        keys, values = pass_on(keys), pass_on(values)
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        comm.Send(array, (rank + 1) % n)
+        comm.Recv(received, (rank - 1) % n)
+        return received if n > 1 else array
+
+    def backward(grad):
+        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
+        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
+        for now in at[1:]:
+            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+            more = block_backward(*of_rows, keys, values, at[0], now)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
+        return dq, pass_on(dk), pass_on(dv)
+
+    return Tensor.from_operation(out, (q, k, v), backward)
