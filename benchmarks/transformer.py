@@ -15,6 +15,7 @@ import numpy as np
 from benchmarks import mpi
 from benchmarks.autograd import in_turns
 from course_lib.autograd import SGD, Tensor
+from course_lib.ddp import pytorch
 
 WIDTH, HEADS, POSITIONS, BATCH, LR = 256, 8, 128, 8, 0.01
 TURNS, STEPS = 15, 5
@@ -113,9 +114,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
     with tempfile.TemporaryDirectory() as folder:
         reference.write(folder)
         yield "tensor-parallel-block-2-ranks/1", mpi.run(2, __name__, folder), 0.75
-    try:
-        import torch  # noqa: F401
-    except ImportError:
+    if not pytorch.available():
         print("The block against PyTorch was left out: torch is not installed (pip install -e '.[torch]').", file=sys.stderr)
         return
     yield "block-1-rank/torch", mpi.run(1, __name__, "torch"), 2.0

@@ -60,7 +60,7 @@ def test_a_mesh_of_nothing_gets_a_sentence():
     with pytest.raises(ValueError, match="there is no axis 'tp'"):
         Mesh(dp=2).groups("tp")
     with pytest.raises(AttributeError, match="its axes are dp"):
-        Mesh(dp=2).tp  # noqa: B018
+        _ = Mesh(dp=2).tp
 
 
 def test_ring_bytes_are_the_papers():

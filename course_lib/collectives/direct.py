@@ -14,7 +14,7 @@ KINDS = 64  # more than there are dtypes
 
 
 class Direct:
-    """A request of MPI; see `pending.Step`."""
+    """A request of MPI: the part of a `pending.Step` that a wait without a board calls."""
 
     def __init__(self, members: tuple[int, ...], request: MPI.Request, what: str):
         self.members, self.request, self.what, self.error = members, request, what, None
@@ -23,12 +23,6 @@ class Direct:
 
     def step(self) -> bool:
         return self.error is not None or self.request.Test(self.status)
-
-    def begun(self) -> bool:
-        return True
-
-    def needs(self) -> tuple[int, int, int]:
-        raise NotImplementedError("there is no board to show it on")
 
     def say(self) -> str:
         return self.what
