@@ -8,7 +8,7 @@ from course_lib.cluster.results import DTYPES, Broken
 from course_lib.collectives.explain import tagged
 
 ANY = -1
-MOST_BYTES, MOST = 64 << 20, 10_000  # of messages of one rank that nobody has received
+MOST_BYTES, MOST = 64 << 20, 4000  # of messages of one rank that nobody has received
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Post:
     def __init__(self, size: int):
         self._sent: list[list[Notice]] = [[] for _ in range(size)]  # by the rank that sends
         self._wanted: list[list[Notice]] = [[] for _ in range(size)]  # by the rank that receives
+        self._bytes = [0] * size  # of what is in `_sent`
 
     def send(self, message: Notice) -> list[tuple[Notice, Notice]]:
         """A message comes; it and the receive that gets it, if there is one."""
@@ -44,7 +45,8 @@ class Post:
                 return [(message, wanted)]
         mine = self._sent[message.rank]
         mine.append(message)
-        if len(mine) > MOST or sum(len(sent.payload) for sent in mine) > MOST_BYTES:
+        self._bytes[message.rank] += len(message.payload)
+        if len(mine) > MOST or self._bytes[message.rank] > MOST_BYTES:
             raise Broken("it has sent more than anybody receives")
         return []
 
@@ -54,6 +56,7 @@ class Post:
             for message in self._sent[source]:
                 if wanted.rank in message.others and _fit(message, wanted):
                     self._sent[source].remove(message)
+                    self._bytes[source] -= len(message.payload)
                     return [(message, wanted)]
         self._wanted[wanted.rank].append(wanted)
         if len(self._wanted[wanted.rank]) > MOST:
@@ -70,11 +73,13 @@ class Post:
         """What a rank has begun under this name ends without success."""
         for kept in (self._sent[rank], self._wanted[rank]):
             kept[:] = [notice for notice in kept if notice.call != call]
+        self._bytes[rank] = sum(len(message.payload) for message in self._sent[rank])
 
     def clear(self) -> None:
         """Nothing is on its way any more."""
         for kept in (*self._sent, *self._wanted):
             kept.clear()
+        self._bytes[:] = [0] * len(self._bytes)
 
 
 def _fit(message: Notice, wanted: Notice) -> bool:

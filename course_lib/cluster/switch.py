@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from course_lib.cluster.arrivals import Arrival, Arrivals
 from course_lib.cluster.post import Notice, Post
 from course_lib.cluster.results import DTYPES, Broken, numbers_in, results
 from course_lib.cluster.results import payload as payload_of
@@ -20,7 +21,6 @@ from course_lib.collectives import calls, explain
 
 SURE = 0.2  # seconds that a deadlock must be seen unchanged
 MOST_KEPT, MOST_ARRAYS = 64 << 20, 2000  # bytes and arrays of what a rank has sent, where that is kept
-MOST_STARTED = 256 << 20  # bytes of a rank that wait for the other ranks to come
 EAGER = 1 << 16  # bytes of a message that is on its way at once, as in MPI
 EMPTY, BARRIERS = 32, 256  # calls that carry nothing, in one request, that are not counted
 
@@ -35,8 +35,8 @@ class Switch:
         self._board = Words(size)
         self._waiting: dict[int, dict] = {}  # what a rank that waits has called, as it said
         self._open: list[dict] = [{} for _ in range(size)]  # what each has begun and not ended: operation, members, key
-        self._arrived: dict[tuple, dict[int, tuple[dict, bytes]]] = defaultdict(dict)  # who has come to a collective
-        self._post, self._spoiled = Post(size), False  # spoiled: a rank has failed, and what is on its way must meet nothing new
+        self._arrivals, self._post = Arrivals(size), Post(size)
+        self._spoiled = False  # a rank has failed, and what is on its way must meet nothing new
         self._numbers: list[dict] = [defaultdict(int) for _ in range(size)]
         self._sent: list[dict] = [{} for _ in range(size)]
         self._gates: list[list[tuple[float, float]]] = [[] for _ in range(size)]
@@ -62,8 +62,7 @@ class Switch:
         self._busy.add(rank)
         self._waiting.pop(rank, None)
         self._open[rank].clear()
-        for come in self._arrived.values():
-            come.pop(rank, None)
+        self._arrivals.leave_all(rank)
         self._numbers[rank].clear()
         self._sent[rank], self._empty[rank] = {}, defaultdict(int)
         self._failed.pop(rank, None)
@@ -71,8 +70,15 @@ class Switch:
         self._board.put(rank, "", STATE=status.COMPUTING, ROUND=turn, TARGETS=targets, KEY=0)
 
     def sent(self, rank: int) -> list[list]:
-        """What a rank has sent since `begin`: operation, ranks, calls and payload in bytes."""
-        return [[operation, list(members), *counts] for (members, operation), counts in self._sent[rank].items()]
+        """What a rank has sent since `begin`, to others who have not come, too: operation, ranks, calls and payload in bytes."""
+        sent = {kind: list(counts) for kind, counts in self._sent[rank].items()}
+        for members, arrival in self._arrivals.of(rank):
+            nbytes = _payload(arrival, members.index(rank), len(members))
+            if nbytes is not None:
+                entry = sent.setdefault((members, _operation(arrival)), [0, 0])
+                entry[0] += 1
+                entry[1] += nbytes
+        return [[operation, list(members), *counts] for (members, operation), counts in sent.items()]
 
     def arrays(self, rank: int) -> list[np.ndarray] | None:
         """What a rank has sent since `begin`, if it was to be kept; flat, the latest at the end."""
@@ -87,9 +93,7 @@ class Switch:
         if not self._gates[rank]:
             raise Broken("it came to a gate where there is none")
         needed, number = self._gates[rank].pop(0)
-        sent = sum(payload for (members, _), (_, payload) in self._sent[rank].items() if len(members) > 1)  # to others
-        started = [(members, come[rank][0]["what"]) for (members, _), come in self._arrived.items() if rank in come and len(members) > 1]
-        sent += sum(payload_of(what, members.index(rank), len(members)) or 0 for members, what in started)  # goes on without this rank
+        sent = sum(payload for _, members, _, payload in self.sent(rank) if len(members) > 1)  # to others
         return sent, needed, number if sent >= needed else 0.0
 
     def finish(self, rank: int, raised: str) -> None:
@@ -115,10 +119,7 @@ class Switch:
             return self._message(rank, header, key, what, payload)
         self._numbers[rank][key] += 1
         number = (hash(key) & 0xFFFFFF) << explain.NUMBER_BITS | self._numbers[rank][key]
-        come = self._arrived[key, number]
-        come[rank] = {**header, "what": tuple(what), "call": call}, payload
-        if sum(map(len, self._held(rank))) > MOST_STARTED:
-            raise Broken("it has started more than there is room for")
+        self._arrivals.come(rank, (key, number), Arrival({**header, "what": tuple(what), "call": call}, payload))
         operation, dtype, count, detail = what
         if header.get("start") is True:
             self._open[rank][call] = operation, key, number
@@ -126,7 +127,8 @@ class Switch:
             self._waiting[rank] = {"call": call, "key": (key, number)}
             words = dict(OPERATION=operation, DTYPE=dtype, COUNT=count, DETAIL=detail, MEMBERS=_mask(key), KEY=number, STATE=status.WAITING)
             self._board.put(rank, place, **words)
-        return self._meet(key, number) if len(come) == len(key) else []
+        found = self._arrivals.all_at((key, number))
+        return self._meet(key, found) if found else []
 
     def wait(self, rank: int, call: object, place: object) -> list[Answer]:
         """A rank waits for the end of what it has begun."""
@@ -140,14 +142,11 @@ class Switch:
             self._board.put(rank, str(place)[:200], **words)
         return []
 
-    def _held(self, rank: int) -> list[bytes]:
-        return [come[rank][1] for come in self._arrived.values() if rank in come]
-
     def _message(self, rank: int, header: dict, group: tuple, what: list[int], payload: bytes) -> list[Answer]:
         """A message that is sent, or wanted."""
         call, (operation, dtype, count, tag) = _name_of(header.get("call")), what
         others = header.get("with")
-        if not (numbers_in(others, 0, self.size) and others and set(others) <= set(group)) or dtype not in DTYPES or count < 0:
+        if not (numbers_in(others, 0, self.size) and others and set(others) <= set(group)):
             raise Broken("it sent a message that is none")
         if operation == calls.SEND and (len(others) != 1 or len(payload) != count * DTYPES[dtype].itemsize):
             raise Broken("it sent a message of another size than it said")
@@ -191,12 +190,12 @@ class Switch:
         )
         if not known:
             raise Broken("it called a collective that is none")
+        if what[2] < 0 or not (what[1] in DTYPES or (what[1] == -1 and what[0] in (calls.BARRIER, calls.SPLIT))):
+            raise Broken("it sent numbers of no known kind")
         return members, what, str(header.get("place", ""))[:200]
 
-    def _meet(self, members: tuple[int, ...], number: int) -> list[Answer]:
+    def _meet(self, members: tuple[int, ...], found: list[Arrival]) -> list[Answer]:
         """All ranks of a group have come."""
-        come = self._arrived.pop((members, number))
-        found = [come[r] for r in members]
         for r, (header, _) in zip(members, found, strict=True):
             if self._waiting.get(r, {}).get("call") == header["call"]:
                 self._waiting.pop(r)
@@ -214,14 +213,9 @@ class Switch:
         except TypeError:  # NumPy's: an operation on bits, of numbers that have none
             message = f"{explain.describe(*first['what'])}: this operation is not for these numbers."
             return [self._error(r, h["call"], "CollectiveError", message) for r, (h, _) in zip(members, found, strict=True)]
-        operation = calls.COLLECTIVES[first["what"][0]]
-        operation = operation[1:].capitalize() if operation[0] == "I" else operation
-        for i, r in enumerate(members):
-            carries = first["what"][2] > 0
-            sent = payload_of(first["what"], i, len(members))
-            sent = len(found[i][1]) if operation == "Alltoallv" else sent
-            self._count(r, members, operation, sent, carries)
-            self._keep(r, first["what"][1], found[i][1])
+        for i, (r, arrival) in enumerate(zip(members, found, strict=True)):
+            self._count(r, members, _operation(arrival), _payload(arrival, i, len(members)), first["what"][2] > 0)
+            self._keep(r, first["what"][1], arrival.payload)
         return [(r, {"answer": list(h["call"])}, data) for r, (h, _), data in zip(members, found, got, strict=True)]
 
     def _count(self, rank: int, members: tuple[int, ...], operation: str, nbytes: int | None, carries: bool) -> None:
@@ -251,8 +245,7 @@ class Switch:
         """An error for every rank that waits for one that can no longer come, when that has been so for a moment: all say the same."""
         for rank, waits in self._waiting.items():
             if waits["key"] and self._board.rows[rank][status.KEY] < 0:  # only those who have not come yet
-                missing = [r for r in waits["key"][0] if r not in self._arrived[waits["key"]]]
-                self._board.put(rank, MEMBERS=_mask(missing) | 1 << rank)
+                self._board.put(rank, MEMBERS=_mask(self._arrivals.missing(waits["key"])) | 1 << rank)
         rows = self._board.snapshot() if self._waiting else []
         stuck = self._board.stuck(rows) if rows else ()
         picture = [(row.rank, row.state, row.key) for row in rows] if stuck else None
@@ -269,7 +262,8 @@ class Switch:
         for row in stuck:
             waits = self._waiting.pop(row.rank)
             self._open[row.rank].pop(waits["call"], None)
-            self._arrived.get(waits["key"], {}).pop(row.rank, None)
+            if waits["key"]:
+                self._arrivals.leave(row.rank, waits["key"])
             self._post.forget(row.rank, waits["call"])
             self._board.put(row.rank, STATE=status.GAVE_UP)
             answers.append(self._error(row.rank, waits["call"], "DeadlockError", message))
@@ -278,6 +272,17 @@ class Switch:
     def _error(self, rank: int, call: tuple, name: str, message: str) -> Answer:
         self._failed.setdefault(rank, (name, message))
         return rank, {"answer": list(call), "error": name, "message": message}, b""
+
+
+def _operation(arrival: Arrival) -> str:
+    """The name under which it is counted: a call that does not block counts as the one that does."""
+    name = calls.COLLECTIVES[arrival.header["what"][0]]
+    return name[1:].capitalize() if name[0] == "I" else name
+
+
+def _payload(arrival: Arrival, i: int, n: int) -> int | None:
+    """Bytes that member i of n sends with it; None for what is not counted."""
+    return len(arrival.payload) if _operation(arrival) == "Alltoallv" else payload_of(arrival.header["what"], i, n)
 
 
 def _mask(ranks: Iterable[int]) -> int:

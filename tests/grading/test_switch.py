@@ -108,3 +108,58 @@ def test_of_what_a_rank_sends_no_more_is_kept_than_there_is_room_for(monkeypatch
             meet(switch, (calls.ALLGATHER, number, size, 0), [part.tobytes()] * 2)
         assert switch.arrays(0) is None and len(switch.arrays(1)) == kept
         assert all(np.array_equal(array, part) for array in switch.arrays(1))
+
+
+SOLO = {"members": [0, 1], "what": [calls.IALLREDUCE, 12, 8, 1], "start": True}  # number 12: float64
+
+
+def test_what_nobody_joins_is_sent_as_well():
+    """A start opens a gate as soon as it is begun, so it must stand in the traffic, too, whether others come or not."""
+    switch = busy(3)
+    switch.begin(0, 1, 7, [(64.0, 0.25), (129.0, 0.5)])
+    switch.call(0, {**SOLO, "call": [0, 1]}, bytes(64))
+    assert switch.gate(0) == (64, 64, 0.25) and switch.sent(0) == [["Allreduce", [0, 1], 1, 64]]
+    switch.call(0, {**SOLO, "members": [1, 0], "call": [0, 2]}, bytes(64))  # in an order in which nobody else comes
+    assert switch.gate(0) == (128, 129, 0.0)
+    switch.call(1, {**SOLO, "call": [0, 1]}, bytes(64))
+    assert sorted(switch.sent(0)) == [["Allreduce", [0, 1], 1, 64], ["Allreduce", [1, 0], 1, 64]], "once, also when others come"
+    assert switch.sent(1) == [["Allreduce", [0, 1], 1, 64]]
+    switch.begin(0, 2, 7)
+    assert not switch.sent(0)
+
+
+@pytest.mark.parametrize("what", [[calls.IALLREDUCE, 12, -1, 1], [calls.IALLREDUCE, 99, 8, 1], [calls.ALLTOALLV, -1, 8, 0]])
+def test_a_start_of_numbers_that_are_none_is_refused_before_anybody_joins(what):
+    with pytest.raises(Broken, match="no known kind"):
+        busy(2).call(0, {**SOLO, "what": what, "call": [0, 1]}, bytes(64))
+
+
+def test_there_is_an_end_to_what_a_rank_may_start_alone():
+    """Empty calls cost no bytes, but places; and each is begun in the same time, however many there are."""
+    switch = busy(2)
+    with pytest.raises(Broken, match="more than there is room for"):
+        for number in range(10_000):
+            switch.call(0, {**SOLO, "what": [calls.IALLREDUCE, 12, 0, 1], "call": [0, number]}, b"")
+    with pytest.raises(Broken, match="more than there is room for"):
+        for number in range(10_000):
+            switch.call(1, {**SOLO, "members": [1, 0], "what": [calls.IALLREDUCE, 12, 1 << 20, 1], "call": [0, number]}, bytes(8 << 20))
+    assert number == 32
+    for r in (0, 1):
+        switch.begin(r, 2, 3)
+    for number in range(10_000):  # what others join takes no place
+        for r in (0, 1):
+            switch.call(r, {**SOLO, "members": [1, 0], "call": [0, number]}, bytes(64))
+
+
+def test_there_is_an_end_to_messages_that_nobody_receives():
+    message = {"members": [0, 1], "with": [1]}
+    for size, most in ((0, 4000), (1 << 20, 8)):
+        switch, what = busy(2), [calls.SEND, 12, size, 0]
+        with pytest.raises(Broken, match="more than anybody receives"):
+            for number in range(10_000):
+                switch.call(0, {**message, "what": what, "call": [0, number]}, bytes(8 * size))
+        assert number == most
+    for number in range(100):  # 800 MB, each received at once
+        switch = switch if number else busy(2)
+        switch.call(0, {**message, "what": what, "call": [0, number]}, bytes(8 * size))
+        switch.call(1, {**message, "with": [0], "what": [calls.RECV, *what[1:]], "call": [0, number]}, b"")
