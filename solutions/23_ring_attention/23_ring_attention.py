@@ -280,7 +280,7 @@ lengths = [256, 512, 1024, 1536, 2048]
 held = ranks.call(most_held, dict(lengths=lengths))[0]
 plots.lines(held, "Most memory of a step of attention, two heads, float32", "positions", "MB", at=lengths)
 
-# %% Count the bytes tags=["given"]
+# %% Count the bytes tags=["given", "slide-50"]
 plots.traffic(ranks.traffic, "What each rank sent in these five steps")
 
 # %% [markdown] tags=["slide"]
