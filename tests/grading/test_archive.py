@@ -159,7 +159,8 @@ def test_no_function_of_the_archive_is_an_answer(part, monkeypatch):
                 running.answer(PROBE.format(name=name, skip=int(bool(method))))
                 each = shown(running, f"ranks.call('probe', dict(candidates={candidates!r}))")
                 candidates = sorted({candidate for plain, found in each for candidate in found if plain or not any(p for p, _ in each)})
-            found = [c for c in candidates if earns(running, cell, place, *c)]
+            nothing = earned(running, cell, place) if candidates else 0
+            found = [c for c in candidates if earned(running, cell, place, *c) > nothing]
             assert not found, f"{found} in place of {place}"
             running.answer(cell)
     assert tried
@@ -172,9 +173,8 @@ def shown(running, expression):
     return ast.literal_eval("".join(o.text for o in cell.outputs if o.get("name") == "stdout"))
 
 
-def earns(running, cell, place, module, other):
-    """Whether it gets more points in the exercise's place than nothing does."""
-    running.answer(f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\n{cell.removeprefix('%%px')}\n\n{place} = None")
-    nothing, _ = running.points()
-    running.answer(f"from {module} import {other} as theirs\n{place} = theirs")
-    return running.points()[0] > nothing
+def earned(running, cell, place, module="", other=""):
+    """The points of a function in the exercise's place, or of nothing there."""
+    theirs = f"from {module} import {other} as theirs" if module else "theirs = None"
+    running.answer(f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\n{cell.removeprefix('%%px')}\n\n{theirs}\n{place} = theirs")
+    return running.points()[0]
