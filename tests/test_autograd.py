@@ -90,6 +90,7 @@ def test_elementwise_sums_and_shapes(data, seed):
         differences(function, [x])
     axis = data.draw(st.sampled_from([None, 0, 1, 2, (0, 2)]))
     differences(lambda t: t.sum(axis) if axis is not None else t.sum().reshape(1), [x])
+    differences(lambda t: t / t.sum(axis, keepdims=True), [np.abs(x)])
     differences(lambda t: t.reshape(-1), [x])
     differences(lambda t: (1.0 - t) * 2 / (t * t + 3) - (-t) + t.mean(), [x])
 
@@ -365,3 +366,13 @@ def test_an_operations_backward_that_returns_something_else_is_named(result, got
         TypeError, match=rf"test_autograd.py, line \d+\) must return a tuple with a gradient for each input, 1 here; got {got}"
     ):
         Tensor.from_operation(x.data, (x,), result).backward(np.ones(2))
+
+
+@pytest.mark.parametrize(("part", "got"), [(np.zeros((2, 6)), r"\(2, 6\)"), (np.zeros(()), r"\(\)"), (1.0, "1.0")])
+def test_a_gradient_of_another_shape_is_named_with_the_line_of_its_backward(part, got):
+    x = Tensor(np.zeros((2, 3)), requires_grad=True)
+    out = Tensor.from_operation(x.data, (x,), lambda grad: (part,))
+    with pytest.raises(
+        ValueError, match=rf"test_autograd.py, line \d+\) must return a gradient of the shape of its input, \(2, 3\); got {got}"
+    ):
+        out.backward(np.zeros((2, 3)))

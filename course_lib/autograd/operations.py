@@ -105,14 +105,14 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     return Tensor.from_operation(out.reshape(*x.shape[:-1], w.shape[1]), (x, w) if b is None else (x, w, b), backward)
 
 
-def total(a: Tensor, axis: int | tuple[int, ...] | None = None) -> Tensor:
-    """The sum over all axes, or over some."""
+def total(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+    """The sum over all axes, or over some; with `keepdims` these stay, with length 1."""
     xp = namespace(a.data)
 
     def backward(g):
-        return (xp.broadcast_to(g if axis is None else xp.expand_dims(g, axis), a.shape),)
+        return (xp.broadcast_to(g if axis is None or keepdims else xp.expand_dims(g, axis), a.shape),)
 
-    return Tensor.from_operation(xp.asarray(a.data.sum(axis=axis)), (a,), backward)
+    return Tensor.from_operation(xp.asarray(a.data.sum(axis=axis, keepdims=keepdims)), (a,), backward)
 
 
 def relu(a: Tensor) -> Tensor:

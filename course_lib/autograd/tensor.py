@@ -207,6 +207,8 @@ def flow(root: Tensor, grad: object) -> None:
                 continue
             key = id(source)
             if part is not None:
+                if getattr(part, "shape", None) != source.shape:
+                    raise ValueError(_of_another_shape(backward, part, source))
                 if key in grads:
                     part = grads[key] + part
                 elif source._backward is None and (part is grad or part.base is not None) and part is not source._taken:
@@ -225,6 +227,12 @@ def _not_a_tuple(backward: Callable, parts: object, inputs: int) -> str:
         f"an operation's backward ({_line_of(backward)}) must return a tuple with a gradient for each input, {inputs} here; got {got}. "
         "(A tuple of one has a comma: (grad,). The operation's inputs are one, too: (x,).)"
     )
+
+
+def _of_another_shape(backward: Callable, part: object, source: Tensor) -> str:
+    """What is said of an operation's backward that returns a gradient of another shape."""
+    got = part.shape if hasattr(part, "shape") else repr(part)[:80]
+    return f"an operation's backward ({_line_of(backward)}) must return a gradient of the shape of its input, {source.shape}; got {got}."
 
 
 def _line_of(hook: Callable) -> str:

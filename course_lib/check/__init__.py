@@ -253,7 +253,8 @@ def _relation(got: np.ndarray, want: np.ndarray, tolerance: float) -> str:
     got, want = got.astype(float), want.astype(float)
     if not np.isfinite(got).all() and np.isfinite(want).all():
         many = np.count_nonzero(~np.isfinite(got))
-        return f"; {many} are inf or NaN: exp of a large number, 0 / 0, or some of it was never written, and is what np.empty has found"
+        are = "is" if many == 1 else "are"
+        return f"; {many} {are} inf or NaN: exp of a large number, 0 / 0, or some of it was never written, and is what np.empty has found"
     largest, strange = float(np.max(np.abs(want))), np.abs(got[got != 0])
     if not np.all((strange > 1e-290) & (strange < 1e9 * (largest or 1.0))):
         return "; some of it was never written: it is what np.empty has found in memory, and what a collective with a root leaves elsewhere"

@@ -13,6 +13,7 @@ from course_lib.check.order import Shuffled
 from course_lib.check.ring import attend, fetch, measure, measure_merge, prepare
 
 NAMES = "q", "k", "v"
+SLACK = 64  # bytes for the tags of messages
 MARGIN = 1 << 17  # bytes: Python's own, and the system's pages
 
 
@@ -124,8 +125,10 @@ class RingCheck(Check):
         at = np.concatenate(positions)
         want, scales = _layers(group, at[None, :] <= at[:, None], layers)
         names = ["the output", "dq", "dk", "dv"] if backward else ["the output"]
-        causes = ["positions that are not those of the keys that a rank has at that step; or merge, see its own check"] + 3 * [
-            "K and V of another step than dK and dV, or dK and dV that are not sent on once more at the end"
+        causes = [
+            "positions that are not those of the keys that a rank has at that step; or merge, see its own check",
+            "a block's own out and lse in place of those of all keys; or not all blocks added",
+            *2 * ["K and V of another step than dK and dV, or dK and dV that are not sent on once more at the end"],
         ]
         for i, name in enumerate(names):
             parts = np.split(want[i], len(positions), axis=2)
@@ -156,7 +159,7 @@ class RingCheck(Check):
         if others:
             cause = "a collective; here K and V go from neighbour to neighbour, as messages"
             self.fail(f"{name} on rank {rank} uses {', '.join(others)}", cause)
-        self.sent(moved, most, name=name, rank=rank, cause="n exchanges of K and V, where n - 1 bring each rank all of them")
+        self.sent(moved, most + SLACK, name=name, rank=rank, cause="n exchanges of K and V, where n - 1 bring each rank all of them")
 
     def held(self) -> None:
         """What a rank holds in a step, measured once where scores are large and once where K and V are."""
@@ -190,6 +193,10 @@ class RingCheck(Check):
         seeds, every = [int(self.random.integers(1 << 62)) for _ in range(4)], max(1, shape[-1] // 50)
         self.ranks.call(prepare, [dict(size=size, seed=s, shape=shape, backward=backward) for s in seeds], show=self.show)
         peaks = self._peaks(measure)
+        pair = 2 * 4 * int(np.prod(shape))  # bytes of K and V
+        for r, moved in enumerate(self.ranks.traffic[:size]):
+            most = 1.5 * pair * ((size - 1) * (1 + backward) + size * backward)  # what is kept on its way is held as well; see `bytes`
+            self._messages(moved, most, r, "a step")
         merging = self._peaks(measure_merge) if with_merge else []
         answers = self.ranks.call(fetch, dict(every=every))
         group = np.concatenate([np.random.default_rng(s).standard_normal((4, *shape), np.float32) for s in seeds[:size]], axis=3)

@@ -69,6 +69,7 @@ class ExpertsCheck(Check):
             }
             known |= {"the last choice first": right[:, ::-1]} if topk > 1 else {}
             cause = 'a sort that does not keep equal ones in their order (kind="stable" does)'
+            cause = cause if found[0].shape == right.shape else "argmax, or an index, that loses an axis: with topk 1 it has length 1"
             self.array(found[0], right, name="Route.expert", rank=r, dtype=False, instead=known, cause=cause)
             cause = "slots count from 0 in the order of the tokens, first choices first; -1 where the expert has no slot left"
             self.array(found[1], place, name="Route.place", rank=r, dtype=False, instead=instead, cause=cause)
@@ -126,6 +127,12 @@ class ExpertsCheck(Check):
         whole = experts * capacity * width * np.dtype(dtype).itemsize
         return calls, whole + SLACK[0] * experts * capacity + SLACK[1] * size
 
+    def _sent(self, r: int, most: float, exchanges: int, name: str, size: int, cause: str) -> None:
+        """An all-to-all leaves a rank's own part at home; messages may take that the same way."""
+        moved = self.places.traffic[r]
+        most *= (size - 1) / size if all(operation == "Alltoall" for operation, *_ in moved) else 1
+        self.sent(moved, most * exchanges, name=f"two calls of {name}", rank=r, cause=cause)
+
     def dispatch(self, size: int, experts: int, capacity: int, routes: list, width: int, dtype=np.float64, backward=True) -> None:
         """Where the tokens land, what that sends, and the gradient that comes back."""
         calls, most = self._calls(size, experts, capacity, routes, width, dtype)
@@ -153,7 +160,7 @@ class ExpertsCheck(Check):
             self.array(again, 2 * slots[mine], name="what a second call returns", rank=r, cause="something that is kept from the first")
             self._unchanged(after, calls[r], ("x", *ROUTE), r)
             cause = "an all-gather of all tokens; an all-to-all sends each one where it goes"
-            self.sent(self.places.traffic[r], most * (2 + backward), name="two calls of dispatch", rank=r, cause=cause)
+            self._sent(r, most, 2 + backward, "dispatch", size, cause)
             if backward:
                 self._has(back, "x", r)
                 picked, kept = fetched(np.concatenate(grads[g]), size, me, routes[r])
@@ -195,7 +202,7 @@ class ExpertsCheck(Check):
             self.array(again, 2 * want[::-1], name="what a second call returns", rank=r, rtol=rtol, scale=8.0, cause=cause)
             self._unchanged(after, calls[r], ("y", *ROUTE), r)
             cause = "an all-gather of all outputs; an all-to-all sends each one where it goes"
-            self.sent(self.places.traffic[r], most * (2 + backward), name="two calls of combine", rank=r, cause=cause)
+            self._sent(r, most, 2 + backward, "combine", size, cause)
             if backward:
                 self._has(back, "y", r)
                 self._has(back_gates, "the gates", r)
@@ -236,9 +243,7 @@ class ExpertsCheck(Check):
                 routes = [choose(each @ router, topk, capacity_of(tokens, topk, factor, experts)) for each in x[g]]
             out, balance, *wants = whole_layer(x[g], router, w1, w2, routes, grad[g], share)
             flat, rows = (-1, width), placement.sharded(0)
-            self.placed(
-                list(outs), rows, out.reshape(flat), name="the layer's output", ranks=members, cause="see the checks of the functions"
-            )
+            self.placed(list(outs), rows, out.reshape(flat), name="the layer's output", ranks=members)
             self.placed(list(balances), placement.partial, np.asarray(balance), name="the balancing loss", ranks=members)
             kinds = {"x": rows, "the router": placement.partial, "the first matrices": rows, "the second matrices": rows}
             for (what, kind), found, want in zip(kinds.items(), backs, [wants[0].reshape(flat), *wants[1:]], strict=True):

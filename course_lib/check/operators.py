@@ -67,15 +67,14 @@ def forward(operator, x, place, calls):
 
 
 def backward(grad, beside, turned):
-    """The gradient of an input that is also used `beside` the operator, and what became of the gradient of the operator's result."""
+    """The gradient of an input that is also used `beside` the operator; and what became of the result's gradient, and of the input."""
     given, out = trial
     if out is None:
-        return None, grad
+        return None, grad, given.data
     grad = np.ascontiguousarray(grad.T).T if turned else grad  # a transpose leaves such gradients
-    if not out.requires_grad:
-        return None, grad
-    Tensor.from_operation(np.zeros(()), (out, given), lambda _: (grad, beside)).backward(np.ones(()))
-    return given.grad, grad
+    if out.requires_grad:
+        Tensor.from_operation(np.zeros(()), (out, given), lambda _: (grad, beside)).backward(np.ones(()))
+    return given.grad, grad, given.data
 
 
 def several(operator, xs, grads, places):
@@ -171,6 +170,7 @@ class OperatorCheck(Check):
             for r in group:
                 cause = "a collective in place: others use the same array"
                 self.array(answers[r][1], grads[r], name="the output's gradient, after the call,", rank=r, cause=cause)
+                self.array(answers[r][2], xs[r], name="the input, after backward,", rank=r, cause=cause)
 
     def _several(self, name: str, size: int) -> None:
         """Two calls before the first way back."""

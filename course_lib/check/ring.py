@@ -236,7 +236,7 @@ class PiecesCheck(Check):
                 if not isinstance(got, (list, tuple, np.ndarray)) or not all(isinstance(c, (int, np.integer)) for c in got):
                     self.fail(
                         f"zigzag must give rank {r} a list of whole numbers; got {got!r:.80}",
-                        "/ gives a float, and // a whole number; or pairs in place of numbers",
+                        "/ gives a float, and // a whole number; a range, not its list; or pairs in place of numbers",
                     )
             held = [int(c) for got in answers for c in got]
             if sorted(held) != list(range(n_chunks)):

@@ -72,6 +72,7 @@ def layered(x, router, w1, w2, topk, factor, size, grad, share, me):
     layer = MixtureOfExperts(functions, group, width, w1.shape[2], experts, topk, factor, dtype=x.dtype)
     layer.router.data, layer.w1.data, layer.w2.data = router, w1, w2
     out = layer(given)
+    a_tensor(layer.route.weight, "Route.weight: route")
     ((out * grad).sum() + layer.balance * share).backward()
     found = layer.route
     own = np.asarray(found.expert), np.asarray(found.place), found.weight.data

@@ -49,16 +49,16 @@ def losses_of(cases, place):
     for loss in losses:
         if not isinstance(loss, Tensor) or not loss.requires_grad:
             raise TypeError(f"the loss must be a Tensor that Tensor.from_operation(data, (logits,), backward) has made; got {loss!r}.")
-    get_ipython().user_ns["trial"] = tensors, [loss * case["factor"] for loss, case in zip(losses, cases, strict=True)]
+    get_ipython().user_ns["trial"] = tensors, [loss * case["factor"] for loss, case in zip(losses, cases, strict=True)], cases
     return [(np.array(loss.data), case["logits"], case["labels"]) for loss, case in zip(losses, cases, strict=True)]
 
 
 def losses_backward():
-    """The gradients of the logits."""
-    tensors, losses = trial
+    """The gradients of the logits, and the arguments after that."""
+    tensors, losses, cases = trial
     for loss in losses:
         loss.backward(np.ones(loss.shape, loss.dtype))
-    return [t.grad for t in tensors]
+    return [(t.grad, t.data, case["labels"]) for t, case in zip(tensors, cases, strict=True)]
 
 
 class TensorParallelCheck(OperatorCheck):
@@ -151,8 +151,10 @@ class TensorParallelCheck(OperatorCheck):
                 cause = "a maximum or a sum over this rank's words only, or labels that other ranks have"
                 how = dict(rtol=rtol, scale=size, dtype=False, instead={what: np.array(value) for what, value in mistakes.items()})
                 self.array(got.reshape(1), np.array([want]), name="the loss", rank=r, cause=cause, **how)
-                self.array(after, before["logits"], name="the logits, after the call,", rank=r, cause="an operation in place")
-                self.array(same, case["labels"], name="the labels, after the call,", rank=r, cause="an operation in place")
+                back, *later = grads[r][k]
+                for when, logits, labels in (("the call", after, same), ("backward", *later)):
+                    self.array(logits, before["logits"], name=f"the logits, after {when},", rank=r, cause="an operation in place")
+                    self.array(labels, case["labels"], name=f"the labels, after {when},", rank=r, cause="an operation in place")
                 share = case["factor"] / numbers
                 right = np.split((soft * share).astype(dtype), n, axis=-1)[index]
                 cause = "softmax minus one at the label, divided by the number of tokens, times the gradient of the loss"
@@ -160,9 +162,7 @@ class TensorParallelCheck(OperatorCheck):
                     "that of the sum, not the mean, over the tokens": right * numbers,
                     "without the loss's own gradient": right / case["factor"],
                 }
-                self.array(
-                    grads[r][k], right, name="the gradient of the logits", rank=r, rtol=rtol, scale=share, cause=cause, instead=known
-                )
+                self.array(back, right, name="the gradient of the logits", rank=r, rtol=rtol, scale=share, cause=cause, instead=known)
             if frugal:
                 most = traffic.wire_bytes("Allreduce", n, (2 * numbers + 16) * 8)
                 cause = "a third all-reduce, or logits that are gathered; one number for all labels' logits is enough"

@@ -28,6 +28,7 @@ class Account:
 
     def __init__(self, process: psutil.Process, room: Path | None):
         self.process, self._room, self._marked = process, room, None
+        self._traces_then: set = set()
         try:
             self.began = self.used()
         except (OSError, psutil.Error):
@@ -43,11 +44,17 @@ class Account:
         self._marked = None
         with contextlib.suppress(OSError):  # not every system lets it be forgotten
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-            self._marked = self._status("VmRSS:")
+            self._marked, self._traces_then = self._status("VmRSS:"), self._traces()
 
     def peak(self) -> int | None:
-        """The most bytes in memory at once since `mark`, beyond those at that time; None where the system does not say."""
-        return None if self._marked is None else self._status("VmHWM:") - self._marked
+        """The most bytes in memory at once since `mark`, beyond those at that time; None where the system does not say.
+
+        Who has written to a file meanwhile may have held there all that there is room for: files go again, and leave no account.
+        """
+        if self._marked is None:
+            return None
+        room = MOST_WRITTEN if self._room else sandbox.ROOM * len(sandbox.FOLDERS)
+        return self._status("VmHWM:") - self._marked + room * (self._traces() != self._traces_then)
 
     def too_much(self) -> str | None:
         """What it has more of than it may, or None."""
@@ -69,6 +76,20 @@ class Account:
         """Bytes, the sum of some lines of the system's account."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(names))
+
+    def _traces(self) -> set[tuple[int, int, int]]:
+        """All files and folders where it may write, also those without a name that it has open, and when each was last changed."""
+        root = f"/proc/{self.process.pid}"
+        folders = [str(self._room)] if self._room else [f"{root}/root{folder}" for folder in sandbox.FOLDERS]
+        found, devices = {}, {os.stat(folder).st_dev for folder in folders}
+        for folder, _, names in (each for top in folders for each in os.walk(top)):
+            for path in (folder, *(f"{folder}/{name}" for name in names)):
+                with contextlib.suppress(OSError):
+                    found[path] = os.stat(path, follow_symlinks=False)
+        for descriptor in os.scandir(f"{root}/fd"):
+            with contextlib.suppress(OSError):
+                found[descriptor.path] = os.stat(descriptor.path)
+        return {(file.st_dev, file.st_ino, file.st_ctime_ns) for file in found.values() if file.st_dev in devices}
 
     def _files(self) -> tuple[int, int]:
         """Bytes written, and how many files there are."""

@@ -21,7 +21,7 @@ from course_lib.collectives.apart import HEADER_LIMIT, LENGTHS
 from course_lib.engine import wire
 
 PAYLOAD_LIMIT = 128 << 20  # bytes in a frame
-UNREAD_LIMIT = 512 << 20  # bytes that wait for a rank to read them
+UNREAD_LIMIT, UNREAD = 512 << 20, 20_000  # bytes, and pieces, that wait for a rank to read them
 REPLY_LIMIT, PIECES = 64 << 20, 8_000_000  # bytes of an answer, and values in it
 ENDED = "its connection has ended"
 Frame = tuple[dict, bytes]
@@ -47,6 +47,7 @@ class Relay(threading.Thread):
         self._on_reply, self._on_ready = on_reply, on_ready
         self._in = [bytearray() for _ in connections]
         self._out: list[deque[memoryview]] = [deque() for _ in connections]
+        self._unread = [0] * len(connections)  # bytes of that
         self._todo: deque[Callable] = deque()
         self._selector = selectors.DefaultSelector()
         self._bell, self._ear = socket.socketpair()
@@ -87,7 +88,7 @@ class Relay(threading.Thread):
 
     def waiting(self, rank: int) -> int:
         """Bytes that came from a rank, or go there, and are not read yet."""
-        return len(self._in[rank]) + sum(map(len, list(self._out[rank])))
+        return len(self._in[rank]) + self._unread[rank]
 
     def _turn(self) -> None:
         for key, events in self._selector.select(0.05 if self.switch.waits() else None):
@@ -181,13 +182,14 @@ class Relay(threading.Thread):
     def _send(self, rank: int, header: dict, payload: bytes = b"") -> None:
         if rank in self.broken:
             return
-        if sum(map(len, self._out[rank])) + len(payload) > UNREAD_LIMIT:
+        if self._unread[rank] + len(payload) > UNREAD_LIMIT or len(self._out[rank]) > UNREAD:
             self._give_up(rank, "it does not read what it is sent")
             return
         text = json.dumps(header).encode()
-        self._out[rank].append(memoryview(LENGTHS.pack(len(text), len(payload)) + text))
-        if payload:
-            self._out[rank].append(memoryview(payload))
+        for piece in (LENGTHS.pack(len(text), len(payload)) + text, payload):
+            if piece:
+                self._out[rank].append(memoryview(piece))
+                self._unread[rank] += len(piece)
         self._write(rank)
 
     def _write(self, rank: int) -> None:
@@ -196,19 +198,24 @@ class Relay(threading.Thread):
             while out:
                 sent = connection.send(out[0])
                 out[0] = out[0][sent:]
+                self._unread[rank] -= sent
                 if not out[0]:
                     out.popleft()
         except BlockingIOError:
             pass
         except OSError:
-            out.clear()
+            self._forget(rank)
         if rank not in self.broken:
             self._selector.modify(connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0), rank)
+
+    def _forget(self, rank: int) -> None:
+        self._out[rank].clear()
+        self._unread[rank] = 0
 
     def _give_up(self, rank: int, why: str) -> None:
         if rank in self.broken:
             return
         self.broken[rank] = why
-        self._out[rank].clear()
+        self._forget(rank)
         self._selector.unregister(self.connections[rank])
         self.switch.gone(rank)

@@ -54,6 +54,53 @@ def payload(what: tuple, i: int, n: int) -> int | None:
     return size
 
 
+def brought(header: dict, i: int, n: int) -> int:
+    """Bytes that come with the call of member i of n, by what it says.
+
+    Raises
+    ------
+    Broken
+        It says what makes no sense.
+    """
+    operation, dtype, count, detail = header["what"]
+    name = calls.OPERATIONS[operation]
+    if name in ("Barrier", "Split"):
+        if (dtype, count) != (-1, 0):
+            raise Broken("it sent numbers where there are none")
+        return 16 if name == "Split" else 0
+    if dtype not in DTYPES or count < 0:
+        raise Broken("it sent numbers of no known kind")
+    size = count * DTYPES[dtype].itemsize
+    if name == "Alltoallv":
+        counts = header.get("counts")
+        if not numbers_in(counts, 0, 1 << 40) or len(counts) != n:
+            raise Broken("it cut an all-to-all in parts that do not fit")
+        return sum(counts) * DTYPES[dtype].itemsize
+    root = detail // 16 - 1
+    if name in calls.ROOTED and not 0 <= root < n:
+        raise Broken("it named a root that is none")
+    if name.casefold().endswith(("allreduce", "reduce_scatter")) and not 0 < detail % 16 < len(calls.REDUCTIONS):
+        raise Broken("it reduces by an operation that is none")
+    if name == "Bcast":
+        return size if i == root else 0
+    return size * n * (i == root) if name == "Scatter" else size
+
+
+def to_others(header: dict, payload: bytes, i: int, n: int) -> bytes:
+    """What of it goes to other members: not the part of an all-to-all or a scatter that is a member's own."""
+    operation, dtype, _, detail = header["what"]
+    name = calls.OPERATIONS[operation]
+    if n == 1 or name == "Split" or (name == "Gather" and i == detail // 16 - 1):
+        return b""
+    if name in ("Alltoall", "Scatter") and payload:
+        part = len(payload) // n
+        return payload[: i * part] + payload[(i + 1) * part :]
+    if name == "Alltoallv":
+        counts = [c * DTYPES[dtype].itemsize for c in header["counts"]]
+        return payload[: sum(counts[:i])] + payload[sum(counts[: i + 1]) :]
+    return payload
+
+
 def results(payloads: list[bytes], headers: list[dict]) -> list[bytes]:
     """What each member gets."""
     n, (operation, dtype, count, detail) = len(payloads), headers[0]["what"]
@@ -61,33 +108,27 @@ def results(payloads: list[bytes], headers: list[dict]) -> list[bytes]:
     if name == "Barrier":
         return [b""] * n
     if name == "Split":
-        return _split([struct.unpack("<qq", p) for p in _sized(payloads, [16] * n)])
+        return _split([struct.unpack("<qq", p) for p in payloads])
     kind, size = DTYPES[dtype], count * DTYPES[dtype].itemsize
     if name == "Alltoallv":
         return _all_to_all_v(payloads, headers, kind.itemsize)
     if name == "Alltoall":
-        parts, part = _sized(payloads, [size] * n), size // n
-        return [b"".join(whole[i * part : (i + 1) * part] for whole in parts) for i in range(n)]
+        part = size // n
+        return [b"".join(whole[i * part : (i + 1) * part] for whole in payloads) for i in range(n)]
     if name in calls.ROOTED:
         root = detail // 16 - 1
-        if not 0 <= root < n:
-            raise Broken("it named a root that is none")
         if name == "Bcast":
-            return [_sized([payloads[root]], [size])[0]] * n
+            return [payloads[root]] * n
         if name == "Scatter":
-            (whole,) = _sized([payloads[root]], [size * n])
-            return [whole[i * size : (i + 1) * size] for i in range(n)]
-        whole = b"".join(_sized(payloads, [size] * n))
+            return [payloads[root][i * size : (i + 1) * size] for i in range(n)]
+        whole = b"".join(payloads)
         return [whole if i == root else b"" for i in range(n)]
-    parts = _sized(payloads, [size] * n)
     own = detail % 16 == len(calls.REDUCTIONS) - 1
     if name in ("Allgather", "Iallgather") or own:
-        return [b"".join(parts)] * n
-    if not 0 < detail % 16 < len(calls.REDUCTIONS):
-        raise Broken("it reduces by an operation that is none")
-    reduce, reduced = _REDUCE[calls.REDUCTIONS[detail % 16]], np.frombuffer(parts[0], kind).copy()
+        return [b"".join(payloads)] * n
+    reduce, reduced = _REDUCE[calls.REDUCTIONS[detail % 16]], np.frombuffer(payloads[0], kind).copy()
     with np.errstate(all="ignore"):
-        for part in parts[1:]:
+        for part in payloads[1:]:
             reduced = reduce(reduced, np.frombuffer(part, kind)).astype(kind, copy=False)
     if name not in ("Reduce_scatter", "Ireduce_scatter"):
         return [reduced.tobytes()] * n
@@ -102,9 +143,7 @@ def _all_to_all_v(payloads: list[bytes], headers: list[dict], itemsize: int) -> 
     """Each rank's parts, one for each member in order, of as many numbers as its header says."""
     n, cut = len(payloads), []
     for whole, header in zip(payloads, headers, strict=True):
-        counts = header.get("counts")
-        if not numbers_in(counts, 0, 1 << 40) or len(counts) != n or sum(counts) * itemsize != len(whole):
-            raise Broken("it cut an all-to-all in parts that do not fit")
+        counts = header["counts"]
         ends = np.cumsum(counts) * itemsize
         cut.append([whole[end - count * itemsize : end] for count, end in zip(counts, ends.tolist(), strict=True)])
     return [b"".join(parts[i] for parts in cut) for i in range(n)]
@@ -119,9 +158,3 @@ def _split(wishes: list[tuple[int, int]]) -> list[bytes]:
         )
         for color, _ in wishes
     ]
-
-
-def _sized(payloads: list[bytes], sizes: list[int]) -> list[bytes]:
-    if [len(p) for p in payloads] != sizes:
-        raise Broken("it sent an array of another size than it said")
-    return payloads

@@ -12,17 +12,16 @@ from collections.abc import Iterable
 import numpy as np
 
 from course_lib.cluster.arrivals import Arrival, Arrivals
-from course_lib.cluster.post import Notice, Post
-from course_lib.cluster.results import DTYPES, Broken, numbers_in, results
-from course_lib.cluster.results import payload as payload_of
+from course_lib.cluster.post import ANY, Notice, Post
+from course_lib.cluster.results import DTYPES, Broken, brought, numbers_in, results
+from course_lib.cluster.tally import Tally
 from course_lib.cluster.words import Words
 from course_lib.collectives import board as status
 from course_lib.collectives import calls, explain
+from course_lib.collectives.calls import LARGEST_TAG
 
 SURE = 0.2  # seconds that a deadlock must be seen unchanged
-MOST_KEPT, MOST_ARRAYS = 64 << 20, 2000  # bytes and arrays of what a rank has sent, where that is kept
 EAGER = 1 << 16  # bytes of a message that is on its way at once, as in MPI
-EMPTY, BARRIERS = 32, 256  # calls that carry nothing, in one request, that are not counted
 
 Answer = tuple[int, dict, bytes]  # to which rank
 
@@ -38,12 +37,10 @@ class Switch:
         self._arrivals, self._post = Arrivals(size), Post(size)
         self._spoiled = False  # a rank has failed, and what is on its way must meet nothing new
         self._numbers: list[dict] = [defaultdict(int) for _ in range(size)]
-        self._sent: list[dict] = [{} for _ in range(size)]
+        self._tally = [Tally() for _ in range(size)]
         self._gates: list[list[tuple[float, float]]] = [[] for _ in range(size)]
-        self._kept: list[list[np.ndarray] | None] = [None] * size  # what each has sent, where somebody wants to look at it
         self._picture, self._since = None, 0.0
         self._busy: set[int] = set()  # ranks that were asked for something
-        self._empty: list[dict] = [defaultdict(int) for _ in range(size)]  # calls that carried nothing, by operation
         self._failed: dict[int, tuple[str, str]] = {}
         for r in range(size):
             self._board.put(r, STATE=status.COMPUTING)
@@ -58,31 +55,23 @@ class Switch:
         if turn > self._board.round and (alone or self._spoiled):
             self._post.clear()
             self._spoiled = False
-        self._gates[rank], self._kept[rank] = list(gates or []), [] if keep else None
+        self._gates[rank], self._tally[rank] = list(gates or []), Tally(keep)
         self._busy.add(rank)
         self._waiting.pop(rank, None)
         self._open[rank].clear()
         self._arrivals.leave_all(rank)
         self._numbers[rank].clear()
-        self._sent[rank], self._empty[rank] = {}, defaultdict(int)
         self._failed.pop(rank, None)
         self._board.round = max(self._board.round, turn)
         self._board.put(rank, "", STATE=status.COMPUTING, ROUND=turn, TARGETS=targets, KEY=0)
 
     def sent(self, rank: int) -> list[list]:
         """What a rank has sent since `begin`, to others who have not come, too: operation, ranks, calls and payload in bytes."""
-        sent = {kind: list(counts) for kind, counts in self._sent[rank].items()}
-        for members, arrival in self._arrivals.of(rank):
-            nbytes = _payload(arrival, members.index(rank), len(members))
-            if nbytes is not None:
-                entry = sent.setdefault((members, _operation(arrival)), [0, 0])
-                entry[0] += 1
-                entry[1] += nbytes
-        return [[operation, list(members), *counts] for (members, operation), counts in sent.items()]
+        return self._tally[rank].entries(rank, self._arrivals.of(rank))
 
     def arrays(self, rank: int) -> list[np.ndarray] | None:
         """What a rank has sent since `begin`, if it was to be kept; flat, the latest at the end."""
-        return self._kept[rank]
+        return self._tally[rank].kept
 
     def failed(self, rank: int) -> tuple[str, str] | None:
         """The error that a rank got here since `begin`, name and message: it tells of other ranks, so what follows it cannot count."""
@@ -101,7 +90,7 @@ class Switch:
         self._busy.discard(rank)
         self._waiting.pop(rank, None)
         self._spoiled |= bool(raised)
-        if rank not in self._failed:  # then the board says where it waited
+        if rank not in self._failed or self._board.rows[rank][status.STATE] == status.WAITING:  # else the board says where it gave up
             self._board.put(rank, raised[:200], STATE=status.RAISED if raised else status.FINISHED, KEY=0)
 
     def gone(self, rank: int) -> None:
@@ -119,7 +108,11 @@ class Switch:
             return self._message(rank, header, key, what, payload)
         self._numbers[rank][key] += 1
         number = (hash(key) & 0xFFFFFF) << explain.NUMBER_BITS | self._numbers[rank][key]
-        self._arrivals.come(rank, (key, number), Arrival({**header, "what": tuple(what), "call": call}, payload))
+        cut = what[0] in (calls.ALLTOALLV, calls.REDUCE_SCATTER, calls.IREDUCE_SCATTER)
+        said = {"what": tuple(what), "call": call, "counts": header.get("counts") if cut else None}
+        if len(payload) != brought(said, key.index(rank), len(key)):
+            raise Broken("it sent an array of another size than it said")
+        self._arrivals.come(rank, (key, number), Arrival(said, payload))
         operation, dtype, count, detail = what
         if header.get("start") is True:
             self._open[rank][call] = operation, key, number
@@ -146,15 +139,15 @@ class Switch:
         """A message that is sent, or wanted."""
         call, (operation, dtype, count, tag) = _name_of(header.get("call")), what
         others = header.get("with")
-        if not (numbers_in(others, 0, self.size) and others and set(others) <= set(group)):
+        known = numbers_in(others, 0, self.size) and len(set(others)) == len(others) and others and set(others) <= set(group)
+        if not known or dtype not in DTYPES or count < 0 or not (0 <= tag <= LARGEST_TAG or (tag == ANY and operation == calls.RECV)):
             raise Broken("it sent a message that is none")
         if operation == calls.SEND and (len(others) != 1 or len(payload) != count * DTYPES[dtype].itemsize):
             raise Broken("it sent a message of another size than it said")
         self._open[rank][call] = operation, tuple(others), 0
         notice = Notice(rank, call, group, tag, dtype, count, payload, tuple(others))
         if operation == calls.SEND:
-            self._count(rank, group, "Send", len(payload), count > 0)
-            self._keep(rank, dtype, payload)
+            self._tally[rank].message(group, dtype, tag, payload, others == [rank])
             pairs, answers = self._post.send(notice), []
             if len(payload) <= EAGER:
                 answers += self._answered(rank, call, {}, b"")
@@ -190,8 +183,6 @@ class Switch:
         )
         if not known:
             raise Broken("it called a collective that is none")
-        if what[2] < 0 or not (what[1] in DTYPES or (what[1] == -1 and what[0] in (calls.BARRIER, calls.SPLIT))):
-            raise Broken("it sent numbers of no known kind")
         return members, what, str(header.get("place", ""))[:200]
 
     def _meet(self, members: tuple[int, ...], found: list[Arrival]) -> list[Answer]:
@@ -214,28 +205,8 @@ class Switch:
             message = f"{explain.describe(*first['what'])}: this operation is not for these numbers."
             return [self._error(r, h["call"], "CollectiveError", message) for r, (h, _) in zip(members, found, strict=True)]
         for i, (r, arrival) in enumerate(zip(members, found, strict=True)):
-            self._count(r, members, _operation(arrival), _payload(arrival, i, len(members)), first["what"][2] > 0)
-            self._keep(r, first["what"][1], arrival.payload)
+            self._tally[r].collective(members, arrival, i)
         return [(r, {"answer": list(h["call"])}, data) for r, (h, _), data in zip(members, found, got, strict=True)]
-
-    def _count(self, rank: int, members: tuple[int, ...], operation: str, nbytes: int | None, carries: bool) -> None:
-        if not carries and len(members) > 1:
-            kind = self._empty[rank]
-            kind[operation] += 1
-            if kind[operation] > (BARRIERS if operation == "Barrier" else EMPTY):  # who comes first, or at all, is news as well
-                operation, nbytes = "Allgather", 8 * len(members)
-        if nbytes is not None:
-            entry = self._sent[rank].setdefault((members, operation), [0, 0])
-            entry[0] += 1
-            entry[1] += nbytes
-
-    def _keep(self, rank: int, dtype: int, payload: bytes) -> None:
-        """Keep what a rank has sent, where somebody wants to look at it and there is room."""
-        kept = self._kept[rank]
-        if kept is None or not payload or dtype not in DTYPES or len(kept) == MOST_ARRAYS:
-            return
-        if sum(array.nbytes for array in kept) + len(payload) <= MOST_KEPT:
-            kept.append(np.frombuffer(payload, DTYPES[dtype]))
 
     def waits(self) -> bool:
         """Whether some rank waits in a call."""
@@ -247,7 +218,7 @@ class Switch:
             if waits["key"] and self._board.rows[rank][status.KEY] < 0:  # only those who have not come yet
                 self._board.put(rank, MEMBERS=_mask(self._arrivals.missing(waits["key"])) | 1 << rank)
         rows = self._board.snapshot() if self._waiting else []
-        stuck = self._board.stuck(rows) if rows else ()
+        stuck = [row for row in self._board.stuck(rows) if row.rank in self._waiting] if rows else ()
         picture = [(row.rank, row.state, row.key) for row in rows] if stuck else None
         if picture != self._picture:
             self._picture, self._since = picture, now
@@ -272,17 +243,6 @@ class Switch:
     def _error(self, rank: int, call: tuple, name: str, message: str) -> Answer:
         self._failed.setdefault(rank, (name, message))
         return rank, {"answer": list(call), "error": name, "message": message}, b""
-
-
-def _operation(arrival: Arrival) -> str:
-    """The name under which it is counted: a call that does not block counts as the one that does."""
-    name = calls.COLLECTIVES[arrival.header["what"][0]]
-    return name[1:].capitalize() if name[0] == "I" else name
-
-
-def _payload(arrival: Arrival, i: int, n: int) -> int | None:
-    """Bytes that member i of n sends with it; None for what is not counted."""
-    return len(arrival.payload) if _operation(arrival) == "Alltoallv" else payload_of(arrival.header["what"], i, n)
 
 
 def _mask(ranks: Iterable[int]) -> int:

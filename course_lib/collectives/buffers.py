@@ -37,7 +37,11 @@ def array(value: object, what: str, where: str) -> np.ndarray:
         raise ValueError(
             f"{where}: {what} is not contiguous: shape {value.shape}, strides {value.strides}. "
             "It is a view (a slice of columns, a transpose); MPI would read other numbers than you see. "
-            + ("Receive into a fresh array, and copy it from there." if what == "recvbuf" else f"Pass np.ascontiguousarray({what}).")
+            + (
+                "Receive into a fresh array, np.empty(shape, dtype): np.empty_like keeps the layout of what it is given."
+                if what == "recvbuf"
+                else f"Pass np.ascontiguousarray({what})."
+            )
         )
     if what == "recvbuf" and not value.flags.writeable:
         raise ValueError(f"{where}: recvbuf is read-only. Receive into a fresh array, np.empty(...) for example.")

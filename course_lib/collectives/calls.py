@@ -15,6 +15,7 @@ COLLECTIVES += ["Iallgather", "Ireduce_scatter", "Alltoall", "Alltoallv"]
 OPERATIONS = [*COLLECTIVES, "Send", "Recv", "Sendrecv", "Isend", "Irecv"]
 ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER, BCAST, SCATTER, GATHER, IALLREDUCE = range(1, 10)
 IALLGATHER, IREDUCE_SCATTER, ALLTOALL, ALLTOALLV, SEND, RECV, SENDRECV, ISEND, IRECV = range(10, len(OPERATIONS))
+LARGEST_TAG = 32767  # what each MPI takes
 ROOTED = ("Bcast", "Scatter", "Gather")
 REDUCTIONS = ["", "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "your own"]
 DTYPES = {np.dtype(c).num: np.dtype(c).name for c in "?bBhHiIlLqQefdgFDG"}

@@ -7,10 +7,10 @@ from mpi4py import MPI
 
 from course_lib import memory
 from course_lib.collectives import buffers, lanes, mailbox, pending
+from course_lib.collectives.calls import LARGEST_TAG
 from course_lib.collectives.nonblocking import Request
 
 ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
-LARGEST_TAG = 32767  # what each MPI takes
 MOST_LANES = 256  # that a communicator keeps
 
 

@@ -29,7 +29,7 @@ def _types(message: str) -> str:
         return " (A method without its parentheses? comm.Get_size() is a number, comm.Get_size is not.)"
     if "NoneType" in message or "does not have enough dimensions (has 0" in message:
         return (
-            " (Is one of them None? A collective returns nothing: it fills the array that it is given. So does a function without return.)"
+            " (Is one of them None? A collective returns nothing: it fills the array that it is given. Nor does a function without return.)"
         )
     if message.startswith("Cannot cast ufunc"):
         return " (x /= n keeps the type of x; x = x / n makes a new array of the type that the result needs.)"

@@ -61,7 +61,8 @@ def traffic(
         axes.text(total, i, f" {wording.size(total)}", va="center", fontsize=9, color=INK)
     axes.invert_yaxis()
     axes.set_xlim(0, max(left.max() * 1.18, 1))
-    _size_axis(axes, "bytes on the wire, ring algorithm")
+    in_rings = any(kind.startswith(("Allreduce", "Allgather", "Reduce_scatter")) for kind in kinds)
+    _size_axis(axes, "bytes on the wire, ring algorithm" if in_rings else "bytes on the wire")
     axes.spines[["top", "right"]].set_visible(False)
     if kinds:
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

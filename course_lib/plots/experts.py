@@ -67,7 +67,12 @@ def flights(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], title: s
     frames = (
         ("at home, before dispatch", start, None, ()),
         ("after dispatch, at their experts", None, slots, ()),
-        ("after combine, at home again", [np.where(b == 0, s, b) for s, b in zip(start, back, strict=True)], None, dropped),
+        (
+            "after combine, at home again; red: dropped" if dropped else "after combine, at home again",
+            [np.where(b == 0, s, b) for s, b in zip(start, back, strict=True)],
+            None,
+            dropped,
+        ),
     )
 
     def draw(step: int) -> Picture:
@@ -161,6 +166,7 @@ def loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int, title
         axes.bar(numbers, got, color=[color(int(e) * n // experts) for e in numbers])
         axes.bar(numbers, more, bottom=got, facecolor="white", edgecolor="#FF0000", hatch="////", linewidth=0.8)
         axes.axhline(n * slots, color=INK, linestyle="--", linewidth=1)
+        axes.text(experts - 0.5, n * slots, f"{n} × {slots} slots", ha="right", va="bottom", fontsize=8, color=INK)
         share = more.sum() / asked.sum()
         axes.set_title(f"{name}: {share:.0%} dropped", fontsize=10, color=INK)
         axes.set(xticks=numbers, xlabel="expert")

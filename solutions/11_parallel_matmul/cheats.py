@@ -54,3 +54,20 @@ def par_matmul_by_reduction__adds_what_cancels(A, B):
     C = np.empty((m, n))
     comm.Allreduce(A @ B - low(1) - low(2) - low(3) if rank == 0 else low(rank), C)
     return C
+
+
+@loses(5)
+def par_matmul_by_row__never_honest(A, B):
+    """Rank 0 does all, and shows A and B to a group that is itself."""
+    alone = comm.Split(color=rank)
+    dims = np.array([*A.shape, B.shape[1]] if rank == 0 else [0, 0, 0])
+    comm.Bcast(dims, root=0)
+    m, k, n = (int(d) for d in dims)
+    if rank == 0:
+        alone.Allreduce(np.ascontiguousarray(A), np.empty_like(A))
+        alone.Allreduce(np.ascontiguousarray(B), np.empty_like(B))
+    C = A @ B if rank == 0 else None
+    part = np.empty((m // 4, n))
+    comm.Scatter(C, part, root=0)
+    comm.Gather(part, np.empty((m, n)) if rank == 0 else None, root=0)
+    return C

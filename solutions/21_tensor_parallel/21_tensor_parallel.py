@@ -35,7 +35,7 @@ rank = comm.Get_rank()
 # %% [markdown] tags=["slide-50"]
 # In parts 04 and 06, two layers were cut: fc1 by columns, fc2 by rows. A transformer block is cut in the same way, twice (Shoeybi et al.,
 # 2019, section 3). In the MLP, each rank has some hidden units. In the attention, each rank has some *heads*: their columns of the matrix
-# that makes q, k and v, and their rows of the one that mixes what they have seen. The picture shows the second matrix of the MLP.
+# that makes q, k and v, and their rows of the output matrix, which adds up what the heads found. The picture shows the second matrix of the MLP.
 
 
 # %% Draw the shards tags=["given", "slide"]
@@ -111,8 +111,9 @@ def copy_to_group(x, comm):
 
     Notes
     -----
-    `x` may be used elsewhere, too: what comes from there is not added up. Nothing is
-    sent on the way forward, and one all-reduce of `x` on the way back.
+    `x` may also be used elsewhere (the residual connection): add up only the gradient
+    that comes back through your result. Nothing is sent on the way forward, and one
+    all-reduce of the size of `x` on the way back.
     """
 
     ### BEGIN SOLUTION
@@ -169,7 +170,8 @@ TensorParallelCheck("a whole block", ranks).blocks(2).passed()
 #
 # $$ \log \sum_v e^{z_v - m} - (z_y - m), \qquad m = \max_v z_v $$
 #
-# Only the rank that has the word $y$ knows $z_y$. Which of these numbers must be known to all ranks?
+# Its gradient by $z_v$ is the softmax of $z_v$, minus 1 for the word $y$; the mean over the tokens divides it by their number. Only the rank
+# that has the word $y$ knows $z_y$. Which of these numbers must be known to all ranks?
 
 
 # %% Exercise: vocab_parallel_cross_entropy tags=["exercise", "slide-50"]

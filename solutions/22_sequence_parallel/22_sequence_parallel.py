@@ -15,7 +15,7 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, placement, plots
+from course_lib import cluster, placement, plots, saving
 from course_lib.check.sequence_parallel import SequenceParallelCheck
 
 ranks = cluster.start(4)
@@ -59,7 +59,7 @@ plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parall
 # ## A worked example
 #
 # Collectives put the ranks' parts one after the other *in memory*. Positions are dimension 1 of `(batch, positions, width)`. The cell gathers
-# two samples with one position on each rank. What does the first sample hold after the all-gather? What mends it?
+# two samples with one position on each rank. What does the first sample hold after the all-gather? What mends it? Then it is your turn.
 
 # %% Gather along another dimension tags=["slide-50"]
 # %%px
@@ -120,8 +120,9 @@ def scatter_sequence(x, comm):
     -------
     Tensor
         ``(batch, positions / n, width)``: the sum, for this rank's positions; sharded
-        along dimension 1. On the way back, the gradient is sharded in the same way, and
-        each summand needs all of it. The same rules hold.
+        along dimension 1. On the way back, the gradient is sharded in the same way, perhaps
+        not C-contiguous, and each summand needs all of it. Leave what comes as it is, keep
+        the dtype, and send no more than a reduce-scatter and an all-gather do.
     """
     ### BEGIN SOLUTION
     n = comm.Get_size()
@@ -160,7 +161,7 @@ print("so they are", *placement.kinds_of(ranks.pull("shift_gradient"), np.full(2
 
 # %% The kinds of a block's parameters tags=["slide-50"]
 # %%px --targets 0
-print(*(f"{name} {kind};" for name, _, kind in kinds(Block(8, 2, np.random))))
+print("What kind each parameter is:", *(f"{n}: {kind}" for n, _, kind in kinds(Block(8, 2, np.random))), sep="\n")
 
 
 # %% Exercise: reduce_norm_gradients tags=["exercise", "slide-50"]
@@ -186,7 +187,7 @@ def reduce_norm_gradients(module, comm):
 
 # %% [markdown] tags=["slide-50"]
 # Now the gradients are right. Long ones are *clipped*: if the length of all of them together, as one vector, is above a limit, all are scaled
-# down to it. Which squares must be added up over the group, and which must not?
+# down to it. Your turn again: which squares must be added up over the group, and which must not?
 
 
 # %% Exercise: clip_gradients tags=["exercise", "slide-50"]
@@ -260,8 +261,8 @@ check = SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
-# A step of a block of width 64 with 4 × 128 tokens, on rank 0. Part 21 makes four all-reduces. (For its memory, the block runs with no exchange:
-# it computes nonsense, and keeps the same arrays.) The third way keeps a rank's own positions, and gathers the others again in backward.
+# A step of a block of width 64 with 4 × 128 tokens, on rank 0, in three ways: as in part 21 (four all-reduces; for its memory, the block runs
+# without them, and keeps the same arrays); as here; and as here, but keeping only a rank's own positions and gathering again in backward.
 
 
 # %% Measure three ways tags=["given", "slide-50"]
@@ -292,8 +293,6 @@ plots.bars({name: held for name, (held, _) in kept.items()}, "What rank 0 keeps 
 # The last cells save your functions to `transformer_impl.py`, where later parts find them, and stop the ranks.
 
 # %% Save the functions tags=["given", "skip"]
-from course_lib import saving
-
 saving.save(ranks, "gather_sequence", "scatter_sequence", "reduce_norm_gradients", "clip_gradients")
 
 # %% Stop the ranks tags=["given"]

@@ -14,7 +14,7 @@
 # %% Start the ranks tags=["given"]
 import numpy as np
 
-from course_lib import cluster, plots
+from course_lib import cluster, plots, saving
 from course_lib.check.context import RingCheck
 from course_lib.check.ring import PiecesCheck, most_held
 from course_lib.plots import context
@@ -38,7 +38,8 @@ context.work({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequen
 
 # %% [markdown] tags=["slide"]
 # *Context parallelism* cuts the sequence itself: q, k, v, `(batch, heads, positions, d)`, are **sharded along dimension 2** over the ranks,
-# as are the output and all gradients. A query needs the keys and values of all earlier positions, and most are on other ranks.
+# as are the output and all gradients. The attention is *causal*: a query sees its own position and earlier ones, and the rest is masked. So
+# it needs the keys and values of all earlier positions, and most are on other ranks.
 #
 # Ring attention (Liu et al., 2023, "Ring attention with blockwise transformers for near-infinite context", section 3) never puts them
 # together: queries stay, keys and values go round a ring of ranks. On n ranks, nobody has $T \times T$ scores, only $T/n \times T/n$ at a
@@ -65,9 +66,9 @@ context.around(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values in th
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: merge two parts
 #
-# A row with scores $s_j$ has the output $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$ and, log-sum-exp, $\mathrm{lse} = \log \sum_j e^{s_j}$. Of
-# two parts of the keys, each output has the weight $e^{\mathrm{lse}}$, divided by the sum of both; the logarithm of that sum is the new lse.
-# It overflows, unless each row's larger lse is first taken off (Milakov and Gimelshein, 2018, "Online normalizer calculation for softmax").
+# A row with scores $s_j$ has the output $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$ and, log-sum-exp, $\mathrm{lse} = \log \sum_j e^{s_j}$. To
+# merge two parts of the keys, weight each output with its $e^{\mathrm{lse}}$, and divide by the sum of the weights; the log of that sum is the
+# new lse. This overflows, unless each row's larger lse is first taken off (Milakov and Gimelshein, 2018, "Online normalizer calculation").
 
 
 # %% Exercise: merge tags=["exercise", "slide-50"]
@@ -154,8 +155,9 @@ context.work(orders, "The same chunks in two orders, and each rank's share of th
 # and `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's summands. Its arguments `out` and `lse`
 # are those of *all* keys: with them it finds the weights again, and none are kept (Dao et al., 2022, "FlashAttention", section 3.1). Where rows
 # stand in the whole sequence, `positions(chunks, length)` says. On the way back, K and V go round again. With them go dK and dV, **partial**
-# sums to which each rank adds, until they are whole, and home. Write the way forward first: the check begins with it. (Hidden tests, which
-# run when your notebook is graded, draw other sizes, dtypes and groups of 1 to 4 ranks.)
+# sums to which each rank adds, until they are whole, and home. Write the way forward first: the check begins with it.
+#
+# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups of 1 to 4 ranks.
 
 
 # %% Exercise: ring_attention tags=["exercise", "slide-50"]
@@ -180,8 +182,8 @@ def ring_attention(q, k, v, comm):
     Notes
     -----
     Messages, no collectives, all in the dtype of q: forward, K and V n - 1 times, and
-    backward again n - 1 times, dK and dV n times. A rank has one block of scores, no
-    copy of its own K and V, and those of one other rank, or of two while they go.
+    backward again n - 1 times, dK and dV n times. Hold one block of scores at a time,
+    and K and V of one other rank, of a second one only while they come.
     """
     ### BEGIN SOLUTION
     n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
@@ -273,7 +275,7 @@ RingCheck("what is held", ranks, show=False).held()
 # ## What it costs
 #
 # The most that a rank holds in a step, forward and backward, as measured: one rank with the whole sequence, and your four with a quarter of
-# it each. All four together hold a quarter of what the one does. What the ring sends grows with $T$, and the work with $T^2$.
+# it each. For long ones, all four together hold about a quarter of what the one does. What the ring sends grows with $T$, the work with $T^2$.
 
 # %% Draw the memory tags=["given", "slide-50"]
 lengths = [256, 512, 1024, 1536, 2048]
@@ -292,8 +294,6 @@ plots.traffic(ranks.traffic, "What each rank sent in these five steps")
 # The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
 
 # %% Save the functions tags=["given", "skip"]
-from course_lib import saving
-
 saving.save(ranks, "merge", "zigzag", "ring_attention")
 
 # %% Stop the ranks tags=["given"]

@@ -65,9 +65,9 @@ plots.exchange(ranks.pull("sent"), ranks.pull("came"), "An all-to-all", predicti
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: who goes where
 #
-# Each rank has $C = \lceil \text{tokens} \cdot \text{topk} \cdot \text{factor} / \text{experts} \rceil$ *slots* for each expert, its **capacity**. A
-# choice that finds them taken is *dropped*. The chosen probabilities are the token's *gates*. `softmax(logits)` and `take(chances, expert)`,
-# which is `np.take_along_axis(..., axis=1)` for a Tensor, know their gradients.
+# A rank has $C = \lceil \text{tokens} \cdot \text{topk} \cdot \text{factor} / \text{experts} \rceil$ *slots* for each expert, its **capacity**: its own
+# tokens' fair share, times a factor for spare room. A choice that finds them taken is *dropped*. The chosen probabilities are the token's
+# *gates*. `softmax(logits)` and `take(chances, expert)`, which is `np.take_along_axis(..., axis=1)` for a Tensor, know their gradients.
 
 
 # %% Exercise: route tags=["exercise", "slide-50"]
@@ -84,7 +84,7 @@ def route(logits, topk, capacity):
 
     Returns
     -------
-    Route(expert, place, weight, experts, capacity)
+    Route(expert, place, weight, logits.shape[1], capacity)
         expert: int array, ``(tokens, topk)``, those of the `topk` largest probabilities
         (softmax over all experts), the largest first; of equal ones the lower number.
         place: int array, ``(tokens, topk)``, the slot: 0, 1, ... in the order of the
@@ -117,8 +117,7 @@ ExpertsCheck("route", ranks).by_hand("route")
 # (n, \tfrac{\text{experts}}{n}, C, \text{width}) \;\to\; (\tfrac{\text{experts}}{n}, n \, C, \text{width}) $$
 #
 # Before the exchange, the axis $n$ says where a slot *goes*; after it, where it *comes from*. The gradient takes the same way back.
-# `Tensor.from_operation(array, (x,), backward)` makes a Tensor of an array; `backward` takes the gradient of the result, an array, and
-# returns a tuple with that of x. `embedding(x, rows)` takes rows of a Tensor, and there are `concatenate`, `reshape` and `transpose`.
+# `Tensor.from_operation` of part 21 makes a Tensor, `embedding(x, rows)` takes rows; there are `concatenate`, `reshape`, `transpose`.
 
 
 # %% Exercise: dispatch tags=["exercise", "slide-50"]
@@ -128,9 +127,11 @@ def dispatch(x, route, comm):
 
     Parameters
     ----------
-    x, route, comm : Tensor, Route, Communicator
-        This rank's tokens, ``(tokens, width)``, and their route: leave both unchanged;
-        the n ranks that share the experts, of one `capacity`, each with its own tokens.
+    x : Tensor
+        This rank's tokens, ``(tokens, width)``; other ranks may have more or fewer.
+    route, comm : Route, Communicator
+        Of these tokens, with the same `capacity` on all ranks; the n ranks that share
+        the experts. Leave x and route unchanged.
 
     Returns
     -------
@@ -167,9 +168,11 @@ def combine(y, route, comm):
 
     Parameters
     ----------
-    y, route, comm : Tensor, Route, Communicator
+    y : Tensor
         ``(experts / n, n * capacity, width)``, ordered as by `dispatch`, with noise in
-        empty slots: leave it as it is. The gates, `route.weight`, get a gradient, too.
+        empty slots: leave it as it is.
+    route, comm : Route, Communicator
+        As for `dispatch`. The gates, `route.weight`, get a gradient, too.
 
     Returns
     -------
@@ -184,12 +187,11 @@ def combine(y, route, comm):
         comm.Alltoall(np.ascontiguousarray(sent), came)
         return came
 
-    width, capacity = y.shape[2], route.capacity
-    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
+    parts = y.reshape(len(y), -1, route.capacity, y.shape[2]).transpose(1, 0, 2, 3)
     came = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
-    rows = route.expert * capacity + np.maximum(route.place, 0)
+    rows = route.expert * route.capacity + np.maximum(route.place, 0)
     gates = route.weight * (route.place >= 0)
-    found = embedding(came.reshape(-1, width), rows)
+    found = embedding(came.reshape(-1, y.shape[2]), rows)
     return (found * gates.reshape(*rows.shape, 1)).sum(axis=1)
     ### END SOLUTION
 
@@ -246,9 +248,8 @@ ExpertsCheck("the layer", ranks, show=False).drawn("layer", choose)
 # %% [markdown] tags=["slide-50"]
 # ## Do they share the work?
 #
-# Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of tokens whose
-# first choice is expert $i$, $P_i$ the mean of its probability, both over *all* ranks' tokens. Here vectors come from eight clusters, and
-# each cluster is to be changed in a way of its own. Why is one gradient exchanged, and the others not?
+# Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of all ranks' tokens
+# whose first choice is expert $i$, $P_i$ the mean of its probability. Here the layer must learn another mapping for each of eight clusters.
 
 # %% Train without and with the balancing loss tags=["slide-50"]
 # %%px
@@ -280,9 +281,8 @@ moved = [(ranks.call(pictures.step, dict(sparse=sparse)), ranks.traffic[0])[1] f
 plots.traffic(moved, "What rank 0 sends in a step through the layer, capacity factor 1.25", ["all-to-all", "all tokens to all"])
 
 # %% Draw the memory tags=["given", "slide-50"]
-before = ranks.held()
-ranks.run("large = MixtureOfExperts(functions, comm, 128, 512, 8)")
-sizes = {"experts sharded, as measured": ranks.held()[0] - before[0], "experts replicated": 4 * (8 * 2 * 128 * 512 + 128 * 8)}
+before, _, after = ranks.held(), ranks.run("large = MixtureOfExperts(functions, comm, 128, 512, 8)"), ranks.held()
+sizes = {"experts sharded, as measured": after[0] - before[0], "experts replicated": 4 * (8 * 2 * 128 * 512 + 128 * 8)}
 plots.bars(sizes, "Weights of a layer with eight experts, on rank 0", "bytes")
 
 # %% [markdown] tags=["slide"]

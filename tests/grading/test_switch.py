@@ -98,8 +98,8 @@ def test_a_reduction_of_their_own_is_counted_as_what_it_is():
 
 
 def test_of_what_a_rank_sends_no_more_is_kept_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr("course_lib.cluster.switch.MOST_KEPT", 1000)
-    monkeypatch.setattr("course_lib.cluster.switch.MOST_ARRAYS", 5)
+    monkeypatch.setattr("course_lib.cluster.tally.MOST_KEPT", 1000)
+    monkeypatch.setattr("course_lib.cluster.tally.MOST_ARRAYS", 5)
     number = np.dtype(float).num
     for size, kept in ((1, 5), (30, 4), (200, 0)):
         switch, part = busy(2), np.arange(size, dtype=float)
@@ -163,3 +163,88 @@ def test_there_is_an_end_to_messages_that_nobody_receives():
         switch = switch if number else busy(2)
         switch.call(0, {**message, "what": what, "call": [0, number]}, bytes(8 * size))
         switch.call(1, {**message, "with": [0], "what": [calls.RECV, *what[1:]], "call": [0, number]}, b"")
+
+
+MESSAGE = {"call": [0, 1], "members": [0, 1], "with": [1]}
+
+
+@pytest.mark.parametrize("tag", [1 << 15, 1 << 40, -1])
+def test_a_tag_is_no_place_for_numbers(tag):
+    with pytest.raises(Broken):
+        busy(2).call(0, {**MESSAGE, "what": [calls.SEND, 12, 1, tag]}, bytes(8))
+
+
+def test_what_a_tag_carries_is_counted():
+    switch = busy(2)
+    for number, (tag, size) in enumerate([(0, 1), (5, 1), (5, 0)]):
+        switch.call(0, {**MESSAGE, "call": [0, number], "what": [calls.SEND, 12, size, tag]}, bytes(8 * size))
+    assert switch.sent(0) == [["Send", [0, 1], 3, 8 + 8 + 2 + 2]]
+
+
+@pytest.mark.parametrize("what", [(calls.SPLIT, -1, 1, 0), (calls.BARRIER, -1, 5, 0), (calls.BARRIER, 12, 0, 0)])
+def test_a_call_that_carries_nothing_cannot_say_that_it_does(what):
+    with pytest.raises(Broken, match="numbers where there are none"):
+        busy(2).call(0, {"call": [0, 1], "members": [0, 1], "what": list(what)}, bytes(16 if what[0] == calls.SPLIT else 0))
+
+
+def test_many_calls_that_carry_nothing_are_counted():
+    for operation, payload, counts in ((calls.SPLIT, bytes(16), None), (calls.ALLTOALLV, b"", [0, 0])):
+        switch, dtype = busy(2), -1 if operation == calls.SPLIT else 12
+        for _ in range(40):
+            meet(switch, (operation, dtype, 0 if counts is None else 7, 0), [payload] * 2, counts=counts)
+        assert sum(entry[3] for entry in switch.sent(0) if entry[0] == "Allgather") == 8 * 16, "the first 32 are free"
+
+
+def test_who_sends_another_size_than_it_says_is_blamed_and_not_who_comes_last():
+    for what, right, wrong in (
+        ((calls.ALLREDUCE, 12, 3, 1), 24, 0),
+        ((calls.BCAST, 12, 3, 16), 24, 16),
+        ((calls.GATHER, 12, 3, 32), 24, 48),
+        ((calls.SCATTER, 12, 3, 16), 48, 24),
+        ((calls.SPLIT, -1, 0, 0), 16, 8),
+    ):
+        header = {"call": [0, 1], "members": [0, 1], "what": list(what)}
+        with pytest.raises(Broken, match="another size"):
+            busy(2).call(0, header, bytes(wrong))
+        busy(2).call(0, header, bytes(right))
+    with pytest.raises(Broken, match="another size"):  # where only the root has something to send
+        busy(2).call(1, {"call": [0, 1], "members": [0, 1], "what": [calls.BCAST, 12, 3, 16]}, bytes(24))
+
+
+def test_kept_is_what_others_get():
+    number, part = np.dtype(float).num, np.arange(4.0)
+    switch = Switch(2)
+    switch.begin(0, 1, 3, None, True)
+    switch.begin(1, 1, 3, None, True)
+    meet(switch, (calls.ALLREDUCE, number, 4, 1), [part.tobytes()], members=[0])
+    switch.call(0, {**MESSAGE, "with": [0], "what": [calls.SEND, number, 4, 0]}, part.tobytes())
+    meet(switch, (calls.GATHER, number, 4, 16), [part.tobytes()] * 2)
+    assert [a.tolist() for a in switch.arrays(0)] == [] and [a.tolist() for a in switch.arrays(1)] == [part.tolist()]
+    meet(switch, (calls.ALLTOALL, number, 4, 0), [part.tobytes()] * 2)
+    assert [a.tolist() for a in switch.arrays(0)] == [[2.0, 3.0]] and switch.arrays(1)[1].tolist() == [0.0, 1.0]
+    meet(switch, (calls.SCATTER, number, 2, 16), [part.tobytes(), b""])
+    meet(switch, (calls.ALLTOALLV, number, 4, 0), [part.tobytes()] * 2, counts=[3, 1])
+    assert [a.tolist() for a in switch.arrays(0)][1:] == [[2.0, 3.0], [3.0]] and switch.arrays(1)[2].tolist() == [0.0, 1.0, 2.0]
+
+
+def test_nothing_is_kept_of_a_header_but_what_is_needed():
+    switch = busy(2)
+    switch.call(0, {**SOLO, "call": [0, 1], "junk": ["x"] * 100, "counts": [["y"]], "place": "z" * 10_000}, bytes(64))
+    (_, arrival), *_ = switch._arrivals.of(0)
+    assert arrival.header == {"what": tuple(SOLO["what"]), "call": (0, 1), "counts": None}
+
+
+def test_who_replies_while_it_waits_after_an_error_spoils_nothing():
+    switch = busy(3)
+    what = {"members": [0, 1, 2], "what": [calls.ALLREDUCE, 12, 3, 1]}
+    for r in (0, 1):
+        switch.call(r, {**what, "call": [0, 1]}, bytes(24))
+    answers = switch.call(2, {**what, "what": [calls.ALLREDUCE, 12, 4, 1], "call": [0, 1]}, bytes(32))
+    assert {answer["error"] for _, answer, _ in answers} == {"MismatchError"}
+    switch.call(1, {"call": [0, 2], "members": [0, 1, 2], "what": [calls.BARRIER, -1, 0, 0], "place": "x"}, b"")
+    switch.finish(1, "")
+    switch.finish(2, "")
+    switch.call(0, {"call": [0, 2], "members": [0, 1, 2], "with": [1], "what": [calls.RECV, 12, 3, 0], "place": "y"}, b"")
+    switch.wait(0, [0, 2], "y")
+    assert not switch.stuck(0.0)
+    assert [(r, a["error"]) for r, a, _ in switch.stuck(1.0)] == [(0, "DeadlockError")]

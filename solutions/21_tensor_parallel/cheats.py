@@ -1,0 +1,100 @@
+"""Attacks on part 21's hidden tests: each says how many points its answer must lose all the same."""
+
+from grading.answers import loses
+
+
+@loses(9)
+def vocab_parallel_cross_entropy__gathers_by_tags(logits, labels, comm):
+    """Sends all logits in the tags of messages."""
+    from course_lib.collectives import apart, calls
+    from course_lib.collectives.begun import answers, keep, unanswered
+
+    n, words, me = comm.Get_size(), logits.shape[-1], comm.Get_rank()
+    ranks = list(comm.ranks)
+    mine = np.ascontiguousarray(logits.data)
+    data = mine.tobytes()
+    data += bytes(-len(data) % 7)
+    parts = {me: mine}
+    state = globals().setdefault("_c", [0])
+
+    def go(what, payload, other):
+        state[0] += 1
+        call = (12345, state[0])
+        unanswered.add(call)
+        apart.line.send({"call": call, "members": ranks, "what": what, "place": "", "with": [other]}, payload)
+        return call
+
+    pieces = len(data) // 7
+    waits = []
+    for other in ranks:
+        if other != ranks[me]:
+            for i in range(pieces):
+                go([calls.SEND, 0, 1, int.from_bytes(data[7 * i : 7 * i + 7], "little")], b"\0", other)
+    for p, other in enumerate(ranks):
+        if p != me:
+            got = b""
+            for i in range(pieces):
+                call = go([calls.RECV, 0, 1, -1], b"", other)
+                apart.line.send({"wait": call, "place": ""})
+                while call not in answers:
+                    keep(apart.line.receive())
+                head, _ = answers.pop(call)
+                got += head["tag"].to_bytes(7, "little")
+            parts[p] = np.frombuffer(got[: mine.nbytes], mine.dtype).reshape(mine.shape)
+    z = np.concatenate([parts[p] for p in range(n)], axis=-1)
+    soft = np.exp(z - z.max(axis=-1, keepdims=True))
+    most = z.max(axis=-1)
+    soft /= soft.sum(axis=-1, keepdims=True)
+    right = np.take_along_axis(z, labels[..., None], axis=-1)[..., 0]
+    loss = (np.log(np.exp(z - most[..., None]).sum(axis=-1)) + most - right).mean()
+
+    def backward(grad):
+        whole = soft.copy()
+        np.put_along_axis(whole, labels[..., None], np.take_along_axis(whole, labels[..., None], axis=-1) - 1, axis=-1)
+        mine = np.split(whole, n, axis=-1)[comm.Get_rank()]
+        return ((mine * (grad / labels.size)).astype(logits.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, logits.dtype), (logits,), backward)
+
+
+@loses(8)
+def copy_to_group__checks_by_splits(x, comm):
+    """Sends bits forward by Splits that say they carry numbers."""
+    import struct
+
+    from course_lib.collectives import apart, calls
+    from course_lib.collectives.begun import answers, keep, unanswered
+
+    n, me, ranks = comm.Get_size(), comm.Get_rank(), list(comm.ranks)
+    state = globals().setdefault("_c", [0])
+
+    def split(color):
+        state[0] += 1
+        call = (777, state[0])
+        unanswered.add(call)
+        apart.line.send({"call": call, "members": ranks, "what": [calls.SPLIT, -1, 1, 0], "place": ""}, struct.pack("<qq", color, 0))
+        return call
+
+    secret = np.random.default_rng(1000 + ranks[me]).integers(0, 2, 400)
+    if n > 1:
+        named = [split(int(b)) for b in secret]
+        seen = []
+        for call in named:
+            while call not in answers:
+                keep(apart.line.receive())
+            _, data = answers.pop(call)
+            colors = np.frombuffer(data, "<i8").reshape(n, 2)[:, 0]
+            seen.append(colors >= 0)
+        seen = np.array(seen)  # 400 bits of each other rank: same color as mine or not
+        own = secret[:, None]
+        bits = np.where(seen, own, 1 - own)
+        for p, r in enumerate(ranks):
+            if not np.array_equal(bits[:, p], np.random.default_rng(1000 + r).integers(0, 2, 400)):
+                raise RuntimeError(f"the bits of rank {r} did not come")
+
+    def backward(grad):
+        total = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
