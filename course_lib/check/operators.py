@@ -97,8 +97,11 @@ class OperatorCheck(Check):
         self.ranks = ranks
 
     def groups(self, size: int) -> list[list[int]]:
-        """Groups of `size` of the four ranks, in any order; the ranks that are left over form a smaller one."""
-        order = self.random.permutation(4).tolist()
+        """Groups of `size` of the four ranks, in any order; the ranks that are left over form a smaller one.
+
+        All four come in the usual order where a student reads of them: then a rank has the same number everywhere.
+        """
+        order = list(range(4)) if self.show and size == 4 else self.random.permutation(4).tolist()
         return [order[i : i + size] for i in range(0, 4, size)]
 
     @staticmethod
