@@ -7,12 +7,13 @@ memory is given back.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
@@ -134,6 +135,12 @@ def reuse_freed(nbytes: int = 16 << 20) -> None:
     one's pages then have to be mapped anew, which in a training step takes longer than its arithmetic.
     """
     np.empty(nbytes, np.uint8)  # comes and goes, untouched
+
+
+def give_back_at_once(at_once: bool) -> None:
+    """Whether each array is given back to the system as soon as it goes, so that the system sees what is held and no more."""
+    with suppress(OSError, AttributeError):  # glibc's
+        ctypes.CDLL(None).mallopt(-3, 1 << (17 if at_once else 25))
 
 
 def track(kind: str, array: np.ndarray) -> np.ndarray:

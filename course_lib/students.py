@@ -44,6 +44,8 @@ NOTEBOOKS = {
     "route": ("24_experts", TRANSFORMER),
     "dispatch": ("24_experts", TRANSFORMER),
     "combine": ("24_experts", TRANSFORMER),
+    "gpipe_step": ("25_real_pipeline", TRANSFORMER),
+    "one_forward_one_backward_step": ("25_real_pipeline", TRANSFORMER),
 }
 
 

@@ -163,9 +163,9 @@ class RingCheck(Check):
 
     def held(self) -> None:
         """What a rank holds in a step, measured once where scores are large and once where K and V are."""
-        self.scores(2 * int(self.random.integers(220, 240)))
-        self.keys(int(self.random.integers(130_000, 140_000)))
-        self._held((1, 1, 2, int(self.random.integers(130_000, 140_000))), 4, backward=True)  # messages that wait for their receivers
+        self.scores(2 * int(self.random.integers(155, 170)))
+        self.keys(int(self.random.integers(70_000, 75_000)))
+        self._held((1, 1, 2, int(self.random.integers(70_000, 75_000))), 4, backward=True)  # messages that wait for their receivers
 
     def scores(self, rows: int, size: int = 4) -> None:
         """Of a step, forward and backward, a rank has scores of one block at a time: two arrays of their size, and twice that to spare."""

@@ -10,7 +10,7 @@ from IPython import get_ipython
 
 from course_lib import traffic
 from course_lib.autograd import Tensor, no_grad
-from course_lib.check import Check
+from course_lib.check.groups import GroupCheck
 
 # What the ranks of a group have after an operator, from what they had before; the same for the gradient, on the way back.
 
@@ -89,31 +89,8 @@ def several(operator, xs, grads, places):
     return [[out.data for out in outs], [t.grad for t in tensors], [plain.data, again.data]]
 
 
-class OperatorCheck(Check):
-    """A `Check` on four ranks, in groups."""
-
-    def __init__(self, what: str, ranks, *, show: bool = True):
-        super().__init__(what, show=show)
-        self.ranks = ranks
-
-    def groups(self, size: int) -> list[list[int]]:
-        """Groups of `size` of the four ranks, in any order; the ranks that are left over form a smaller one.
-
-        All four come in the usual order where a student reads of them: then a rank has the same number everywhere.
-        """
-        order = list(range(4)) if self.show and size == 4 else self.random.permutation(4).tolist()
-        return [order[i : i + size] for i in range(0, 4, size)]
-
-    @staticmethod
-    def places(groups: list[list[int]]) -> list[tuple[int, int]]:
-        """For each rank, its group and its place there; see `group_of`."""
-        found = {r: (color, key) for color, group in enumerate(groups) for key, r in enumerate(group)}
-        return [found[r] for r in range(4)]
-
-    @staticmethod
-    def named(groups: list[list[int]], dtype: type) -> str:
-        """The groups in words, for a message."""
-        return f"the groups {', '.join('{' + ', '.join(map(str, group)) + '}' for group in groups)}, {np.dtype(dtype)}"
+class OperatorCheck(GroupCheck):
+    """A `Check` of an operator on four ranks, in groups."""
 
     def operator(self, name: str, *sizes: int) -> OperatorCheck:
         """An operator, in groups of these sizes."""

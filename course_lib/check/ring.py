@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import warnings
 from itertools import product
 
@@ -63,17 +61,11 @@ def step(attention, tensors, grad, comm, layers=1):
 
 def prepare(size, seed, shape, backward):
     """On a rank, before it is measured: the arguments, drawn from a seed; and a step, after which all is there that stays."""
-    give_back_at_once(True)
+    memory.give_back_at_once(True)
     q, k, v, grad = np.random.default_rng(seed).standard_normal((4, *shape), np.float32)
     comm = everyone.Split(color=int(everyone.Get_rank() >= size))
     get_ipython().user_ns["trial"] = trial = dict(comm=comm, given=(q, k, v), grad=grad if backward else None)
     peak_of_step(ring_attention, (q, k, v), trial["grad"], comm)
-
-
-def give_back_at_once(at_once):
-    """On a rank: whether each array is given back to the system as soon as it goes, so that the system sees what is held and no more."""
-    with contextlib.suppress(OSError, AttributeError):  # glibc's
-        ctypes.CDLL(None).mallopt(-3, 1 << (17 if at_once else 25))
 
 
 def measure():
@@ -95,7 +87,7 @@ def measure_merge():
 def fetch(every):
     """On a rank: some columns of the output and of the gradients of the step that was measured."""
     done = get_ipython().user_ns.pop("trial")
-    give_back_at_once(False)
+    memory.give_back_at_once(False)
     grads = [t.grad for t in done["tensors"]] if done["grad"] is not None else []
     return [np.ascontiguousarray(a[..., ::every]) for a in (done["out"].data, *grads)]
 

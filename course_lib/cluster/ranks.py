@@ -18,7 +18,7 @@ from course_lib.engine import wire
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
 
-Gates = list[tuple[float, float]] | None
+Gates = list[tuple[float, float]] | list[list[tuple[float, float]]] | None
 
 
 class Ranks:
@@ -167,7 +167,7 @@ class Ranks:
             Seconds after which the ranks are interrupted.
         show : bool
             Whether to show what the ranks print.
-        gates : list of (float, float), optional
+        gates : list of (float, float), or a list of these for each rank, optional
             For `engine.gates`: the bytes that a rank must have sent to pass each gate, and the number that it then gets.
         keep : bool
             Whether to keep in `arrays` what each rank sends, where ranks are kept apart.
@@ -196,7 +196,8 @@ class Ranks:
         if len(each) != self.n:
             raise ValueError(f"ranks.call: expected one dict of arguments for each of {self.n} ranks; got {len(each)}.")
         client = self._looking() if peak else None
-        found = self._do({r: {**what, "arguments": each[r], "gates": gates or [], "keep": keep} for r in range(self.n)}, limit)
+        gates = gates if gates and isinstance(gates[0], list) else [gates or []] * self.n
+        found = self._do({r: {**what, "arguments": each[r], "gates": gates[r], "keep": keep} for r in range(self.n)}, limit)
         self.peaks = client.peaks() if client else [None] * self.n
         if show:
             replies.show_outputs(list(found.items()), self.n)

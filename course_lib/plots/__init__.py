@@ -16,6 +16,7 @@ from course_lib.plots.charts import bars, lines, losses, memory, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
 from course_lib.plots.kinds import kinds, operators
 from course_lib.plots.moving import Moving, ring
+from course_lib.plots.pipeline import timeline
 
 __all__ = [
     "Moving",
@@ -32,6 +33,7 @@ __all__ = [
     "memory",
     "operators",
     "ring",
+    "timeline",
     "traffic",
 ]
 

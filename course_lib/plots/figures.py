@@ -13,6 +13,13 @@ import textwrap
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8A8A")
 _DARK = {"#0072B2", "#009E73", "#D55E00", "#8A8A8A"}  # white text is readable on these
 INK, PALE = "#222222", "#EEEEEE"
+FILLS = {  # what a rank does
+    "communication": "#777777",
+    "forward": "#56B4E9",
+    "recompute": "#CC79A7",
+    "backward": "#E69F00",
+    "update": "#009E73",
+}
 PLACE = "COURSE_FIGURES"  # the environment's variable that says where figures are shown: "slides", or nothing
 
 

@@ -1,9 +1,11 @@
 """One training step of a large model on many devices, simulated: the loop is real, time and memory are counted."""
 
 from course_lib.sim.batches import get_global_batch_list, get_next_microbatch
+from course_lib.sim.calibrate import BlockCost, calibrate
 from course_lib.sim.dist import Dist
 from course_lib.sim.errors import Deadlock, MissingValue, OutOfMemory, SimulationError
 from course_lib.sim.hardware import A100, FREE_COMMUNICATION, H100, LAYER, Hardware, Layer, Link
+from course_lib.sim.measured import beside
 from course_lib.sim.model import Model
 from course_lib.sim.simulation import Result, run
 from course_lib.sim.stats import get_model_theoretical_best_time, get_training_stats
@@ -17,6 +19,7 @@ __all__ = [
     "LAYER",
     "Activation",
     "ActivationGrad",
+    "BlockCost",
     "Deadlock",
     "Dist",
     "Hardware",
@@ -30,6 +33,8 @@ __all__ = [
     "SimulationError",
     "Weight",
     "WeightGrad",
+    "beside",
+    "calibrate",
     "get_global_batch_list",
     "get_model_theoretical_best_time",
     "get_next_microbatch",

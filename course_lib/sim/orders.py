@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from course_lib.plots.figures import INK, PALE, Picture, ink_on
-from course_lib.sim.timeline import FILLS
+from collections.abc import Callable
+
+from course_lib.plots.figures import FILLS, INK, PALE, Picture, ink_on
 
 Work = list[tuple[str, int]]
 _KINDS = {"F": "forward", "B": "backward"}
@@ -24,20 +25,54 @@ def start_times(order: list[Work]) -> list[list[float]]:
     >>> start_times([work("F0 B0"), work("F0 B0")])
     [[0.0, 4.0], [1.0, 2.0]]
     """
-    last, ended, starts = len(order) - 1, {}, [[] for _ in order]
+    done = times(order, lambda rank, kind: 1.0 if kind == "forward" else 2.0)
+    return [[start for _, _, start, _ in each] for each in done]
+
+
+def times(order: list[Work], seconds: Callable[[int, str], float], message: float = 0.0) -> list[list[tuple[str, int, float, float]]]:
+    """The work of each rank with its begin and end, each as early as what it needs is there.
+
+    Parameters
+    ----------
+    order : list of Work
+        For each rank.
+    seconds : callable
+        From a rank and "forward" or "backward" to the seconds that this takes.
+    message : float
+        Seconds from the end of a piece of work to the next rank's having its result.
+
+    Returns
+    -------
+    list of list
+        For each rank: "F" or "B", the micro-batch, begin and end, as `plots.timeline` draws them.
+
+    Raises
+    ------
+    ValueError
+        The ranks wait for each other.
+
+    Examples
+    --------
+    >>> times([work("F0 B0"), work("F0 B0")], lambda rank, kind: 1.0, message=0.5)
+    [[('F', 0, 0.0, 1.0), ('B', 0, 4.0, 5.0)], [('F', 0, 1.5, 2.5), ('B', 0, 2.5, 3.5)]]
+    """
+    last, ended, done = len(order) - 1, {}, [[] for _ in order]
     free, todo = [0.0] * len(order), [list(each) for each in order]
     while any(todo):
+        before_turn = sum(map(len, todo))
         for rank, left in enumerate(todo):
             while left:
                 kind, k = left[0]
                 before = (kind, rank - 1, k) if kind == "forward" else (kind, rank + 1, k)
                 if before[1] in range(last + 1) and before not in ended:
                     break
-                start = max(free[rank], ended.get(before, 0.0))
-                starts[rank].append(start)
-                free[rank] = ended[kind, rank, k] = start + (1 if kind == "forward" else 2)
+                start = max(free[rank], ended[before] + message if before in ended else 0.0)
+                free[rank] = ended[kind, rank, k] = start + seconds(rank, kind)
+                done[rank].append((kind[0].upper(), k, start, free[rank]))
                 left.pop(0)
-    return starts
+        if sum(map(len, todo)) == before_turn:
+            raise ValueError(f"in this order the ranks wait for each other: {[left[0] for left in todo if left]} cannot begin.")
+    return done
 
 
 def draw(texts: dict[str, list[str]]) -> Picture:

@@ -8,17 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib import wording
-from course_lib.plots.figures import INK, PALE, Picture, color, ink_on, least_type, wide
+from course_lib.plots.figures import FILLS, INK, PALE, Picture, color, ink_on, least_type, wide
 from course_lib.plots.moving import Moving
 from course_lib.sim import stats
 
-FILLS = {
-    "communication": "#777777",
-    "forward": "#56B4E9",
-    "recompute": "#CC79A7",
-    "backward": "#E69F00",
-    "update": "#009E73",
-}
 MOST_LABELS = 600
 MOST_FRAMES = 60
 

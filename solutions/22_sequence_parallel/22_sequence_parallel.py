@@ -120,9 +120,9 @@ def scatter_sequence(x, comm):
     -------
     Tensor
         ``(batch, positions / n, width)``: the sum, for this rank's positions; sharded
-        along dimension 1. On the way back, the gradient is sharded in the same way, perhaps
-        not C-contiguous, and each summand needs all of it. Leave what comes as it is, keep
-        the dtype, and send no more than a reduce-scatter and an all-gather do.
+        along dimension 1. On the way back, the gradient is sharded in the same way, is
+        perhaps not C-contiguous, and each summand needs all of it. Leave what comes as it
+        is, keep the dtype, and send no more than a reduce-scatter and an all-gather do.
     """
     ### BEGIN SOLUTION
     n = comm.Get_size()

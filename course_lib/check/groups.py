@@ -1,0 +1,34 @@
+"""Groups of the four ranks, for checks of what ranks do together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.check import Check
+
+
+class GroupCheck(Check):
+    """A `Check` on four ranks, in groups."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def groups(self, size: int) -> list[list[int]]:
+        """Groups of `size` of the four ranks, in any order; the ranks that are left over form a smaller one.
+
+        All four come in the usual order where a student reads of them: then a rank has the same number everywhere.
+        """
+        order = list(range(4)) if self.show and size == 4 else self.random.permutation(4).tolist()
+        return [order[i : i + size] for i in range(0, 4, size)]
+
+    @staticmethod
+    def places(groups: list[list[int]]) -> list[tuple[int, int]]:
+        """For each rank, its group and its place there."""
+        found = {r: (color, key) for color, group in enumerate(groups) for key, r in enumerate(group)}
+        return [found[r] for r in range(4)]
+
+    @staticmethod
+    def named(groups: list[list[int]], dtype: type) -> str:
+        """The groups in words, for a message."""
+        return f"the groups {', '.join('{' + ', '.join(map(str, group)) + '}' for group in groups)}, {np.dtype(dtype)}"

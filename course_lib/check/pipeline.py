@@ -1,0 +1,273 @@
+"""How part 25's schedules are put to the test: beside the whole model on one process, by what is sent when, and by what is held.
+
+What has a lower-case name and no underscore runs on the ranks, `PipelineCheck` in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+import numpy as np
+from IPython import get_ipython
+
+from course_lib import memory, wording
+from course_lib.check.groups import GroupCheck
+from course_lib.engine import gates
+from course_lib.gpt.model import Sizes, layers
+from course_lib.gpt.stage import Stage
+
+ONE_FORWARD_ONE_BACKWARD = "one_forward_one_backward_step"
+MARGIN = 1 << 18  # bytes: Python's own, and the system's pages
+
+
+def build(sizes, values, batches, place, gated):
+    """A stage with these parameters in this rank's group, and what its steps will be given."""
+
+    class Gated(Stage):
+        """Takes a micro-batch back when enough has been sent, and multiplies its gradient by the gate's number."""
+
+        def backward(self, k, grad):
+            return super().backward(k, np.asarray(grad, self.dtype) * self.dtype.type(gates.passed()))
+
+    comm, kinds = everyone.Split(color=place[0], key=place[1]), Gated if gated else Stage
+    n, me = comm.Get_size(), comm.Get_rank()
+    stage = kinds(layers(Sizes(*sizes), n, me, dtype=values[0].dtype), sizes[1], values[0].dtype)
+    for (_, p), value in zip(stage.named_parameters(), values, strict=True):
+        p.data = value.copy()
+    get_ipython().user_ns["trial"] = stage, comm, batches
+
+
+def step(function, times):
+    """So many steps: what they return, the gradients, the order of the work; and the parameters and micro-batches afterwards."""
+    stage, comm, batches = trial
+    losses = [get_ipython().user_ns[function](stage, batches, comm) for _ in range(times)]
+    parameters = [p for _, p in stage.named_parameters()]
+    return losses, [p.grad for p in parameters], stage.order(), [p.data for p in parameters], batches
+
+
+def ready(function):
+    """A step before one that is measured, after which all is there that stays."""
+    memory.give_back_at_once(True)
+    stage, comm, batches = trial
+    get_ipython().user_ns[function](stage, batches, comm)
+
+
+def measured(function):
+    """A step; the most bytes that it held, as this process sees it."""
+    stage, comm, batches = trial
+    with memory.watch() as held:
+        get_ipython().user_ns[function](stage, batches, comm)
+    return held.true_peak
+
+
+def over():
+    """After what was measured."""
+    memory.give_back_at_once(False)
+
+
+class PipelineCheck(GroupCheck):
+    """A `Check` of a step of a pipeline.
+
+    Parameters
+    ----------
+    function : str
+        "gpipe_step" or "one_forward_one_backward_step".
+    ranks : Ranks
+    show : bool
+    """
+
+    def __init__(self, function: str, ranks, *, show: bool = True):
+        super().__init__(function, ranks, show=show)
+        self.function = function
+
+    def step(self, size: int, count: int, dtype: type = np.float64, *, large: bool = False, times: int = 1) -> PipelineCheck:
+        """Steps of `count` micro-batches in groups of `size`: losses, gradients, what is sent, and in which order the work is done.
+
+        Parameters
+        ----------
+        large : bool
+            Whether activations are so large that MPI's `Send` waits until they are received.
+        times : int
+            Steps, whose gradients add up.
+        """
+        models = self._build(size, count, dtype, large, gated=False)
+        answers = self.ranks.call(step, dict(function=self.function, times=times), show=self.show)
+        rtol = 1e-9 if dtype is np.float64 else 2e-3
+        for group, model in models:
+            whole = Stage(model.layers, model.sizes.width, dtype)
+            loss = whole.forward(0, *(np.concatenate(arrays) for arrays in zip(*model.batches, strict=True)))
+            whole.backward(0, 1.0)
+            wants = iter(p.grad * times for _, p in whole.named_parameters())
+            for i, r in enumerate(group):
+                losses, grads, order, data, batches = answers[r]
+                self._order(order.split(), i, len(group), count, times, r)
+                if i == len(group) - 1:
+                    for got in losses:
+                        self._loss(got, loss, count, r, rtol)
+                for (name, _), got, before, after in zip(model.stages[i].named_parameters(), grads, model.values[i], data, strict=True):
+                    want = next(wants)
+                    self._gradient(got, want, f"the gradient of {name}", r, count, rtol)
+                    self.array(after, before, name=f"{name}, after the step,", rank=r, cause="a step that trains; it only finds gradients")
+                for k, (given, after) in enumerate(zip(model.given(i), batches, strict=True)):
+                    for name, mine, theirs in zip(("tokens", "labels"), given, after, strict=True):
+                        what = f"the {name} of micro-batch {k}, after the step,"
+                        self.array(theirs, mine, name=what, rank=r, cause="a receive into them")
+                self._sent(r, i, len(group), count * times, model.message)
+        return self
+
+    def exchanges(self, size: int, count: int, dtype: type = np.float64) -> PipelineCheck:
+        """What is sent before each backward, by the account of those who carry it: a gradient passes a gate then, changed by its number."""
+        models, passes = self._build(size, count, dtype, False, gated=True), [[] for _ in range(4)]
+        for group, model in models:
+            n = len(group)
+            for i, r in enumerate(group):
+                numbers = self.random.uniform(0.5, 2.0, 1 if self.function != ONE_FORWARD_ONE_BACKWARD else count)
+                for k in range(count):
+                    ahead = count if self.function != ONE_FORWARD_ONE_BACKWARD else min(count, k + n - i)
+                    needed = model.message * (ahead * (i < n - 1) + k * (i > 0))
+                    passes[r].append((needed, float(numbers[k % len(numbers)])))
+        answers = self.ranks.call(step, dict(function=self.function, times=1), show=self.show, gates=passes)
+        rtol = 1e-9 if dtype is np.float64 else 2e-3
+        for group, model in models:
+            for k, (tokens, labels) in enumerate(model.batches):
+                x = tokens
+                for stage in model.stages:
+                    x = stage.forward(k, x, labels)
+                grad = np.asarray(1 / count, dtype)
+                for i in reversed(range(len(group))):
+                    grad = model.stages[i].backward(k, grad * dtype(passes[group[i]][k][1]))
+            for i, r in enumerate(group):
+                for (name, p), got in zip(model.stages[i].named_parameters(), answers[r][1], strict=True):
+                    self._gradient(got, p.grad, f"the gradient of {name}, changed at the gates,", r, count, rtol)
+                self._sent(r, i, len(group), count, model.message)
+        return self
+
+    def held(self, size: int = 4, count: int = 8) -> PipelineCheck:
+        """What a rank of 1F1B holds at most: the activations of its micro-batches in flight, and no more."""
+        (group, model), *_ = self._build(size, count, np.float32, False, gated=False, deep=True)
+        self.ranks.call(ready, dict(function=self.function), show=self.show)
+        own = self.ranks.call(measured, dict(function=self.function), show=self.show, peak=True)
+        peaks = [mine if seen is None else seen for mine, seen in zip(own, self.ranks.peaks, strict=True)]
+        self.ranks.call(over)
+        for i, r in enumerate(group):
+            flying = min(count, len(group) - i)
+            enough, each = _needed(model.stages[i], model.batches, flying)
+            enough += int(0.45 * each) + 2 * count * model.message + MARGIN  # what was sent may be kept to the end
+            if peaks[r] > enough:
+                many = flying + (peaks[r] - enough) / each
+                self.fail(
+                    f"a step on rank {r} held {wording.size(peaks[r])} at once, and {wording.size(enough)} are enough for its "
+                    f"{flying} micro-batches in flight; it is as much as for about {many:.0f}",
+                    "forwards that run ahead of backwards",
+                )
+        return self
+
+    def _build(self, size: int, count: int, dtype: type, large: bool, gated: bool, deep: bool = False) -> list[tuple[list[int], _Model]]:
+        groups, (width, heads, batch, positions) = self.groups(size), self.sizes(4, 2, 6)
+        heads = heads if width % heads == 0 else 1
+        if large:
+            width, heads, batch, positions = 32, 2, 8, 36  # 72 KB in float64
+        if deep:
+            width, heads, batch, positions = 32, 4, 2, 256
+        self.case = f"{self.named(groups, dtype)}, {count} micro-batches of {batch} x {positions} tokens, width {width}"
+        given, models = [None] * 4, []
+        for color, group in enumerate(groups):
+            per = 1 if large or deep else int(self.random.integers(1, 3))
+            sizes = Sizes(self.sizes(1, 7, 13)[0], width, heads, per * len(group), positions + int(self.random.integers(0, 3)))
+            model = _Model(sizes, len(group), self.random, (count, batch, positions), dtype)
+            models.append((group, model))
+            for i, r in enumerate(group):
+                given[r] = dict(sizes=model.numbers, values=model.values[i], batches=model.given(i), place=(color, i), gated=gated)
+        self.ranks.call(build, given, show=self.show)
+        return models
+
+    def _order(self, order: list[str], i: int, n: int, count: int, times: int, r: int) -> None:
+        """The work of a rank, as its stage has noted it."""
+        once = _order_of(self.function, n, i, count)
+        for begin in range(0, len(order), 2 * count):
+            if self.function != ONE_FORWARD_ONE_BACKWARD and [w[0] for w in order[begin:][: 2 * count]] == [w[0] for w in once]:
+                order[begin + count : begin + 2 * count] = once[count:]  # its backwards may come in any order
+        wanted = once * times
+        if order != wanted:
+            at = next(j for j, (a, b) in enumerate(zip_longest(order, wanted)) if a != b)
+            said, expected = (" ".join(work[max(0, at - 2) : at + 3]) or "nothing" for work in (order, wanted))
+            shown = f": {said} where {expected} is expected" if self.show else ""
+            self.fail(f"rank {r} leaves the order at its piece of work {at + 1}{shown}", "too many or too few forwards at the start")
+
+    def _loss(self, got: object, want: float, count: int, r: int, rtol: float) -> None:
+        if isinstance(got, np.ndarray) and got.size == 1:
+            got = got.item()
+        if not isinstance(got, (float, np.floating)):
+            self.fail(f"the loss that the last rank returns must be a number; rank {r} returned {type(got).__name__}", "a missing return")
+        known = {"the sum over the micro-batches, not the mean": want * count, "the mean, divided by their number again": want / count}
+        instead = {what: np.array([value]) for what, value in known.items() if count > 1}
+        self.array(np.array([got], float), np.array([want]), name="the loss", rank=r, rtol=rtol, instead=instead, cause="not all losses")
+
+    def _gradient(self, got: object, want: np.ndarray, name: str, r: int, count: int, rtol: float) -> None:
+        if got is None:
+            self.fail(f"{name} on rank {r} is None", "a micro-batch that never goes backward")
+        known = {"the sum over the micro-batches, not the mean": want * count, "the mean, divided by their number again": want / count}
+        cause = "activations and gradients of different micro-batches that meet, or some that are left out"
+        scale = max(1.0, float(np.abs(want).max()))
+        self.array(got, want, name=name, rank=r, rtol=rtol, scale=scale, cause=cause, instead=known if count > 1 else None)
+
+    def _sent(self, r: int, i: int, n: int, count: int, message: int) -> None:
+        most = count * (message * ((i < n - 1) + (i > 0)) + 16) + 64
+        cause = "something besides one activation on and one gradient back for each micro-batch"
+        self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause=cause)
+
+
+class _Model:
+    """The model of a group, whole and in stages, and its micro-batches."""
+
+    def __init__(self, sizes: Sizes, n: int, random: np.random.Generator, shape: tuple[int, int, int], dtype: type):
+        self.sizes, self.n = sizes, n
+        self.numbers = (sizes.vocabulary, sizes.width, sizes.heads, sizes.depth, sizes.length)
+        self.stages = [Stage(layers(sizes, n, i, dtype=dtype), sizes.width, dtype) for i in range(n)]
+        self.layers = [layer for stage in self.stages for layer in stage.layers]
+        for stage in self.stages:
+            for _, p in stage.named_parameters():
+                p.data = (p.data + 0.2 * random.standard_normal(p.shape)).astype(dtype)
+        self.values = [[p.data.copy() for _, p in stage.named_parameters()] for stage in self.stages]
+        count, *each = shape
+        self.batches = [tuple(random.integers(0, sizes.vocabulary, each) for _ in "xy") for _ in range(count)]
+        self.message = each[0] * each[1] * sizes.width * np.dtype(dtype).itemsize
+
+    def given(self, i: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The micro-batches as a rank gets them: tokens for the first, labels for the last, zeros for who must not look."""
+        return [(t * (i == 0), y * (i == self.n - 1)) for t, y in self.batches]
+
+
+def _order_of(function: str, n: int, i: int, count: int) -> list[str]:
+    ahead = min(n - 1 - i, count) if function == ONE_FORWARD_ONE_BACKWARD else count
+    order = [f"F{k}" for k in range(ahead)]
+    for k in range(count):
+        order += [f"F{k + ahead}"] * (k + ahead < count) + [f"B{k}"]
+    return order
+
+
+def _needed(stage: Stage, batches: list, flying: int) -> tuple[int, int]:
+    """The most bytes of a stage with so many micro-batches in flight, and what one keeps."""
+
+    def forward(k: int) -> np.ndarray:
+        tokens, labels = batches[k]
+        out = stage.forward(k, tokens if stage.first else np.ones((*tokens.shape, stage.width), stage.dtype), labels)
+        return np.asarray(out)
+
+    def work() -> None:
+        for k in range(flying):
+            out = forward(k)
+        for k in range(flying):
+            stage.backward(k, np.ones(out.shape, stage.dtype))
+            if k == 0 and flying < len(batches):
+                forward(flying)
+        if flying < len(batches):
+            stage.backward(flying, np.ones(out.shape, stage.dtype))
+
+    work()
+    with memory.watch() as peak:
+        work()
+    with memory.watch() as one:
+        forward(0)
+    stage.backward(0, np.ones(() if stage.last else (*batches[0][0].shape, stage.width), stage.dtype))
+    return peak.true_peak, one.true_now

@@ -1,0 +1,63 @@
+"""The work of a pipeline's ranks over time, as it was measured or as it should be."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from course_lib import wording
+from course_lib.plots.figures import FILLS, INK, PALE, Picture, ink_on
+
+Work = Sequence[tuple[str, int, float, float]]
+_KINDS = {"F": "forward", "B": "backward"}
+
+
+def timeline(panels: Mapping[str, Sequence[Work]], title: str) -> Picture:
+    """What each rank did when, one panel under the other, all to the same scale.
+
+    Parameters
+    ----------
+    panels : mapping of str to sequence
+        By name, for each rank its work: "F" or "B", the micro-batch, begin and end in seconds of a clock that all ranks share.
+    title : str
+        What the picture shows; each panel says how long it took, and the share of the time in which ranks did nothing.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch, Rectangle
+
+    n = max(len(ranks) for ranks in panels.values())
+    figure = Figure(figsize=(9.6, 0.9 + len(panels) * (0.55 + 0.34 * n)), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=INK)
+    axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    spans = {name: _span(ranks) for name, ranks in panels.items()}
+    most = max(end - begin for begin, end in spans.values()) or 1.0
+    scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if most * s >= 1 or u == "µs")
+    said = []
+    for axis, (name, ranks) in zip(axes, panels.items(), strict=True):
+        begin, end = spans[name]
+        for r, work in enumerate(ranks):
+            for kind, k, start, stop in work:
+                left, width, fill = (start - begin) * scale, (stop - start) * scale, FILLS[_KINDS[kind]]
+                axis.add_patch(Rectangle((left, r - 0.42), width, 0.84, facecolor=fill, edgecolor="white"))
+                if width > 0.016 * most * scale:
+                    axis.text(left + width / 2, r, k, ha="center", va="center", fontsize=8, color=ink_on(fill))
+        said.append(f"{name}: {wording.seconds(end - begin)}, bubbles {bubbles(ranks):.0%}")
+        axis.set_title(said[-1], fontsize=10, color=INK)
+        axis.set(xlim=(0, most * scale), ylim=(len(ranks) - 0.5, -0.5), yticks=range(len(ranks)), facecolor=PALE)
+        axis.set_yticklabels([f"rank {r}" for r in range(len(ranks))], fontsize=8)
+    axes[-1].set_xlabel(f"time, {unit}")
+    kinds = {kind for ranks in panels.values() for work in ranks for kind, *_ in work}
+    handles = [Patch(color=FILLS[_KINDS[kind]], label=_KINDS[kind]) for kind in "FB" if kind in kinds]
+    handles.append(Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle"))
+    axes[0].legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Picture(figure, f"{title}. {'; '.join(said)}.")
+
+
+def bubbles(ranks: Sequence[Work]) -> float:
+    """The share of the ranks' time in which they did nothing, 0 to 1."""
+    begin, end = _span(ranks)
+    return 1 - sum(stop - start for work in ranks for *_, start, stop in work) / ((end - begin or 1.0) * len(ranks))
+
+
+def _span(ranks: Sequence[Work]) -> tuple[float, float]:
+    times = [time for work in ranks for *_, start, stop in work for time in (start, stop)]
+    return min(times, default=0.0), max(times, default=0.0)

@@ -1,0 +1,145 @@
+"""This machine as the simulator sees it: what the ranks compute and send in a second, measured on them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+
+from course_lib.sim.hardware import Hardware, Link
+
+PRODUCTS = (64, 128, 256, 512)  # rows of the square matrices that are multiplied
+MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)  # bytes
+PASS = 12  # bytes that an operation on two arrays reads and writes for each float32
+
+
+@dataclass(frozen=True)
+class Processor(Hardware):
+    """A processor that does one thing at a time: arithmetic, and passes over memory."""
+
+    def compute(self, flop: float, nbytes: float) -> float:
+        """Seconds of an operation: what its FLOP take, and then what its bytes take."""
+        part = next((part for least, part in self.efficiency if flop >= least), 1.0)
+        return flop / (self.flops * part) + nbytes / self.memory_bandwidth
+
+
+def calibrate(ranks, size: int | None = None) -> Processor:
+    """Measure matrix products, passes over memory and messages on the ranks, all at the same time.
+
+    Parameters
+    ----------
+    ranks : Ranks
+    size : int, optional
+        How many of the ranks work, so that no more of them share the cores than will; all by default.
+
+    Returns
+    -------
+    Processor
+        Rates of float32 on one rank; its links are those between neighbours. The median over the ranks and several tries.
+    """
+    n = min(size or ranks.n, ranks.n)
+    found = [each for each in ranks.call(measure, dict(size=n, products=PRODUCTS, messages=MESSAGES, elements=1 << 17)) if each]
+    rates, passes, sent = (np.median([each[i] for each in found], axis=0).tolist() for i in range(3))
+    top = max(rates)
+    efficiency = tuple((2.0 * rows**3, rate / top) for rows, rate in reversed(list(zip(PRODUCTS, rates, strict=True))))
+    link = Link(float("inf"))
+    if n > 1:
+        latency = sent[0]
+        link = Link(MESSAGES[-1] / max(sent[-1] - latency, 1e-9), 1.0, latency)
+    memory = psutil.virtual_memory().total // ranks.n
+    cores = os.cpu_count() or 1
+    name = f"this machine, {n} {'rank' if n == 1 else 'ranks'} on {cores} {'core' if cores == 1 else 'cores'}"
+    smallest = (0.0, efficiency[-1][1])
+    return Processor(name, top, (*efficiency, smallest), PASS / passes[0], memory, link, link, link, domain=ranks.n)
+
+
+def measure(size, products, messages, elements):
+    """On a rank: FLOP a second for matrices of these sizes, seconds a number of a pass, seconds of messages of these sizes."""
+    import time
+
+    import numpy as np
+
+    from course_lib.collectives import Communicator
+
+    comm = Communicator()
+    me = comm.Get_rank()
+    group = comm.Split(color=int(me >= size), key=me)
+    if me >= size:
+        return None
+
+    def median(work, times=7):
+        work()
+        taken = []
+        for _ in range(times):
+            begin = time.perf_counter()
+            work()
+            taken.append(time.perf_counter() - begin)
+        return sorted(taken)[times // 2]
+
+    random, rates, sent = np.random.default_rng(me), [], []
+    for rows in products:
+        a, b = random.standard_normal((2, rows, rows), np.float32)
+        many = max(1, (1 << 27) // (2 * rows**3))  # so that a try takes a millisecond or more
+        group.Barrier()
+        rates.append(2.0 * rows**3 * many / median(lambda a=a, b=b, many=many: [a @ b for _ in range(many)]))
+    x, y = random.standard_normal((2, elements), np.float32)
+    group.Barrier()
+    passes = median(lambda: [x + y for _ in range(8)]) / (8 * elements)
+    for nbytes in messages if size > 1 else ():
+        out, into = np.zeros(nbytes, np.uint8), np.empty(nbytes, np.uint8)
+        after, before = (me + 1) % size, (me - 1) % size
+        group.Barrier()
+        sent.append(median(lambda out=out, into=into: group.Sendrecv(out, after, recvbuf=into, source=before)))
+    return rates, [passes], sent
+
+
+@dataclass(frozen=True)
+class BlockCost:
+    """What a block of `gpt.block` costs, and a pipeline's stage of several.
+
+    Products are counted exactly; passes over memory are counted in the code of `autograd`: each elementwise operation is one pass, an
+    exponential three.
+
+    Parameters
+    ----------
+    width, heads, positions, samples : int
+        Of a micro-batch.
+    """
+
+    width: int
+    heads: int
+    positions: int
+    samples: int
+
+    @property
+    def tokens(self) -> int:
+        """In a micro-batch."""
+        return self.samples * self.positions
+
+    def flop(self) -> float:
+        """FLOP of forward: four matrices of 12 width² parameters together, and the scores and sums of attention over all pairs."""
+        return self.tokens * (24.0 * self.width**2 + 4.0 * self.positions * self.width)
+
+    def message_bytes(self) -> int:
+        """Of an activation in float32."""
+        return 4 * self.tokens * self.width
+
+    def seconds(self, kind: str, hardware: Hardware) -> float:
+        """Seconds of a block's "forward" or "backward".
+
+        Backward has twice the products; and its gradients are added to those of the micro-batches before.
+        """
+        if kind == "forward":
+            passes = self.tokens * (66 * self.width + 9 * self.heads * self.positions)
+            return self._products(hardware) + passes * PASS / hardware.memory_bandwidth
+        passes = self.tokens * (88 * self.width + 3 * self.heads * self.positions) + 12 * self.width**2
+        return 2 * self._products(hardware) + passes * PASS / hardware.memory_bandwidth
+
+    def _products(self, hardware: Hardware) -> float:
+        """Seconds of its products, each by its size."""
+        w, t, d = self.width, self.tokens, self.width // self.heads
+        whole = sum(hardware.compute(2.0 * t * a * b, 0) for a, b in ((w, 3 * w), (w, w), (w, 4 * w), (4 * w, w)))
+        pairs = self.samples * self.heads
+        return whole + 2 * pairs * hardware.compute(2.0 * self.positions**2 * d, 0)

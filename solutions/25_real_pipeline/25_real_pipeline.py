@@ -1,0 +1,286 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+# ---
+
+# %% [markdown] tags=["slide"]
+# # 25 A pipeline on real ranks
+#
+# **You will build** `gpipe_step` and `one_forward_one_backward_step`: part 19's two orders, now with messages between processes and a model
+# that learns.
+#
+# *{points} points. About 75 minutes.*
+
+# %% Start the ranks tags=["given"]
+import os
+
+from course_lib import cluster, plots, saving, sim
+from course_lib.check.pipeline import PipelineCheck
+
+ranks = cluster.start(4)
+
+# %% Set up the ranks tags=["given", "skip"]
+# %%px
+import numpy as np
+
+from course_lib import memory
+from course_lib.collectives import Communicator
+from course_lib.gpt.model import Sizes, layers
+from course_lib.gpt.stage import Stage
+
+everyone = Communicator()
+rank = everyone.Get_rank()
+sizes = Sizes(vocabulary=64, width=128, heads=4, depth=8, length=64)
+random = np.random.default_rng(0)  # the same tokens on all ranks
+tokens = random.integers(0, 64, (8, 2, 64))  # 8 micro-batches of 2 texts with 64 tokens
+micro_batches = [(t, np.roll(t, -1, axis=1)) for t in tokens]  # what is to be said is the next token
+
+# %% [markdown] tags=["slide"]
+# The model is a small GPT: tokens become vectors, eight transformer blocks work on them, and a last matrix makes logits. Each of four ranks
+# is a **stage**: it has two blocks, the first one the embedding as well, the last one the logits and the loss.
+#
+# On the axis of a pipeline, parameters and gradients are neither replicated nor sharded nor partial: each rank has layers of its own. What
+# must travel is the activation between two stages, and its gradient on the way back: messages between neighbours, no collectives.
+
+# %% Draw the stages tags=["given", "slide"]
+# %%px
+stage = Stage(layers(sizes, 4, rank), sizes.width)
+held = sum(p.data.nbytes for _, p in stage.named_parameters())
+
+# %% Draw them tags=["given", "skip"]
+plots.bars({f"rank {r}": nbytes for r, nbytes in enumerate(ranks.pull("held"))}, "Parameters of the four stages")
+
+# %% [markdown] tags=["slide-50"]
+# ## A worked example: one batch, forward
+#
+# `stage.forward(k, x, labels)` takes micro-batch k through a stage. x is the tokens on the first rank, elsewhere what the rank before has
+# sent; it returns what goes on, or the loss. `stage.buffer(tokens)` is an empty array for what comes. What does rank 3 do meanwhile?
+
+# %% Forward, one after the other tags=["slide-50"]
+# %%px
+stage = Stage(layers(sizes, 4, rank), sizes.width)
+x, labels = micro_batches[0]
+if rank > 0:
+    x = stage.buffer(x)
+    everyone.Recv(x, source=rank - 1)
+out = stage.forward(0, x, labels)
+if rank < 3:
+    everyone.Send(out, dest=rank + 1)
+else:
+    print("loss", round(out, 3), "and a guess costs", round(np.log(64), 3))
+done = stage.done
+
+# %% Draw the clock tags=["given", "slide"]
+plots.timeline({"measured": ranks.pull("done")}, "One micro-batch, forward")
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: GPipe
+#
+# All micro-batches go forward, and then all backward. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the
+# gradient for the rank before. On the last rank, `grad` is a number: the weight of this micro-batch's loss in the mean.
+
+
+# %% Exercise: gpipe_step tags=["exercise", "slide-50"]
+# %%px
+def gpipe_step(stage, micro_batches, comm):
+    """The gradients of a step: all micro-batches forward, then all backward.
+
+    Parameters
+    ----------
+    stage : Stage
+        The layers of this rank: `forward(k, x, labels)`, `backward(k, grad)`, and
+        `buffer(tokens)`, an empty array for an activation or its gradient.
+    micro_batches : list of (numpy.ndarray, numpy.ndarray)
+        Tokens and labels, int ``(batch, positions)``, all of one shape. Only the first
+        rank's tokens and the last rank's labels are right; elsewhere the shape is.
+    comm : Communicator
+        The ranks of the pipeline, the first stage on rank 0; perhaps one rank alone.
+
+    Returns
+    -------
+    float or None
+        On the last rank the mean loss of all micro-batches. The gradients that are left
+        in the stage's parameters are those of this mean.
+    """
+    ### BEGIN SOLUTION
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+    ### END SOLUTION
+
+
+# %% Check GPipe tags=["given"]
+check = PipelineCheck("gpipe_step", ranks)
+check.step(4, 1).step(4, 6).step(2, 3, np.float32).passed()
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: 1F1B
+#
+# In GPipe, the activations of all micro-batches are held at once. In 1F1B, rank r of p has at most $p - r$ **in flight**: it begins with
+# $p - r - 1$ forwards, then does one forward and one backward in turn, and ends with the backwards that are left. Each result is sent before
+# the next piece of work begins.
+#
+# Now two neighbours send to each other at the same time: an activation goes up, a gradient comes down. `Send` of a large array returns when
+# it is received. If both ranks are in `Send`, nobody receives. `Isend` begins to send and returns a request; `request.Wait()` ends it, and until
+# then the array may not change. `Sendrecv` sends and receives at once.
+
+
+# %% Exercise: one_forward_one_backward_step tags=["exercise", "slide-50"]
+# %%px
+def one_forward_one_backward_step(stage, micro_batches, comm):
+    """The gradients of a step in the order 1F1B; parameters and result as of `gpipe_step`.
+
+    Micro-batches go forward and backward in their order. At most ``p - rank`` of them
+    are in flight on a rank of p, and as many as that whenever it begins a backward and
+    there are so many left. What has been computed is sent before the next computation.
+    """
+    ### BEGIN SOLUTION
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+    ### END SOLUTION
+
+
+# %% Check 1F1B tags=["given"]
+check = PipelineCheck("one_forward_one_backward_step", ranks)
+check.step(4, 1).step(4, 6).step(2, 3, np.float32).step(4, 6, large=True).held().passed()
+
+# %% [markdown] tags=["skip"]
+# Hidden tests run when your notebook is graded. They draw other sizes, dtypes, groups and numbers of micro-batches, look at what was sent when a
+# backward begins, and at the memory that each process has.
+
+# %% Test: GPipe's gradients tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = PipelineCheck("gpipe_step", ranks, show=False)
+for size, count in ((1, 1), (1, 4), (2, 1), (2, 5), (3, 2), (3, 4), (4, 1), (4, 3), (4, 7)):
+    check.step(size, count, np.float32 if size == 2 else np.float64, times=1 + (count == 3))
+check.step(4, 3, large=True)
+### END HIDDEN TESTS
+
+# %% Test: GPipe's order tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = PipelineCheck("gpipe_step", ranks, show=False)
+check.exchanges(4, 5).exchanges(2, 3, np.float32).exchanges(3, 6).exchanges(4, 2)
+### END HIDDEN TESTS
+
+# %% Test: the gradients of 1F1B tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = PipelineCheck("one_forward_one_backward_step", ranks, show=False)
+for size, count in ((1, 1), (1, 4), (2, 1), (2, 5), (3, 2), (3, 4), (4, 1), (4, 3), (4, 7)):
+    check.step(size, count, np.float32 if size == 2 else np.float64, times=1 + (count == 3))
+check.step(4, 6, large=True).step(2, 4, large=True)
+### END HIDDEN TESTS
+
+# %% Test: the order of 1F1B tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = PipelineCheck("one_forward_one_backward_step", ranks, show=False)
+check.exchanges(4, 6).exchanges(2, 5, np.float32).exchanges(3, 4).exchanges(4, 2)
+### END HIDDEN TESTS
+
+# %% Test: micro-batches in flight tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+check = PipelineCheck("one_forward_one_backward_step", ranks, show=False)
+check.held(4).held(2)
+### END HIDDEN TESTS
+
+# %% [markdown] tags=["slide-50"]
+# ## Measured, and simulated
+#
+# `sim.calibrate` times matrix products, passes over memory and messages on the ranks, all at the same time. From these figures, and from how
+# many FLOP and bytes a stage needs, follows when each piece of work should begin and end. As many ranks work as there are cores here, at most
+# four: more would share them.
+
+
+# %% Time both orders, and draw them tags=["given", "slide-50"]
+both = {"GPipe": "gpipe_step", "1F1B": "one_forward_one_backward_step"}
+machine, panels, apart = sim.beside(ranks, both, 4 if os.cpu_count() > 3 else 2)
+plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: at most {apart:.0%} apart")
+
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# Both orders take the same time, and send the same bytes. But what rank 0 holds grows with the micro-batches in GPipe, and stays in 1F1B.
+
+
+# %% Measure the memory tags=["given", "slide-50"]
+def most_held(counts):
+    """On a rank: the most megabytes held in a step of so many micro-batches, in both orders."""
+    found = {"GPipe": [], "1F1B": []}
+    for count in counts:
+        for peaks, function in (found["GPipe"], gpipe_step), (found["1F1B"], one_forward_one_backward_step):
+            stage, batches = Stage(layers(sizes, 4, rank), sizes.width), (micro_batches * 2)[:count]
+            function(stage, batches[:1], everyone)
+            with memory.watch() as account:
+                function(stage, batches, everyone)
+            peaks.append(account.true_peak / 1e6)
+    return found
+
+
+counts = [1, 2, 4, 6, 8, 12, 16]
+held = ranks.call(most_held, dict(counts=counts))[0]
+plots.lines(held, "Most memory of a step on rank 0, four ranks", "micro-batches", "MB", at=counts)
+
+# %% Count the bytes tags=["given", "slide-50"]
+plots.traffic(ranks.traffic, "What each rank sent in these steps")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. In the measured picture, where does a rank wait although its neighbour has finished? What could it have begun earlier?
+# 2. A pipeline sends far fewer bytes than tensor parallelism. Why does nobody train with a pipeline alone?
+#
+# The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+saving.save(ranks, "gpipe_step", "one_forward_one_backward_step")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

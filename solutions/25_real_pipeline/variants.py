@@ -1,0 +1,1369 @@
+"""Answers to part 25: wrong ones with the points that each must lose, and other right ones."""
+
+from grading.answers import loses, right
+
+
+@loses(8)
+def gpipe_step__not_divided(stage, micro_batches, comm):
+    """The gradients of the sum over the micro-batches."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = 1.0
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(8)
+def gpipe_step__divided_on_every_rank(stage, micro_batches, comm):
+    """Divides on each rank."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+            grad *= share
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(6)
+def gpipe_step__divided_at_the_end(stage, micro_batches, comm):
+    """Divides the gradients again."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    for _, p in stage.named_parameters():
+        p.grad = p.grad * p.grad.dtype.type(share)
+    return loss if rank == last else None
+
+
+@loses(8)
+def gpipe_step__divided_by_the_ranks(stage, micro_batches, comm):
+    """Divides by the number of ranks."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / comm.Get_size(), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(6)
+def gpipe_step__last_loss(stage, micro_batches, comm):
+    """Returns the last loss."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss = out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(6)
+def gpipe_step__sum_of_losses(stage, micro_batches, comm):
+    """Returns the sum."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(6)
+def gpipe_step__no_loss(stage, micro_batches, comm):
+    """Returns nothing."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+
+
+@loses(6)
+def gpipe_step__loss_on_first(stage, micro_batches, comm):
+    """Returns the loss on the first rank."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == 0 else None
+
+
+@loses(8)
+def gpipe_step__one_too_few(stage, micro_batches, comm):
+    """Leaves out the last micro-batch on the way back."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in list(enumerate(micro_batches))[:-1]:
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(8)
+def gpipe_step__one_after_the_other(stage, micro_batches, comm):
+    """Each micro-batch forward and backward before the next."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (tokens, labels) in enumerate(micro_batches):
+        x = tokens
+        if rank > 0:
+            x = stage.buffer(tokens)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        grad = share
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+            grad = stage.buffer(tokens)
+            comm.Recv(grad, source=rank + 1)
+        else:
+            loss += share * out
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(8)
+def gpipe_step__one_forward_one_backward(stage, micro_batches, comm):
+    """In the other order."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(8)
+def gpipe_step__gradients_turned(stage, micro_batches, comm):
+    """Forward in order; backward in reverse on the last rank only."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in list(enumerate(micro_batches))[:: -1 if rank == last else 1]:
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(8)
+def gpipe_step__world_ranks(stage, micro_batches, comm):
+    """Takes its rank among all for that in the group."""
+    rank, last = everyone.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(8)
+def gpipe_step__four_ranks(stage, micro_batches, comm):
+    """Knows of four ranks only."""
+    rank, last = comm.Get_rank(), 3
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(6)
+def gpipe_step__one_buffer(stage, micro_batches, comm):
+    """Receives into one array, which is still needed."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    room = stage.buffer(micro_batches[0][0])
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = room
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(6)
+def gpipe_step__trains(stage, micro_batches, comm):
+    """Takes a step as well."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    for _, p in stage.named_parameters():
+        p.data = p.data - 0.1 * p.grad.astype(p.dtype)
+    return loss if rank == last else None
+
+
+@loses(6)
+def gpipe_step__clears(stage, micro_batches, comm):
+    """Forgets the gradients of the step before."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    for _, p in stage.named_parameters():
+        p.grad = None
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(6)
+def gpipe_step__sends_twice(stage, micro_batches, comm):
+    """Sends each activation twice."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(6)
+def gpipe_step__tells_all_the_loss(stage, micro_batches, comm):
+    """Broadcasts a text with the loss."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    told = np.zeros(64)
+    comm.Bcast(told, root=last)
+    return loss if rank == last else None
+
+
+@right
+def gpipe_step__backward_in_reverse(stage, micro_batches, comm):
+    """The last micro-batch goes backward first, on all ranks."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in reversed(list(enumerate(micro_batches))):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@right
+def gpipe_step__isend(stage, micro_batches, comm):
+    """With requests."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    waiting = []
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            waiting.append(comm.Isend(out, rank + 1))
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            waiting.append(comm.Isend(back, rank - 1))
+    [request.Wait() for request in waiting]
+    return loss if rank == last else None
+
+
+@right
+def gpipe_step__tags(stage, micro_batches, comm):
+    """With the number of the micro-batch as tag, and the loss as an array."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1, tag=k)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1, tag=k)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1, tag=1000 + k)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1, tag=1000 + k)
+    return np.float64(loss) if rank == last else None
+
+
+@right
+def gpipe_step__receives_begun_early(stage, micro_batches, comm):
+    """All receives are begun before they are needed."""
+    rank, last, m = comm.Get_rank(), comm.Get_size() - 1, len(micro_batches)
+    xs, grads = ([stage.buffer(t) for t, _ in micro_batches] for _ in "xg")
+    up = [comm.Irecv(x, source=rank - 1) for x in xs] if rank else []
+    down = [comm.Irecv(g, source=rank + 1) for g in grads] if rank < last else []
+    losses, out = [], []
+    for k, (tokens, labels) in enumerate(micro_batches):
+        if rank:
+            up[k].Wait()
+        result = stage.forward(k, xs[k] if rank else tokens, labels)
+        if rank < last:
+            out.append(comm.Isend(np.ascontiguousarray(result), dest=rank + 1))
+        else:
+            losses.append(result)
+    for k in range(m):
+        if rank < last:
+            down[k].Wait()
+        back = stage.backward(k, grads[k] if rank < last else np.float64(1) / m)
+        if rank:
+            out.append(comm.Isend(back, dest=rank - 1))
+    for request in out:
+        request.Wait()
+    return np.mean(losses) if losses else 0.0
+
+
+@loses(9)
+def one_forward_one_backward_step__not_divided(stage, micro_batches, comm):
+    """The gradients of the sum."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1.0
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(9)
+def one_forward_one_backward_step__divided_by_flying(stage, micro_batches, comm):
+    """Divides by the micro-batches in flight."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / comm.Get_size()
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(6)
+def one_forward_one_backward_step__sum_of_losses(stage, micro_batches, comm):
+    """Returns the sum."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) if rank == last else None
+
+
+@loses(12)
+def one_forward_one_backward_step__gpipe(stage, micro_batches, comm):
+    """In the order of GPipe."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(6)
+def one_forward_one_backward_step__gpipe_that_lies(stage, micro_batches, comm):
+    """In the order of GPipe, and its stage says otherwise."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    n, m = last + 1, len(micro_batches)
+    ahead = min(n - 1 - rank, m)
+    order = [("F", k, 0.0, 0.0) for k in range(ahead)]
+    for k in range(m):
+        order += [("F", k + ahead, 0.0, 0.0)] * (k + ahead < m) + [("B", k, 0.0, 0.0)]
+    stage.done[-2 * m :] = order
+    return loss if rank == last else None
+
+
+@loses(6)
+def one_forward_one_backward_step__blocking_send(stage, micro_batches, comm):
+    """Sends that wait until they are received, both ways."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(12)
+def one_forward_one_backward_step__one_too_many_ahead(stage, micro_batches, comm):
+    """One forward more at the start."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank + 1, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(9)
+def one_forward_one_backward_step__one_too_few_ahead(stage, micro_batches, comm):
+    """One forward less at the start."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(max(last - rank - 1, 0), count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(9)
+def one_forward_one_backward_step__in_rounds(stage, micro_batches, comm):
+    """As many forwards as may be in flight, and then as many backwards."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    for start in range(0, count, last + 1):
+        some = range(start, min(start + last + 1, count))
+        for k in some:
+            forward(k)
+        for k in some:
+            backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(12)
+def one_forward_one_backward_step__no_rest(stage, micro_batches, comm):
+    """Does not end with the backwards that are left."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+            backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(9)
+def one_forward_one_backward_step__backward_first(stage, micro_batches, comm):
+    """Backward before the forward, in turn."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k == 0 and ahead == 0:
+            forward(0)
+        backward(k)
+        if 0 < k + ahead < count and (ahead or k + 1 < count):
+            forward(k + ahead if ahead else k + 1)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(3)
+def one_forward_one_backward_step__keeps_all(stage, micro_batches, comm):
+    """Keeps all activations to the end of the step."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    kept, spare = [], []
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        kept.append(stage._kept[k])
+        spare.append(np.ones(60 * stage.buffer(micro_batches[k][0]).size, stage.dtype))
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(9)
+def one_forward_one_backward_step__world_ranks(stage, micro_batches, comm):
+    """Takes its rank among all for that in the group."""
+    rank, last = everyone.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(6)
+def one_forward_one_backward_step__one_buffer(stage, micro_batches, comm):
+    """Receives activations into one array."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    room = stage.buffer(micro_batches[0][0])
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = room
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(9)
+def one_forward_one_backward_step__fixed_count(stage, micro_batches, comm):
+    """Knows of at least as many micro-batches as ranks only."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = last - rank
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(6)
+def one_forward_one_backward_step__clears(stage, micro_batches, comm):
+    """Forgets the gradients of the step before."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    for _, p in stage.named_parameters():
+        p.grad = None
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@loses(9)
+def one_forward_one_backward_step__sends_later(stage, micro_batches, comm):
+    """Sends an activation only after the backward that follows."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    ready = []
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            ready.append(out)
+        else:
+            losses.append(out)
+
+    def push():
+        while ready:
+            sent.append(comm.Isend(ready.pop(0), dest=rank + 1))
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        push()
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+        push()
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+            if k == 0:
+                push()
+        backward(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@right
+def one_forward_one_backward_step__sendrecv(stage, micro_batches, comm):
+    """With Sendrecv in the steady state."""
+    rank, last, m = comm.Get_rank(), comm.Get_size() - 1, len(micro_batches)
+    losses, up, down = [], rank + 1, rank - 1
+
+    def receive(who):
+        array = stage.buffer(micro_batches[0][0])
+        comm.Recv(array, source=who)
+        return array
+
+    def forward(k, x):
+        tokens, labels = micro_batches[k]
+        out = stage.forward(k, x if rank else tokens, labels)
+        if rank == last:
+            losses.append(out)
+        return out
+
+    warm = min(last - rank, m)
+    for k in range(warm):
+        comm.Send(forward(k, receive(down) if rank else None), dest=up)
+    x = receive(down) if rank and warm < m else None
+    for k in range(m - warm):
+        out = forward(k + warm, x)
+        grad = 1 / m
+        if rank < last:
+            grad = stage.buffer(micro_batches[0][0])
+            comm.Sendrecv(out, up, recvbuf=grad, source=up)
+        back = stage.backward(k, grad)
+        if rank and k + warm + 1 < m:
+            x = stage.buffer(micro_batches[0][0])
+            comm.Sendrecv(back, down, recvbuf=x, source=down)
+        elif rank:
+            comm.Send(back, dest=down)
+    for k in range(m - warm, m):
+        back = stage.backward(k, receive(up))
+        if rank:
+            comm.Send(back, dest=down)
+    return float(np.mean(losses)) if rank == last else None
+
+
+@right
+def one_forward_one_backward_step__waits_soon(stage, micro_batches, comm):
+    """Waits for a message before the next one to the same rank."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), {}, []
+
+    def send(array, who):
+        if who in sent:
+            sent[who].Wait()
+        sent[who] = comm.Isend(array, dest=who)
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            send(out, rank + 1)
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            send(back, rank - 1)
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    for request in sent.values():
+        request.Wait()
+    return sum(losses) / count if rank == last else None
+
+
+@right
+def one_forward_one_backward_step__by_a_list(stage, micro_batches, comm):
+    """The order as a list first; losses weighted one by one; tags."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1, tag=k + 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1, tag=k + 1))
+        else:
+            losses.append(out / count)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    work = [(forward, k) for k in range(ahead)]
+    for k in range(count):
+        work += [(forward, k + ahead)] * (k + ahead < count) + [(backward, k)]
+    for what, k in work:
+        what(k)
+    for request in sent:
+        request.Wait()
+    return sum(losses) if rank == last else None
