@@ -12,12 +12,21 @@ from course_lib.sim.hardware import Hardware, Link
 
 PRODUCTS = (64, 128, 256, 512)  # rows of the square matrices that are multiplied
 MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)  # bytes
+CALLS = 250  # of NumPy, or as long, in a block's forward or backward
 PASS = 12  # bytes that an operation on two arrays reads and writes for each float32
 
 
 @dataclass(frozen=True)
 class Processor(Hardware):
-    """A processor that does one thing at a time: arithmetic, and passes over memory."""
+    """A processor that does one thing at a time: arithmetic, and passes over memory.
+
+    Parameters
+    ----------
+    call : float
+        Seconds of a call of NumPy that computes next to nothing.
+    """
+
+    call: float = 0.0
 
     def compute(self, flop: float, nbytes: float) -> float:
         """Seconds of an operation: what its FLOP take, and then what its bytes take."""
@@ -40,7 +49,7 @@ def calibrate(ranks, size: int | None = None) -> Processor:
         Rates of float32 on one rank; its links are those between neighbours. The median over the ranks and several tries.
     """
     n = min(size or ranks.n, ranks.n)
-    found = [each for each in ranks.call(measure, dict(size=n, products=PRODUCTS, messages=MESSAGES, elements=1 << 17)) if each]
+    found = [each for each in ranks.call(measure, dict(size=n, products=PRODUCTS, messages=MESSAGES, elements=1 << 18)) if each]
     rates, passes, sent = (np.median([each[i] for each in found], axis=0).tolist() for i in range(3))
     top = max(rates)
     efficiency = tuple((2.0 * rows**3, rate / top) for rows, rate in reversed(list(zip(PRODUCTS, rates, strict=True))))
@@ -52,15 +61,16 @@ def calibrate(ranks, size: int | None = None) -> Processor:
     cores = os.cpu_count() or 1
     name = f"this machine, {n} {'rank' if n == 1 else 'ranks'} on {cores} {'core' if cores == 1 else 'cores'}"
     smallest = (0.0, efficiency[-1][1])
-    return Processor(name, top, (*efficiency, smallest), PASS / passes[0], memory, link, link, link, domain=ranks.n)
+    return Processor(name, top, (*efficiency, smallest), PASS / passes[0], memory, link, link, link, ranks.n, passes[1])
 
 
 def measure(size, products, messages, elements):
-    """On a rank: FLOP a second for matrices of these sizes, seconds a number of a pass, seconds of messages of these sizes."""
+    """On a rank: FLOP a second for matrices of these sizes; seconds a number of a pass, and of a call; seconds of messages."""
     import time
 
     import numpy as np
 
+    from course_lib import memory
     from course_lib.collectives import Communicator
 
     comm = Communicator()
@@ -69,7 +79,9 @@ def measure(size, products, messages, elements):
     if me >= size:
         return None
 
-    def median(work, times=7):
+    memory.reuse_freed()
+
+    def median(work, times=15):
         work()
         taken = []
         for _ in range(times):
@@ -81,18 +93,20 @@ def measure(size, products, messages, elements):
     random, rates, sent = np.random.default_rng(me), [], []
     for rows in products:
         a, b = random.standard_normal((2, rows, rows), np.float32)
-        many = max(1, (1 << 27) // (2 * rows**3))  # so that a try takes a millisecond or more
+        many = max(1, (1 << 28) // (2 * rows**3))  # so that a try takes some milliseconds
         group.Barrier()
         rates.append(2.0 * rows**3 * many / median(lambda a=a, b=b, many=many: [a @ b for _ in range(many)]))
-    x, y = random.standard_normal((2, elements), np.float32)
+    arrays, out = ([random.standard_normal(elements, np.float32) for _ in range(12)] for _ in "ab")  # more than a cache has, as activations
     group.Barrier()
-    passes = median(lambda: [x + y for _ in range(8)]) / (8 * elements)
+    passes = median(lambda: [np.add(arrays[i], arrays[i - 1], out=out[i]) for i in range(12)]) / (12 * elements)
+    few, into = np.ones(4, np.float32), np.empty(4, np.float32)
+    call = median(lambda: [np.add(few, few, out=into) for _ in range(1000)]) / 1000
     for nbytes in messages if size > 1 else ():
         out, into = np.zeros(nbytes, np.uint8), np.empty(nbytes, np.uint8)
         after, before = (me + 1) % size, (me - 1) % size
         group.Barrier()
         sent.append(median(lambda out=out, into=into: group.Sendrecv(out, after, recvbuf=into, source=before)))
-    return rates, [passes], sent
+    return rates, [passes, call], sent
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,7 @@ class BlockCost:
     """What a block of `gpt.block` costs, and a pipeline's stage of several.
 
     Products are counted exactly; passes over memory are counted in the code of `autograd`: each elementwise operation is one pass, an
-    exponential three.
+    exponential three. So are the calls, whose own time is a few per cent.
 
     Parameters
     ----------
@@ -131,11 +145,12 @@ class BlockCost:
 
         Backward has twice the products; and its gradients are added to those of the micro-batches before.
         """
-        if kind == "forward":
-            passes = self.tokens * (66 * self.width + 9 * self.heads * self.positions)
-            return self._products(hardware) + passes * PASS / hardware.memory_bandwidth
-        passes = self.tokens * (88 * self.width + 3 * self.heads * self.positions) + 12 * self.width**2
-        return 2 * self._products(hardware) + passes * PASS / hardware.memory_bandwidth
+        forward = kind == "forward"
+        passes = self.tokens * (66 * self.width + 9 * self.heads * self.positions)
+        if not forward:
+            passes = self.tokens * (88 * self.width + 3 * self.heads * self.positions) + 12 * self.width**2
+        rest = passes * PASS / hardware.memory_bandwidth + CALLS * getattr(hardware, "call", 0.0)
+        return (1 if forward else 2) * self._products(hardware) + rest
 
     def _products(self, hardware: Hardware) -> float:
         """Seconds of its products, each by its size."""

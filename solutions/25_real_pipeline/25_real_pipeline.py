@@ -15,6 +15,8 @@
 # %% Start the ranks tags=["given"]
 import os
 
+import numpy as np
+
 from course_lib import cluster, plots, saving, sim
 from course_lib.check.pipeline import PipelineCheck
 
@@ -202,13 +204,13 @@ check.step(4, 1).step(4, 6).step(2, 3, np.float32).step(4, 6, large=True).held()
 check = PipelineCheck("gpipe_step", ranks, show=False)
 for size, count in ((1, 1), (1, 4), (2, 1), (2, 5), (3, 2), (3, 4), (4, 1), (4, 3), (4, 7)):
     check.step(size, count, np.float32 if size == 2 else np.float64, times=1 + (count == 3))
-check.step(4, 3, large=True)
+check = check.step(4, 3, large=True)
 ### END HIDDEN TESTS
 
 # %% Test: GPipe's order tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
 check = PipelineCheck("gpipe_step", ranks, show=False)
-check.exchanges(4, 5).exchanges(2, 3, np.float32).exchanges(3, 6).exchanges(4, 2)
+check = check.exchanges(4, 5).exchanges(2, 3, np.float32).exchanges(3, 6).exchanges(4, 2)
 ### END HIDDEN TESTS
 
 # %% Test: the gradients of 1F1B tags=["test"] points=6
@@ -216,19 +218,19 @@ check.exchanges(4, 5).exchanges(2, 3, np.float32).exchanges(3, 6).exchanges(4, 2
 check = PipelineCheck("one_forward_one_backward_step", ranks, show=False)
 for size, count in ((1, 1), (1, 4), (2, 1), (2, 5), (3, 2), (3, 4), (4, 1), (4, 3), (4, 7)):
     check.step(size, count, np.float32 if size == 2 else np.float64, times=1 + (count == 3))
-check.step(4, 6, large=True).step(2, 4, large=True)
+check = check.step(4, 6, large=True).step(2, 4, large=True)
 ### END HIDDEN TESTS
 
 # %% Test: the order of 1F1B tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
 check = PipelineCheck("one_forward_one_backward_step", ranks, show=False)
-check.exchanges(4, 6).exchanges(2, 5, np.float32).exchanges(3, 4).exchanges(4, 2)
+check = check.exchanges(4, 6).exchanges(2, 5, np.float32).exchanges(3, 4).exchanges(4, 2)
 ### END HIDDEN TESTS
 
 # %% Test: micro-batches in flight tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
 check = PipelineCheck("one_forward_one_backward_step", ranks, show=False)
-check.held(4).held(2)
+check = check.held(4).held(2)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
