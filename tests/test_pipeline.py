@@ -91,7 +91,7 @@ def test_an_order_in_which_ranks_wait_for_each_other_has_no_times():
 def test_the_picture_says_how_long_and_how_much_was_idle():
     work = [[("F", 0, 1.0, 2.0), ("B", 0, 4.0, 6.0)], [("F", 0, 2.0, 3.0), ("B", 0, 3.0, 4.0)]]
     picture = plots.timeline({"measured": work, "simulated": work}, "A step")
-    assert "measured: 5.00 s, bubbles 50%" in repr(picture) and picture.png()
+    assert "measured: 5 s, bubbles 50%" in repr(picture) and picture.png()
 
 
 def test_a_processor_does_one_thing_after_the_other():

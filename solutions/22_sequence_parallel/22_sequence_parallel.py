@@ -120,9 +120,9 @@ def scatter_sequence(x, comm):
     -------
     Tensor
         ``(batch, positions / n, width)``: the sum, for this rank's positions; sharded
-        along dimension 1. On the way back, the gradient is sharded in the same way, is
-        perhaps not C-contiguous, and each summand needs all of it. Leave what comes as it
-        is, keep the dtype, and send no more than a reduce-scatter and an all-gather do.
+        along dimension 1. On the way back, the gradient is sharded in the same way and
+        perhaps not C-contiguous; each summand needs all of it. Leave what comes as it
+        is, keep the dtype, send no more than a reduce-scatter and an all-gather do.
     """
     ### BEGIN SOLUTION
     n = comm.Get_size()
@@ -161,7 +161,8 @@ print("so they are", *placement.kinds_of(ranks.pull("shift_gradient"), np.full(2
 
 # %% The kinds of a block's parameters tags=["slide-50"]
 # %%px --targets 0
-print("What kind each parameter is:", *(f"{n}: {kind}" for n, _, kind in kinds(Block(8, 2, np.random))), sep="\n")
+print("What kind each parameter is:")
+print(*(f"{n}: {kind}" for n, _, kind in kinds(Block(8, 2, np.random))), sep="\n")
 
 
 # %% Exercise: reduce_norm_gradients tags=["exercise", "slide-50"]

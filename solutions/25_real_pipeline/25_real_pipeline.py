@@ -36,7 +36,7 @@ rank = everyone.Get_rank()
 sizes = Sizes(vocabulary=64, width=128, heads=4, depth=8, length=64)
 random = np.random.default_rng(0)  # the same tokens on all ranks
 tokens = random.integers(0, 64, (8, 2, 64))  # 8 micro-batches of 2 texts with 64 tokens
-micro_batches = [(t, np.roll(t, -1, axis=1)) for t in tokens]  # what is to be said is the next token
+micro_batches = [(t, np.roll(t, -1, axis=1)) for t in tokens]  # labels: the next token
 
 # %% [markdown] tags=["slide"]
 # The model is a small GPT: tokens become vectors, eight transformer blocks work on them, and a last matrix makes logits. Each of four ranks
@@ -148,7 +148,7 @@ check.step(4, 1).step(4, 6).step(2, 3, np.float32).passed()
 # %% Exercise: one_forward_one_backward_step tags=["exercise", "slide-50"]
 # %%px
 def one_forward_one_backward_step(stage, micro_batches, comm):
-    """The gradients of a step in the order 1F1B; parameters and result as of `gpipe_step`.
+    """The gradients of a step in the order 1F1B; otherwise as `gpipe_step`.
 
     Micro-batches go forward and backward in their order. At most ``p - rank`` of them
     are in flight on a rank of p, and as many as that whenever it begins a backward and

@@ -54,7 +54,7 @@ def gpipe_step__divided_on_every_rank(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(6)
+@loses(8)
 def gpipe_step__divided_at_the_end(stage, micro_batches, comm):
     """Divides the gradients again."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -367,9 +367,9 @@ def gpipe_step__four_ranks(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(6)
+@right
 def gpipe_step__one_buffer(stage, micro_batches, comm):
-    """Receives into one array, which is still needed."""
+    """Receives into one array: no layer needs its input for the way back."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
     share, loss = 1 / len(micro_batches), 0.0
     room = stage.buffer(micro_batches[0][0])
@@ -447,7 +447,7 @@ def gpipe_step__clears(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(6)
+@loses(8)
 def gpipe_step__sends_twice(stage, micro_batches, comm):
     """Sends each activation twice."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -474,7 +474,7 @@ def gpipe_step__sends_twice(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(6)
+@loses(8)
 def gpipe_step__tells_all_the_loss(stage, micro_batches, comm):
     """Broadcasts a text with the loss."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -719,7 +719,7 @@ def one_forward_one_backward_step__sum_of_losses(stage, micro_batches, comm):
     return sum(losses) if rank == last else None
 
 
-@loses(12)
+@loses(9)
 def one_forward_one_backward_step__gpipe(stage, micro_batches, comm):
     """In the order of GPipe."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -744,7 +744,7 @@ def one_forward_one_backward_step__gpipe(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(6)
+@loses(3)
 def one_forward_one_backward_step__gpipe_that_lies(stage, micro_batches, comm):
     """In the order of GPipe, and its stage says otherwise."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -775,7 +775,7 @@ def one_forward_one_backward_step__gpipe_that_lies(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(6)
+@loses(9)
 def one_forward_one_backward_step__blocking_send(stage, micro_batches, comm):
     """Sends that wait until they are received, both ways."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -813,7 +813,7 @@ def one_forward_one_backward_step__blocking_send(stage, micro_batches, comm):
     return sum(losses) / count if rank == last else None
 
 
-@loses(12)
+@loses(6)
 def one_forward_one_backward_step__one_too_many_ahead(stage, micro_batches, comm):
     """One forward more at the start."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -889,7 +889,7 @@ def one_forward_one_backward_step__one_too_few_ahead(stage, micro_batches, comm)
     return sum(losses) / count if rank == last else None
 
 
-@loses(9)
+@loses(12)
 def one_forward_one_backward_step__in_rounds(stage, micro_batches, comm):
     """As many forwards as may be in flight, and then as many backwards."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -964,7 +964,7 @@ def one_forward_one_backward_step__no_rest(stage, micro_batches, comm):
     return sum(losses) / count if rank == last else None
 
 
-@loses(9)
+@loses(12)
 def one_forward_one_backward_step__backward_first(stage, micro_batches, comm):
     """Backward before the forward, in turn."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -1045,7 +1045,7 @@ def one_forward_one_backward_step__keeps_all(stage, micro_batches, comm):
     return sum(losses) / count if rank == last else None
 
 
-@loses(9)
+@loses(12)
 def one_forward_one_backward_step__world_ranks(stage, micro_batches, comm):
     """Takes its rank among all for that in the group."""
     rank, last = everyone.Get_rank(), comm.Get_size() - 1
@@ -1083,9 +1083,9 @@ def one_forward_one_backward_step__world_ranks(stage, micro_batches, comm):
     return sum(losses) / count if rank == last else None
 
 
-@loses(6)
+@right
 def one_forward_one_backward_step__one_buffer(stage, micro_batches, comm):
-    """Receives activations into one array."""
+    """Receives activations into one array: no layer needs its input for the way back."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
     count, sent, losses = len(micro_batches), [], []
 
@@ -1201,7 +1201,7 @@ def one_forward_one_backward_step__clears(stage, micro_batches, comm):
     return sum(losses) / count if rank == last else None
 
 
-@loses(9)
+@loses(3)
 def one_forward_one_backward_step__sends_later(stage, micro_batches, comm):
     """Sends an activation only after the backward that follows."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
