@@ -137,6 +137,14 @@ def reuse_freed(nbytes: int = 16 << 20) -> None:
     np.empty(nbytes, np.uint8)  # comes and goes, untouched
 
 
+def keep_freed() -> None:
+    """Have the process keep all that is freed for its next arrays: a virtual machine may take a millisecond to find two new megabytes."""
+    with suppress(OSError, AttributeError):  # glibc's
+        libc = ctypes.CDLL(None)
+        libc.mallopt(-3, 1 << 25)
+        libc.mallopt(-1, 1 << 30)
+
+
 def give_back_at_once(at_once: bool) -> None:
     """Whether each array is given back to the system as soon as it goes, so that the system sees what is held and no more."""
     with suppress(OSError, AttributeError):  # glibc's

@@ -7,7 +7,7 @@ from itertools import product
 
 import numpy as np
 
-from course_lib import traffic, wording
+from course_lib import memory, traffic, wording
 from course_lib.check import Check, CheckFailed
 from course_lib.check.order import Shuffled
 from course_lib.check.ring import attend, fetch, measure, measure_merge, prepare
@@ -189,6 +189,7 @@ class RingCheck(Check):
 
     def _held(self, shape: tuple[int, ...], size: int, backward: bool, with_merge: bool = False):
         """The most that each rank held in a step beyond its arguments, if the step was right; and in `merge`."""
+        memory.keep_freed()  # in this process
         self.case = f"{size} ranks, q of shape {shape} on each"
         seeds, every = [int(self.random.integers(1 << 62)) for _ in range(4)], max(1, shape[-1] // 50)
         self.ranks.call(prepare, [dict(size=size, seed=s, shape=shape, backward=backward) for s in seeds], show=self.show)

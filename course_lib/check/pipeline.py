@@ -143,6 +143,7 @@ class PipelineCheck(GroupCheck):
 
     def held(self, size: int = 4, count: int = 8) -> PipelineCheck:
         """What a rank of 1F1B holds at most: the activations of its micro-batches in flight, and no more."""
+        memory.keep_freed()  # in this process
         (group, model), *_ = self._build(size, count, np.float32, False, gated=False, deep=True)
         self.ranks.call(ready, dict(function=self.function), show=self.show)
         own = self.ranks.call(measured, dict(function=self.function), show=self.show, peak=True)

@@ -45,12 +45,12 @@ micro_batches = [(t, np.roll(t, -1, axis=1)) for t in tokens]  # labels: the nex
 # On the axis of a pipeline, parameters and gradients are neither replicated nor sharded nor partial: each rank has layers of its own. What
 # must travel is the activation between two stages, and its gradient on the way back: messages between neighbours, no collectives.
 
-# %% Draw the stages tags=["given", "slide"]
+# %% Make the stages tags=["given", "skip"]
 # %%px
 stage = Stage(layers(sizes, 4, rank), sizes.width)
 held = sum(p.data.nbytes for _, p in stage.named_parameters())
 
-# %% Draw them tags=["given", "skip"]
+# %% Draw the stages tags=["given", "slide"]
 plots.bars({f"rank {r}": nbytes for r, nbytes in enumerate(ranks.pull("held"))}, "Parameters of the four stages")
 
 # %% [markdown] tags=["slide-50"]
@@ -249,7 +249,7 @@ plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: at most 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Both orders take the same time, and send the same bytes. But what rank 0 holds grows with the micro-batches in GPipe, and stays in 1F1B.
+# Both orders have the same bubbles, and send the same bytes. But what rank 0 holds grows with the micro-batches in GPipe, and stays the same in 1F1B.
 
 
 # %% Measure the memory tags=["given", "slide-50"]
