@@ -82,10 +82,14 @@ class Account:
         root = f"/proc/{self.process.pid}"
         folders = [str(self._room)] if self._room else [f"{root}/root{folder}" for folder in sandbox.FOLDERS]
         found, devices = {}, {os.stat(folder).st_dev for folder in folders}
-        for folder, _, names in (each for top in folders for each in os.walk(top)):
-            for path in (folder, *(f"{folder}/{name}" for name in names)):
-                with contextlib.suppress(OSError):
-                    found[path] = os.stat(path, follow_symlinks=False)
+        while folders:
+            with contextlib.suppress(OSError):
+                path = folders.pop()
+                found[path] = os.stat(path)
+                for entry in os.scandir(path):
+                    found[entry.path] = file = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(file.st_mode) and file.st_dev in devices:  # not what is shown there to read, such as Python
+                        folders.append(entry.path)
         for descriptor in os.scandir(f"{root}/fd"):
             with contextlib.suppress(OSError):
                 found[descriptor.path] = os.stat(descriptor.path)
