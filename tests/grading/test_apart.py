@@ -307,6 +307,26 @@ def test_the_most_that_a_rank_held_is_read_from_the_system(three):
     assert three.peaks == [None] * 3
 
 
+def test_who_touches_files_while_it_is_measured_may_have_held_all_that_there_is_room_for(three):
+    def hide(how):
+        import os
+        import tempfile
+
+        path = f"{tempfile.gettempdir()}/kept"
+        if how == "gone again":
+            with open(path, "wb") as file:
+                file.write(bytes(1000))
+            os.remove(path)
+        elif how == "opened before":
+            kept.write(b"x")
+            kept.flush()
+
+    three.run("import os, tempfile\nkept = open(tempfile.gettempdir() + '/open', 'wb')\nos.remove(tempfile.gettempdir() + '/open')")
+    for how, charged in (("not at all", False), ("gone again", True), ("opened before", True), ("not at all", False)):
+        three.call(hide, dict(how=how), peak=True)
+        assert all((seen >= 2 * sandbox.ROOM) == charged for seen in three.peaks), (how, three.peaks)
+
+
 def test_a_relay_survives_what_ranks_send(monkeypatch):
     monkeypatch.setenv(sandbox.APART, sandbox.OPEN)
     nonsense = (
