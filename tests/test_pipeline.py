@@ -57,6 +57,7 @@ def test_what_a_stage_is_not_meant_for_gets_a_sentence():
     for said, call in (
         ("micro-batch 0 is here already", lambda: first.forward(0, tokens, None)),
         ("on the first rank x is the tokens of micro-batch 1", lambda: first.forward(1, out, None)),
+        ("the tokens of micro-batch 1, whole numbers; got \\(array", lambda: first.forward(1, (tokens, tokens), None)),
         (r"\(batch, positions, 8\), float64; got an array of shape \(2, 5\)", lambda: last.forward(0, tokens, tokens)),
         (r"got an array of shape \(2, 5, 8\), float32", lambda: last.forward(0, out.astype(np.float32), tokens)),
         ("micro-batch 4 has not gone forward, or has gone backward already; here are 0", lambda: first.backward(4, out)),

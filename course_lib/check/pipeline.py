@@ -159,7 +159,7 @@ class PipelineCheck(GroupCheck):
                 many = flying + 1.8 + (peaks[r] - enough) / each
                 self.fail(
                     f"a step on rank {r} held {wording.size(peaks[r])} at once, and {wording.size(enough)} are enough for its "
-                    f"{flying} micro-batches in flight; it is as much as for about {many:.0f}",
+                    f"{flying} micro-batch{'es' * (flying > 1)} in flight; it is as much as for about {many:.0f}",
                     "forwards that run ahead of backwards",
                 )
         return self
@@ -171,7 +171,7 @@ class PipelineCheck(GroupCheck):
             width, heads, batch, positions = 32, 2, 8, 36  # 72 KB in float64
         if deep:
             width, heads, batch, positions = 64, 4, 2, 256  # no array so small that the system keeps its memory in reserve
-        self.case = f"{self.named(groups, dtype)}, {count} micro-batches of {batch} x {positions} tokens, width {width}"
+        self.case = f"{self.named(groups, dtype)}, {count} micro-batch{'es' * (count > 1)} of {batch} x {positions} tokens, width {width}"
         given, models = [None] * 4, []
         for color, group in enumerate(groups):
             per = 1 if large or deep else int(self.random.integers(1, 3))
@@ -194,7 +194,8 @@ class PipelineCheck(GroupCheck):
             at = next(j for j, (a, b) in enumerate(zip_longest(order, wanted)) if a != b)
             said, expected = (" ".join(work[max(0, at - 2) : at + 3]) or "nothing" for work in (order, wanted))
             shown = f": {said} where {expected} is expected" if self.show else ""
-            self.fail(f"rank {r} leaves the order at its piece of work {at + 1}{shown}", "too many or too few forwards at the start")
+            cause = "too many or too few forwards at the start" if order else "a function that never calls stage.forward and stage.backward"
+            self.fail(f"rank {r} leaves the order at its piece of work {at + 1}{shown}", cause)
 
     def _loss(self, got: object, want: float, count: int, r: int, rtol: float) -> None:
         if isinstance(got, np.ndarray) and got.size == 1:

@@ -115,8 +115,9 @@ class Apart:
             account.mark()
 
     def peaks(self) -> list[int | None]:
-        """The most bytes that each rank has held at once since `mark`, beyond what it held then."""
-        return [account.peak() for _, account in sorted(self._accounts.items())]
+        """The most bytes that each rank has held at once since `mark`, beyond what it held then: also in messages to itself."""
+        held = [(account.peak(), self.relay.switch.parked(r)) for r, account in sorted(self._accounts.items())]
+        return [None if peak is None else peak + parked for peak, parked in held]
 
     def _watch(self) -> None:
         """End a rank that has more threads or files than it may: the system's own limits do not hold these everywhere."""

@@ -35,6 +35,20 @@ class Post:
         self._sent: list[list[Notice]] = [[] for _ in range(size)]  # by the rank that sends
         self._wanted: list[list[Notice]] = [[] for _ in range(size)]  # by the rank that receives
         self._bytes = [0] * size  # of what is in `_sent`
+        self._own = [0] * size  # of these, in messages to itself
+        self.parked = [0] * size  # the most of that, since `begin`
+
+    def begin(self, rank: int) -> None:
+        """What counts as `parked` begins anew: a rank that writes to itself holds that, wherever it lies."""
+        self.parked[rank] = self._own[rank]
+
+    def _move(self, message: Notice, sign: int) -> None:
+        """A message comes to what is on its way, or leaves it."""
+        rank, nbytes = message.rank, sign * len(message.payload)
+        self._bytes[rank] += nbytes
+        if message.others == (rank,):
+            self._own[rank] += nbytes
+            self.parked[rank] = max(self.parked[rank], self._own[rank])
 
     def send(self, message: Notice) -> list[tuple[Notice, Notice]]:
         """A message comes; it and the receive that gets it, if there is one."""
@@ -45,7 +59,7 @@ class Post:
                 return [(message, wanted)]
         mine = self._sent[message.rank]
         mine.append(message)
-        self._bytes[message.rank] += len(message.payload)
+        self._move(message, 1)
         if len(mine) > MOST or self._bytes[message.rank] > MOST_BYTES:
             raise Broken("it has sent more than anybody receives")
         return []
@@ -56,7 +70,7 @@ class Post:
             for message in self._sent[source]:
                 if wanted.rank in message.others and _fit(message, wanted):
                     self._sent[source].remove(message)
-                    self._bytes[source] -= len(message.payload)
+                    self._move(message, -1)
                     return [(message, wanted)]
         self._wanted[wanted.rank].append(wanted)
         if len(self._wanted[wanted.rank]) > MOST:
@@ -74,12 +88,13 @@ class Post:
         for kept in (self._sent[rank], self._wanted[rank]):
             kept[:] = [notice for notice in kept if notice.call != call]
         self._bytes[rank] = sum(len(message.payload) for message in self._sent[rank])
+        self._own[rank] = sum(len(message.payload) for message in self._sent[rank] if message.others == (rank,))
 
     def clear(self) -> None:
         """Nothing is on its way any more."""
         for kept in (*self._sent, *self._wanted):
             kept.clear()
-        self._bytes[:] = [0] * len(self._bytes)
+        self._bytes[:] = self._own[:] = [0] * len(self._bytes)
 
 
 def _fit(message: Notice, wanted: Notice) -> bool:

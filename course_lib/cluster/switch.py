@@ -55,6 +55,7 @@ class Switch:
         if turn > self._board.round and (alone or self._spoiled):
             self._post.clear()
             self._spoiled = False
+        self._post.begin(rank)
         self._gates[rank], self._tally[rank] = list(gates or []), Tally(keep)
         self._busy.add(rank)
         self._waiting.pop(rank, None)
@@ -68,6 +69,10 @@ class Switch:
     def sent(self, rank: int) -> list[list]:
         """What a rank has sent since `begin`, to others who have not come, too: operation, ranks, calls and payload in bytes."""
         return self._tally[rank].entries(rank, self._arrivals.of(rank))
+
+    def parked(self, rank: int) -> int:
+        """The most bytes that a rank had at once, since `begin`, in messages to itself."""
+        return self._post.parked[rank]
 
     def arrays(self, rank: int) -> list[np.ndarray] | None:
         """What a rank has sent since `begin`, if it was to be kept; flat, the latest at the end."""

@@ -129,7 +129,7 @@ class Stage:
         return " ".join(f"{kind}{k}" for kind, k, *_ in self.done)
 
     def _takes(self, x: object, tokens: bool, k: int) -> None:
-        if tokens and getattr(getattr(x, "dtype", None), "kind", "") not in "iu":
+        if tokens and (not isinstance(x, np.ndarray) or x.dtype.kind not in "iu"):
             raise ValueError(f"stage.forward: on the first rank x is the tokens of micro-batch {k}, whole numbers; got {_named(x)}.")
         if not tokens and (np.ndim(x) != 3 or np.shape(x)[2] != self.width or getattr(x, "dtype", None) != self.dtype):
             kind = f"(batch, positions, {self.width}), {self.dtype}"

@@ -15,6 +15,7 @@ SAMPLE = {
     "03_naive_forward": ["padded_all_reduce", "deadlock", "row_by_row"],
     "14_my_ddp": ["after_backward", "no_broadcast", "non_blocking"],
     "19_1f1b": ["gpipe", "late_gradients", "queue"],
+    "25_real_pipeline": ["gpipe_that_lies", "divided_on_every_rank", "sendrecv"],
 }
 
 

@@ -211,6 +211,18 @@ def test_who_sends_another_size_than_it_says_is_blamed_and_not_who_comes_last():
         busy(2).call(1, {"call": [0, 1], "members": [0, 1], "what": [calls.BCAST, 12, 3, 16]}, bytes(24))
 
 
+def test_what_a_rank_has_in_messages_to_itself_is_known():
+    switch, what = busy(2), [calls.SEND, 12, 4, 0]
+    for number, to in enumerate([0, 0, 1]):
+        switch.call(0, {**MESSAGE, "call": [0, number], "with": [to], "what": what}, bytes(32))
+    assert (switch.parked(0), switch.parked(1)) == (64, 0)
+    for number in range(2):
+        switch.call(0, {**MESSAGE, "call": [1, number], "with": [0], "what": [calls.RECV, *what[1:]]}, b"")
+    assert switch.parked(0) == 64, "the most"
+    switch.begin(0, 1, 3)
+    assert switch.parked(0) == 0
+
+
 def test_kept_is_what_others_get():
     number, part = np.dtype(float).num, np.arange(4.0)
     switch = Switch(2)
