@@ -8,7 +8,7 @@ from course_lib import wording
 from course_lib.plots.figures import FILLS, INK, PALE, Picture, ink_on
 
 Work = Sequence[tuple[str, int, float, float]]
-_KINDS = {"F": "forward", "B": "backward"}
+KINDS = {"F": "forward", "B": "backward"}
 
 
 def timeline(panels: Mapping[str, Sequence[Work]], title: str) -> Picture:
@@ -36,7 +36,7 @@ def timeline(panels: Mapping[str, Sequence[Work]], title: str) -> Picture:
         begin, end = spans[name]
         for r, work in enumerate(ranks):
             for kind, k, start, stop in work:
-                left, width, fill = (start - begin) * scale, (stop - start) * scale, FILLS[_KINDS[kind]]
+                left, width, fill = (start - begin) * scale, (stop - start) * scale, FILLS[KINDS[kind]]
                 axis.add_patch(Rectangle((left, r - 0.42), width, 0.84, facecolor=fill, edgecolor="white"))
                 if width > 0.016 * most * scale:
                     axis.text(left + width / 2, r, k, ha="center", va="center", fontsize=8, color=ink_on(fill))
@@ -46,7 +46,7 @@ def timeline(panels: Mapping[str, Sequence[Work]], title: str) -> Picture:
         axis.set_yticklabels([f"rank {r}" for r in range(len(ranks))], fontsize=8)
     axes[-1].set_xlabel(f"time, {unit}")
     kinds = {kind for ranks in panels.values() for work in ranks for kind, *_ in work}
-    handles = [Patch(color=FILLS[_KINDS[kind]], label=_KINDS[kind]) for kind in "FB" if kind in kinds]
+    handles = [Patch(color=FILLS[KINDS[kind]], label=KINDS[kind]) for kind in "FB" if kind in kinds]
     handles.append(Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle"))
     axes[0].legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return Picture(figure, f"{title}. {'; '.join(said)}.")

@@ -140,7 +140,7 @@ class BlockCost:
         """Of an activation in float32."""
         return 4 * self.tokens * self.width
 
-    def seconds(self, kind: str, hardware: Hardware) -> float:
+    def seconds(self, kind: str, hardware: Processor) -> float:
         """Seconds of a block's "forward" or "backward".
 
         Backward has twice the products; and its gradients are added to those of the micro-batches before.
@@ -149,10 +149,10 @@ class BlockCost:
         passes = self.tokens * (66 * self.width + 9 * self.heads * self.positions)
         if not forward:
             passes = self.tokens * (88 * self.width + 3 * self.heads * self.positions) + 12 * self.width**2
-        rest = passes * PASS / hardware.memory_bandwidth + CALLS * getattr(hardware, "call", 0.0)
+        rest = passes * PASS / hardware.memory_bandwidth + CALLS * hardware.call
         return (1 if forward else 2) * self._products(hardware) + rest
 
-    def _products(self, hardware: Hardware) -> float:
+    def _products(self, hardware: Processor) -> float:
         """Seconds of its products, each by its size."""
         w, t, d = self.width, self.tokens, self.width // self.heads
         whole = sum(hardware.compute(2.0 * t * a * b, 0) for a, b in ((w, 3 * w), (w, w), (w, 4 * w), (4 * w, w)))

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from course_lib.plots.pipeline import Work
+from course_lib.plots.pipeline import KINDS, Work
 from course_lib.sim import orders
 from course_lib.sim.calibrate import BlockCost, calibrate
-
-KINDS = {"F": "forward", "B": "backward"}
 
 
 def beside(ranks, functions: Mapping[str, str], size: int, *, depth: int = 8, count: int = 8, tries: int = 5) -> tuple:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from course_lib.plots.figures import FILLS, INK, PALE, Picture, ink_on
+from course_lib.plots.pipeline import KINDS
 
 Work = list[tuple[str, int]]
-_KINDS = {"F": "forward", "B": "backward"}
 
 
 def work(text: str) -> Work:
@@ -16,7 +16,7 @@ def work(text: str) -> Work:
     >>> work("F0 F1 B0")
     [('forward', 0), ('forward', 1), ('backward', 0)]
     """
-    return [(_KINDS[word[0]], int(word[1:])) for word in text.split()]
+    return [(KINDS[word[0]], int(word[1:])) for word in text.split()]
 
 
 def start_times(order: list[Work]) -> list[list[float]]:
