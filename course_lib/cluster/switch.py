@@ -82,13 +82,13 @@ class Switch:
         """The error that a rank got here since `begin`, name and message: it tells of other ranks, so what follows it cannot count."""
         return self._failed.get(rank)
 
-    def gate(self, rank: int) -> tuple[float, float, float]:
-        """Bytes that a rank has sent, bytes that it must have sent for its next gate, and then the gate's number."""
+    def gate(self, rank: int) -> tuple[float, ...]:
+        """Bytes that a rank has sent, bytes that it must have sent for its next gate, then the gate's number, and the most if there is one."""
         if not self._gates[rank]:
             raise Broken("it came to a gate where there is none")
-        needed, number = self._gates[rank].pop(0)
+        needed, number, *most = self._gates[rank].pop(0)
         sent = sum(payload for _, members, _, payload in self.sent(rank) if len(members) > 1)  # to others
-        return sent, needed, number if sent >= needed else 0.0
+        return sent, needed, number if sent >= needed and sent <= min(most, default=sent) else 0.0, *most
 
     def finish(self, rank: int, raised: str) -> None:
         """A rank has done what it was asked for, and has raised an error or (empty) not."""

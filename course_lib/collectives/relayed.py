@@ -154,7 +154,8 @@ class RelayedGroup:
         begin(start)
 
         def done(step: Begun, answer: dict, data: bytes) -> None:
-            start.put(data)
+            put, start.put = start.put, None  # it knows `start`: what it was given is to go now, and not when circles are looked for
+            put(data)
 
         return Begun(self.members, start.name, done, f"{name} on {self}")
 
@@ -206,7 +207,7 @@ class _Start(RelayedGroup):
     def __init__(self, group: RelayedGroup, call: tuple[int, int, int, int]):
         self._group, self._call, self.members, self._rank = group, tuple(map(int, call)), group.members, group._rank
         self.name: tuple[int, int] = (0, 0)
-        self.put: Callable[[bytes], None] = lambda data: None
+        self.put: Callable[[bytes], None] | None = None
 
     def _exchange(self, send: np.ndarray | None, **more: object) -> bytes:
         self.name = self._group._call_out(self._call, send, start=True, **more)

@@ -9,15 +9,21 @@ from __future__ import annotations
 from course_lib import traffic
 from course_lib.collectives import apart
 
-_left: list[tuple[float, float]] = []
+Gate = tuple[float, ...]  # payload in bytes that must be sent, its number, and perhaps the most that may be sent
+
+_left: list[Gate] = []
 
 
 class TooEarly(RuntimeError):
     """A gate was reached before enough was sent."""
 
 
-def put(gates: list[tuple[float, float]]) -> None:
-    """Begin a request with these gates: payload in bytes that must be sent for each, and its number."""
+class TooLate(RuntimeError):
+    """A gate was reached when too much was sent."""
+
+
+def put(gates: list[Gate]) -> None:
+    """Begin a request with these gates."""
     _left[:] = gates
 
 
@@ -26,8 +32,8 @@ def passed() -> float:
 
     Raises
     ------
-    TooEarly
-        This rank has sent too little yet.
+    TooEarly, TooLate
+        This rank has sent too little yet, or too much.
     """
     if apart.line:
         from course_lib.collectives import begun  # starts MPI, which the process that forks ranks must not
@@ -35,10 +41,12 @@ def passed() -> float:
         apart.line.send({"gate": True})
         while "gate" not in (frame := apart.line.receive())[0]:
             begun.keep(frame)  # of something that does not block
-        sent, needed, number = frame[0]["gate"]
+        sent, needed, number, *most = frame[0]["gate"]
     else:
-        needed, number = _left.pop(0)
+        needed, number, *most = _left.pop(0)
         sent = sum(e.payload for e in traffic.entries() if len(e.ranks) > 1)
     if sent < needed:
         raise TooEarly(f"{sent:,.0f} bytes are sent so far, and {needed:,.0f} should be")
+    if most and sent > most[0]:
+        raise TooLate(f"{sent:,.0f} bytes are sent so far, and {most[0]:,.0f} may be")
     return number

@@ -1,0 +1,142 @@
+"""How part 26's `FlatShard` is put to the test: what is where after each call, and what becomes of gradients.
+
+What has a lower-case name and no underscore runs on the ranks, `FlatShardCheck` in the notebook's kernel; `parts` is for all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.autograd import Parameter
+from course_lib.check.groups import GroupCheck
+from course_lib.cluster.replies import RanksError
+
+NEAR = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
+
+
+def parts(arrays: list[np.ndarray], n: int) -> list[np.ndarray]:
+    """The n equal parts of a flat array of these, with zeros behind them.
+
+    >>> [part.tolist() for part in parts([np.ones((1, 2)), np.array([5.0])], 2)]
+    [[1.0, 1.0], [5.0, 0.0]]
+    """
+    flat = np.concatenate([array.ravel() for array in arrays])
+    return np.split(np.pad(flat, (0, -flat.size % n)), n)
+
+
+def stations(arrays, place, twice):
+    """What a FlatShard of these parameters holds from call to call."""
+    comm, found = everyone.Split(color=place[0], key=place[1]), []
+    parameters = [Parameter(a.copy()) for a in arrays]
+    shard = FlatShard(parameters, comm)
+    if not isinstance(shard.shard, Parameter):
+        raise TypeError(f"FlatShard.shard must be a Parameter, which an optimizer can change; got {type(shard.shard).__name__}.")
+
+    def note():
+        found.append((shard.shard.data.copy(), shard.whole is None, [np.array(p.data) for p in parameters]))
+
+    note()
+    if twice:  # on two groups that overlap, in another order on every second rank
+        other = everyone if comm.Get_size() < 4 else comm.Split(color=comm.Get_rank() // 2)
+        pair = [shard, FlatShard([Parameter(np.ones(3))], other)]
+        for one in pair[:: 1 if comm.Get_rank() % 2 else -1]:
+            one.start()
+        pair[1].gather()
+    for call in (shard.start, shard.start, shard.gather, shard.gather):
+        call()
+    note()
+    shard.free()
+    shard.free()
+    note()
+    shard.shard.data *= shard.shard.dtype.type(3)  # a step of an optimizer
+    shard.gather()
+    note()
+    for call in (shard.free, shard.start, shard.free):  # nobody needed it after all
+        call()
+    note()
+    return found
+
+
+def reduced(arrays, grads, place):
+    """What a FlatShard makes of gradients, turn by turn; and whether each parameter's is gone then."""
+    parameters, found = [Parameter(a.copy()) for a in arrays], []
+    shard = FlatShard(parameters, everyone.Split(color=place[0], key=place[1]))
+    for turn in grads:
+        shard.gather()
+        shard.free()
+        for p, grad in zip(parameters, turn, strict=True):
+            p.grad = None if grad is None else grad.copy()
+        shard.reduce()
+        found.append((np.array(shard.shard.grad), [p.grad is None for p in parameters]))
+    return found
+
+
+class FlatShardCheck(GroupCheck):
+    """A `Check` of `FlatShard`, in groups of the four ranks."""
+
+    def shards(self, size: int = 4, dtype: type = np.float64) -> FlatShardCheck:
+        """Make, gather, free, gather again and reduce; of one parameter and of three."""
+        groups = self.groups(size)
+        self.case, places = self.named(groups, dtype), self.places(groups)
+        for count in (1, 3):
+            drawn = [[self._draw(dtype) for _ in range(count)] for _ in groups]
+            given = [dict(arrays=drawn[color], place=(color, key), twice=count == 3) for color, key in places]
+            try:
+                answers = self.ranks.call(stations, given, show=self.show)
+            except RanksError as error:
+                if "Deadlock" not in error.short or count != 3:
+                    raise
+                cause = "a collective in start that waits: Iallgather begins, and the request's Wait belongs into gather"
+                self.fail(f"start waits for other ranks ({error.short})", cause)
+            for r, (color, key) in enumerate(places):
+                self._stations(answers[r], drawn[color], parts(drawn[color], len(groups[color]))[key], len(groups[color]), r)
+            given = []
+            for color, key in places:
+                grads = [[self.random.standard_normal(a.shape).astype(dtype) for a in drawn[color]] for _ in range(3)]
+                grads[1][-1] = None
+                given.append(dict(arrays=drawn[color], grads=grads, place=(color, key)))
+            answers = self.ranks.call(reduced, given, show=self.show)
+            for group in groups:
+                self._reduced([answers[r] for r in group], [given[r]["grads"] for r in group], given[group[0]]["arrays"], group)
+        return self
+
+    def _draw(self, dtype: type) -> np.ndarray:
+        return self.random.standard_normal(self.sizes(int(self.random.integers(1, 3)), 1, 6)).astype(dtype)
+
+    def _stations(self, found: list, arrays: list[np.ndarray], want: np.ndarray, n: int, r: int) -> None:
+        """What a FlatShard held on rank r after each call; `want` is its part."""
+        made, gathered, freed, changed, last = found
+        cause = "parts that are not all of the same length, zeros in the middle, or the part of another rank"
+        self.array(made[0], want, name="shard.data", rank=r, cause=cause)
+        for (_, gone, data), when in ((made, "at first"), (freed, "after free"), (last, "after start and free")):
+            if not gone or any(array.size for array in data):
+                what = "a p.data is not empty" if gone else "`whole` is not None"
+                self.fail(f"{when}, {what} on rank {r}", "a free that leaves something; at first, nothing has been gathered")
+        if gathered[1]:
+            self.fail(f"after gather, `whole` is None on rank {r}", "a local variable in place of the attribute")
+        for (_, _, data), factor, when in ((gathered, 1, "after gather"), (changed, 3, "gathered after a step that has multiplied all by 3")):
+            for k, (got, array) in enumerate(zip(data, arrays, strict=True)):
+                instead = {"what was gathered before the step": array} if factor == 3 else None
+                cause = "a forgotten shape, or another parameter's place in the flat array"
+                wanted = array * array.dtype.type(factor)
+                self.array(got, wanted, name=f"p.data of parameter {k}, {when},", rank=r, cause=cause, instead=instead)
+        self.array(last[0], 3 * want, name="shard.data, in the end,", rank=r, cause="a gather or a free that writes to the shard")
+        most = 3 * (n - 1) * want.nbytes + 24 * (len(arrays) == 3)  # the other group's gather, in `stations`
+        self.sent(self.ranks.traffic[r], most, name="three gathers", rank=r, cause="a start that begins anew although `whole` is there")
+
+    def _reduced(self, answers: list, grads: list, arrays: list[np.ndarray], group: list[int]) -> None:
+        n, before = len(group), 0.0
+        for turn in range(len(grads[0])):
+            filled = [[np.zeros_like(a) if g is None else g for a, g in zip(arrays, own[turn], strict=True)] for own in grads]
+            mean = np.mean([parts(each, n) for each in filled], axis=0)
+            for i, r in enumerate(group):
+                got, gone = answers[i][turn]
+                want = (before + mean)[i].astype(arrays[0].dtype)
+                known = {"the sum over the ranks, not the mean": (before + n * mean)[i]} if n > 1 else {}
+                known |= {"this mean alone, without what was there before": mean[i]} if turn else {}
+                name, scale = f"shard.grad after reduce number {turn + 1}", max(1.0, float(np.abs(want).max(initial=0)))
+                cause = "a gradient in another place of the flat array; or the second gradient that is None"
+                self.array(got, want, name=name, rank=r, rtol=NEAR[want.dtype], scale=scale, instead=known, cause=cause)
+                if not all(gone):
+                    self.fail(f"after reduce, a p.grad is not None on rank {r}", "gradients that stay, and are reduced a second time")
+            before = before + mean

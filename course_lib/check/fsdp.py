@@ -1,0 +1,286 @@
+"""How part 26's wrapper is put to the test: steps beside those of the whole model, and gates for what is gathered when.
+
+What has a lower-case name and no underscore runs on the ranks, `FsdpCheck` in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from IPython import get_ipython
+
+from course_lib import memory, wording
+from course_lib.autograd import SGD, Tensor, no_grad
+from course_lib.check.flat_shard import NEAR, parts
+from course_lib.check.fsdp_model import Net, Whole
+from course_lib.check.groups import GroupCheck
+from course_lib.cluster.replies import RanksError
+from course_lib.engine import gates
+
+
+def build(values, shape, dtype, place, gated):
+    """A model with these parameters in this rank's group, wrapped; without values, as it is drawn."""
+    model = Net(shape, np.dtype(dtype), gates.passed if gated else None)
+    for p, value in zip(model.parameters(), values or [], strict=values is not None):
+        p.data = value.copy()
+    wrapped = FullyShardedDataParallel(model, everyone.Split(color=place[0], key=place[1]))
+    optimizer = None if values is None else SGD(wrapped.parameters(), 0.1, momentum=0.5)
+    get_ipython().user_ns["trial"] = wrapped, optimizer
+
+
+def batch(x, target, sync):
+    """A micro-batch forward and backward; the output."""
+    trial[0].sync = sync
+    out = trial[0](Tensor(x))
+    if not isinstance(out, Tensor):
+        raise TypeError(f"FullyShardedDataParallel.forward must return the module's output, a Tensor; got {out!r}.")
+    (out * target).sum().backward()
+    return out.data
+
+
+def step(batches, train):
+    """The micro-batches of a step; outputs, gradients before the optimizer's step and parameters after it."""
+    wrapped, optimizer = trial
+    optimizer.zero_grad()
+    outs = [batch(x, target, k == len(batches) - 1) for k, (x, target) in enumerate(batches)]
+    grads = [None if p.grad is None else np.array(p.grad) for p in wrapped.parameters()]
+    if train:
+        optimizer.step()
+    return outs, grads, [np.array(p.data) for p in wrapped.parameters()]
+
+
+def looked(x):
+    """An output without gradients."""
+    with no_grad():
+        return trial[0](Tensor(x)).data
+
+
+def clip(grads, most, norm):
+    """Clip these gradients; the length, and what they are then."""
+    for p, grad in zip(trial[0].parameters(), grads, strict=True):
+        p.grad = None if grad is None else grad.copy()
+    length = trial[0].clip_gradients(most, norm)
+    return length, [None if p.grad is None else np.array(p.grad) for p in trial[0].parameters()]
+
+
+def ready():
+    """Nothing is here of what was tested before, and what goes is given back at once."""
+    memory.give_back_at_once(True)
+    get_ipython().user_ns.pop("trial", None)
+
+
+def measured(x, target):
+    """A step; the most bytes that it held, as this process sees it."""
+    with memory.watch() as account:
+        batch(x, target, True)
+    return account.true_peak
+
+
+def over():
+    """After what was measured."""
+    memory.give_back_at_once(False)
+    get_ipython().user_ns.pop("trial", None)
+
+
+class FsdpCheck(GroupCheck):
+    """A `Check` of `FullyShardedDataParallel`, in groups of the four ranks."""
+
+    def train(self, size: int = 4, dtype: type = np.float64, *, shared: bool = False, blocks: int = 4, steps: int = 2) -> FsdpCheck:
+        """Steps with other samples on each rank; `shared`: with shared, unused and the model's own parameters."""
+        models = self._build(size, dtype, blocks, shared)
+        for number in range(1, steps + 1):
+            given = [dict(x=self._sample(model)[0]) for model in self._each(models)]
+            outs = self.ranks.call(looked, given, show=self.show)
+            for model, asked, out, r in zip(self._each(models), given, outs, range(4), strict=True):
+                want = model.net(asked["x"]).data
+                cause = "blocks that are not gathered again, or that are called in forward with what is of an earlier step"
+                self.array(out, want, name="an output without gradients", rank=r, rtol=NEAR[want.dtype], scale=_scale(want), cause=cause)
+            self._step(models, 1, f"step {number}")
+        return self
+
+    def accumulate(self, size: int = 4, dtype: type = np.float64, *, shared: bool = True, count: int = 3) -> FsdpCheck:
+        """Micro-batches, of which only the last one of a step sends gradients; some also before the step."""
+        models = self._build(size, dtype, 4, shared)
+        for _ in range(2):
+            self._step(models, count, f"a step of {count} micro-batches")
+            samples = [self._sample(model) for model in self._each(models)]
+            self.ranks.call(batch, [dict(x=x, target=y, sync=False) for x, y in samples], show=self.show)
+            for group, model in models:
+                for i, r in enumerate(group):
+                    cause = "gradients that are reduced although `sync` is False"
+                    self.sent(self.ranks.traffic[r], 2 * model.wire() + 64, name="a micro-batch with sync False", rank=r, cause=cause)
+                    model.left[i].append(samples[r])
+        return self
+
+    def exchanges(self, size: int = 4, dtype: type = np.float64, *, blocks: int = 5, shared: bool = False) -> FsdpCheck:
+        """What is sent when: a block's result passes a gate in forward and in backward, changed by its number."""
+        models = self._build(size, dtype, blocks, shared, gated=True)
+        passes = [self._gates(model) for model in self._each(models)]
+        try:
+            self._step(models, 1, "a step with gates", passes)
+        except RanksError as error:
+            if "TooEarly" in error.short:
+                cause = "a start that comes after the block's own work, or a `then` that is not called"
+                self.fail(f"a block works before the next one's gather has begun, or before gradients are reduced ({error.short})", cause)
+            if "TooLate" in error.short:
+                cause = "a start for more than the next block, or a second gather of the same one"
+                self.fail(f"a block works when more than it and the next one has been gathered ({error.short})", cause)
+            raise
+        return self
+
+    def clipping(self, *sizes: int) -> FsdpCheck:
+        """The length of gradients by both norms, and what they are afterwards."""
+        for size in sizes:
+            for dtype, norm, share in ((np.float64, 2, 0.4), (np.float64, np.inf, 0.3), (np.float32, 2, 1.5), (np.float32, np.inf, 0.01)):
+                self._clip(self._build(size, dtype, 4, True), dtype, norm, share)
+        return self
+
+    def held(self, size: int = 4) -> FsdpCheck:
+        """What a rank holds: its part of parameters and gradients, and in a step two blocks besides."""
+        memory.keep_freed()  # in this process
+        groups, width, blocks = self.groups(size), 640, 12
+        each = 4 * width * width
+        self.case = f"{self.named(groups, np.float32)}, {blocks} blocks of {wording.size(each)}"
+        self.ranks.call(ready)
+        empty = self.ranks.held()
+        shape = {"layers": [(width, width)] * blocks}
+        self.ranks.call(build, [dict(values=None, shape=shape, dtype="float32", place=p, gated=False) for p in self.places(groups)])
+        samples = [[self.random.standard_normal((4, width)).astype(np.float32) for _ in "xy"] for _ in range(4)]
+        given = [dict(x=x, target=y, sync=True) for x, y in samples]
+        self.ranks.call(batch, given, show=self.show)
+        between = self.ranks.held()
+        own = self.ranks.call(measured, [dict(x=x, target=y) for x, y in samples], show=self.show, peak=True)
+        peaks = [mine if seen is None else seen for mine, seen in zip(own, self.ranks.peaks, strict=True)]
+        self.ranks.call(over)
+        part = blocks * each // size
+        for r, (before, now, peak) in enumerate(zip(empty, between, peaks, strict=True)):
+            if now - before > 2 * part + 1.5 * each:
+                said = f"rank {r} holds {wording.size(now - before)} between steps, and its parts of parameters and gradients are {wording.size(2 * part)}"
+                self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the parameters that were given at first")
+            # Two blocks whole, the gradients of one, and copies on their way; this process's own account counts its new gradients, too.
+            if peak > 7 * each + (part if self.ranks.peaks[r] is None else 0):
+                said = f"in a step, rank {r} held {peak / each:.1f} blocks besides its parts; two whole ones and the gradients of one are needed"
+                self.fail(said, "blocks that are not freed after forward, or not after backward")
+        return self
+
+    def _build(self, size: int, dtype: type, blocks: int, shared: bool, gated: bool = False) -> list[tuple[list[int], Whole]]:
+        groups, models, given = self.groups(size), [], [{}] * 4
+        self.case = f"{self.named(groups, dtype)}, {blocks} blocks" + (", some with shared and unused parameters" if shared else "")
+        for color, group in enumerate(groups):
+            model = Whole(self._shape(blocks, shared, unused=shared and not gated), dtype, len(group), self.random, gated)
+            models.append((group, model))
+            for key, r in enumerate(group):
+                given[r] = dict(values=model.values(), shape=model.shape, dtype=np.dtype(dtype).name, place=(color, key), gated=gated)
+        self.ranks.call(build, given, show=self.show)
+        return models
+
+    def _shape(self, blocks: int, shared: bool, unused: bool) -> dict:
+        """A model as `Net` makes it, with blocks of other sizes in each."""
+        used = blocks - unused
+        dims = self.sizes(used + 1, 2, 10)
+        if shared:
+            dims[-2:] = dims[:2]  # so that the last block can have the first one's weight
+        made, shape = list(zip(dims[:-1], dims[1:], strict=True)), {"inner": [int(self.random.integers(0, blocks))]}
+        if shared:
+            shape |= {"tied": True, "scale": True, "spare": [int(self.random.integers(0, blocks))]}
+        if unused:
+            at = int(self.random.integers(1, used))
+            made.insert(at, tuple(self.sizes(2, 2, 10)))
+            shape["unused"] = [at]
+        return shape | {"layers": made}
+
+    @staticmethod
+    def _each(models: list[tuple[list[int], Whole]]) -> list[Whole]:
+        """The model of each rank."""
+        found = {r: model for group, model in models for r in group}
+        return [found[r] for r in range(4)]
+
+    def _sample(self, model: Whole) -> tuple[np.ndarray, np.ndarray]:
+        """A rank's micro-batch, and what its output is multiplied with for the loss."""
+        layers = model.shape["layers"]
+        return tuple(self.random.standard_normal((3, width)).astype(model.dtype) for width in (layers[0][0], layers[-1][1]))
+
+    def _gates(self, model: Whole) -> list[tuple[float, float, float]]:
+        """For a rank: bytes that must and may be sent before a block's gate, in forward and in backward, with its number."""
+        blocks, found = model.blocks, []
+        each, rest = model.nbytes()[:blocks], sum(model.nbytes()[blocks:])
+        sent = [rest + sum(each[: i + 2]) for i in range(blocks)]
+        sent += [rest + sum(each) + sum(each[max(i - 1, 0) :]) + sum(each[i + 1 :]) for i in reversed(range(blocks))]
+        for k, nbytes in enumerate(sent):
+            spare = 16 + rest * (k >= blocks)  # who frees the rest after forward gathers it again
+            found.append((nbytes, self.random.uniform(0.5, 2), nbytes + spare) if model.n > 1 else (0, self.random.uniform(0.5, 2), 1e9))
+        return found
+
+    def _step(self, models: list[tuple[list[int], Whole]], count: int, when: str, passes: list | None = None) -> None:
+        """A step of `count` micro-batches, compared with the whole model's."""
+        batches = [[self._sample(model) for _ in range(count)] for model in self._each(models)]
+        answers = self.ranks.call(step, [dict(batches=b, train=passes is None) for b in batches], show=self.show, gates=passes)
+        for group, model in models:
+            outs = []
+            for i, r in enumerate(group):
+                todo, model.left[i] = model.left[i] + batches[r], []
+                outs.append(model.run(todo, [number for _, number, _ in passes[r]] if passes else [])[-count:])
+            units = list(model.step(train=passes is None))
+            for i, r in enumerate(group):
+                got, grads, data = answers[r]
+                for k, (out, want) in enumerate(zip(got, outs[i], strict=True)):
+                    cause = "a block that works with the parameters of an earlier step, or of another block"
+                    name = f"the output for micro-batch {k} of {when}"
+                    self.array(out, want, name=name, rank=r, rtol=NEAR[model.dtype], scale=_scale(want), cause=cause)
+                if len(data) != len(units):
+                    shards = f"parameters() on rank {r} gives {len(data)} arrays, and there are {len(units)} shards"
+                    self.fail(shards, "a shard for the rest although there is none, or none although there is")
+                for unit, grad, after in zip(units, grads, data, strict=True):
+                    self._unit(unit, grad, after, (model.n, i, r), when)
+                most = (2 * count + 1) * model.wire() + 64
+                self.sent(self.ranks.traffic[r], most, name=when, rank=r, cause="a block that is gathered more than twice")
+
+    def _unit(self, unit: tuple, grad: object, after: np.ndarray, place: tuple[int, int, int], when: str) -> None:
+        """The gradient and the parameters of a shard on place i of n, which is rank r."""
+        name, grads, was, want = unit
+        n, i, r = place
+        near = NEAR[want[i].dtype]
+        if grads is None:
+            if grad is not None and np.any(grad):
+                self.fail(f"the gradient of {name} on rank {r} in {when} is not 0, and nothing uses it", "gradients of another block")
+        elif grad is None:
+            self.fail(f"the gradient of {name} on rank {r} in {when} is None", "a p.grad that is never reduced: is `then` called?")
+        else:
+            known = {"the sum over the ranks, not the mean": n * grads[i], "the mean, divided by their number again": grads[i] / n}
+            cause = "gradients of some micro-batches only, of one rank only, or in another place of the flat array"
+            instead = known if n > 1 else None
+            called = f"the gradient of {name} in {when}"
+            self.array(grad, grads[i], name=called, rank=r, rtol=near, scale=_scale(np.concatenate(grads)), instead=instead, cause=cause)
+        instead = {"what it was before": was[i]}
+        self.array(after, want[i], name=f"{name} after {when}", rank=r, rtol=near, scale=_scale(np.concatenate(want)), instead=instead)
+
+    def _clip(self, models: list[tuple[list[int], Whole]], dtype: type, norm: float, share: float) -> None:
+        given, wants = [{}] * 4, [()] * 4
+        for group, model in models:
+            arrays = [[self.random.standard_normal(p.shape).astype(dtype) for p in own] for _, own in model.units]
+            flats = [parts(own, model.n) for own in arrays]
+            flats[1] = None  # nothing has used that block
+            values = np.concatenate([np.concatenate(own) for own in flats if own is not None]).astype(float)
+            length = float(np.linalg.norm(values, norm))
+            for i, r in enumerate(group):
+                grads = [None if own is None else own[i] for own in flats]
+                given[r] = dict(grads=grads, most=share * length, norm=norm)
+                wants[r] = length, [None if g is None else g * dtype(min(1.0, share)) for g in grads]
+        answers = self.ranks.call(clip, given, show=self.show)
+        self.case += f", norm {norm}, most {share} of the length"
+        for r, ((got, grads), (length, want)) in enumerate(zip(answers, wants, strict=True)):
+            own = float(np.linalg.norm(np.concatenate([g for g in given[r]["grads"] if g is not None]), norm))
+            instead = {"that of this rank's parts alone": np.array([own]), "its square": np.array([length**2])}
+            cause = "lengths that are added up (add squares, and take the root once), or a largest one that is added up"
+            self.numbers(got, [length], name="the length", rank=r, rtol=NEAR[np.dtype(dtype)], instead=instead, cause=cause)
+            for u, (grad, wanted) in enumerate(zip(grads, want, strict=True)):
+                if wanted is None:
+                    if grad is not None:
+                        self.fail(f"the gradient of shard {u} on rank {r} was None, and is not after clipping", "zeros in its place")
+                    continue
+                cause = "a factor that is not most / length, or one also where length is not above most"
+                self.array(grad, wanted, name=f"the gradient of shard {u}, clipped,", rank=r, rtol=NEAR[np.dtype(dtype)], cause=cause)
+            self.sent(self.ranks.traffic[r], 64, name="clipping", rank=r, cause="gradients that are gathered")
+
+
+def _scale(array: np.ndarray) -> float:
+    return max(1.0, float(np.abs(array).max(initial=0)))

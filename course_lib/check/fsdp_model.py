@@ -1,0 +1,148 @@
+"""The model that part 26's wrapper is tested with: blocks of all kinds, with gates if wanted; and what it should do, on one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, checkpoint
+from course_lib.autograd.operations import tanh
+from course_lib.check.flat_shard import parts
+from course_lib.gpt.units import units
+
+
+class Net(Module):
+    """Blocks one after the other.
+
+    Parameters
+    ----------
+    shape : dict
+        "layers": inputs and outputs of each block; "inner": the blocks with a second layer in them; "spare": those with a parameter
+        that nothing uses; "unused": those that are never called; "scale": whether the model has a parameter of its own; "tied":
+        whether the last block has the first one's weight.
+    dtype : data type
+    gate : callable, optional
+        Gives a number for each block, in forward and again in backward, which changes what goes on.
+    """
+
+    def __init__(self, shape: dict, dtype, gate: Callable[[], float] | None = None):
+        inner, spare, self.unused = (shape.get(name, []) for name in ("inner", "spare", "unused"))
+        made = [Layer(a, b, i in inner, i in spare, dtype, gate) for i, (a, b) in enumerate(shape["layers"])]
+        self.first, self.middle, self.last = made[0], made[1:-1], made[-1]
+        self.scale = Parameter(np.full(shape["layers"][-1][1], 2, dtype)) if shape.get("scale") else None
+        if shape.get("tied"):
+            self.last.linear.weight = self.first.linear.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.through(x, lambda block, x: block(x))
+
+    def through(self, x: Tensor, call: Callable[[Module, Tensor], Tensor]) -> Tensor:
+        """The blocks that are used, each called by `call`."""
+        for i, block in enumerate([self.first, *self.middle, self.last]):
+            if i not in self.unused:
+                x = call(block, x)
+        return x if self.scale is None else x * self.scale
+
+
+class Layer(Module):
+    """A linear layer and tanh, perhaps with a second one beside it; see `Net`."""
+
+    def __init__(self, inputs: int, outputs: int, inner: bool, spare: bool, dtype, gate: Callable[[], float] | None):
+        self.linear = Linear(inputs, outputs, dtype=dtype)
+        self.inner = [Linear(outputs, outputs, bias=False, dtype=dtype)] if inner else []
+        self.spare = Parameter(np.ones(2, dtype)) if spare else None
+        self.gate, self.number = gate, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = tanh(self.linear(x))
+        for layer in self.inner:
+            out = out + layer(out)
+        return out if self.gate is None else self.changed(out)
+
+    def changed(self, x: Tensor) -> Tensor:
+        """Behind the gate. Its number in forward stays for the second time; backward has another."""
+        if not x.requires_grad:
+            self.number = self.gate()
+        elif self.number is None:
+            raise RuntimeError("a block's first forward left something for backward, and only its input is to be kept: see checkpoint.")
+        number = x.dtype.type(self.number)
+        if x.requires_grad:
+            self.number = None
+
+        def backward(grad):
+            then = self.gate()
+            # What it does to a whole is not what it does to a sum: it cannot be made good after backward.
+            return (number * grad * np.where(grad > 0, grad.dtype.type(then), grad.dtype.type(then / 4)),)
+
+        return Tensor.from_operation(number * x.data, (x,), backward)
+
+
+class Whole:
+    """The model of a group on one process.
+
+    Parameters
+    ----------
+    shape : dict
+        Of the `Net`.
+    dtype : data type
+    n : int
+        Ranks of the group.
+    random : numpy.random.Generator
+        Draws the parameters.
+    gated : bool
+        Whether its blocks have gates; see `run`.
+
+    Attributes
+    ----------
+    units : list of (str, list of Parameter)
+        What is sharded together, by name.
+    left : list of list
+        For each rank, the micro-batches whose gradients are not reduced yet.
+    """
+
+    def __init__(self, shape: dict, dtype, n: int, random: np.random.Generator, gated: bool = False):
+        self.shape, self.n, self.dtype, self.numbers = shape, n, np.dtype(dtype), iter(())
+        self.net = Net(shape, dtype, (lambda: next(self.numbers)) if gated else None)
+        for p in self.net.parameters():
+            p.data = random.standard_normal(p.shape).astype(dtype)
+        blocks, rest = units(self.net)
+        self.units = [(f"block {i}'s shard", own) for i, (_, own) in enumerate(blocks)] + ([("the rest's shard", rest)] if rest else [])
+        self.blocks, self.left = len(blocks), [[] for _ in range(n)]
+        self.optimizer = SGD(self.net.parameters(), 0.1, momentum=0.5)
+
+    def values(self) -> list[np.ndarray]:
+        """The parameters, in their order."""
+        return [p.data.copy() for p in self.net.parameters()]
+
+    def nbytes(self) -> list[int]:
+        """Of each unit's flat array."""
+        return [self.n * parts([p.data for p in own], self.n)[0].nbytes for _, own in self.units]
+
+    def wire(self) -> float:
+        """Bytes that a rank sends when all is gathered once."""
+        return sum(self.nbytes()) * (self.n - 1) / self.n
+
+    def run(self, batches: list[tuple[np.ndarray, np.ndarray]], numbers: list[float]) -> list[np.ndarray]:
+        """Micro-batches forward and backward, through gates with these numbers; the outputs. Gradients are added up."""
+        self.numbers, outs = iter(numbers), []
+        for x, target in batches:
+            out = self.net.through(Tensor(x), checkpoint)
+            (out * target).sum().backward()
+            outs.append(out.data)
+        return outs
+
+    def step(self, train: bool) -> Iterator[tuple[str, list[np.ndarray] | None, list[np.ndarray], list[np.ndarray]]]:
+        """A step with the ranks' mean; for each unit its name, and the parts of gradients, of parameters before, and of parameters after."""
+        found = []
+        for p in self.net.parameters():
+            p.grad = None if p.grad is None else p.grad / p.dtype.type(self.n)
+        for name, own in self.units:
+            there = any(p.grad is not None for p in own)
+            grads = parts([np.zeros_like(p.data) if p.grad is None else p.grad for p in own], self.n) if there else None
+            found.append([name, grads, parts([p.data for p in own], self.n)])
+        if train:
+            self.optimizer.step()
+        self.net.zero_grad()
+        for unit, (_, own) in zip(found, self.units, strict=True):
+            yield (*unit, parts([p.data for p in own], self.n))
