@@ -19,6 +19,7 @@ import numpy as np
 
 KINDS = ("parameters", "gradients", "optimizer state", "activations", "communication buffers")
 held: Held | None = None  # the account that is open now
+_filled: list[int] = []  # addresses, see `give_back_at_once`
 
 
 class Held:
@@ -148,7 +149,16 @@ def keep_freed() -> None:
 def give_back_at_once(at_once: bool) -> None:
     """Whether each array is given back to the system as soon as it goes, so that the system sees what is held and no more."""
     with suppress(OSError, AttributeError):  # glibc's
-        ctypes.CDLL(None).mallopt(-3, 1 << (17 if at_once else 25))
+        libc = ctypes.CDLL(None)
+        libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
+        libc.mallopt(-3, 1 << (17 if at_once else 25))
+        while _filled:
+            libc.free(ctypes.c_void_p(_filled.pop()))
+        libc.malloc_trim(0)
+        end = libc.sbrk(0)
+        # What large arrays have left free in the heap would be used again, and not given back: fill it, untouched.
+        while at_once and libc.sbrk(0) == end and len(_filled) < 1 << 14:
+            _filled.append(libc.malloc((1 << 17) - 64))
 
 
 def track(kind: str, array: np.ndarray) -> np.ndarray:

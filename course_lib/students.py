@@ -46,6 +46,8 @@ NOTEBOOKS = {
     "combine": ("24_experts", TRANSFORMER),
     "gpipe_step": ("25_real_pipeline", TRANSFORMER),
     "one_forward_one_backward_step": ("25_real_pipeline", TRANSFORMER),
+    "FlatShard": ("26_fsdp", TRANSFORMER),
+    "FullyShardedDataParallel": ("26_fsdp", TRANSFORMER),
 }
 
 

@@ -114,7 +114,10 @@ class FlatShardCheck(GroupCheck):
                 self.fail(f"{when}, {what} on rank {r}", "a free that leaves something; at first, nothing has been gathered")
         if gathered[1]:
             self.fail(f"after gather, `whole` is None on rank {r}", "a local variable in place of the attribute")
-        for (_, _, data), factor, when in ((gathered, 1, "after gather"), (changed, 3, "gathered after a step that has multiplied all by 3")):
+        for (_, _, data), factor, when in (
+            (gathered, 1, "after gather"),
+            (changed, 3, "gathered after a step that has multiplied all by 3"),
+        ):
             for k, (got, array) in enumerate(zip(data, arrays, strict=True)):
                 instead = {"what was gathered before the step": array} if factor == 3 else None
                 cause = "a forgotten shape, or another parameter's place in the flat array"

@@ -133,7 +133,7 @@ class Whole:
         return outs
 
     def step(self, train: bool) -> Iterator[tuple[str, list[np.ndarray] | None, list[np.ndarray], list[np.ndarray]]]:
-        """A step with the ranks' mean; for each unit its name, and the parts of gradients, of parameters before, and of parameters after."""
+        """A step with the ranks' mean; for each unit its name, and the parts of gradients, and of parameters before and after."""
         found = []
         for p in self.net.parameters():
             p.grad = None if p.grad is None else p.grad / p.dtype.type(self.n)

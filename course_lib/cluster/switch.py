@@ -83,7 +83,7 @@ class Switch:
         return self._failed.get(rank)
 
     def gate(self, rank: int) -> tuple[float, ...]:
-        """Bytes that a rank has sent, bytes that it must have sent for its next gate, then the gate's number, and the most if there is one."""
+        """Bytes that a rank has sent, bytes that it must have sent for its next gate, the gate's number, and perhaps the most."""
         if not self._gates[rank]:
             raise Broken("it came to a gate where there is none")
         needed, number, *most = self._gates[rank].pop(0)

@@ -1,8 +1,11 @@
-"""The pieces of a model that are sharded one by one: its blocks, each with the parameters that are its own."""
+"""A model as a row of blocks: which parameters are a block's own, and calls before and after each block's work."""
 
 from __future__ import annotations
 
-from course_lib.autograd import Module, Parameter
+from collections.abc import Callable
+from functools import partial
+
+from course_lib.autograd import Module, Parameter, Tensor, after_backward, checkpoint
 
 
 def units(module: Module) -> tuple[list[tuple[Module, list[Parameter]]], list[Parameter]]:
@@ -34,3 +37,44 @@ def units(module: Module) -> tuple[list[tuple[Module, list[Parameter]]], list[Pa
     own = [(block, [p for p in block.parameters() if inside.count(id(p)) == 1]) for block in blocks]
     rest = [p for p in module.parameters() if inside.count(id(p)) != 1]
     return [(block, parameters) for block, parameters in own if parameters], rest
+
+
+def hook(module: Module, hooks: object) -> None:
+    """Have a module tell when its blocks work. Each block works once in forward, and once more in backward (see `checkpoint`).
+
+    Parameters
+    ----------
+    module : Module
+    hooks : object
+        Has four methods, which return nothing:
+
+        - ``begin()``: the module's forward begins;
+        - ``before(i, back)``: the block with number i is about to work, in forward or (`back` is True) in backward;
+        - ``after(i, back)``: it has done its work; in backward, all gradients of its own parameters are there;
+        - ``end(back)``: all is done, at the end of backward, or at the end of a forward without gradients.
+    """
+    for i, (block, _) in enumerate(units(module)[0]):
+        block.forward = partial(_block, i, block.forward, hooks)
+    module.forward = partial(_whole, module.forward, hooks)
+
+
+def _block(i: int, forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Tensor:
+    turns = [True, False]  # in forward, and then in backward
+
+    def work(x: Tensor) -> Tensor:
+        hooks.before(i, turns.pop())
+        return forward(x)
+
+    out = checkpoint(work, x, partial(hooks.after, i, True))
+    hooks.after(i, False)
+    return out
+
+
+def _whole(forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Tensor:
+    hooks.begin()
+    out = forward(x)
+    if out.requires_grad:
+        out.register_hook(lambda _: after_backward(partial(hooks.end, True)))
+    else:
+        hooks.end(False)
+    return out

@@ -16,7 +16,7 @@ from course_lib.plots.charts import bars, lines, losses, memory, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
 from course_lib.plots.kinds import kinds, operators
 from course_lib.plots.moving import Moving, ring
-from course_lib.plots.pipeline import timeline
+from course_lib.plots.pipeline import gathered, timeline
 
 __all__ = [
     "Moving",
@@ -24,6 +24,7 @@ __all__ = [
     "bars",
     "color",
     "exchange",
+    "gathered",
     "groups",
     "holdings",
     "images",

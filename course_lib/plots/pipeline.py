@@ -1,11 +1,11 @@
-"""The work of a pipeline's ranks over time, as it was measured or as it should be."""
+"""What ranks do over time: the work of a pipeline, as it was measured or as it should be; and the blocks that are gathered."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
 from course_lib import wording
-from course_lib.plots.figures import FILLS, INK, PALE, Picture, ink_on
+from course_lib.plots.figures import FILLS, INK, PALE, Picture, ink_on, new_figure
 
 Work = Sequence[tuple[str, int, float, float]]
 KINDS = {"F": "forward", "B": "backward"}
@@ -61,3 +61,32 @@ def bubbles(ranks: Sequence[Work]) -> float:
 def _span(ranks: Sequence[Work]) -> tuple[float, float]:
     times = [time for work in ranks for *_, start, stop in work for time in (start, stop)]
     return min(times, default=0.0), max(times, default=0.0)
+
+
+def gathered(moments: Sequence[tuple[str, int, Sequence[bool]]], names: Sequence[str], title: str) -> Picture:
+    """Which blocks of a model are whole on a rank while one of them works.
+
+    Parameters
+    ----------
+    moments : sequence of (str, int, sequence of bool)
+        "F" or "B", the block that works, and for each block whether its parameters are here, or on their way.
+    names : sequence of str
+        Of the blocks.
+    title : str
+        What the picture shows.
+    """
+    from matplotlib.patches import Patch, Rectangle
+
+    figure, (axes,) = new_figure(9.0, 0.9 + 0.28 * len(names), title)
+    for t, (kind, block, whole) in enumerate(moments):
+        for i in (i for i, here in enumerate(whole) if here):
+            axes.add_patch(Rectangle((t + 0.04, i - 0.45), 0.92, 0.9, facecolor=FILLS[KINDS[kind]] if i == block else "#BBBBBB"))
+    axes.set(xlim=(0, len(moments)), ylim=(len(names) - 0.5, -0.5), xlabel="moments, one for each block that works")
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.set_xticks([])
+    axes.set_facecolor(PALE)
+    shown = [Patch(color=FILLS[KINDS[kind]], label=f"works, {KINDS[kind]}") for kind in "FB" if any(m[0] == kind for m in moments)]
+    shown.append(Patch(color="#BBBBBB", label="here, or on its way"))
+    axes.legend(handles=shown, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    most = max(sum(map(bool, whole)) for *_, whole in moments)
+    return Picture(figure, f"{title}: at most {most} of {len(names)} blocks at once")

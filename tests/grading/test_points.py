@@ -16,6 +16,7 @@ SAMPLE = {
     "14_my_ddp": ["after_backward", "no_broadcast", "non_blocking"],
     "19_1f1b": ["gpipe", "late_gradients", "queue"],
     "25_real_pipeline": ["gpipe_that_lies", "divided_on_every_rank", "sendrecv"],
+    "26_fsdp": ["replaces", "not_freed_forward", "all_reduced_lengths"],
 }
 
 

@@ -1,0 +1,50 @@
+"""Several arrays as one flat array, of a length that a number of ranks divides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+
+class Flat:
+    """How arrays of certain shapes stand in one flat array: one after the other, row by row, and zeros behind them.
+
+    Parameters
+    ----------
+    arrays : sequence of numpy.ndarray
+        All of one dtype.
+    ranks : int
+        They divide the flat array's length.
+
+    Attributes
+    ----------
+    length : int
+    dtype : numpy.dtype
+
+    Examples
+    --------
+    >>> flat = Flat([np.ones((1, 2)), np.zeros(3)], 4)
+    >>> flat.join([np.array([[1.0, 2.0]]), np.array([3.0, 4.0, 5.0])]).tolist()
+    [1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 0.0, 0.0]
+    >>> flat.cut(np.arange(8.0))
+    [array([[0., 1.]]), array([2., 3., 4.])]
+    """
+
+    def __init__(self, arrays: Sequence[np.ndarray], ranks: int):
+        self.shapes, self.dtype = [a.shape for a in arrays], arrays[0].dtype
+        self._cuts = np.cumsum([a.size for a in arrays])
+        self.length = -(-int(self._cuts[-1]) // ranks) * ranks
+
+    def join(self, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
+        """The flat array of these, ``(length,)``; None stands for zeros."""
+        whole = np.zeros(self.length, self.dtype)
+        for place, array in zip(self.cut(whole), arrays, strict=True):
+            if array is not None:
+                place[...] = array
+        return whole
+
+    def cut(self, whole: np.ndarray) -> list[np.ndarray]:
+        """The arrays that stand in a flat one, in their shapes, as views of it."""
+        places = np.split(whole, self._cuts)[:-1]
+        return [place.reshape(shape) for place, shape in zip(places, self.shapes, strict=True)]

@@ -1,0 +1,168 @@
+"""A model as a row of blocks, several arrays as one, and gathers that let go of what they brought."""
+
+import gc
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from course_lib import cluster, memory, plots
+from course_lib.autograd import Linear, Sequential, Tanh, Tensor, no_grad
+from course_lib.cluster import sandbox
+from course_lib.cluster.replies import RanksError
+from course_lib.gpt.flat import Flat
+from course_lib.gpt.model import Sizes, layers, loss_of
+from course_lib.gpt.units import hook, units
+
+shapes = st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=4)
+
+
+@given(shapes, st.integers(1, 5))
+def test_arrays_come_out_of_a_flat_one_as_they_went_in(shapes, ranks):
+    arrays = [np.arange(1.0, 1 + np.prod(shape, dtype=int)).reshape(shape) for shape in shapes]
+    flat = Flat(arrays, ranks)
+    whole = flat.join(arrays)
+    total = sum(a.size for a in arrays)
+    assert whole.size % ranks == 0 and 0 <= whole.size - total < ranks and not np.any(whole[total:])
+    for array, found in zip(arrays, flat.cut(whole), strict=True):
+        assert np.array_equal(array, found) and np.shares_memory(found, whole)
+    assert not np.any(flat.join([None] * len(arrays)))
+
+
+class Notes:
+    """Writes down who works."""
+
+    def __init__(self):
+        self.said = []
+
+    def begin(self):
+        self.said.append("begin")
+
+    def before(self, i, back):
+        self.said.append(f"before {i}{' back' * back}")
+
+    def after(self, i, back):
+        self.said.append(f"after {i}{' back' * back}")
+
+    def end(self, back):
+        self.said.append(f"end{' back' * back}")
+
+
+def test_a_gpt_whose_blocks_tell_has_the_same_gradients():
+    sizes, tokens = Sizes(vocabulary=7, width=8, heads=2, depth=2, length=5), np.random.default_rng(0).integers(0, 7, (2, 5))
+    plain, told = (Sequential(*layers(sizes, dtype=np.float64)) for _ in "ab")
+    notes = Notes()
+    hook(told, notes)
+    for model in (plain, told):
+        loss_of(model(tokens), tokens).backward()
+    for (name, a), (_, b) in zip(plain.named_parameters(), told.named_parameters(), strict=True):
+        assert np.allclose(a.grad, b.grad, rtol=1e-12, atol=1e-15), name
+    there, back = (
+        [f"{when} {i}{way}" for i in order for when in ("before", "after")] for way, order in (("", range(4)), (" back", range(3, -1, -1)))
+    )
+    assert notes.said == ["begin", *there, *back, "end back"]
+    notes.said.clear()
+    with no_grad():
+        told(tokens)
+    assert notes.said == ["begin", *there, "end"]
+
+
+def test_a_block_that_is_there_twice_is_one_and_what_several_share_is_the_rest():
+    one, other = Linear(2, 2), Linear(2, 2, bias=False)
+    other.weight = one.weight
+    blocks, rest = units(Sequential(one, Tanh(), other, one))
+    assert [(block, [p.shape for p in own]) for block, own in blocks] == [(one, [(2,)])]
+    assert [p is one.weight for p in rest] == [True]
+    assert units(one) == ([], [one.weight, one.bias])
+
+
+PASS = """
+from course_lib.engine import gates
+
+def work():
+    x = np.ones(4)
+    everyone.Allreduce(np.ones(4), x)
+    return gates.passed()
+"""
+
+
+@pytest.fixture(params=["together", "apart"])
+def two(request, monkeypatch):
+    if request.param == "apart":
+        monkeypatch.setenv(sandbox.APART, "yes")
+    ranks = cluster.start(2)
+    ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\neveryone = Communicator()")
+    yield ranks
+    ranks.stop()
+
+
+def test_a_gate_opens_between_two_bounds(two):
+    two.run(PASS)
+    assert two.call("work", gates=[(32, 5.0, 32)]) == [5.0, 5.0]
+    with pytest.raises(RanksError, match="TooLate: 32 bytes are sent so far, and 31 may be"):
+        two.call("work", gates=[(30, 5.0, 31)])
+    with pytest.raises(RanksError, match="TooEarly: 32 bytes are sent so far, and 33 should be"):
+        two.call("work", gates=[(33, 5.0, 40)])
+
+
+LETS_GO = """
+import gc
+import weakref
+
+def kept():
+    gc.disable()
+    try:
+        left = []
+        for start in (everyone.Iallgather, everyone.Ireduce_scatter, everyone.Iallreduce):
+            whole, part = np.ones(4), np.ones(4 if start == everyone.Iallreduce else 2)
+            request = start(part, whole) if start == everyone.Iallgather else start(whole, part)
+            request.Wait()
+            left += [weakref.ref(whole), weakref.ref(part)]
+            del whole, part, request
+        return [ref() is not None for ref in left]
+    finally:
+        gc.enable()
+"""
+
+
+def test_what_does_not_block_lets_go_of_its_arrays_when_it_has_ended(two):
+    two.run(LETS_GO)
+    assert two.call("kept") == [[False] * 6] * 2
+
+
+def test_memory_that_is_given_back_is_not_taken_from_what_was_free():
+    memory.give_back_at_once(False)
+    many = [np.ones(1 << 17) for _ in range(30)]
+    last = np.ones(1000)
+    many.clear()
+    memory.give_back_at_once(True)
+    try:
+        gc.collect()
+        before = _resident()
+        array = np.ones(1 << 20)
+        assert _resident() - before > 0.9 * array.nbytes
+        del array
+        assert abs(_resident() - before) < 1 << 20
+    finally:
+        memory.give_back_at_once(False)
+    assert last.size == 1000
+
+
+def _resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+def test_the_picture_of_gathered_blocks_says_how_many():
+    found = plots.gathered([("F", 0, [True, True]), ("F", 1, [False, True]), ("B", 1, [True, True])], ["a", "b"], "Blocks")
+    assert "at most 2 of 2 blocks at once" in repr(found)
+
+
+def test_tokens_can_be_checkpointed():
+    from course_lib.autograd import Embedding, checkpoint
+
+    words, said = Embedding(5, 3, np.random.default_rng(0), np.float64), []
+    tokens = np.array([[1, 2, 1]])
+    checkpoint(words, Tensor(tokens), lambda: said.append(words.weight.grad is not None)).sum().backward()
+    assert said == [True] and words.weight.grad[1].tolist() == [2.0] * 3
