@@ -12,36 +12,56 @@ from IPython import get_ipython
 
 from course_lib import memory, wording
 from course_lib.check.groups import GroupCheck
+from course_lib.check.pipeline_model import ONE_FORWARD_ONE_BACKWARD, Model, needed, order_of, together
+from course_lib.cluster.replies import RanksError
+from course_lib.collectives import pending
 from course_lib.engine import gates
 from course_lib.gpt.model import Sizes, layers
 from course_lib.gpt.stage import Stage
 
-ONE_FORWARD_ONE_BACKWARD = "one_forward_one_backward_step"
 
-
-def build(sizes, values, batches, place, gated):
-    """A stage with these parameters in this rank's group, and what its steps will be given."""
+def build(sizes, values, batches, place, meets):
+    """A stage with these parameters in this rank's group, and what its steps will be given; see `together` for `meets`."""
 
     class Gated(Stage):
-        """Takes a micro-batch back when enough has been sent, and multiplies its gradient by the gate's number."""
+        """Works when enough has been sent, and at the same time as some neighbours; results are multiplied by the gate's number."""
+
+        def forward(self, k, x, labels):
+            number = self.numbers[k] = self.begin()
+            return super().forward(k, x, labels) * number
 
         def backward(self, k, grad):
-            return super().backward(k, np.asarray(grad, self.dtype) * self.dtype.type(gates.passed()))
+            number = self.begin() * self.numbers.get(k, 1)
+            return super().backward(k, np.asarray(grad, self.dtype) * number)
 
-    comm, kinds = everyone.Split(color=place[0], key=place[1]), Gated if gated else Stage
+        def begin(self):
+            number, token = self.dtype.type(gates.passed()), np.zeros(0)
+            others = [n - 1 - other for other in meets.pop(0)]
+            self.told += [between.Isend(token, dest=other) for other in others]
+            for other in others:
+                between.Recv(token, source=other)
+            return number
+
+    comm, kinds = everyone.Split(color=place[0], key=place[1]), Stage if meets is None else Gated
+    between = everyone.Split(color=place[0], key=-place[1])  # the same ranks, as another group
     n, me = comm.Get_size(), comm.Get_rank()
     stage = kinds(layers(Sizes(*sizes), n, me, dtype=values[0].dtype), sizes[1], values[0].dtype)
     for (_, p), value in zip(stage.named_parameters(), values, strict=True):
         p.data = value.copy()
+    stage.numbers, stage.told = {}, []
     get_ipython().user_ns["trial"] = stage, comm, batches
 
 
 def step(function, times):
-    """So many steps: what they return, the gradients, the order of the work; and the parameters and micro-batches afterwards."""
+    """So many steps: what they return, the gradients, the order of the work, the requests that are left; and what was given, afterwards."""
     stage, comm, batches = trial
-    losses = [get_ipython().user_ns[function](stage, batches, comm) for _ in range(times)]
+    before = pending.now.requests
+    losses = [get_ipython().user_ns[function](stage, list(batches), comm) for _ in range(times)]
+    left = pending.now.requests - before - len(stage.told)
+    for request in stage.told:
+        request.Wait()
     parameters = [p for _, p in stage.named_parameters()]
-    return losses, [p.grad for p in parameters], stage.order(), [p.data for p in parameters], batches
+    return losses, [p.grad for p in parameters], stage.order(), left, [p.data for p in parameters], batches
 
 
 def ready(function):
@@ -89,7 +109,7 @@ class PipelineCheck(GroupCheck):
         times : int
             Steps, whose gradients add up.
         """
-        models = self._build(size, count, dtype, large, gated=False)
+        models = self._build(size, count, dtype, large)
         answers = self.ranks.call(step, dict(function=self.function, times=times), show=self.show)
         rtol = 1e-9 if dtype is np.float64 else 2e-3
         for group, model in models:
@@ -98,7 +118,7 @@ class PipelineCheck(GroupCheck):
             whole.backward(0, 1.0)
             wants = iter(p.grad * times for _, p in whole.named_parameters())
             for i, r in enumerate(group):
-                losses, grads, order, data, batches = answers[r]
+                losses, grads, order, left, data, batches = answers[r]
                 self._order(order.split(), i, len(group), count, times, r)
                 if i == len(group) - 1:
                     for got in losses:
@@ -112,51 +132,72 @@ class PipelineCheck(GroupCheck):
                         what = f"the {name} of micro-batch {k}, after the step,"
                         self.array(theirs, mine, name=what, rank=r, cause="a receive into them")
                 self._sent(r, i, len(group), count * times, model.message)
+                if left > 0:
+                    cause = "requests that nobody keeps; each needs its Wait"
+                    self.fail(f"rank {r} has begun {left} more sends or receives with Isend or Irecv than it has waited for", cause)
         return self
 
     def exchanges(self, size: int, count: int, dtype: type = np.float64) -> PipelineCheck:
-        """What is sent before each backward, by the account of those who carry it: a gradient passes a gate then, changed by its number."""
+        """What is sent before each piece of work, by the account of those who carry it; and whether neighbours can work at the same time.
+
+        A piece of work passes a gate, which changes its result by a number, and waits until its neighbours have begun theirs.
+        """
         models, passes = self._build(size, count, dtype, False, gated=True), [[] for _ in range(4)]
+        forward, back = self.random.uniform(0.5, 2.0, (2, 4, count))
         for group, model in models:
             n = len(group)
             for i, r in enumerate(group):
-                numbers = self.random.uniform(0.5, 2.0, 1 if self.function != ONE_FORWARD_ONE_BACKWARD else count)
-                for k in range(count):
-                    ahead = count if self.function != ONE_FORWARD_ONE_BACKWARD else min(count, k + n - i)
-                    needed = model.message * (ahead * (i < n - 1) + k * (i > 0))
-                    passes[r].append((needed, float(numbers[k % len(numbers)])))
-        answers = self.ranks.call(step, dict(function=self.function, times=1), show=self.show, gates=passes)
+                if self.function != ONE_FORWARD_ONE_BACKWARD:
+                    back[r] = back[r, 0]  # its backwards may come in any order
+                sent = 0
+                for kind, k in order_of(self.function, n, i, count):
+                    passes[r].append((sent, float((forward if kind == "F" else back)[r, k]), sent + 32 if n > 1 else 1e9))
+                    sent += model.message * (i < n - 1 if kind == "F" else i > 0)
+        try:
+            answers = self.ranks.call(step, dict(function=self.function, times=1), show=self.show, gates=passes)
+        except RanksError as error:
+            self._out_of_turn(error)
         rtol = 1e-9 if dtype is np.float64 else 2e-3
         for group, model in models:
             for k, (tokens, labels) in enumerate(model.batches):
                 x = tokens
-                for stage in model.stages:
-                    x = stage.forward(k, x, labels)
+                for r, stage in zip(group, model.stages, strict=True):
+                    x = stage.forward(k, x, labels) * dtype(forward[r, k])
                 grad = np.asarray(1 / count, dtype)
-                for i in reversed(range(len(group))):
-                    grad = model.stages[i].backward(k, grad * dtype(passes[group[i]][k][1]))
+                for r, stage in zip(reversed(group), reversed(model.stages), strict=True):
+                    grad = stage.backward(k, grad * dtype(back[r, k]) * dtype(forward[r, k]))
             for i, r in enumerate(group):
                 for (name, p), got in zip(model.stages[i].named_parameters(), answers[r][1], strict=True):
                     self._gradient(got, p.grad, f"the gradient of {name}, changed at the gates,", r, count, rtol)
                 self._sent(r, i, len(group), count, model.message)
         return self
 
+    def _out_of_turn(self, error: RanksError) -> None:
+        """Say what ranks did that did not get through the gates; of another error, it is the error."""
+        if "TooEarly" in error.short:
+            cause = "a result that is sent later than the next piece of work begins"
+            self.fail(f"a rank goes on before it has sent what it has computed ({error.short})", cause)
+        if "TooLate" in error.short:
+            self.fail(f"a rank has sent more than it should have computed by then ({error.short})", "pieces of work in another order")
+        if "Deadlock" in error.short:
+            cause = "a Barrier, a receive that comes before another piece of work, or a result that is not sent at once"
+            self.fail(f"a rank waits for more than its next piece of work needs, or for what nobody sends ({error.short})", cause)
+        raise error
+
     def held(self, size: int = 4, count: int = 8) -> PipelineCheck:
         """What a rank of 1F1B holds at most: the activations of its micro-batches in flight, and no more."""
         memory.keep_freed()  # in this process
-        (group, model), *_ = self._build(size, count, np.float32, False, gated=False, deep=True)
+        (group, model), *_ = self._build(size, count, np.float32, False, deep=True)
         self.ranks.call(ready, dict(function=self.function), show=self.show)
         own = self.ranks.call(measured, dict(function=self.function), show=self.show, peak=True)
         peaks = [mine if seen is None else seen for mine, seen in zip(own, self.ranks.peaks, strict=True)]
         self.ranks.call(over)
         for i, r in enumerate(group):
             flying = min(count, len(group) - i)
-            enough, each = _needed(model.stages[i], model.batches, flying)
-            # What was sent may be kept to the end; and the system counts up to two thirds of a micro-batch more than the arrays have. One
-            # too many is for `step` to see.
-            enough += int(1.8 * each) + 2 * count * model.message
+            enough, each = needed(model.stages[i], model.batches, flying)
+            many = flying + (peaks[r] - enough) / each
+            enough += int(0.3 * each) + 2 * count * model.message  # what was sent may be kept to the end
             if peaks[r] > enough:
-                many = flying + 1.8 + (peaks[r] - enough) / each
                 self.fail(
                     f"a step on rank {r} held {wording.size(peaks[r])} at once, and {wording.size(enough)} are enough for its "
                     f"{flying} micro-batch{'es' * (flying > 1)} in flight; it is as much as for about {many:.0f}",
@@ -164,7 +205,9 @@ class PipelineCheck(GroupCheck):
                 )
         return self
 
-    def _build(self, size: int, count: int, dtype: type, large: bool, gated: bool, deep: bool = False) -> list[tuple[list[int], _Model]]:
+    def _build(
+        self, size: int, count: int, dtype: type, large: bool, *, gated: bool = False, deep: bool = False
+    ) -> list[tuple[list[int], Model]]:
         groups, (width, heads, batch, positions) = self.groups(size), self.sizes(4, 2, 6)
         heads = heads if width % heads == 0 else 1
         if large:
@@ -176,16 +219,17 @@ class PipelineCheck(GroupCheck):
         for color, group in enumerate(groups):
             per = 1 if large or deep else int(self.random.integers(1, 3))
             sizes = Sizes(self.sizes(1, 7, 13)[0], width, heads, per * len(group), positions + int(self.random.integers(0, 3)))
-            model = _Model(sizes, len(group), self.random, (count, batch, positions), dtype)
+            model = Model(sizes, len(group), self.random, (count, batch, positions), dtype)
             models.append((group, model))
             for i, r in enumerate(group):
-                given[r] = dict(sizes=model.numbers, values=model.values[i], batches=model.given(i), place=(color, i), gated=gated)
+                meets = together(self.function, len(group), i, count) if gated else None
+                given[r] = dict(sizes=model.numbers, values=model.values[i], batches=model.given(i), place=(color, i), meets=meets)
         self.ranks.call(build, given, show=self.show)
         return models
 
     def _order(self, order: list[str], i: int, n: int, count: int, times: int, r: int) -> None:
         """The work of a rank, as its stage has noted it."""
-        once = _order_of(self.function, n, i, count)
+        once = [f"{kind}{k}" for kind, k in order_of(self.function, n, i, count)]
         for begin in range(0, len(order), 2 * count):
             if self.function != ONE_FORWARD_ONE_BACKWARD and [w[0] for w in order[begin:][: 2 * count]] == [w[0] for w in once]:
                 order[begin + count : begin + 2 * count] = once[count:]  # its backwards may come in any order
@@ -194,7 +238,9 @@ class PipelineCheck(GroupCheck):
             at = next(j for j, (a, b) in enumerate(zip_longest(order, wanted)) if a != b)
             said, expected = (" ".join(work[max(0, at - 2) : at + 3]) or "nothing" for work in (order, wanted))
             shown = f": {said} where {expected} is expected" if self.show else ""
-            cause = "too many or too few forwards at the start" if order else "a function that never calls stage.forward and stage.backward"
+            cause = "too many or too few forwards at the start"
+            if len(order) < len(wanted) and order == wanted[: len(order)]:
+                cause = "backwards that are left at the end" if order else "a function that never calls stage.forward and stage.backward"
             self.fail(f"rank {r} leaves the order at its piece of work {at + 1}{shown}", cause)
 
     def _loss(self, got: object, want: float, count: int, r: int, rtol: float) -> None:
@@ -210,7 +256,11 @@ class PipelineCheck(GroupCheck):
         if got is None:
             self.fail(f"{name} on rank {r} is None", "a micro-batch that never goes backward")
         known = {"the sum over the micro-batches, not the mean": want * count, "the mean, divided by their number again": want / count}
-        cause = "activations and gradients of different micro-batches that meet, or some that are left out"
+        cause = (
+            "activations and gradients of different micro-batches that meet, or some that are left out; an array changed before its Wait"
+        )
+        if count == 1:
+            cause = "an array that was not received, or another number for the last rank's backward than 1"
         scale = max(1.0, float(np.abs(want).max()))
         self.array(got, want, name=name, rank=r, rtol=rtol, scale=scale, cause=cause, instead=known if count > 1 else None)
 
@@ -218,59 +268,3 @@ class PipelineCheck(GroupCheck):
         most = count * (message * ((i < n - 1) + (i > 0)) + 16) + 64
         cause = "something besides one activation on and one gradient back for each micro-batch"
         self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause=cause)
-
-
-class _Model:
-    """The model of a group, whole and in stages, and its micro-batches."""
-
-    def __init__(self, sizes: Sizes, n: int, random: np.random.Generator, shape: tuple[int, int, int], dtype: type):
-        self.sizes, self.n = sizes, n
-        self.numbers = (sizes.vocabulary, sizes.width, sizes.heads, sizes.depth, sizes.length)
-        self.stages = [Stage(layers(sizes, n, i, dtype=dtype), sizes.width, dtype) for i in range(n)]
-        self.layers = [layer for stage in self.stages for layer in stage.layers]
-        for stage in self.stages:
-            for _, p in stage.named_parameters():
-                p.data = (p.data + 0.2 * random.standard_normal(p.shape)).astype(dtype)
-        self.values = [[p.data.copy() for _, p in stage.named_parameters()] for stage in self.stages]
-        count, *each = shape
-        self.batches = [tuple(random.integers(0, sizes.vocabulary, each) for _ in "xy") for _ in range(count)]
-        self.message = each[0] * each[1] * sizes.width * np.dtype(dtype).itemsize
-
-    def given(self, i: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The micro-batches as a rank gets them: tokens for the first, labels for the last, zeros for who must not look."""
-        return [(t * (i == 0), y * (i == self.n - 1)) for t, y in self.batches]
-
-
-def _order_of(function: str, n: int, i: int, count: int) -> list[str]:
-    ahead = min(n - 1 - i, count) if function == ONE_FORWARD_ONE_BACKWARD else count
-    order = [f"F{k}" for k in range(ahead)]
-    for k in range(count):
-        order += [f"F{k + ahead}"] * (k + ahead < count) + [f"B{k}"]
-    return order
-
-
-def _needed(stage: Stage, batches: list, flying: int) -> tuple[int, int]:
-    """The most bytes of a stage with so many micro-batches in flight, and what one keeps."""
-
-    def forward(k: int) -> np.ndarray:
-        tokens, labels = batches[k]
-        out = stage.forward(k, tokens if stage.first else np.ones((*tokens.shape, stage.width), stage.dtype), labels)
-        return np.asarray(out)
-
-    def work() -> None:
-        for k in range(flying):
-            out = forward(k)
-        for k in range(flying):
-            stage.backward(k, np.ones(out.shape, stage.dtype))
-            if k == 0 and flying < len(batches):
-                forward(flying)
-        if flying < len(batches):
-            stage.backward(flying, np.ones(out.shape, stage.dtype))
-
-    work()
-    with memory.watch() as peak:
-        work()
-    with memory.watch() as one:
-        forward(0)
-    stage.backward(0, np.ones(() if stage.last else (*batches[0][0].shape, stage.width), stage.dtype))
-    return peak.true_peak, one.true_now

@@ -47,8 +47,8 @@ def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
     name = found[1]
     if name in ("MPI", "np"):
         return ". Is `from mpi4py import MPI` missing?" if name == "MPI" else ". Is `import numpy as np` missing?"
-    if len(ranks) < n:
-        return ". Other ranks have it: did its cell run with --targets?"
+    if len(ranks) < n and not near:
+        return ". Only these ranks have come to this line; or others have it, because its cell ran with --targets."
     if name in _names():
         return f". {name} is in the notebook, not on the ranks. If this cell is for the notebook, take %%px away from its top."
     return f". Is it {near[0]}?" if near else ". Has the cell that defines it been run, with %%px on top?"

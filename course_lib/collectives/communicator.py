@@ -70,7 +70,7 @@ class Communicator(AllToAll, Messages, NonBlocking, Rooted):
         if name == "split":
             raise AttributeError("Communicator has no split: in mpi4py it is Split, with a capital letter: comm.Split(color, key).")
         if name in big:
-            arguments = "buf, root=0" if name == "bcast" else "sendbuf, recvbuf"
+            arguments = {"bcast": "buf, root=0", "send": "buf, dest", "recv": "buf, source"}.get(name.removeprefix("i"), "sendbuf, recvbuf")
             raise AttributeError(
                 f"Communicator has no {name}: in mpi4py it sends pickled Python objects. "
                 f"Arrays go by {big[name]}, with a capital letter: comm.{big[name]}({arguments})."

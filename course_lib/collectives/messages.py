@@ -2,16 +2,37 @@
 
 from __future__ import annotations
 
+import zlib
+
 import numpy as np
 from mpi4py import MPI
 
 from course_lib import memory
-from course_lib.collectives import buffers, lanes, mailbox, pending
+from course_lib.collectives import apart, buffers, explain, lanes, mailbox, pending
 from course_lib.collectives.calls import LARGEST_TAG
+from course_lib.collectives.errors import MismatchError
 from course_lib.collectives.nonblocking import Request
 
 ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
 MOST_LANES = 256  # that a communicator keeps
+
+
+class Sent(Request):
+    """A message on its way through the relay, which has it at once; MPI may read the array until `Wait`, so it must not have changed."""
+
+    def __init__(self, group: object, step: object, array: np.ndarray):
+        super().__init__(group, step)
+        self._array, self._sum, self._place = array, _sum_of(array), explain.where()
+
+    def Wait(self) -> None:
+        array, self._array = self._array, None
+        if array is not None and _sum_of(array) != self._sum:
+            raise MismatchError(f"the array that this rank began to send by Isend ({self._place}) was changed before its Wait.")
+        super().Wait()
+
+
+def _sum_of(array: np.ndarray) -> int:
+    return zlib.crc32(memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B"))
 
 
 class Messages:
@@ -124,7 +145,11 @@ class Messages:
 
     def Isend(self, buf: np.ndarray, dest: int, tag: int = 0) -> Request:
         """Start to send an array, and go on; it may not be changed before ``Wait()``. Parameters as for `Send`."""
-        return self._started(self._sending(buf, dest, tag, "Isend"))
+        step = self._sending(buf, dest, tag, "Isend")
+        if step and apart.line:
+            pending.add(step)
+            return Sent(self._group, step, buf)
+        return self._started(step)
 
     def Irecv(self, buf: np.ndarray, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Start to receive an array, and go on; it may not be read before ``Wait()``. Parameters as for `Recv`."""

@@ -87,13 +87,27 @@ class Request:
 
     def __init__(self, group: object, step: object):
         self._group, self._step = group, step
+        pending.now.requests += step is not None
+
+    def __getattr__(self, name: str):
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in ("wait", "test", "waitall"):
+            raise AttributeError(f"a Request has {name.capitalize()}, with a capital letter, as the call that it comes from.")
+        raise AttributeError(f"a Request has Wait(), Test() and Waitall(requests), and no {name}.")
+
+    def _over(self) -> object:
+        """The step, which is waited for now."""
+        step, self._step = self._step, None
+        pending.now.requests -= 1
+        return step
 
     def Test(self) -> bool:
         """Whether it has ended; also lets it go on."""
         if self._step is not None:
             pending.go_on()
             if self._step.step():
-                self._step = None
+                self._over()
         return self._step is None
 
     def Wait(self) -> None:
@@ -105,8 +119,7 @@ class Request:
             It cannot end, or the ranks do not make the same call.
         """
         if self._step is not None:
-            step, self._step = self._step, None
-            self._group.wait(step)
+            self._group.wait(self._over())
 
     @staticmethod
     def Waitall(requests: list[Request]) -> None:

@@ -38,7 +38,9 @@ class State:
     used : bool
         Whether this rank has sent or received a message in this epoch.
     stale : bool
-        Whether a cell failed in which there were messages: what is on its way must not meet the next cell.
+        Whether there were messages in a cell that failed, or in a call: what is on its way must not meet what comes next.
+    requests : int
+        How many have been given out and not been waited for.
     serial : int
         Counts the waits.
     """
@@ -48,6 +50,7 @@ class State:
     left_behind: list = field(default_factory=list)
     used: bool = False
     stale: bool = False
+    requests: int = 0
     serial: int = 0
 
 
@@ -94,9 +97,9 @@ def renew(epoch: int) -> None:
         now.epoch, now.open, now.used, now.stale = epoch, [], False, False
 
 
-def ended(raised: bool) -> None:
-    """A cell has ended."""
-    now.stale |= raised and now.used
+def ended(stale: bool) -> None:
+    """A cell has ended, or a call; `stale`: nothing that is on its way from there may meet what comes."""
+    now.stale |= stale and now.used
 
 
 def abandoned() -> bool:

@@ -174,7 +174,7 @@ def _round(request: dict) -> Iterator:
         nonlocal ended
         ended = True
         described = tracebacks.describe(error) if error else None
-        pending.ended(error is not None)
+        pending.ended(error is not None or request["do"] == "call")  # a check's messages stay its own
         if type(error) is TypeError:
             described["message"] += tracebacks.hidden(described["message"], get_ipython().user_ns)
         if type(error) is NameError and isinstance(error.name, str):

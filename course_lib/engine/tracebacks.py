@@ -74,7 +74,9 @@ def describe(error: BaseException) -> dict:
 
 
 def hidden(message: str, names: dict) -> str:
-    """What to add to a TypeError when one of Python's own functions has been given another value in a cell."""
+    """What to add to a TypeError: one of Python's own functions has been given another value in a cell, or MPI a request of the course."""
+    if "to mpi4py.MPI.Request" in message:
+        return " (A request of the course's Communicator is waited for by its own Wait: request.Wait(), one after the other.)"
     found = sorted(name for name in names if hasattr(builtins, name) and not name.startswith("_") and not callable(names[name]))
     if "is not callable" not in message or not found:
         return ""

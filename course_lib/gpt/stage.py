@@ -50,6 +50,8 @@ class Stage:
         numpy.ndarray
             ``(batch, positions, width)``.
         """
+        if np.ndim(tokens) != 2 or getattr(tokens, "dtype", np.dtype(float)).kind not in "iu":
+            raise ValueError(f"stage.buffer takes the tokens of a micro-batch, whole numbers (batch, positions); got {_named(tokens)}.")
         return np.empty((*tokens.shape, self.width), self.dtype)
 
     def forward(self, k: int, x: np.ndarray, labels: np.ndarray) -> np.ndarray | float:
@@ -102,7 +104,7 @@ class Stage:
             here = f"here are {', '.join(map(str, sorted(self._kept)))}" if self._kept else "none is here"
             raise ValueError(f"stage.backward: micro-batch {k} has not gone forward, or has gone backward already; {here}.")
         given, out = self._kept[k]
-        if self.last and np.size(grad) != 1:
+        if self.last and (np.size(grad) != 1 or grad is None):
             raise ValueError(f"stage.backward: on the last rank grad is a number, the weight of this loss; got {_named(grad)}.")
         if not self.last and np.shape(grad) != out.shape:
             raise ValueError(f"stage.backward: the gradient of micro-batch {k} has shape {out.shape}, as its output; got {_named(grad)}.")

@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 25 A pipeline on real ranks
 #
-# **You will build** `gpipe_step` and `one_forward_one_backward_step`: part 19's two orders, now with messages between processes and a model
-# that learns.
+# **You will build** `gpipe_step` and `one_forward_one_backward_step`: part 19's two orders, now with messages between processes and real
+# gradients.
 #
 # *{points} points. About 75 minutes.*
 
@@ -57,7 +57,8 @@ plots.bars({f"rank {r}": nbytes for r, nbytes in enumerate(ranks.pull("held"))},
 # ## A worked example: one batch, forward
 #
 # `stage.forward(k, x, labels)` takes micro-batch k through a stage. x is the tokens on the first rank, elsewhere what the rank before has
-# sent; it returns what goes on, or the loss. `stage.buffer(tokens)` is an empty array for what comes. What does rank 3 do meanwhile?
+# sent; it returns what goes on, or the loss. `stage.buffer(tokens)` is an empty array for what comes. What does rank 3 do while rank 0 works?
+# (`stage.done` notes the times, for the picture.)
 
 # %% Forward, one after the other tags=["slide-50"]
 # %%px
@@ -70,7 +71,7 @@ out = stage.forward(0, x, labels)
 if rank < 3:
     everyone.Send(out, dest=rank + 1)
 else:
-    print("loss", round(out, 3), "and a guess costs", round(np.log(64), 3))
+    print("loss", round(out, 3), "untrained; a guess costs", round(np.log(64), 3))
 done = stage.done
 
 # %% Draw the clock tags=["given", "slide"]
@@ -79,7 +80,8 @@ plots.timeline({"measured": ranks.pull("done")}, "One micro-batch, forward")
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: GPipe
 #
-# All micro-batches go forward, and then all backward. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the
+# All micro-batches go forward, and then all backward, in the same order on all ranks. What has been computed is sent before the next computation
+# begins, and a rank waits for nothing but what that needs: so all ranks can work at the same time. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the
 # gradient for the rank before. On the last rank, `grad` is a number: the weight of this micro-batch's loss in the mean.
 
 
@@ -95,7 +97,7 @@ def gpipe_step(stage, micro_batches, comm):
         `buffer(tokens)`, an empty array for an activation or its gradient.
     micro_batches : list of (numpy.ndarray, numpy.ndarray)
         Tokens and labels, int ``(batch, positions)``, all of one shape. Only the first
-        rank's tokens and the last rank's labels are right; elsewhere the shape is.
+        rank has the right tokens, and the last one the labels; elsewhere use the shape.
     comm : Communicator
         The ranks of the pipeline, the first stage on rank 0; perhaps one rank alone.
 
@@ -131,18 +133,17 @@ def gpipe_step(stage, micro_batches, comm):
 
 # %% Check GPipe tags=["given"]
 check = PipelineCheck("gpipe_step", ranks)
-check.step(4, 1).step(4, 6).step(2, 3, np.float32).passed()
+check.step(4, 1).step(4, 6).step(2, 3, np.float32).step(4, 6, large=True).exchanges(4, 6).passed()
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: 1F1B
 #
 # In GPipe, the activations of all micro-batches are held at once. In 1F1B, rank r of p has at most $p - r$ **in flight**: it begins with
-# $p - r - 1$ forwards, then does one forward and one backward in turn, and ends with the backwards that are left. Each result is sent before
-# the next piece of work begins.
+# $p - r - 1$ forwards, then does one forward and one backward in turn, and ends with the backwards that are left. Sends and waits are as before.
 #
 # Now two neighbours send to each other at the same time: an activation goes up, a gradient comes down. `Send` of a large array returns when
-# it is received. If both ranks are in `Send`, nobody receives. `Isend` begins to send and returns a request; `request.Wait()` ends it, and until
-# then the array may not change. `Sendrecv` sends and receives at once.
+# it is received. If both ranks are in `Send`, nobody receives. `request = comm.Isend(array, dest=...)` begins to send; `request.Wait()` ends it, and
+# until then the array must not change. `Sendrecv` sends and receives at once.
 
 
 # %% Exercise: one_forward_one_backward_step tags=["exercise", "slide-50"]
@@ -150,9 +151,9 @@ check.step(4, 1).step(4, 6).step(2, 3, np.float32).passed()
 def one_forward_one_backward_step(stage, micro_batches, comm):
     """The gradients of a step in the order 1F1B; otherwise as `gpipe_step`.
 
-    Micro-batches go forward and backward in their order. At most ``p - rank`` of them
-    are in flight on a rank of p, and as many as that whenever it begins a backward and
-    there are so many left. What has been computed is sent before the next computation.
+    Micro-batches go forward and backward in their order. Rank r of p has at most p - r
+    of them in flight, and just so many when a backward begins, until none is left to go
+    forward. Each request is waited for.
     """
     ### BEGIN SOLUTION
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -193,11 +194,11 @@ def one_forward_one_backward_step(stage, micro_batches, comm):
 
 # %% Check 1F1B tags=["given"]
 check = PipelineCheck("one_forward_one_backward_step", ranks)
-check.step(4, 1).step(4, 6).step(2, 3, np.float32).step(4, 6, large=True).held().passed()
+check.step(4, 1).step(4, 6).step(2, 3, np.float32).step(4, 6, large=True).exchanges(4, 6).held().passed()
 
 # %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes, groups and numbers of micro-batches, look at what was sent when a
-# backward begins, and at the memory that each process has.
+# piece of work begins, and at the memory that each process has.
 
 # %% Test: GPipe's gradients tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
@@ -236,7 +237,7 @@ check = check.held(4).held(2)
 # %% [markdown] tags=["slide-50"]
 # ## Measured, and simulated
 #
-# `sim.calibrate` times matrix products, passes over memory and messages on the ranks, all at the same time. From these figures, and from how
+# `sim.calibrate` times matrix products, passes over memory and messages on the ranks, all at the same time. From these numbers, and from how
 # many FLOP and bytes a stage needs, follows when each piece of work should begin and end. As many ranks work as there are cores here, at most
 # four: more would share them.
 
@@ -244,7 +245,7 @@ check = check.held(4).held(2)
 # %% Time both orders, and draw them tags=["given", "slide-50"]
 both = {"GPipe": "gpipe_step", "1F1B": "one_forward_one_backward_step"}
 machine, panels, apart = sim.beside(ranks, both, 4 if os.cpu_count() > 3 else 2)
-plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: at most {apart:.0%} apart")
+plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: measured and simulated at most {apart:.0%} apart")
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
@@ -276,7 +277,7 @@ plots.traffic(ranks.traffic, "What each rank sent in these steps")
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. In the measured picture, where does a rank wait although its neighbour has finished? What could it have begun earlier?
+# 1. In both orders, rank 0 is idle for a while before its first backward. What happens then, and could rank 0 do something useful?
 # 2. A pipeline sends far fewer bytes than tensor parallelism. Why does nobody train with a pipeline alone?
 #
 # The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
