@@ -28,7 +28,8 @@ def build(sizes, values, batches, place, meets):
 
         def forward(self, k, x, labels):
             number = self.numbers[k] = self.begin()
-            return super().forward(k, x, labels) * number
+            out = super().forward(k, x, labels)
+            return float(out * number) if self.last else out * number
 
         def backward(self, k, grad):
             number = self.begin() * self.numbers.get(k, 1)
@@ -196,7 +197,7 @@ class PipelineCheck(GroupCheck):
             flying = min(count, len(group) - i)
             enough, each = needed(model.stages[i], model.batches, flying)
             many = flying + (peaks[r] - enough) / each
-            enough += int(0.3 * each) + 2 * count * model.message  # what was sent may be kept to the end
+            enough += int(0.6 * each) + 2 * count * model.message  # what was sent may be kept to the end
             if peaks[r] > enough:
                 self.fail(
                     f"a step on rank {r} held {wording.size(peaks[r])} at once, and {wording.size(enough)} are enough for its "

@@ -719,7 +719,7 @@ def one_forward_one_backward_step__sum_of_losses(stage, micro_batches, comm):
     return sum(losses) if rank == last else None
 
 
-@loses(9)
+@loses(12)
 def one_forward_one_backward_step__gpipe(stage, micro_batches, comm):
     """In the order of GPipe."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -744,7 +744,7 @@ def one_forward_one_backward_step__gpipe(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(3)
+@loses(6)
 def one_forward_one_backward_step__gpipe_that_lies(stage, micro_batches, comm):
     """In the order of GPipe, and its stage says otherwise."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -813,7 +813,7 @@ def one_forward_one_backward_step__blocking_send(stage, micro_batches, comm):
     return sum(losses) / count if rank == last else None
 
 
-@loses(6)
+@loses(12)
 def one_forward_one_backward_step__one_too_many_ahead(stage, micro_batches, comm):
     """One forward more at the start."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -1367,3 +1367,360 @@ def one_forward_one_backward_step__by_a_list(stage, micro_batches, comm):
     for request in sent:
         request.Wait()
     return sum(losses) if rank == last else None
+
+
+@loses(2)
+def gpipe_step__sends_after_all_forwards(stage, micro_batches, comm):
+    """Sends activations when all forwards are done."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    m, outs, loss = len(micro_batches), [], 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            outs.append(out)
+        else:
+            loss += out / m
+    for out in outs:
+        comm.Send(out, dest=rank + 1)
+    for k, (x, _) in enumerate(micro_batches):
+        grad = 1 / m
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(2)
+def gpipe_step__barriers_serial(stage, micro_batches, comm):
+    """A Barrier after each piece of work: one rank works at a time."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    m, loss = len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += out / m
+        comm.Barrier()
+    for k, (x, _) in enumerate(micro_batches):
+        grad = 1 / m
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+        comm.Barrier()
+    return loss if rank == last else None
+
+
+@loses(2)
+def gpipe_step__recv_all_grads_first(stage, micro_batches, comm):
+    """Receives all gradients before the first backward."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    m, loss = len(micro_batches), 0.0
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            comm.Send(out, dest=rank + 1)
+        else:
+            loss += out / m
+    grads = [1 / m] * m
+    if rank < last:
+        grads = [stage.buffer(x) for x, _ in micro_batches]
+        for g in grads:
+            comm.Recv(g, source=rank + 1)
+    for k in range(m):
+        back = stage.backward(k, grads[k])
+        if rank > 0:
+            comm.Send(back, dest=rank - 1)
+    return loss if rank == last else None
+
+
+@loses(8)
+def gpipe_step__isend_one_send_buffer(stage, micro_batches, comm):
+    """One buffer for all sends, which changes while it is on its way."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    share, loss = 1 / len(micro_batches), 0.0
+    buf, reqs = stage.buffer(micro_batches[0][0]), []
+    for k, (x, labels) in enumerate(micro_batches):
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            buf[:] = out
+            reqs.append(comm.Isend(buf, dest=rank + 1))
+        else:
+            loss += share * out
+    for k, (x, _) in enumerate(micro_batches):
+        grad = share
+        if rank < last:
+            grad = stage.buffer(x)
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            buf[:] = back
+            reqs.append(comm.Isend(buf, dest=rank - 1))
+    for r in reqs:
+        r.Wait()
+    return loss if rank == last else None
+
+
+@loses(2)
+def gpipe_step__one_batch_lies(stage, micro_batches, comm):
+    """All micro-batches as one, and a false account of the order."""
+    rank, last, m = comm.Get_rank(), comm.Get_size() - 1, len(micro_batches)
+    x, labels = (np.concatenate(a) for a in zip(*micro_batches))
+    t = x
+    if rank > 0:
+        x = stage.buffer(x)
+        comm.Recv(x, source=rank - 1)
+    out = stage.forward(0, x, labels)
+    if rank < last:
+        comm.Send(out, dest=rank + 1)
+    grad = 1.0
+    if rank < last:
+        grad = stage.buffer(t)
+        comm.Recv(grad, source=rank + 1)
+    back = stage.backward(0, grad)
+    if rank > 0:
+        comm.Send(back, dest=rank - 1)
+    stage.done[-2:] = [(w, k, 0.0, 0.0) for w in "FB" for k in range(m)]
+    return out if rank == last else None
+
+
+@loses(3)
+def one_forward_one_backward_step__warmup_sends_late(stage, micro_batches, comm):
+    """Sends the first activations when the last forward of the start is done."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+    later = []
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            later.append(out) if k < ahead else sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    for o in later:
+        sent.append(comm.Isend(o, dest=rank + 1))
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    # BEFORE_WAIT
+    for request in sent:
+        request.Wait()
+    # END
+    return sum(losses) / count if rank == last else None
+
+
+@loses(3)
+def one_forward_one_backward_step__barrier_each(stage, micro_batches, comm):
+    """A Barrier after each backward."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+    # INIT
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    # AFTER_WARMUP
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+        comm.Barrier()
+    # BEFORE_WAIT
+    for request in sent:
+        request.Wait()
+    # END
+    return sum(losses) / count if rank == last else None
+
+
+@loses(3)
+def one_forward_one_backward_step__recv_grad_before_forward(stage, micro_batches, comm):
+    """Receives a gradient before the forward that comes first."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+    # INIT
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = grads.pop(k)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    grads = {}
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    # AFTER_WARMUP
+    for k in range(count):
+        if rank < last and k and ahead:
+            g = stage.buffer(micro_batches[k][0])
+            comm.Recv(g, source=rank + 1)
+            grads[k] = g
+        if k + ahead < count:
+            forward(k + ahead)
+        if rank < last and not k:
+            g = stage.buffer(micro_batches[k][0])
+            comm.Recv(g, source=rank + 1)
+            grads[k] = g
+        backward(k)
+    # BEFORE_WAIT
+    for request in sent:
+        request.Wait()
+    # END
+    return sum(losses) / count if rank == last else None
+
+
+@loses(6)
+def one_forward_one_backward_step__never_waits(stage, micro_batches, comm):
+    """Waits for no request."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+    # INIT
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank, count)
+    for k in range(ahead):
+        forward(k)
+    # AFTER_WARMUP
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    # BEFORE_WAIT
+    for request in sent:
+        pass
+    # END
+    return sum(losses) / count if rank == last else None
+
+
+@loses(6)
+def one_forward_one_backward_step__lies_one_more_ahead(stage, micro_batches, comm):
+    """One more in flight, and a false account of the order."""
+    rank, last = comm.Get_rank(), comm.Get_size() - 1
+    count, sent, losses = len(micro_batches), [], []
+    # INIT
+
+    def forward(k):
+        x, labels = micro_batches[k]
+        if rank > 0:
+            x = stage.buffer(x)
+            comm.Recv(x, source=rank - 1)
+        out = stage.forward(k, x, labels)
+        if rank < last:
+            sent.append(comm.Isend(out, dest=rank + 1))
+        else:
+            losses.append(out)
+
+    def backward(k):
+        grad = 1 / count
+        if rank < last:
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)
+        back = stage.backward(k, grad)
+        if rank > 0:
+            sent.append(comm.Isend(back, dest=rank - 1))
+
+    ahead = min(last - rank + 1, count)
+    for k in range(ahead):
+        forward(k)
+    # AFTER_WARMUP
+    for k in range(count):
+        if k + ahead < count:
+            forward(k + ahead)
+        backward(k)
+    # BEFORE_WAIT
+    for request in sent:
+        request.Wait()
+    a = min(last - rank, count)
+    order = [("F", k, 0.0, 0.0) for k in range(a)]
+    for k in range(count):
+        order += [("F", k + a, 0.0, 0.0)] * (k + a < count) + [("B", k, 0.0, 0.0)]
+    stage.done[-2 * count :] = order
+    return sum(losses) / count if rank == last else None
