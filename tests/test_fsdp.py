@@ -90,7 +90,7 @@ def work():
 @pytest.fixture(params=["together", "apart"])
 def two(request, monkeypatch):
     if request.param == "apart":
-        monkeypatch.setenv(sandbox.APART, "yes")
+        monkeypatch.setenv(sandbox.APART, sandbox.OPEN)
     ranks = cluster.start(2)
     ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\neveryone = Communicator()")
     yield ranks
@@ -129,6 +129,43 @@ def kept():
 def test_what_does_not_block_lets_go_of_its_arrays_when_it_has_ended(two):
     two.run(LETS_GO)
     assert two.call("kept") == [[False] * 6] * 2
+
+
+BEGINS = """
+import numpy as np
+
+def go(bad):
+    group = everyone.Split(color=0, key=everyone.Get_rank())
+    whole, part = np.empty(4), np.full(2, float(everyone.Get_rank()))
+    if bad and everyone.Get_rank() == 1:
+        raise ValueError("oops")
+    request = group.Iallgather(part, whole)
+    if bad:
+        raise ValueError("oops")
+    request.Wait()
+    return whole
+
+def alone():
+    return everyone.Iallgather(np.ones(2), np.empty(4)) if everyone.Get_rank() == 0 else None
+"""
+
+
+@pytest.mark.parametrize("cell", ["go(True)", "request = alone()"])
+def test_a_collective_that_only_some_have_begun_meets_nothing_in_the_next_cell(two, cell):
+    two.run(BEGINS)
+    two.run(cell)
+    assert [found.tolist() for found in two.call("go", dict(bad=False), limit=20)] == [[0.0, 0.0, 1.0, 1.0]] * 2
+
+
+def test_a_message_of_one_call_does_not_meet_the_next(two):
+    two.run(
+        "import numpy as np\ndef send(value):\n    if everyone.Get_rank():\n        everyone.Isend(np.full(value, float(value)), dest=0)\n"
+    )
+    two.run(
+        "def both(value):\n    send(value)\n    x = np.empty(value)\n    everyone.Get_rank() or everyone.Recv(x, source=1)\n    return x\n"
+    )
+    two.call("send", dict(value=2))
+    assert two.call("both", dict(value=3), limit=20)[0].tolist() == [3.0] * 3
 
 
 def test_memory_that_is_given_back_is_not_taken_from_what_was_free():

@@ -10,6 +10,7 @@ import numpy as np
 from course_lib.autograd import Parameter
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
+from course_lib.collectives import pending
 
 NEAR = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
 
@@ -32,8 +33,12 @@ def stations(arrays, place, twice):
     if not isinstance(shard.shard, Parameter):
         raise TypeError(f"FlatShard.shard must be a Parameter, which an optimizer can change; got {type(shard.shard).__name__}.")
 
+    before = pending.now.requests
+
     def note():
-        found.append((shard.shard.data.copy(), shard.whole is None, [np.array(p.data) for p in parameters]))
+        data = [p.data.copy() if isinstance(p.data, np.ndarray) else p.data for p in parameters]
+        within = isinstance(shard.whole, np.ndarray) and all(np.shares_memory(p.data, shard.whole) for p in parameters)
+        found.append((shard.shard.data.copy(), shard.whole is None, data, within))
 
     note()
     if twice:  # on two groups that overlap, in another order on every second rank
@@ -42,32 +47,43 @@ def stations(arrays, place, twice):
         for one in pair[:: 1 if comm.Get_rank() % 2 else -1]:
             one.start()
         pair[1].gather()
-    for call in (shard.start, shard.start, shard.gather, shard.gather):
+    shard.start()
+    begun = shard.whole is not None
+    for call in (shard.start, shard.gather, shard.gather):
         call()
     note()
     shard.free()
     shard.free()
     note()
-    shard.shard.data *= shard.shard.dtype.type(3)  # a step of an optimizer
+    if twice:
+        shard.shard.data = shard.shard.data * shard.shard.dtype.type(3)  # another array
+    else:
+        shard.shard.data *= shard.shard.dtype.type(3)  # a step of an optimizer
     shard.gather()
     note()
     for call in (shard.free, shard.start, shard.free):  # nobody needed it after all
         call()
     note()
-    return found
+    if twice:
+        pair[1].free()
+    return found, begun, pending.now.requests - before
 
 
 def reduced(arrays, grads, place):
     """What a FlatShard makes of gradients, turn by turn; and whether each parameter's is gone then."""
     parameters, found = [Parameter(a.copy()) for a in arrays], []
     shard = FlatShard(parameters, everyone.Split(color=place[0], key=place[1]))
+    FlatShard([Parameter(np.ones(3))], everyone)  # one of another group
     for turn in grads:
         shard.gather()
         shard.free()
         for p, grad in zip(parameters, turn, strict=True):
             p.grad = None if grad is None else grad.copy()
+        junk = [np.full(size, np.nan, arrays[0].dtype) for size in range(1, 1 + 4 * shard.shard.data.size)]
+        del junk  # what np.empty finds in memory
         shard.reduce()
-        found.append((np.array(shard.shard.grad), [p.grad is None for p in parameters]))
+        grad = shard.shard.grad
+        found.append((grad.copy() if isinstance(grad, np.ndarray) else grad, [p.grad is None for p in parameters]))
     return found
 
 
@@ -89,11 +105,23 @@ class FlatShardCheck(GroupCheck):
                 cause = "a collective in start that waits: Iallgather begins, and the request's Wait belongs into gather"
                 self.fail(f"start waits for other ranks ({error.short})", cause)
             for r, (color, key) in enumerate(places):
-                self._stations(answers[r], drawn[color], parts(drawn[color], len(groups[color]))[key], len(groups[color]), r)
+                found, begun, left = answers[r]
+                if not begun:
+                    self.fail(
+                        f"after start, `whole` is None on rank {r}",
+                        "an array under another name; it is `whole` while it is on its way, too",
+                    )
+                self._stations(found, drawn[color], parts(drawn[color], len(groups[color]))[key], len(groups[color]), r)
+                if left > 0:
+                    self.fail(
+                        f"rank {r} has begun {left} more gathers than it has waited for", "a free that does not wait for what is on its way"
+                    )
             given = []
             for color, key in places:
                 grads = [[self.random.standard_normal(a.shape).astype(dtype) for a in drawn[color]] for _ in range(3)]
                 grads[1][-1] = None
+                if key == 0:
+                    grads[2] = [None] * count
                 given.append(dict(arrays=drawn[color], grads=grads, place=(color, key)))
             answers = self.ranks.call(reduced, given, show=self.show)
             for group in groups:
@@ -108,13 +136,14 @@ class FlatShardCheck(GroupCheck):
         made, gathered, freed, changed, last = found
         cause = "parts that are not all of the same length, zeros in the middle, or the part of another rank"
         self.array(made[0], want, name="shard.data", rank=r, cause=cause)
-        for (_, gone, data), when in ((made, "at first"), (freed, "after free"), (last, "after start and free")):
-            if not gone or any(array.size for array in data):
+        for (_, gone, data, _), when in ((made, "at first"), (freed, "after free"), (last, "after start and free")):
+            if not gone or any(np.size(array) for array in data):
                 what = "a p.data is not empty" if gone else "`whole` is not None"
-                self.fail(f"{when}, {what} on rank {r}", "a free that leaves something; at first, nothing has been gathered")
+                cause = "the parameters' own arrays, which go when the flat array has been cut" if when == "at first" else ""
+                self.fail(f"{when}, {what} on rank {r}", cause or "a free that leaves something")
         if gathered[1]:
             self.fail(f"after gather, `whole` is None on rank {r}", "a local variable in place of the attribute")
-        for (_, _, data), factor, when in (
+        for (_, _, data, within), factor, when in (
             (gathered, 1, "after gather"),
             (changed, 3, "gathered after a step that has multiplied all by 3"),
         ):
@@ -123,6 +152,8 @@ class FlatShardCheck(GroupCheck):
                 cause = "a forgotten shape, or another parameter's place in the flat array"
                 wanted = array * array.dtype.type(factor)
                 self.array(got, wanted, name=f"p.data of parameter {k}, {when},", rank=r, cause=cause, instead=instead)
+            if not within:
+                self.fail(f"{when}, a p.data is no part of `whole` on rank {r}", "a copy, which takes as much memory again")
         self.array(last[0], 3 * want, name="shard.data, in the end,", rank=r, cause="a gather or a free that writes to the shard")
         most = 3 * (n - 1) * want.nbytes + 24 * (len(arrays) == 3)  # the other group's gather, in `stations`
         self.sent(self.ranks.traffic[r], most, name="three gathers", rank=r, cause="a start that begins anew although `whole` is there")

@@ -1,129 +1,60 @@
-"""How part 26's wrapper is put to the test: steps beside those of the whole model, and gates for what is gathered when.
-
-What has a lower-case name and no underscore runs on the ranks, `FsdpCheck` in the notebook's kernel.
-"""
+"""How part 26's wrapper is put to the test: steps beside those of the whole model, and gates for what is gathered when."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib import memory, wording
-from course_lib.autograd import SGD, Tensor, no_grad
 from course_lib.check.flat_shard import NEAR, parts
-from course_lib.check.fsdp_model import Net, Whole
+from course_lib.check.fsdp_model import Whole
+from course_lib.check.fsdp_on_ranks import batch, build, clip, looked, measured, over, ready, step
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
-from course_lib.engine import gates
-
-
-def build(values, shape, dtype, place, gated):
-    """A model with these parameters in this rank's group, wrapped; without values, as it is drawn."""
-    model = Net(shape, np.dtype(dtype), gates.passed if gated else None)
-    for p, value in zip(model.parameters(), values or [], strict=values is not None):
-        p.data = value.copy()
-    wrapped = FullyShardedDataParallel(model, everyone.Split(color=place[0], key=place[1]))
-    optimizer = None if values is None else SGD(wrapped.parameters(), 0.1, momentum=0.5)
-    get_ipython().user_ns["trial"] = wrapped, optimizer
-
-
-def batch(x, target, sync):
-    """A micro-batch forward and backward; the output."""
-    trial[0].sync = sync
-    out = trial[0](Tensor(x))
-    if not isinstance(out, Tensor):
-        raise TypeError(f"FullyShardedDataParallel.forward must return the module's output, a Tensor; got {out!r}.")
-    (out * target).sum().backward()
-    return out.data
-
-
-def step(batches, train):
-    """The micro-batches of a step; outputs, gradients before the optimizer's step and parameters after it."""
-    wrapped, optimizer = trial
-    optimizer.zero_grad()
-    outs = [batch(x, target, k == len(batches) - 1) for k, (x, target) in enumerate(batches)]
-    grads = [None if p.grad is None else np.array(p.grad) for p in wrapped.parameters()]
-    if train:
-        optimizer.step()
-    return outs, grads, [np.array(p.data) for p in wrapped.parameters()]
-
-
-def looked(x):
-    """An output without gradients."""
-    with no_grad():
-        return trial[0](Tensor(x)).data
-
-
-def clip(grads, most, norm):
-    """Clip these gradients; the length, and what they are then."""
-    if len(trial[0].parameters()) != len(grads):
-        raise ValueError(f"parameters() gives {len(trial[0].parameters())} arrays, and there are {len(grads)} shards.")
-    for p, grad in zip(trial[0].parameters(), grads, strict=True):
-        p.grad = None if grad is None else grad.copy()
-    length = trial[0].clip_gradients(most, norm)
-    return length, [None if p.grad is None else np.array(p.grad) for p in trial[0].parameters()]
-
-
-def ready():
-    """Nothing is here of what was tested before, and what goes is given back at once."""
-    memory.give_back_at_once(True)
-    get_ipython().user_ns.pop("trial", None)
-
-
-def measured(x, target):
-    """A step; the most bytes that it held, as this process sees it."""
-    with memory.watch() as account:
-        batch(x, target, True)
-    return account.true_peak
-
-
-def over():
-    """After what was measured."""
-    memory.give_back_at_once(False)
-    get_ipython().user_ns.pop("trial", None)
 
 
 class FsdpCheck(GroupCheck):
     """A `Check` of `FullyShardedDataParallel`, in groups of the four ranks."""
 
-    def train(self, size: int = 4, dtype: type = np.float64, *, shared: bool = False, blocks: int = 4, steps: int = 2) -> FsdpCheck:
-        """Steps with other samples on each rank; `shared`: with shared, unused and the model's own parameters."""
+    def train(self, size: int = 4, dtype: type = np.float64, *, shared: bool = False, blocks: int = 4) -> FsdpCheck:
+        """Steps with other samples on each rank; `shared`: with shared parameters, some of no block, and a block left out at times."""
         models = self._build(size, dtype, blocks, shared)
-        for number in range(1, steps + 1):
-            given = [dict(x=self._sample(model)[0]) for model in self._each(models)]
-            outs = self.ranks.call(looked, given, show=self.show)
-            for model, asked, out, r in zip(self._each(models), given, outs, range(4), strict=True):
-                want = model.net(asked["x"]).data
-                cause = "blocks that are not gathered again, or that are called in forward with what is of an earlier step"
-                self.array(out, want, name="an output without gradients", rank=r, rtol=NEAR[want.dtype], scale=_scale(want), cause=cause)
-            self._step(models, 1, f"step {number}")
+        self._step(models, 1, "step 1", sometimes=True)
+        self._look(models, "an output that nobody goes back from", dropped=True)
+        self._step(models, 1, "step 2")
+        self._look(models, "an output without gradients")
+        if shared:
+            self._step(models, 1, "step 3", sometimes=True)
         return self
 
     def accumulate(self, size: int = 4, dtype: type = np.float64, *, shared: bool = True, count: int = 3) -> FsdpCheck:
-        """Micro-batches, of which only the last one of a step sends gradients; some also before the step."""
+        """Micro-batches, of which only the last one of a step sends gradients, or all; some also before the step."""
         models = self._build(size, dtype, 4, shared)
         for _ in range(2):
             self._step(models, count, f"a step of {count} micro-batches")
             samples = [self._sample(model) for model in self._each(models)]
-            self.ranks.call(batch, [dict(x=x, target=y, sync=False) for x, y in samples], show=self.show)
+            found = self.ranks.call(batch, [dict(x=x, target=y, sync=False) for x, y in samples], show=self.show)
             for group, model in models:
                 for i, r in enumerate(group):
                     cause = "gradients that are reduced although `sync` is False"
                     self.sent(self.ranks.traffic[r], 2 * model.wire() + 64, name="a micro-batch with sync False", rank=r, cause=cause)
+                    self._gone(found[r][2], r, "a micro-batch with sync False")
                     model.left[i].append(samples[r])
+            self._look(models, "an output without gradients between two micro-batches")
+        self._step(models, count, f"a step of {count} micro-batches that all send gradients", syncs=[True] * count)
         return self
 
     def exchanges(self, size: int = 4, dtype: type = np.float64, *, blocks: int = 5, shared: bool = False) -> FsdpCheck:
         """What is sent when: a block's result passes a gate in forward and in backward, changed by its number."""
         models = self._build(size, dtype, blocks, shared, gated=True)
-        passes = [self._gates(model) for model in self._each(models)]
         try:
-            self._step(models, 1, "a step with gates", passes)
+            self._look(models, "an output without gradients", passes=[self._gates(model, []) for model in self._each(models)])
+            passes = [self._gates(model, [False, True]) for model in self._each(models)]
+            self._step(models, 2, "a step with gates", passes=passes)
         except RanksError as error:
             if "TooEarly" in error.short:
-                cause = "a start that comes after the block's own work, or gradients that are reduced later than in `after`"
+                cause = "a start after the block's own work, a block that is not freed after forward, or gradients reduced after `after`"
                 self.fail(f"a block works before the next one's gather has begun, or before gradients are reduced ({error.short})", cause)
             if "TooLate" in error.short:
                 cause = "a start for more than the next block, or a second gather of the same one"
@@ -134,8 +65,16 @@ class FsdpCheck(GroupCheck):
     def clipping(self, *sizes: int) -> FsdpCheck:
         """The length of gradients by both norms, and what they are afterwards."""
         for size in sizes:
-            for dtype, norm, share in ((np.float64, 2, 0.4), (np.float64, np.inf, 0.3), (np.float32, 2, 1.5), (np.float32, np.inf, 0.01)):
-                self._clip(self._build(size, dtype, 4, True), dtype, norm, share)
+            for dtype, norm, share in (
+                (np.float64, 2, 0.95),
+                (np.float64, np.inf, 0.95),
+                (np.float32, 2, 1.05),
+                (np.float32, np.inf, 0.01),
+            ):
+                models = self._build(size, dtype, 4, True)
+                self._clip(models, dtype, norm, share)
+                if dtype is np.float64:
+                    self._clip(models, dtype, norm, share, none=True)
         return self
 
     def held(self, size: int = 4) -> FsdpCheck:
@@ -180,7 +119,7 @@ class FsdpCheck(GroupCheck):
         return models
 
     def _shape(self, blocks: int, shared: bool, unused: bool) -> dict:
-        """A model as `Net` makes it, with blocks of other sizes in each."""
+        """A model as `Net` makes it, with blocks of other sizes in each; one that can be left out keeps its input's width."""
         used = blocks - unused
         dims = self.sizes(used + 1, 2, 10)
         if shared:
@@ -190,7 +129,7 @@ class FsdpCheck(GroupCheck):
             shape |= {"tied": True, "scale": True, "spare": [int(self.random.integers(0, blocks))]}
         if unused:
             at = int(self.random.integers(1, used))
-            made.insert(at, tuple(self.sizes(2, 2, 10)))
+            made.insert(at, (dims[at], dims[at]))
             shape["unused"] = [at]
         return shape | {"layers": made}
 
@@ -205,40 +144,105 @@ class FsdpCheck(GroupCheck):
         layers = model.shape["layers"]
         return tuple(self.random.standard_normal((3, width)).astype(model.dtype) for width in (layers[0][0], layers[-1][1]))
 
-    def _gates(self, model: Whole) -> list[tuple[float, float, float]]:
-        """For a rank: bytes that must and may be sent before a block's gate, in forward and in backward, with its number."""
-        blocks, found = model.blocks, []
+    def _gates(self, model: Whole, syncs: list[bool]) -> list[tuple[float, float, float]]:
+        """For a rank: bytes that must and may be sent before a block's gate, in forward and in backward, with its number.
+
+        Of micro-batches that reduce gradients or not; without any, of a forward alone.
+        """
+        blocks, found, before, again = model.blocks, [], 0, 0
         each, rest = model.nbytes()[:blocks], sum(model.nbytes()[blocks:])
-        sent = [rest + sum(each[: i + 2]) for i in range(blocks)]
-        sent += [rest + sum(each) + sum(each[max(i - 1, 0) :]) + sum(each[i + 1 :]) for i in reversed(range(blocks))]
-        for k, nbytes in enumerate(sent):
-            spare = 16 + rest * (k >= blocks)  # who frees the rest after forward gathers it again
-            found.append((nbytes, self.random.uniform(0.5, 2), nbytes + spare) if model.n > 1 else (0, self.random.uniform(0.5, 2), 1e9))
+        for sync in syncs or [None]:
+            there = [before + rest + sum(each[: i + 2]) for i in range(blocks)]
+            back = [there[-1] + sum(each[max(i - 1, 0) :]) + sync * sum(each[i + 1 :]) for i in reversed(range(blocks))] if syncs else []
+            for k, nbytes in enumerate(there + back):
+                spare = 16 + again + rest * (k >= blocks)  # who frees the rest after forward gathers it again
+                number = self.random.uniform(0.5, 2)
+                found.append((nbytes, number, nbytes + spare) if model.n > 1 else (0, number, 1e9))
+            if syncs:
+                before, again = back[-1] + sync * (each[0] + rest), again + rest
         return found
 
-    def _step(self, models: list[tuple[list[int], Whole]], count: int, when: str, passes: list | None = None) -> None:
-        """A step of `count` micro-batches, compared with the whole model's."""
+    def _noted(self, notes: list[tuple[int, int]], model: Whole, r: int, when: str) -> None:
+        """What the gates have noted: requests that are open, and blocks that are here."""
+        last = model.blocks - 1
+        for k, (requests, here) in enumerate(notes):
+            i = k % (2 * model.blocks)
+            block, back = (i, False) if i <= last else (2 * model.blocks - 1 - i, True)
+            way = "backward" if back else "forward"
+            if model.n > 1 and not requests and block != (0 if back else last):
+                cause = "a gather, or a Wait, where a start belongs"
+                self.fail(f"in {when}, block {block} works in {way} on rank {r}, and the next one is not on its way, but here", cause)
+            if here > 2:
+                self.fail(
+                    f"in {when}, {here} blocks are whole on rank {r} when block {block} works in {way}", "blocks that are freed too late"
+                )
+
+    def _gone(self, here: int, r: int, when: str) -> None:
+        """All parameters of the module have gone."""
+        if here:
+            cause = "an `end` that does not free all shards: the rest, and a block that was started and not used"
+            self.fail(f"after {when}, {here} parameter{'s are' if here > 1 else ' is'} still whole on rank {r}", cause)
+
+    def _look(self, models: list[tuple[list[int], Whole]], what: str, *, dropped: bool = False, passes: list | None = None) -> None:
+        """A forward alone."""
+        given = [dict(x=self._sample(model)[0], dropped=dropped) for model in self._each(models)]
+        found = self.ranks.call(looked, given, show=self.show, gates=passes)
+        for r, (model, asked, (out, here, notes)) in enumerate(zip(self._each(models), given, found, strict=True)):
+            want = model.look(asked["x"], [number for _, number, _ in passes[r]] if passes else [])
+            cause = "a block that works with parameters of an earlier step, or of another block"
+            self.array(out, want, name=what, rank=r, rtol=NEAR[want.dtype], scale=_scale(want), cause=cause)
+            self._gone(here, r, what)
+            self._noted(notes, model, r, "a forward without gradients")
+            self.sent(self.ranks.traffic[r], model.wire() + 64, name=what, rank=r, cause="a block that is gathered twice")
+        for _, model in models if dropped else []:
+            for p in model.net.parameters():
+                p.data = p.data * p.dtype.type(0.5)
+
+    def _step(
+        self,
+        models: list[tuple[list[int], Whole]],
+        count: int,
+        when: str,
+        *,
+        sometimes: bool = False,
+        syncs: list[bool] | None = None,
+        passes: list | None = None,
+    ) -> None:
+        """A step of `count` micro-batches, compared with the whole model's; `sometimes`: with the block that can be left out."""
+        syncs = syncs or [False] * (count - 1) + [True]
         batches = [[self._sample(model) for _ in range(count)] for model in self._each(models)]
-        answers = self.ranks.call(step, [dict(batches=b, train=passes is None) for b in batches], show=self.show, gates=passes)
+        for _, model in models:
+            model.net.unused = [] if sometimes else model.shape.get("unused", [])
+        given = [
+            dict(batches=b, train=passes is None, unused=m.net.unused, syncs=syncs)
+            for b, m in zip(batches, self._each(models), strict=True)
+        ]
+        answers = self.ranks.call(step, given, show=self.show, gates=passes)
         for group, model in models:
-            outs = []
+            wants = []
             for i, r in enumerate(group):
                 todo, model.left[i] = model.left[i] + batches[r], []
-                outs.append(model.run(todo, [number for _, number, _ in passes[r]] if passes else [])[-count:])
+                wants.append(model.run(todo, [number for _, number, _ in passes[r]] if passes else [])[-count:])
             units = list(model.step(train=passes is None))
             for i, r in enumerate(group):
-                got, grads, data = answers[r]
-                for k, (out, want) in enumerate(zip(got, outs[i], strict=True)):
+                found, grads, data, notes = answers[r]
+                most = (2 * count + sum(syncs)) * model.wire() + 64
+                cause = "a block that is gathered more than twice, or gradients that are sent although `sync` is False"
+                self.sent(self.ranks.traffic[r], most, name=when, rank=r, cause=cause)
+                for k, ((out, back, here), (want, want_back)) in enumerate(zip(found, wants[i], strict=True)):
                     cause = "a block that works with the parameters of an earlier step, or of another block"
-                    name = f"the output for micro-batch {k} of {when}"
-                    self.array(out, want, name=name, rank=r, rtol=NEAR[model.dtype], scale=_scale(want), cause=cause)
+                    near, name = NEAR[model.dtype], f"micro-batch {k} of {when}"
+                    self.array(out, want, name=f"the output for {name}", rank=r, rtol=near, scale=_scale(want), cause=cause)
+                    self.array(
+                        back, want_back, name=f"the input's gradient for {name}", rank=r, rtol=near, scale=_scale(want_back), cause=cause
+                    )
+                    self._gone(here, r, name)
+                self._noted(notes, model, r, when)
                 if len(data) != len(units):
                     shards = f"parameters() on rank {r} gives {len(data)} arrays, and there are {len(units)} shards"
                     self.fail(shards, "the module's own parameters; or the rest, which has a shard of its own if there is one")
                 for unit, grad, after in zip(units, grads, data, strict=True):
                     self._unit(unit, grad, after, (model.n, i, r), when)
-                most = (2 * count + 1) * model.wire() + 64
-                self.sent(self.ranks.traffic[r], most, name=when, rank=r, cause="a block that is gathered more than twice")
 
     def _unit(self, unit: tuple, grad: object, after: np.ndarray, place: tuple[int, int, int], when: str) -> None:
         """The gradient and the parameters of a shard on place i of n, which is rank r."""
@@ -259,22 +263,29 @@ class FsdpCheck(GroupCheck):
         instead = {"what it was before": was[i]}
         self.array(after, want[i], name=f"{name} after {when}", rank=r, rtol=near, scale=_scale(np.concatenate(want)), instead=instead)
 
-    def _clip(self, models: list[tuple[list[int], Whole]], dtype: type, norm: float, share: float) -> None:
+    def _clip(self, models: list[tuple[list[int], Whole]], dtype: type, norm: float, share: float, none: bool = False) -> None:
         given, wants = [{}] * 4, [()] * 4
         for group, model in models:
             arrays = [[self.random.standard_normal(p.shape).astype(dtype) for p in own] for _, own in model.units]
             flats = [parts(own, model.n) for own in arrays]
-            flats[1] = None  # nothing has used that block
-            values = np.concatenate([np.concatenate(own) for own in flats if own is not None]).astype(float)
+            flats[1:2] = [None]  # nothing has used that block
+            flats = [None] * len(flats) if none else flats
+            values = np.concatenate([np.zeros(1), *(part for own in flats if own is not None for part in own)])
             length = float(np.linalg.norm(values, norm))
             for i, r in enumerate(group):
                 grads = [None if own is None else own[i] for own in flats]
                 given[r] = dict(grads=grads, most=share * length, norm=norm)
                 wants[r] = length, [None if g is None else g * dtype(min(1.0, share)) for g in grads]
         answers = self.ranks.call(clip, given, show=self.show)
-        self.case += f", norm {norm}, most {share} of the length"
+        self.case = f"{self.case.partition(', norm')[0]}, norm {norm}, most {share} of the length{', all None' * none}"
         for r, ((got, grads), (length, want)) in enumerate(zip(answers, wants, strict=True)):
-            own = float(np.linalg.norm(np.concatenate([g for g in given[r]["grads"] if g is not None]), norm))
+            own = float(np.linalg.norm(np.concatenate([np.zeros(1), *(g for g in given[r]["grads"] if g is not None)]), norm))
+            if isinstance(got, np.ndarray) and got.ndim == 0:
+                got = got.item()
+            if isinstance(got, (list, tuple, np.ndarray)):
+                self.fail(
+                    f"clip_gradients on rank {r} must return a number; got {type(got).__name__}", "an array, where its number is wanted"
+                )
             instead = {"that of this rank's parts alone": np.array([own]), "its square": np.array([length**2])}
             cause = "lengths that are added up (add squares, and take the root once), or a largest one that is added up"
             self.numbers(got, [length], name="the length", rank=r, rtol=NEAR[np.dtype(dtype)], instead=instead, cause=cause)
@@ -285,7 +296,7 @@ class FsdpCheck(GroupCheck):
                     continue
                 cause = "a factor that is not most / length, or one also where length is not above most"
                 self.array(grad, wanted, name=f"the gradient of shard {u}, clipped,", rank=r, rtol=NEAR[np.dtype(dtype)], cause=cause)
-            self.sent(self.ranks.traffic[r], 64, name="clipping", rank=r, cause="gradients that are gathered")
+            self.sent(self.ranks.traffic[r], 64 + 64 * len(want), name="clipping", rank=r, cause="gradients that are gathered")
 
 
 def _scale(array: np.ndarray) -> float:

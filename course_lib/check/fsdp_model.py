@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, checkpoint
+from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, checkpoint, no_grad
 from course_lib.autograd.operations import tanh
 from course_lib.check.flat_shard import parts
 from course_lib.gpt.units import units
@@ -19,8 +19,8 @@ class Net(Module):
     ----------
     shape : dict
         "layers": inputs and outputs of each block; "inner": the blocks with a second layer in them; "spare": those with a parameter
-        that nothing uses; "unused": those that are never called; "scale": whether the model has a parameter of its own; "tied":
-        whether the last block has the first one's weight.
+        that nothing uses; "unused": those that are not called, which may change; "scale": whether the model has two parameters of its
+        own; "tied": whether the last block has the first one's weight.
     dtype : data type
     gate : callable, optional
         Gives a number for each block, in forward and again in backward, which changes what goes on.
@@ -30,7 +30,9 @@ class Net(Module):
         inner, spare, self.unused = (shape.get(name, []) for name in ("inner", "spare", "unused"))
         made = [Layer(a, b, i in inner, i in spare, dtype, gate) for i, (a, b) in enumerate(shape["layers"])]
         self.first, self.middle, self.last = made[0], made[1:-1], made[-1]
-        self.scale = Parameter(np.full(shape["layers"][-1][1], 2, dtype)) if shape.get("scale") else None
+        own = shape.get("scale")
+        self.shift = Parameter(np.ones(shape["layers"][0][0], dtype)) if own else None
+        self.scale = Parameter(np.full(shape["layers"][-1][1], 2, dtype)) if own else None
         if shape.get("tied"):
             self.last.linear.weight = self.first.linear.weight
 
@@ -39,6 +41,7 @@ class Net(Module):
 
     def through(self, x: Tensor, call: Callable[[Module, Tensor], Tensor]) -> Tensor:
         """The blocks that are used, each called by `call`."""
+        x = x if self.shift is None else x + self.shift
         for i, block in enumerate([self.first, *self.middle, self.last]):
             if i not in self.unused:
                 x = call(block, x)
@@ -55,6 +58,9 @@ class Layer(Module):
         self.gate, self.number = gate, None
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.linear.weight.data.size:
+            shared = "its own are gathered before its work, those that it shares with others (the rest) when forward begins"
+            raise RuntimeError(f"a block works, and its parameters are not here: {shared}.")
         out = tanh(self.linear(x))
         for layer in self.inner:
             out = out + layer(out)
@@ -123,14 +129,21 @@ class Whole:
         """Bytes that a rank sends when all is gathered once."""
         return sum(self.nbytes()) * (self.n - 1) / self.n
 
-    def run(self, batches: list[tuple[np.ndarray, np.ndarray]], numbers: list[float]) -> list[np.ndarray]:
-        """Micro-batches forward and backward, through gates with these numbers; the outputs. Gradients are added up."""
-        self.numbers, outs = iter(numbers), []
+    def run(self, batches: list[tuple[np.ndarray, np.ndarray]], numbers: list[float]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Micro-batches forward and backward, through gates with these numbers; outputs, and the inputs' gradients. Others are added up."""
+        self.numbers, found = iter(numbers), []
         for x, target in batches:
-            out = self.net.through(Tensor(x), checkpoint)
+            given = Tensor(x, requires_grad=True)
+            out = self.net.through(given, checkpoint)
             (out * target).sum().backward()
-            outs.append(out.data)
-        return outs
+            found.append((out.data, given.grad))
+        return found
+
+    def look(self, x: np.ndarray, numbers: list[float]) -> np.ndarray:
+        """The output without gradients."""
+        self.numbers = iter(numbers)
+        with no_grad():
+            return self.net(Tensor(x)).data
 
     def step(self, train: bool) -> Iterator[tuple[str, list[np.ndarray] | None, list[np.ndarray], list[np.ndarray]]]:
         """A step with the ranks' mean; for each unit its name, and the parts of gradients, and of parameters before and after."""

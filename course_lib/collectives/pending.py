@@ -99,12 +99,13 @@ def renew(epoch: int) -> None:
 
 def ended(stale: bool) -> None:
     """A cell has ended, or a call; `stale`: nothing that is on its way from there may meet what comes."""
-    now.stale |= stale and now.used
+    now.stale |= stale and (now.used or bool(now.open))
 
 
 def abandoned() -> bool:
-    """Whether something was left behind since the last `renew`."""
-    return now.stale or any(epoch == now.epoch for epoch, _ in now.left_behind)
+    """Whether something was left behind since the last `renew`: also a collective that others have not begun when the cell has ended."""
+    alone = any(getattr(step, "collective", False) and not step.begun() for step in now.open)
+    return now.stale or alone or any(epoch == now.epoch for epoch, _ in now.left_behind)
 
 
 def go_on() -> bool:

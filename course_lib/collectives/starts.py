@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from course_lib import wording
 from course_lib.collectives import board as status
 from course_lib.collectives import explain
 from course_lib.collectives.calls import OPERATIONS
@@ -22,6 +23,8 @@ class Starting:
     begin : callable
         Given MPI's communicator, begins the transfer and returns its request.
     """
+
+    collective = True
 
     def __init__(self, group, call: tuple[int, int, int, int], begin: Callable):
         self.group, self.call, self._begin, self.members = group, call, begin, group.members
@@ -92,8 +95,17 @@ class Starting:
             self.group.unstarted.remove(self)
 
     def needs(self) -> tuple[int, int, int]:
-        return self.call[0], sum(1 << r for r in self.missing()), self.key
+        first = self._first()
+        return self.call[0], sum(1 << r for r in (first.missing() or self.missing())), self.key
+
+    def _first(self) -> Starting:
+        """What must begin before this, or this."""
+        return self.group.unstarted[0] if self.group.unstarted else self
 
     def say(self) -> str:
         number = self.key % (1 << explain.NUMBER_BITS)
-        return f"{OPERATIONS[self.call[0]]} #{number} on {self.group} ({explain.where()})"
+        first = self._first()
+        behind = ""
+        if first is not self and (missing := first.missing()):
+            behind = f"; {wording.ranks(missing)} did not begin the {OPERATIONS[first.call[0]]} before it"
+        return f"{OPERATIONS[self.call[0]]} #{number} on {self.group} ({explain.where()}{behind})"

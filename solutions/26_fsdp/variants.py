@@ -158,7 +158,7 @@ class FlatShard__not_freed_at_first:
         ### END SOLUTION
 
 
-@loses(5)
+@loses(8)
 class FlatShard__a_start_that_waits:
     """Gathers in start."""
 
@@ -194,7 +194,7 @@ class FlatShard__a_start_that_waits:
         ### END SOLUTION
 
 
-@loses(5)
+@loses(8)
 class FlatShard__waits_in_start:
     """Begins, and waits at once."""
 
@@ -469,7 +469,7 @@ class FlatShard__keeps_whole:
         ### END SOLUTION
 
 
-@loses(8)
+@loses(23)
 class FlatShard__keeps_data:
     """free forgets the flat array only: each p.data holds it."""
 
@@ -622,7 +622,7 @@ class FlatShard__divided_by_four:
         ### END SOLUTION
 
 
-@loses(5)
+@loses(8)
 class FlatShard__replaces:
     """Replaces the gradient that is there."""
 
@@ -1010,8 +1010,9 @@ class FullyShardedDataParallel__no_prefetch(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1059,8 +1060,9 @@ class FullyShardedDataParallel__two_ahead(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1166,8 +1168,9 @@ class FullyShardedDataParallel__prefetch_at_the_end(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1218,8 +1221,9 @@ class FullyShardedDataParallel__not_freed_forward(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1271,8 +1275,9 @@ class FullyShardedDataParallel__never_freed(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1309,7 +1314,7 @@ class FullyShardedDataParallel__never_freed(Module):
         ### END SOLUTION
 
 
-@loses(6)
+@loses(9)
 class FullyShardedDataParallel__reduced_at_the_end(Module):
     """Reduces all gradients when backward is over."""
 
@@ -1322,8 +1327,9 @@ class FullyShardedDataParallel__reduced_at_the_end(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1372,8 +1378,9 @@ class FullyShardedDataParallel__rest_not_reduced(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1409,7 +1416,7 @@ class FullyShardedDataParallel__rest_not_reduced(Module):
         ### END SOLUTION
 
 
-@loses(6)
+@loses(9)
 class FullyShardedDataParallel__rest_not_gathered_anew(Module):
     """Gathers the rest, if it is not there."""
 
@@ -1422,6 +1429,8 @@ class FullyShardedDataParallel__rest_not_gathered_anew(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
+        for shard in self.blocks:
+            shard.free()
         for shard in self.rest:
             shard.gather()
 
@@ -1473,8 +1482,9 @@ class FullyShardedDataParallel__no_rest(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1525,8 +1535,9 @@ class FullyShardedDataParallel__rest_in_each_block(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1564,7 +1575,7 @@ class FullyShardedDataParallel__rest_in_each_block(Module):
         ### END SOLUTION
 
 
-@loses(3)
+@loses(6)
 class FullyShardedDataParallel__always_reduces(Module):
     """Reduces in each micro-batch."""
 
@@ -1577,8 +1588,9 @@ class FullyShardedDataParallel__always_reduces(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1629,8 +1641,9 @@ class FullyShardedDataParallel__rest_always_reduced(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1668,7 +1681,7 @@ class FullyShardedDataParallel__rest_always_reduced(Module):
         ### END SOLUTION
 
 
-@loses(3)
+@loses(6)
 class FullyShardedDataParallel__forgets_micro_batches(Module):
     """Forgets the gradients of micro-batches without sync."""
 
@@ -1681,8 +1694,9 @@ class FullyShardedDataParallel__forgets_micro_batches(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1736,8 +1750,9 @@ class FullyShardedDataParallel__module_parameters(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1788,8 +1803,9 @@ class FullyShardedDataParallel__rest_first(Module):
         self.shards = self.rest + self.blocks
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1841,8 +1857,9 @@ class FullyShardedDataParallel__world(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1893,8 +1910,9 @@ class FullyShardedDataParallel__own_length(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1943,8 +1961,9 @@ class FullyShardedDataParallel__sum_of_lengths(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -1995,8 +2014,9 @@ class FullyShardedDataParallel__largest_length(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2047,8 +2067,9 @@ class FullyShardedDataParallel__always_two(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2100,8 +2121,9 @@ class FullyShardedDataParallel__always_scales(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2152,8 +2174,9 @@ class FullyShardedDataParallel__clips_each(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2206,8 +2229,9 @@ class FullyShardedDataParallel__without_the_rest(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2258,8 +2282,9 @@ class FullyShardedDataParallel__not_returned(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2309,8 +2334,9 @@ class FullyShardedDataParallel__to_float64(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2365,8 +2391,9 @@ class FullyShardedDataParallel__the_whole_model_is_kept(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2442,6 +2469,480 @@ class FullyShardedDataParallel__plain_data_parallel(Module):
         return length
 
 
+@loses(5)
+class FlatShard__skips_all_none:
+    """Does not take part if it has no gradient."""
+
+    def __init__(self, parameters, comm):
+        arrays = [p.data for p in parameters]
+        self.parameters, self.comm, self.whole = parameters, comm, None
+        self.flat = Flat(arrays, comm.Get_size())
+        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.free()
+
+    def start(self):
+        if self.whole is None:
+            self.whole = np.empty(self.flat.length, self.flat.dtype)
+            self.request = self.comm.Iallgather(self.shard.data, self.whole)
+
+    def gather(self):
+        self.start()
+        self.request.Wait()
+        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
+            p.data = array
+
+    def free(self):
+        if self.whole is not None:
+            self.request.Wait()
+        self.whole = self.request = None
+        for p in self.parameters:
+            p.data = np.empty(0, self.flat.dtype)
+
+    def reduce(self):
+        if all(p.grad is None for p in self.parameters):
+            return
+        mine = np.empty_like(self.shard.data)
+        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        mine /= mine.dtype.type(self.comm.Get_size())
+        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
+        for p in self.parameters:
+            p.grad = None
+        ### END SOLUTION
+
+
+@loses(5)
+class FlatShard__copies:
+    """Parameters are copies of their parts."""
+
+    def __init__(self, parameters, comm):
+        arrays = [p.data for p in parameters]
+        self.parameters, self.comm, self.whole = parameters, comm, None
+        self.flat = Flat(arrays, comm.Get_size())
+        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.free()
+
+    def start(self):
+        if self.whole is None:
+            self.whole = np.empty(self.flat.length, self.flat.dtype)
+            self.request = self.comm.Iallgather(self.shard.data, self.whole)
+
+    def gather(self):
+        self.start()
+        self.request.Wait()
+        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
+            p.data = array.copy()
+
+    def free(self):
+        if self.whole is not None:
+            self.request.Wait()
+        self.whole = self.request = None
+        for p in self.parameters:
+            p.data = np.empty(0, self.flat.dtype)
+
+    def reduce(self):
+        mine = np.empty_like(self.shard.data)
+        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        mine /= mine.dtype.type(self.comm.Get_size())
+        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
+        for p in self.parameters:
+            p.grad = None
+        ### END SOLUTION
+
+
+@loses(5)
+class FlatShard__frees_without_wait:
+    """Frees what is still on its way."""
+
+    def __init__(self, parameters, comm):
+        arrays = [p.data for p in parameters]
+        self.parameters, self.comm, self.whole = parameters, comm, None
+        self.flat = Flat(arrays, comm.Get_size())
+        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.free()
+
+    def start(self):
+        if self.whole is None:
+            self.whole = np.empty(self.flat.length, self.flat.dtype)
+            self.request = self.comm.Iallgather(self.shard.data, self.whole)
+
+    def gather(self):
+        self.start()
+        self.request.Wait()
+        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
+            p.data = array
+
+    def free(self):
+        self.whole = self.request = None
+        for p in self.parameters:
+            p.data = np.empty(0, self.flat.dtype)
+
+    def reduce(self):
+        mine = np.empty_like(self.shard.data)
+        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        mine /= mine.dtype.type(self.comm.Get_size())
+        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
+        for p in self.parameters:
+            p.grad = None
+        ### END SOLUTION
+
+
+@loses(5)
+class FlatShard__first_array:
+    """Gathers from the array that was the shard at first."""
+
+    def __init__(self, parameters, comm):
+        arrays = [p.data for p in parameters]
+        self.parameters, self.comm, self.whole = parameters, comm, None
+        self.flat = Flat(arrays, comm.Get_size())
+        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.mine = self.shard.data
+        self.free()
+
+    def start(self):
+        if self.whole is None:
+            self.whole = np.empty(self.flat.length, self.flat.dtype)
+            self.request = self.comm.Iallgather(self.mine, self.whole)
+
+    def gather(self):
+        self.start()
+        self.request.Wait()
+        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
+            p.data = array
+
+    def free(self):
+        if self.whole is not None:
+            self.request.Wait()
+        self.whole = self.request = None
+        for p in self.parameters:
+            p.data = np.empty(0, self.flat.dtype)
+
+    def reduce(self):
+        mine = np.empty_like(self.shard.data)
+        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        mine /= mine.dtype.type(self.comm.Get_size())
+        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
+        for p in self.parameters:
+            p.grad = None
+        ### END SOLUTION
+
+
+@loses(3)
+class FullyShardedDataParallel__gathers_ahead(Module):
+    """Gathers the next one, and waits for it."""
+
+    def __init__(self, module, comm):
+        self.module, self.comm, self.sync = module, comm, True
+        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        blocks, rest = units(module)
+        self.blocks = [FlatShard(own, comm) for _, own in blocks]
+        self.rest = [FlatShard(rest, comm)] if rest else []
+        self.shards = self.blocks + self.rest
+
+    def begin(self):
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest:
+            shard.gather()
+
+    def before(self, i, back):
+        self.blocks[i].gather()
+        following = i - 1 if back else i + 1
+        if 0 <= following < len(self.blocks):
+            self.blocks[following].gather()
+
+    def after(self, i, back):
+        self.blocks[i].free()
+        if back and self.sync:
+            self.blocks[i].reduce()
+
+    def end(self, back):
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest if back and self.sync else []:
+            shard.reduce()
+
+    def named_parameters(self, prefix=""):
+        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
+
+    def forward(self, x):
+        return self.module(x)
+
+    def clip_gradients(self, most, norm=2):
+        grads = [p.grad for p in self.parameters() if p.grad is not None]
+        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
+        every = np.empty(self.comm.Get_size())
+        self.comm.Allgather(np.array([own]), every)
+        length = float(np.linalg.norm(every, norm))
+        for g in grads if length > most else []:
+            g *= g.dtype.type(most / length)
+        return length
+        ### END SOLUTION
+
+
+@loses(2)
+class FullyShardedDataParallel__own_condition(Module):
+    """Each rank decides by its own length."""
+
+    def __init__(self, module, comm):
+        self.module, self.comm, self.sync = module, comm, True
+        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        blocks, rest = units(module)
+        self.blocks = [FlatShard(own, comm) for _, own in blocks]
+        self.rest = [FlatShard(rest, comm)] if rest else []
+        self.shards = self.blocks + self.rest
+
+    def begin(self):
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest:
+            shard.gather()
+
+    def before(self, i, back):
+        self.blocks[i].gather()
+        following = i - 1 if back else i + 1
+        if 0 <= following < len(self.blocks):
+            self.blocks[following].start()
+
+    def after(self, i, back):
+        self.blocks[i].free()
+        if back and self.sync:
+            self.blocks[i].reduce()
+
+    def end(self, back):
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest if back and self.sync else []:
+            shard.reduce()
+
+    def named_parameters(self, prefix=""):
+        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
+
+    def forward(self, x):
+        return self.module(x)
+
+    def clip_gradients(self, most, norm=2):
+        grads = [p.grad for p in self.parameters() if p.grad is not None]
+        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
+        every = np.empty(self.comm.Get_size())
+        self.comm.Allgather(np.array([own]), every)
+        length = float(np.linalg.norm(every, norm))
+        for g in grads if own > most else []:
+            g *= g.dtype.type(most / length)
+        return length
+        ### END SOLUTION
+
+
+@loses(3)
+class FullyShardedDataParallel__begin_does_not_free(Module):
+    """Takes up what an earlier forward has left."""
+
+    def __init__(self, module, comm):
+        self.module, self.comm, self.sync = module, comm, True
+        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        blocks, rest = units(module)
+        self.blocks = [FlatShard(own, comm) for _, own in blocks]
+        self.rest = [FlatShard(rest, comm)] if rest else []
+        self.shards = self.blocks + self.rest
+
+    def begin(self):
+        for shard in self.rest:
+            shard.gather()
+
+    def before(self, i, back):
+        self.blocks[i].gather()
+        following = i - 1 if back else i + 1
+        if 0 <= following < len(self.blocks):
+            self.blocks[following].start()
+
+    def after(self, i, back):
+        self.blocks[i].free()
+        if back and self.sync:
+            self.blocks[i].reduce()
+
+    def end(self, back):
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest if back and self.sync else []:
+            shard.reduce()
+
+    def named_parameters(self, prefix=""):
+        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
+
+    def forward(self, x):
+        return self.module(x)
+
+    def clip_gradients(self, most, norm=2):
+        grads = [p.grad for p in self.parameters() if p.grad is not None]
+        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
+        every = np.empty(self.comm.Get_size())
+        self.comm.Allgather(np.array([own]), every)
+        length = float(np.linalg.norm(every, norm))
+        for g in grads if length > most else []:
+            g *= g.dtype.type(most / length)
+        return length
+        ### END SOLUTION
+
+
+@loses(9)
+class FullyShardedDataParallel__end_frees_nothing(Module):
+    """Frees in begin only."""
+
+    def __init__(self, module, comm):
+        self.module, self.comm, self.sync = module, comm, True
+        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        blocks, rest = units(module)
+        self.blocks = [FlatShard(own, comm) for _, own in blocks]
+        self.rest = [FlatShard(rest, comm)] if rest else []
+        self.shards = self.blocks + self.rest
+
+    def begin(self):
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest:
+            shard.gather()
+
+    def before(self, i, back):
+        self.blocks[i].gather()
+        following = i - 1 if back else i + 1
+        if 0 <= following < len(self.blocks):
+            self.blocks[following].start()
+
+    def after(self, i, back):
+        self.blocks[i].free()
+        if back and self.sync:
+            self.blocks[i].reduce()
+
+    def end(self, back):
+        for shard in self.rest if back and self.sync else []:
+            shard.reduce()
+
+    def named_parameters(self, prefix=""):
+        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
+
+    def forward(self, x):
+        return self.module(x)
+
+    def clip_gradients(self, most, norm=2):
+        grads = [p.grad for p in self.parameters() if p.grad is not None]
+        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
+        every = np.empty(self.comm.Get_size())
+        self.comm.Allgather(np.array([own]), every)
+        length = float(np.linalg.norm(every, norm))
+        for g in grads if length > most else []:
+            g *= g.dtype.type(most / length)
+        return length
+        ### END SOLUTION
+
+
+@loses(3)
+class FullyShardedDataParallel__kept_without_sync(Module):
+    """Frees after backward only if gradients are reduced."""
+
+    def __init__(self, module, comm):
+        self.module, self.comm, self.sync = module, comm, True
+        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        blocks, rest = units(module)
+        self.blocks = [FlatShard(own, comm) for _, own in blocks]
+        self.rest = [FlatShard(rest, comm)] if rest else []
+        self.shards = self.blocks + self.rest
+
+    def begin(self):
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest:
+            shard.gather()
+
+    def before(self, i, back):
+        self.blocks[i].gather()
+        following = i - 1 if back else i + 1
+        if 0 <= following < len(self.blocks):
+            self.blocks[following].start()
+
+    def after(self, i, back):
+        if not back or self.sync:
+            self.blocks[i].free()
+        if back and self.sync:
+            self.blocks[i].reduce()
+
+    def end(self, back):
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest if back and self.sync else []:
+            shard.reduce()
+
+    def named_parameters(self, prefix=""):
+        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
+
+    def forward(self, x):
+        return self.module(x)
+
+    def clip_gradients(self, most, norm=2):
+        grads = [p.grad for p in self.parameters() if p.grad is not None]
+        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
+        every = np.empty(self.comm.Get_size())
+        self.comm.Allgather(np.array([own]), every)
+        length = float(np.linalg.norm(every, norm))
+        for g in grads if length > most else []:
+            g *= g.dtype.type(most / length)
+        return length
+        ### END SOLUTION
+
+
+@loses(3)
+class FullyShardedDataParallel__forgets_in_begin(Module):
+    """Each forward forgets the gradients."""
+
+    def __init__(self, module, comm):
+        self.module, self.comm, self.sync = module, comm, True
+        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        blocks, rest = units(module)
+        self.blocks = [FlatShard(own, comm) for _, own in blocks]
+        self.rest = [FlatShard(rest, comm)] if rest else []
+        self.shards = self.blocks + self.rest
+
+    def begin(self):
+        for shard in self.shards:
+            shard.shard.grad = None
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest:
+            shard.gather()
+
+    def before(self, i, back):
+        self.blocks[i].gather()
+        following = i - 1 if back else i + 1
+        if 0 <= following < len(self.blocks):
+            self.blocks[following].start()
+
+    def after(self, i, back):
+        self.blocks[i].free()
+        if back and self.sync:
+            self.blocks[i].reduce()
+
+    def end(self, back):
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest if back and self.sync else []:
+            shard.reduce()
+
+    def named_parameters(self, prefix=""):
+        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
+
+    def forward(self, x):
+        return self.module(x)
+
+    def clip_gradients(self, most, norm=2):
+        grads = [p.grad for p in self.parameters() if p.grad is not None]
+        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
+        every = np.empty(self.comm.Get_size())
+        self.comm.Allgather(np.array([own]), every)
+        length = float(np.linalg.norm(every, norm))
+        for g in grads if length > most else []:
+            g *= g.dtype.type(most / length)
+        return length
+        ### END SOLUTION
+
+
 @right
 class FullyShardedDataParallel__all_reduced_lengths(Module):
     """Adds squares, or takes the maximum, by an all-reduce."""
@@ -2455,8 +2956,9 @@ class FullyShardedDataParallel__all_reduced_lengths(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2517,8 +3019,9 @@ class FullyShardedDataParallel__frees_all_others(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):
@@ -2572,8 +3075,9 @@ class FullyShardedDataParallel__reduced_before_freed(Module):
         self.shards = self.blocks + self.rest
 
     def begin(self):
-        for shard in self.rest:
+        for shard in self.shards:
             shard.free()
+        for shard in self.rest:
             shard.gather()
 
     def before(self, i, back):

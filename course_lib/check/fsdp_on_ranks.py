@@ -1,0 +1,99 @@
+"""What runs on the ranks when part 26's wrapper is put to the test; see `fsdp`."""
+
+from __future__ import annotations
+
+import numpy as np
+from IPython import get_ipython
+
+from course_lib import memory
+from course_lib.autograd import SGD, Tensor, no_grad
+from course_lib.check.fsdp_model import Net
+from course_lib.collectives import pending
+from course_lib.engine import gates
+from course_lib.gpt.units import units
+
+
+def build(values, shape, dtype, place, gated):
+    """A model with these parameters in this rank's group, wrapped; without values, as it is drawn. Its gates note what is here then."""
+    notes = []
+
+    def gate():
+        notes.append((pending.now.requests, sum(all(p.data.size for p in own) for _, own in blocks)))
+        return gates.passed()
+
+    model = Net(shape, np.dtype(dtype), gate if gated else None)
+    blocks, _ = units(model)
+    for p, value in zip(model.parameters(), values or [], strict=values is not None):
+        p.data = value.copy()
+    wrapped = FullyShardedDataParallel(model, everyone.Split(color=place[0], key=place[1]))
+    optimizer = None if values is None else SGD(wrapped.parameters(), 0.1, momentum=0.5)
+    get_ipython().user_ns["trial"] = wrapped, optimizer, model, notes
+
+
+def batch(x, target, sync):
+    """A micro-batch forward and backward; the output, the input's gradient, and how many parameters are here then."""
+    wrapped, _, model, _ = trial
+    wrapped.sync, given = sync, Tensor(x, requires_grad=True)
+    out = wrapped(given)
+    if not isinstance(out, Tensor):
+        raise TypeError(f"FullyShardedDataParallel.forward must return the module's output, a Tensor; got {out!r}.")
+    (out * target).sum().backward()
+    return out.data, given.grad, sum(p.data.size > 0 for p in model.parameters())
+
+
+def step(batches, train, unused, syncs):
+    """The micro-batches of a step; what they gave, gradients before the optimizer's step, parameters after it, and the gates' notes."""
+    wrapped, optimizer, model, notes = trial
+    model.unused, before = unused, pending.now.requests
+    notes.clear()
+    optimizer.zero_grad()
+    found = [batch(x, target, sync) for (x, target), sync in zip(batches, syncs, strict=True)]
+    grads = [None if p.grad is None else np.array(p.grad) for p in wrapped.parameters()]
+    if train:
+        optimizer.step()
+    return found, grads, [np.array(p.data) for p in wrapped.parameters()], [(open_now - before, here) for open_now, here in notes]
+
+
+def looked(x, dropped):
+    """An output without gradients, or one whose gradients nobody wants, after which all parameters are halved; what is here then."""
+    (wrapped, _, model, notes), before = trial, pending.now.requests
+    notes.clear()
+    if dropped:
+        out = wrapped(Tensor(x)).data
+        for p in wrapped.parameters():
+            p.data *= p.dtype.type(0.5)
+        return out, 0, []
+    with no_grad():
+        out = wrapped(Tensor(x)).data
+    return out, sum(p.data.size > 0 for p in model.parameters()), [(open_now - before, here) for open_now, here in notes]
+
+
+def clip(grads, most, norm):
+    """Clip these gradients; the length, and what they are then."""
+    if len(trial[0].parameters()) != len(grads):
+        raise ValueError(
+            f"parameters() gives {len(trial[0].parameters())} arrays, and there are {len(grads)} shards, with that of the rest."
+        )
+    for p, grad in zip(trial[0].parameters(), grads, strict=True):
+        p.grad = None if grad is None else grad.copy()
+    length = trial[0].clip_gradients(most, norm)
+    return length, [None if p.grad is None else np.array(p.grad) for p in trial[0].parameters()]
+
+
+def ready():
+    """Nothing is here of what was tested before, and what goes is given back at once."""
+    memory.give_back_at_once(True)
+    get_ipython().user_ns.pop("trial", None)
+
+
+def measured(x, target):
+    """A step; the most bytes that it held, as this process sees it."""
+    with memory.watch() as account:
+        batch(x, target, True)
+    return account.true_peak
+
+
+def over():
+    """After what was measured."""
+    memory.give_back_at_once(False)
+    get_ipython().user_ns.pop("trial", None)
