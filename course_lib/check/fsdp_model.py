@@ -84,6 +84,11 @@ class Layer(Module):
         return Tensor.from_operation(number * x.data, (x,), backward)
 
 
+def momentum_of(shape: dict) -> float:
+    """Of the optimizer: none where a block is left out at times, as its gradient may then be None, or zeros."""
+    return 0.0 if "unused" in shape else 0.5
+
+
 class Whole:
     """The model of a group on one process.
 
@@ -115,7 +120,7 @@ class Whole:
         blocks, rest = units(self.net)
         self.units = [(f"block {i}'s shard", own) for i, (_, own) in enumerate(blocks)] + ([("the rest's shard", rest)] if rest else [])
         self.blocks, self.left = len(blocks), [[] for _ in range(n)]
-        self.optimizer = SGD(self.net.parameters(), 0.1, momentum=0.5)
+        self.optimizer = SGD(self.net.parameters(), 0.1, momentum_of(shape))
 
     def values(self) -> list[np.ndarray]:
         """The parameters, in their order."""

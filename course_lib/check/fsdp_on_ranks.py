@@ -7,7 +7,7 @@ from IPython import get_ipython
 
 from course_lib import memory
 from course_lib.autograd import SGD, Tensor, no_grad
-from course_lib.check.fsdp_model import Net
+from course_lib.check.fsdp_model import Net, momentum_of
 from course_lib.collectives import pending
 from course_lib.engine import gates
 from course_lib.gpt.units import units
@@ -26,7 +26,7 @@ def build(values, shape, dtype, place, gated):
     for p, value in zip(model.parameters(), values or [], strict=values is not None):
         p.data = value.copy()
     wrapped = FullyShardedDataParallel(model, everyone.Split(color=place[0], key=place[1]))
-    optimizer = None if values is None else SGD(wrapped.parameters(), 0.1, momentum=0.5)
+    optimizer = None if values is None else SGD(wrapped.parameters(), 0.1, momentum_of(shape))
     get_ipython().user_ns["trial"] = wrapped, optimizer, model, notes
 
 
