@@ -48,6 +48,8 @@ NOTEBOOKS = {
     "one_forward_one_backward_step": ("25_real_pipeline", TRANSFORMER),
     "FlatShard": ("26_fsdp", TRANSFORMER),
     "FullyShardedDataParallel": ("26_fsdp", TRANSFORMER),
+    "save": ("27_checkpoint", TRANSFORMER),
+    "load": ("27_checkpoint", TRANSFORMER),
 }
 
 

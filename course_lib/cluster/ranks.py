@@ -79,20 +79,23 @@ class Ranks:
             connection.end()
         atexit.unregister(self.stop)
 
-    def restart(self, rerun: bool = False) -> None:
+    def restart(self, rerun: bool = False, n: int | None = None) -> None:
         """End the ranks and bring up new ones, with empty memories.
 
         Parameters
         ----------
         rerun : bool
             Whether to run those cells again that did nothing but define functions, classes and variables.
+        n : int, optional
+            How many they are now; as many as before by default.
         """
         self._end()
+        self.n = n or self.n
         self._come_up()
         if rerun:
             again, left_out = cells.chosen(self._ran)
             for cell in again:
-                replies.raise_errors(self.run(cell.source, targets=list(cell.targets), label=cell.label))
+                replies.raise_errors(self.run(cell.source, targets=[t for t in cell.targets if t < self.n], label=cell.label))
             print(cells.told(again, left_out))
 
     # Running things.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from course_lib.autograd import Module, Parameter, Tensor, after_backward, checkpoint
@@ -78,3 +78,47 @@ def _whole(forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Ten
     else:
         hooks.end(False)
     return out
+
+
+class Tell:
+    """Hooks that print what they are called for."""
+
+    def begin(self) -> None:
+        print("begin")
+
+    def before(self, i: int, back: bool) -> None:
+        print(f"before(i={i}, back={back})")
+
+    def after(self, i: int, back: bool) -> None:
+        print(f"after(i={i}, back={back})")
+
+    def end(self, back: bool) -> None:
+        print(f"end(back={back})")
+
+
+class Hooked(Module):
+    """A module that calls its own hooks, and trains its `shards`; a subclass has the hooks, see `hook`.
+
+    Parameters
+    ----------
+    module : Module
+
+    Attributes
+    ----------
+    shards : sequence
+        Each has a Parameter, `shard`.
+    """
+
+    shards: Sequence = ()
+
+    def __init__(self, module: Module):
+        self.module = module
+        hook(module, self)
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """The shards, with names: what an optimizer gets."""
+        yield from ((f"{prefix}shards.{i}", one.shard) for i, one in enumerate(self.shards))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The module's output."""
+        return self.module(x)

@@ -7,8 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 26 Fully sharded data parallel
 #
-# **You will build** `FullyShardedDataParallel`: a wrapper with which any model trains on several ranks, and each rank keeps only its part
-# of the parameters, the gradients and the optimizer's state.
+# **You will build** `FullyShardedDataParallel`: any model trains on several ranks with it, and each rank keeps only its part.
 #
 # *{points} points. About 75 minutes.*
 
@@ -27,30 +26,24 @@ from functools import partial
 
 import numpy as np
 
-from course_lib.autograd import Linear, Module, Parameter, Sequential, no_grad
+from course_lib.autograd import Linear, Parameter, Sequential
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
 from course_lib.gpt import survey
 from course_lib.gpt.flat import Flat
 from course_lib.gpt.model import Sizes, layers
-from course_lib.gpt.units import hook, units
+from course_lib.gpt.units import Hooked, Tell, hook, units
 
 everyone = Communicator()
-rank = everyone.Get_rank()
 sizes = Sizes(vocabulary=64, width=128, heads=4, depth=8, length=32)
-tokens = np.random.default_rng(rank).integers(0, 64, (2, 32))  # each rank has other texts
+tokens = np.random.default_rng(everyone.Get_rank()).integers(0, 64, (2, 32))  # each rank has other texts
 
 # %% [markdown] tags=["slide"]
 # In part 13, each rank has the whole model. In part 08, you sharded one layer: its weight is gathered when it is needed, and goes again. Here
 # the same is done for any model, one **block** after the other. A block's parameters are sharded together, as one flat array.
 #
-# The blocks are the modules that stand directly in the model. `units(module)` gives them, each with the parameters that are its own, and the
-# **rest**: parameters of no block, or of several.
-
-# %% Look at the blocks of a GPT tags=["slide"]
-# %%px --targets 0
-for block, own in units(Sequential(*layers(sizes)))[0]:
-    print(f"{type(block).__name__}: {sum(p.data.size for p in own):,} numbers")
+# The blocks are the modules that stand directly in the model. `units(module)` gives them, each with its own parameters, and the **rest**:
+# parameters of no block, or of several.
 
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: one flat array
@@ -62,10 +55,8 @@ for block, own in units(Sequential(*layers(sizes)))[0]:
 # %%px
 small = [np.arange(1.0, 7).reshape(2, 3), np.array([7.0, 8, 9])]
 flat = Flat(small, 4)
-whole = flat.join(small)  # one array of flat.length numbers
-mine = np.split(whole, 4)[rank]
-print(mine)
-weight, bias = flat.cut(whole)  # and back: views of it, in their shapes
+whole = flat.join(small)  # flat.cut(whole) gives both again, as views of it
+mine = np.split(whole, 4)[everyone.Get_rank()]
 
 # %% Draw the parts tags=["given", "slide"]
 plots.holdings(ranks.pull("whole")[0], ranks.pull("mine"), "A flat array of a weight and a bias, on four ranks", ("numbers", ""))
@@ -95,51 +86,51 @@ class FlatShard:
         This rank's part, a copy.
     whole : numpy.ndarray or None
         The flat array, while it is here or on its way. None at first.
+
+    Methods
+    -------
+    start()
+        Begin to gather, and wait for nobody; nothing, if `whole` is not None.
+    gather()
+        Wait until all is here: each ``p.data`` is its part of `whole`, in its shape.
+    free()
+        Keep only `shard`: `whole` is None, each ``p.data`` an array of size 0. What is
+        on its way must have come first.
+    reduce()
+        Add the mean of the ranks' gradients to ``shard.grad``; each ``p.grad`` is None
+        then. A gradient that is None stands for zeros.
     """
 
     def __init__(self, parameters, comm):
         ### BEGIN SOLUTION
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
-        ### END SOLUTION
 
     def start(self):
-        """Begin to gather, and wait for nobody; nothing, if `whole` is not None."""
-        ### BEGIN SOLUTION
         if self.whole is None:
             self.whole = np.empty(self.flat.length, self.flat.dtype)
             self.request = self.comm.Iallgather(self.shard.data, self.whole)
-        ### END SOLUTION
 
     def gather(self):
-        """Wait until all is here: each ``p.data`` is its part of `whole`, in its shape."""
-        ### BEGIN SOLUTION
         self.start()
         self.request.Wait()
         for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
             p.data = array
-        ### END SOLUTION
 
     def free(self):
-        """Keep only `shard`: `whole` is None, each ``p.data`` an array of size 0. What is
-        on its way must have come first."""
-        ### BEGIN SOLUTION
         if self.whole is not None:
             self.request.Wait()
         self.whole = self.request = None
         for p in self.parameters:
             p.data = np.empty(0, self.flat.dtype)
-        ### END SOLUTION
 
     def reduce(self):
-        """Add the mean of the ranks' gradients to ``shard.grad``; each ``p.grad`` is None
-        then. A gradient that is None stands for zeros."""
-        ### BEGIN SOLUTION
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -153,24 +144,14 @@ FlatShardCheck("FlatShard", ranks).shards(4).shards(4, np.float32).shards(2).pas
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: who works when
 #
-# `hook(module, hooks)` has a module call four methods of `hooks`, before and after each block's work. What is kept of a block for backward is
-# its input alone: in backward, it works once more (`checkpoint` in part 22). In which order do you expect the calls for three blocks, in a forward
-# and a backward, and in a forward without gradients?
-
+# `hook(module, hooks)` has a module call four methods of `hooks`: see below. What is kept of a block for backward is its input alone; in backward,
+# it works once more. In which order do you expect the calls? (Without gradients, `end(False)` ends a forward.)
 
 # %% Tell who works tags=["slide-50"]
 # %%px --targets 0
-class Tell:
-    begin = partial(print, "begin")
-    before, after = partial(print, "before"), partial(print, "after")
-    end = partial(print, "end")
-
-
 net = Sequential(Linear(2, 2), Linear(2, 2), Linear(2, 1))
-hook(net, Tell)
+hook(net, Tell())
 net(np.ones((1, 2), np.float32)).sum().backward()
-with no_grad():
-    net(np.ones((1, 2), np.float32))
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the wrapper
@@ -184,14 +165,13 @@ with no_grad():
 
 # %% Exercise: FullyShardedDataParallel tags=["exercise", "slide-50"]
 # %%px
-class FullyShardedDataParallel(Module):
+class FullyShardedDataParallel(Hooked):
     """A module that trains on n ranks, each with its own samples, and keeps 1/n of all.
 
     Parameters
     ----------
     module : Module
-        The same on all ranks. It calls its blocks in the order of ``units(module)``;
-        some steps may leave some out.
+        The same on all ranks. Some steps may leave out some of its blocks.
     comm : Communicator
 
     Attributes
@@ -204,9 +184,9 @@ class FullyShardedDataParallel(Module):
     """
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
         ### BEGIN SOLUTION
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -236,18 +216,10 @@ class FullyShardedDataParallel(Module):
             shard.reduce()
         ### END SOLUTION
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
-        """Multiply the shards' gradients by ``most / length`` if their length is above `most`.
-
-        The length, which is returned, is that of all ranks' gradients as one vector: the
-        root of the sum of squares, or with ``norm=np.inf`` the largest magnitude.
-        """
+        """Return the length of all ranks' gradients as one vector: the root of the sum of
+        squares, or with ``norm=np.inf`` the largest magnitude. If it is above `most`,
+        multiply the shards' gradients by ``most / length``."""
         ### BEGIN SOLUTION
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -275,52 +247,30 @@ check = FlatShardCheck("FlatShard", ranks, show=False).shards(1).shards(2).shard
 
 # %% Test: steps of training tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = FsdpCheck("steps", ranks, show=False).train(4).train(3, np.float32).train(2).train(1).train(4, blocks=2).train(3, blocks=6)
+check = FsdpCheck("steps", ranks, show=False).train(4).train(3, np.float32).train(2).train(1, blocks=2).train(4, blocks=6)
+### END HIDDEN TESTS
+
+# %% Test: the order of exchanges, and memory tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = FsdpCheck("the order", ranks, show=False).exchanges(4).exchanges(2, np.float32).exchanges(1).held()
+### END HIDDEN TESTS
+
+# %% Test: accumulated gradients, and clipping tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = FsdpCheck("accumulated", ranks, show=False).accumulate(4, shared=False).accumulate(3, shared=False).clipping(4, 3, 1)
 ### END HIDDEN TESTS
 
 # %% Test: shared and unused parameters tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
-check = FsdpCheck("shared and unused parameters", ranks, show=False).train(4, shared=True).train(3, shared=True)
-check = check.train(2, np.float32, shared=True).train(1, shared=True).train(4, blocks=6, shared=True)
-### END HIDDEN TESTS
-
-# %% Test: accumulated gradients tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = (
-    FsdpCheck("accumulated gradients", ranks, show=False)
-    .accumulate(4)
-    .accumulate(3, shared=False, count=2)
-    .accumulate(2, np.float32)
-    .accumulate(1)
-)
-### END HIDDEN TESTS
-
-# %% Test: the order of exchanges tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = (
-    FsdpCheck("the order of exchanges", ranks, show=False)
-    .exchanges(4)
-    .exchanges(3, blocks=4, shared=True)
-    .exchanges(2, np.float32)
-    .exchanges(1)
-)
-### END HIDDEN TESTS
-
-# %% Test: two blocks at most tags=["test"] points=3
-### BEGIN HIDDEN TESTS
-check = FsdpCheck("memory", ranks, show=False).held()
-### END HIDDEN TESTS
-
-# %% Test: clipping tags=["test"] points=2
-### BEGIN HIDDEN TESTS
-check = FsdpCheck("clipping", ranks, show=False).clipping(4, 3, 1)
+check = FsdpCheck("shared and unused parameters", ranks, show=False).train(4, shared=True).train(3, np.float32, shared=True)
+check = check.train(2, shared=True).train(1, shared=True).accumulate(4).accumulate(2, count=2).exchanges(3, blocks=4, shared=True)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Six steps with Adam, in plain data parallel (part 13's wrapper) and with yours. First, a step of yours as rank 0 sees it. Each block works twice:
-# why? What lies beside the diagonal?
+# A step with your wrapper, as rank 0 sees it: what lies beside the diagonal? And what a rank keeps between steps, in plain data parallel
+# (part 13's wrapper) and in yours: without sharding, it is four arrays of the model's size, for Adam has two moments.
 
 # %% Train in both ways tags=["given", "skip"]
 # %%px
@@ -331,22 +281,15 @@ moments, names = survey.moments(FullyShardedDataParallel, layers(sizes), everyon
 # %% Draw the blocks of a step tags=["given", "slide"]
 plots.gathered(ranks.pull("moments")[0], ranks.pull("names")[0], "Blocks that are whole on rank 0 in a step")
 
-# %% [markdown] tags=["slide-50"]
-# Without sharding, a rank keeps the parameters, the gradients and Adam's two moments: four arrays of the model's size. What is left on four
-# ranks? And how many more bytes are sent? Count: how often is each parameter gathered, and each gradient reduced?
-
 # %% Draw the memory tags=["given", "slide-50"]
 ways = {"data parallel": ranks.pull("plain")[0], "fully sharded": ranks.pull("sharded")[0]}
 plots.bars({name: way["kept"] for name, way in ways.items()}, "What rank 0 keeps between steps")
-
-# %% Draw the bytes tags=["given", "slide-50"]
-plots.traffic([way["moved"] for way in ways.values()], "What rank 0 sends in six steps", list(ways))
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
 # 1. With `sync = False`, a rank keeps gradients of all blocks, whole. When is that worth its memory?
-# 2. Why flat arrays? What would it cost to gather each parameter on its own?
+# 2. How many more bytes than in data parallel are sent in a step? And why flat arrays, and not each parameter on its own?
 #
 # The last cells save your classes to `transformer_impl.py`, for part 28, and stop the ranks.
 

@@ -18,10 +18,10 @@
 # %% [markdown] tags=["fragment"]
 # Else the whole model is there at the end of forward. It costs one more gather: 3 in place of 2 trips of the model's size in a step.
 
-# %% [markdown] after="Draw the bytes" tags=["slide-50"]
+# %% [markdown] after="Draw the memory" tags=["slide-50"]
 # ## A question for the room
 #
-# Half again as many bytes as data parallel. Must a step wait for them?
+# Two gathers and a reduce-scatter are half again as many bytes as an all-reduce. Must a step wait for them?
 
 # %% [markdown] tags=["fragment"]
 # Not where a block computes for longer than the next one's gather takes: they run at the same time.

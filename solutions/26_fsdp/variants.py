@@ -3,15 +3,15 @@
 from grading.answers import loses, right
 
 
-@loses(20)
+@loses(25)
 class FlatShard__of_another_rank:
     """The parts the wrong way round."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[-1 - comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[-1 - comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -34,7 +34,8 @@ class FlatShard__of_another_rank:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -42,15 +43,15 @@ class FlatShard__of_another_rank:
         ### END SOLUTION
 
 
-@loses(3)
+@loses(6)
 class FlatShard__a_view:
     """Keeps the whole flat array, as its part is a view of it."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()])
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()])
         self.free()
 
     def start(self):
@@ -73,7 +74,8 @@ class FlatShard__a_view:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -81,128 +83,15 @@ class FlatShard__a_view:
         ### END SOLUTION
 
 
-@loses(20)
-class FlatShard__world_rank:
-    """The part of the rank in the world."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[everyone.Get_rank() % comm.Get_size()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(5)
-class FlatShard__not_freed_at_first:
-    """Parameters are whole until the first free."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(8)
-class FlatShard__a_start_that_waits:
-    """Gathers in start."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.comm.Allgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        self.whole = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(8)
+@loses(14)
 class FlatShard__waits_in_start:
     """Begins, and waits at once."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -226,7 +115,8 @@ class FlatShard__waits_in_start:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -234,15 +124,15 @@ class FlatShard__waits_in_start:
         ### END SOLUTION
 
 
-@loses(23)
+@loses(25)
 class FlatShard__begins_anew:
     """Each start begins anew."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -264,7 +154,8 @@ class FlatShard__begins_anew:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -272,55 +163,15 @@ class FlatShard__begins_anew:
         ### END SOLUTION
 
 
-@loses(20)
-class FlatShard__gathers_anew:
-    """Each gather is a gather of its own."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        self.comm.Allgather(self.shard.data, self.whole)
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(20)
+@loses(25)
 class FlatShard__no_wait:
     """Does not wait for what has begun."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -342,7 +193,8 @@ class FlatShard__no_wait:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -350,15 +202,15 @@ class FlatShard__no_wait:
         ### END SOLUTION
 
 
-@loses(23)
+@loses(25)
 class FlatShard__stale:
     """Gathers once, and keeps the array for later."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -383,7 +235,8 @@ class FlatShard__stale:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -391,54 +244,15 @@ class FlatShard__stale:
         ### END SOLUTION
 
 
-@loses(23)
-class FlatShard__flat_data:
-    """Forgets the shapes."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array.ravel()
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(23)
+@loses(25)
 class FlatShard__keeps_whole:
     """free forgets the parameters' data only."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -461,7 +275,8 @@ class FlatShard__keeps_whole:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -469,52 +284,15 @@ class FlatShard__keeps_whole:
         ### END SOLUTION
 
 
-@loses(23)
-class FlatShard__keeps_data:
-    """free forgets the flat array only: each p.data holds it."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(20)
+@loses(25)
 class FlatShard__sum:
     """The sum of the ranks' gradients."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -537,100 +315,23 @@ class FlatShard__sum:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
             p.grad = None
         ### END SOLUTION
 
 
-@loses(20)
-class FlatShard__divided_twice:
-    """Divides by the number of ranks twice."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
-        mine /= mine.dtype.type(self.comm.Get_size() ** 2)
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(20)
-class FlatShard__divided_by_four:
-    """Divides by the number of all ranks."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
-        mine /= 4
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(8)
+@loses(13)
 class FlatShard__replaces:
     """Replaces the gradient that is there."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -653,7 +354,8 @@ class FlatShard__replaces:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine
         for p in self.parameters:
@@ -661,15 +363,15 @@ class FlatShard__replaces:
         ### END SOLUTION
 
 
-@loses(20)
+@loses(25)
 class FlatShard__p_grad_stays:
     """Leaves p.grad."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -692,21 +394,22 @@ class FlatShard__p_grad_stays:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         ### END SOLUTION
 
 
-@loses(14)
+@loses(8)
 class FlatShard__none_is_skipped:
     """Skips a gradient that is None."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -729,12 +432,10 @@ class FlatShard__none_is_skipped:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(
-            Flat([p.grad for p in self.parameters if p.grad is not None], self.comm.Get_size()).join(
-                [p.grad for p in self.parameters if p.grad is not None]
-            ),
-            mine,
+        grads = Flat([p.grad for p in self.parameters if p.grad is not None], self.comm.Get_size()).join(
+            [p.grad for p in self.parameters if p.grad is not None]
         )
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -743,54 +444,14 @@ class FlatShard__none_is_skipped:
 
 
 @loses(20)
-class FlatShard__own_gradient:
-    """Its own part of its own gradient."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        mine[:] = np.split(self.flat.join([p.grad for p in self.parameters]), self.comm.Get_size())[self.comm.Get_rank()]
-        mine *= self.comm.Get_size()
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(15)
 class FlatShard__all_reduced:
     """All-reduces, and takes its part: right, but twice the bytes."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -813,49 +474,10 @@ class FlatShard__all_reduced:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        whole = self.flat.join([p.grad for p in self.parameters])
-        total = np.empty_like(whole)
-        self.comm.Allreduce(whole, total)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        total = np.empty_like(grads)
+        self.comm.Allreduce(grads, total)
         mine[:] = np.split(total, self.comm.Get_size())[self.comm.Get_rank()]
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(23)
-class FlatShard__float64:
-    """Gathers in float64."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length)
-            self.request = self.comm.Iallgather(self.shard.data.astype(float), self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -868,10 +490,10 @@ class FlatShard__ireduce_scatter:
     """Reduces with a call that does not block."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -894,7 +516,8 @@ class FlatShard__ireduce_scatter:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Ireduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine).Wait()
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Ireduce_scatter(grads, mine).Wait()
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -958,52 +581,13 @@ class FlatShard__by_hand:
         self.shard.grad = part
 
 
-@right
-class FlatShard__lists_of_places:
-    """Keeps empty arrays, and takes its part by index."""
-
-    def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.array(self.flat.join(arrays).reshape(comm.Get_size(), -1)[comm.Get_rank()]))
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = p.data[:0].copy() if p.data.ndim == 1 else np.empty((0,), self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
-
-@loses(3)
-class FullyShardedDataParallel__no_prefetch(Module):
+@loses(9)
+class FullyShardedDataParallel__no_prefetch(Hooked):
     """Gathers each block when it works."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -1029,12 +613,6 @@ class FullyShardedDataParallel__no_prefetch(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -1047,13 +625,13 @@ class FullyShardedDataParallel__no_prefetch(Module):
         ### END SOLUTION
 
 
-@loses(3)
-class FullyShardedDataParallel__two_ahead(Module):
+@loses(9)
+class FullyShardedDataParallel__two_ahead(Hooked):
     """Starts the next two."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -1083,12 +661,6 @@ class FullyShardedDataParallel__two_ahead(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -1101,13 +673,13 @@ class FullyShardedDataParallel__two_ahead(Module):
         ### END SOLUTION
 
 
-@loses(3)
-class FullyShardedDataParallel__all_at_first(Module):
+@loses(9)
+class FullyShardedDataParallel__all_at_first(Hooked):
     """Gathers all blocks when forward begins."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -1137,12 +709,6 @@ class FullyShardedDataParallel__all_at_first(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -1155,66 +721,13 @@ class FullyShardedDataParallel__all_at_first(Module):
         ### END SOLUTION
 
 
-@loses(3)
-class FullyShardedDataParallel__prefetch_at_the_end(Module):
-    """Starts the next one when a block has worked."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(6)
-class FullyShardedDataParallel__not_freed_forward(Module):
+@loses(9)
+class FullyShardedDataParallel__not_freed_forward(Hooked):
     """Keeps blocks from forward to backward."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -1244,12 +757,6 @@ class FullyShardedDataParallel__not_freed_forward(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -1262,116 +769,13 @@ class FullyShardedDataParallel__not_freed_forward(Module):
         ### END SOLUTION
 
 
-@loses(6)
-class FullyShardedDataParallel__never_freed(Module):
-    """Frees at the end of all."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(9)
-class FullyShardedDataParallel__reduced_at_the_end(Module):
-    """Reduces all gradients when backward is over."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.shards if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(9)
-class FullyShardedDataParallel__rest_not_reduced(Module):
+@loses(3)
+class FullyShardedDataParallel__rest_not_reduced(Hooked):
     """Never reduces the rest."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -1398,12 +802,6 @@ class FullyShardedDataParallel__rest_not_reduced(Module):
         for shard in self.shards:
             shard.free()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -1416,13 +814,13 @@ class FullyShardedDataParallel__rest_not_reduced(Module):
         ### END SOLUTION
 
 
-@loses(9)
-class FullyShardedDataParallel__rest_not_gathered_anew(Module):
+@loses(3)
+class FullyShardedDataParallel__rest_not_gathered_anew(Hooked):
     """Gathers the rest, if it is not there."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -1451,12 +849,6 @@ class FullyShardedDataParallel__rest_not_gathered_anew(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -1469,66 +861,13 @@ class FullyShardedDataParallel__rest_not_gathered_anew(Module):
         ### END SOLUTION
 
 
-@loses(11)
-class FullyShardedDataParallel__no_rest(Module):
-    """Takes the rest with the last block."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own + (rest if i == len(blocks) - 1 else []), comm) for i, (_, own) in enumerate(blocks)]
-        self.rest = []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(11)
-class FullyShardedDataParallel__rest_in_each_block(Module):
+@loses(8)
+class FullyShardedDataParallel__rest_in_each_block(Hooked):
     """Takes shared parameters with every block."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(block.parameters(), comm) for block, _ in blocks]
         self.rest = []
@@ -1557,12 +896,6 @@ class FullyShardedDataParallel__rest_in_each_block(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -1575,13 +908,13 @@ class FullyShardedDataParallel__rest_in_each_block(Module):
         ### END SOLUTION
 
 
-@loses(6)
-class FullyShardedDataParallel__always_reduces(Module):
+@loses(14)
+class FullyShardedDataParallel__always_reduces(Hooked):
     """Reduces in each micro-batch."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -1610,12 +943,6 @@ class FullyShardedDataParallel__always_reduces(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -1628,122 +955,13 @@ class FullyShardedDataParallel__always_reduces(Module):
         ### END SOLUTION
 
 
-@loses(3)
-class FullyShardedDataParallel__rest_always_reduced(Module):
-    """Reduces the rest in each micro-batch."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(6)
-class FullyShardedDataParallel__forgets_micro_batches(Module):
-    """Forgets the gradients of micro-batches without sync."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-        elif back:
-            for p in self.blocks[i].parameters:
-                p.grad = None
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(17)
-class FullyShardedDataParallel__module_parameters(Module):
+@loses(20)
+class FullyShardedDataParallel__module_parameters(Hooked):
     """Gives the module's own parameters to the optimizer."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -1775,9 +993,6 @@ class FullyShardedDataParallel__module_parameters(Module):
     def named_parameters(self, prefix=""):
         yield from self.module.named_parameters(prefix)
 
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -1790,120 +1005,13 @@ class FullyShardedDataParallel__module_parameters(Module):
         ### END SOLUTION
 
 
-@loses(9)
-class FullyShardedDataParallel__rest_first(Module):
-    """The rest's shard stands first."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.rest + self.blocks
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(15)
-class FullyShardedDataParallel__world(Module):
-    """Gathers from all ranks."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, everyone) for _, own in blocks]
-        comm = everyone
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(2)
-class FullyShardedDataParallel__own_length(Module):
+@loses(5)
+class FullyShardedDataParallel__own_length(Hooked):
     """Clips by the length of its own parts."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -1931,12 +1039,6 @@ class FullyShardedDataParallel__own_length(Module):
             shard.free()
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
 
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
@@ -1948,173 +1050,13 @@ class FullyShardedDataParallel__own_length(Module):
         ### END SOLUTION
 
 
-@loses(2)
-class FullyShardedDataParallel__sum_of_lengths(Module):
-    """Adds the ranks' lengths."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(every.sum())
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(2)
-class FullyShardedDataParallel__largest_length(Module):
-    """Takes the largest of the ranks' lengths."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(every.max())
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(2)
-class FullyShardedDataParallel__always_two(Module):
-    """Clips by the root of squares, whatever is asked."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        norm = 2
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(2)
-class FullyShardedDataParallel__always_scales(Module):
+@loses(5)
+class FullyShardedDataParallel__always_scales(Hooked):
     """Scales short gradients up."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -2142,12 +1084,6 @@ class FullyShardedDataParallel__always_scales(Module):
             shard.free()
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
 
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
@@ -2161,173 +1097,13 @@ class FullyShardedDataParallel__always_scales(Module):
         ### END SOLUTION
 
 
-@loses(2)
-class FullyShardedDataParallel__clips_each(Module):
-    """Clips each shard by its own length."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads:
-            own = np.linalg.norm(g, norm)
-            if own > most:
-                g *= g.dtype.type(most / own)
-        return length
-        ### END SOLUTION
-
-
-@loses(2)
-class FullyShardedDataParallel__without_the_rest(Module):
-    """Leaves the rest out of the length."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [s.shard.grad for s in self.blocks if s.shard.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(2)
-class FullyShardedDataParallel__not_returned(Module):
-    """Returns no length."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        ### END SOLUTION
-
-
-@loses(2)
-class FullyShardedDataParallel__to_float64(Module):
+@loses(5)
+class FullyShardedDataParallel__to_float64(Hooked):
     """Turns gradients to float64."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -2355,12 +1131,6 @@ class FullyShardedDataParallel__to_float64(Module):
             shard.free()
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
 
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
@@ -2377,14 +1147,14 @@ class FullyShardedDataParallel__to_float64(Module):
         ### END SOLUTION
 
 
-@loses(3)
-class FullyShardedDataParallel__the_whole_model_is_kept(Module):
+@loses(6)
+class FullyShardedDataParallel__the_whole_model_is_kept(Hooked):
     """Keeps a copy of all that was given."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         self.before_all = [p.data for p in module.parameters()]
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -2413,12 +1183,6 @@ class FullyShardedDataParallel__the_whole_model_is_kept(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -2431,8 +1195,8 @@ class FullyShardedDataParallel__the_whole_model_is_kept(Module):
         ### END SOLUTION
 
 
-@loses(18)
-class FullyShardedDataParallel__plain_data_parallel(Module):
+@loses(20)
+class FullyShardedDataParallel__plain_data_parallel(Hooked):
     """Data parallel, with shards for show."""
 
     def __init__(self, module, comm):
@@ -2474,10 +1238,10 @@ class FlatShard__skips_all_none:
     """Does not take part if it has no gradient."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -2502,7 +1266,8 @@ class FlatShard__skips_all_none:
         if all(p.grad is None for p in self.parameters):
             return
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -2515,10 +1280,10 @@ class FlatShard__copies:
     """Parameters are copies of their parts."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -2541,7 +1306,8 @@ class FlatShard__copies:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -2554,10 +1320,10 @@ class FlatShard__frees_without_wait:
     """Frees what is still on its way."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -2578,7 +1344,8 @@ class FlatShard__frees_without_wait:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -2591,10 +1358,10 @@ class FlatShard__first_array:
     """Gathers from the array that was the shard at first."""
 
     def __init__(self, parameters, comm):
-        arrays = [p.data for p in parameters]
+        arrays, n = [p.data for p in parameters], comm.Get_size()
         self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, comm.Get_size())
-        self.shard = Parameter(np.split(self.flat.join(arrays), comm.Get_size())[comm.Get_rank()].copy())
+        self.flat = Flat(arrays, n)
+        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
         self.mine = self.shard.data
         self.free()
 
@@ -2618,7 +1385,8 @@ class FlatShard__first_array:
 
     def reduce(self):
         mine = np.empty_like(self.shard.data)
-        self.comm.Reduce_scatter(self.flat.join([p.grad for p in self.parameters]), mine)
+        grads = self.flat.join([p.grad for p in self.parameters])
+        self.comm.Reduce_scatter(grads, mine)
         mine /= mine.dtype.type(self.comm.Get_size())
         self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
         for p in self.parameters:
@@ -2626,13 +1394,13 @@ class FlatShard__first_array:
         ### END SOLUTION
 
 
-@loses(3)
-class FullyShardedDataParallel__gathers_ahead(Module):
+@loses(9)
+class FullyShardedDataParallel__gathers_ahead(Hooked):
     """Gathers the next one, and waits for it."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -2661,12 +1429,6 @@ class FullyShardedDataParallel__gathers_ahead(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -2679,13 +1441,13 @@ class FullyShardedDataParallel__gathers_ahead(Module):
         ### END SOLUTION
 
 
-@loses(2)
-class FullyShardedDataParallel__own_condition(Module):
+@loses(5)
+class FullyShardedDataParallel__own_condition(Hooked):
     """Each rank decides by its own length."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -2713,12 +1475,6 @@ class FullyShardedDataParallel__own_condition(Module):
             shard.free()
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
 
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
@@ -2733,12 +1489,12 @@ class FullyShardedDataParallel__own_condition(Module):
 
 
 @loses(3)
-class FullyShardedDataParallel__begin_does_not_free(Module):
+class FullyShardedDataParallel__begin_does_not_free(Hooked):
     """Takes up what an earlier forward has left."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -2765,12 +1521,6 @@ class FullyShardedDataParallel__begin_does_not_free(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -2783,13 +1533,13 @@ class FullyShardedDataParallel__begin_does_not_free(Module):
         ### END SOLUTION
 
 
-@loses(9)
-class FullyShardedDataParallel__end_frees_nothing(Module):
+@loses(3)
+class FullyShardedDataParallel__end_frees_nothing(Hooked):
     """Frees in begin only."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -2816,12 +1566,6 @@ class FullyShardedDataParallel__end_frees_nothing(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -2834,67 +1578,13 @@ class FullyShardedDataParallel__end_frees_nothing(Module):
         ### END SOLUTION
 
 
-@loses(3)
-class FullyShardedDataParallel__kept_without_sync(Module):
-    """Frees after backward only if gradients are reduced."""
-
-    def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        if not back or self.sync:
-            self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(3)
-class FullyShardedDataParallel__forgets_in_begin(Module):
+@loses(8)
+class FullyShardedDataParallel__forgets_in_begin(Hooked):
     """Each forward forgets the gradients."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -2925,12 +1615,6 @@ class FullyShardedDataParallel__forgets_in_begin(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -2944,12 +1628,12 @@ class FullyShardedDataParallel__forgets_in_begin(Module):
 
 
 @right
-class FullyShardedDataParallel__all_reduced_lengths(Module):
+class FullyShardedDataParallel__all_reduced_lengths(Hooked):
     """Adds squares, or takes the maximum, by an all-reduce."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -2978,12 +1662,6 @@ class FullyShardedDataParallel__all_reduced_lengths(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         from mpi4py import MPI
@@ -3007,12 +1685,12 @@ class FullyShardedDataParallel__all_reduced_lengths(Module):
 
 
 @right
-class FullyShardedDataParallel__frees_all_others(Module):
+class FullyShardedDataParallel__frees_all_others(Hooked):
     """Frees all but the block and the next one before each work."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -3044,12 +1722,6 @@ class FullyShardedDataParallel__frees_all_others(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -3063,12 +1735,12 @@ class FullyShardedDataParallel__frees_all_others(Module):
 
 
 @right
-class FullyShardedDataParallel__reduced_before_freed(Module):
+class FullyShardedDataParallel__reduced_before_freed(Hooked):
     """Reduces, then frees; and drops the rest between forward and backward's end."""
 
     def __init__(self, module, comm):
-        self.module, self.comm, self.sync = module, comm, True
-        hook(module, self)  # so it needs begin(), before(i, back), after(i, back), end(back)
+        super().__init__(module)  # hooks, and parameters() from `shards`
+        self.comm, self.sync = comm, True
         blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
@@ -3097,12 +1769,6 @@ class FullyShardedDataParallel__reduced_before_freed(Module):
         for shard in self.rest if back and self.sync else []:
             shard.reduce()
 
-    def named_parameters(self, prefix=""):
-        yield from ((f"{prefix}shards.{i}", s.shard) for i, s in enumerate(self.shards))
-
-    def forward(self, x):
-        return self.module(x)
-
     def clip_gradients(self, most, norm=2):
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -3116,7 +1782,7 @@ class FullyShardedDataParallel__reduced_before_freed(Module):
 
 
 @right
-class FullyShardedDataParallel__by_hand(Module):
+class FullyShardedDataParallel__by_hand(Hooked):
     """Without hook: its own operation for each block."""
 
     def __init__(self, module, comm):

@@ -163,7 +163,7 @@ def test_no_function_of_the_archive_is_an_answer(part, monkeypatch):
             found = [c for c in candidates if earned(running, cell, place, *c) > nothing]
             assert not found, f"{found} in place of {place}"
             running.answer(cell)
-    assert tried
+    assert tried or all(inspect.isclass(wanted) for *_, wanted in exercises(part))  # a class may have methods of its own
 
 
 def shown(running, expression):

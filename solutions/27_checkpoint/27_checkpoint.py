@@ -1,0 +1,278 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 4
+# ---
+
+# %% [markdown] tags=["slide"]
+# # 27 Checkpoints, and going on after a crash
+#
+# **You will build** `save` and `load`: each rank writes its part of a training run to the disk, and any other number of ranks goes on from
+# there.
+#
+# *{points} points. About 50 minutes.*
+
+# %% Start the ranks tags=["given"]
+import os
+import tempfile
+
+import numpy as np
+
+from course_lib import cluster, plots, saving
+from course_lib.check.checkpoint import CheckpointCheck
+from course_lib.cluster import RanksGone
+
+ranks = cluster.start(4)
+
+# %% Set up the ranks tags=["given", "skip"]
+# %%px
+import json
+import os
+import signal
+
+import numpy as np
+
+from course_lib.collectives import Communicator
+from course_lib.gpt.model import Sizes
+from course_lib.gpt.run import Run
+
+everyone = Communicator()
+rank = everyone.Get_rank()
+sizes = Sizes(vocabulary=16, width=16, heads=2, depth=2, length=8)
+
+# %% [markdown] tags=["slide"]
+# A run on thousands of devices breaks off every few hours. What is not on a disk by then is lost. A **checkpoint** has all that the run needs to
+# go on *as if nothing had happened*: the parameters, both of Adam's moments, and which step it is. The step also says which texts come next.
+#
+# `Run` trains a small GPT. Every rank has all parameters and one part of what Adam updates, as in part 15: `run.parts`.
+
+# %% Look at the parts tags=["slide"]
+# %%px
+run = Run(everyone, sizes)
+losses = [run.go() for _ in range(3)]
+print({name: part.size for name, part in run.parts.items()})
+
+# %% [markdown] tags=["slide-50"]
+# ## A worked example: half a file
+#
+# Saving takes time, and a crash can come in the middle of it. The cell writes a list of numbers, and "crashes" before it is done. What is left of the
+# old list? The second time, it writes to another name first. `os.replace` gives a file its name in a single moment: whoever looks sees the
+# old file or the new one.
+
+
+# %% Crash while writing tags=["slide-50"]
+# %%px --targets 0
+def write(path, numbers, crash):
+    with open(path, "w") as file:
+        for i, number in enumerate(numbers):
+            if i == crash:
+                return  # as if the process had ended
+            print(number, file=file)
+
+
+write("list.txt", [1, 2, 3, 4], None)
+write("list.txt", [5, 6, 7, 8], 2)
+print("written in place: ", open("list.txt").read().split())
+write("list.txt", [1, 2, 3, 4], None)
+write("list.new", [5, 6, 7, 8], 2)
+print("beside, and broken off:", open("list.txt").read().split())
+write("list.new", [5, 6, 7, 8], None)
+os.replace("list.new", "list.txt")
+print("beside, and replaced:  ", open("list.txt").read().split())
+os.remove("list.txt")
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: save
+#
+# A checkpoint has a file for each rank, and an **index**, which says what belongs together. It is the index that makes files a checkpoint: as long as it
+# tells of the old ones, the new ones count for nothing. So when may it be replaced, and when may the old files go?
+#
+# `np.savez(path, **arrays)` writes arrays by name, and `np.load(path)` reads them. `json.dump(value, file)` writes numbers, lists and dicts as text.
+
+
+# %% Exercise: save tags=["exercise", "slide-50"]
+# %%px
+def save(folder, step, shards, comm):
+    """Write a checkpoint; all ranks call it.
+
+    Whenever a rank may end, what is on the disk is the checkpoint before this one, or
+    this one. Afterwards no other files are in the folder.
+
+    Parameters
+    ----------
+    folder : str
+        It is there, and perhaps has an earlier checkpoint, of any number of ranks.
+    step : int
+        Larger than that of an earlier one.
+    shards : dict of str to numpy.ndarray
+        This rank's parts, each ``(length,)``; a length may be 0. In the order of the
+        ranks they are the whole. The names are the same on all ranks.
+    comm : Communicator
+        n ranks. Rank r writes its parts to ``f"{step}-{r}.npz"``. `index.json` has
+        ``{"step": step, "ranks": n, "lengths": {name: [length on rank 0, ...]}}``.
+    """
+    ### BEGIN SOLUTION
+    n, rank = comm.Get_size(), comm.Get_rank()
+    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    mine = np.array([len(part) for part in shards.values()], np.int64)
+    lengths = np.empty((n, len(mine)), np.int64)
+    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+    if rank == 0:
+        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
+        with open(os.path.join(folder, "index.new"), "w") as file:
+            json.dump(index, file)
+        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
+    comm.Barrier()
+    for name in os.listdir(folder):
+        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
+            os.remove(os.path.join(folder, name))
+    comm.Barrier()
+    ### END SOLUTION
+
+
+# %% Check save tags=["given"]
+CheckpointCheck("save", ranks).save(4).full().passed()
+
+# %% [markdown] tags=["slide-50"]
+# ## Your turn: load
+#
+# The ranks that load may be more or fewer than those that have saved. The whole is cut anew: with $c = \lceil \text{length} / n \rceil$, rank r of n gets
+# the numbers from $r c$ to $(r + 1) c$. From the index you know which file has which of them. Read no more than these: the whole may be too large
+# for one rank.
+
+
+# %% Exercise: load tags=["exercise", "slide-50"]
+# %%px
+def load(folder, comm):
+    """Read a checkpoint, of any number of ranks.
+
+    Parameters
+    ----------
+    folder : str
+    comm : Communicator
+        n ranks.
+
+    Returns
+    -------
+    step : int
+    shards : dict of str to numpy.ndarray
+        This rank's parts, with the dtype that was saved; an empty one may have any. Only
+        files are opened that have something for this rank.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        The index or a file is not there, or is damaged; the message has its name.
+    """
+    ### BEGIN SOLUTION
+    n, rank = comm.Get_size(), comm.Get_rank()
+    path = os.path.join(folder, "index.json")
+    try:
+        with open(path) as file:
+            index = json.load(file)
+        found, step = {}, index["step"]
+        for name, lengths in index["lengths"].items():
+            each = -(-sum(lengths) // n)
+            begin, parts = 0, []
+            for r, length in enumerate(lengths):
+                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
+                if first < last:
+                    path = os.path.join(folder, f"{step}-{r}.npz")
+                    with np.load(path) as arrays:
+                        parts.append(arrays[name][first:last])
+                begin += length
+            found[name] = np.concatenate(parts) if parts else np.empty(0)
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
+    return step, found
+    ### END SOLUTION
+
+
+# %% Check load tags=["given"]
+CheckpointCheck("load", ranks).load(4, 4).load(2, 4).load(3, 2).load(4, 1).damaged().passed()
+
+# %% [markdown] tags=["skip"]
+# Hidden tests run when your notebook is graded. They let one rank after the other be slow, look at the disk at every moment, and fill it.
+
+# %% Test: a whole checkpoint at every moment tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = CheckpointCheck("save", ranks, show=False).save(4).save(3).save(2)
+### END HIDDEN TESTS
+
+# %% Test: a full disk tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = CheckpointCheck("a full disk", ranks, show=False).full(4)
+### END HIDDEN TESTS
+
+# %% Test: load on other ranks tags=["test"] points=5
+### BEGIN HIDDEN TESTS
+check = CheckpointCheck("load", ranks, show=False)
+for size, old in ((4, 4), (2, 4), (3, 2), (4, 3), (3, 8), (1, 4), (4, 1)):
+    check.load(size, old)
+### END HIDDEN TESTS
+
+# %% Test: damaged files tags=["test"] points=2
+### BEGIN HIDDEN TESTS
+check = CheckpointCheck("damaged files", ranks, show=False).damaged()
+### END HIDDEN TESTS
+
+# %% [markdown] tags=["slide-50"]
+# ## A rank is killed
+#
+# Sixty steps on four ranks, with a checkpoint every ten steps. In step 37, the system ends rank 2: signal 9, which no process can catch. Then three
+# ranks go on.
+
+
+# %% Train from the last checkpoint on tags=["given", "slide-50"]
+# %%px
+def train(folder, until, killed_at=None):
+    """Go on from the checkpoint in the folder, if there is one; rank 0 notes the losses."""
+    run = Run(everyone, sizes)
+    if os.path.exists(os.path.join(folder, "index.json")):
+        run.take(*load(folder, everyone))
+    while run.step < until:
+        if run.step == killed_at and rank == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        step, loss = run.step, run.go()
+        if rank == 0:
+            with open(f"{folder}.txt", "a") as file:
+                print(step, loss, file=file)
+        if run.step % 10 == 0:
+            save(folder, run.step, run.parts, everyone)
+
+
+# %% Kill, and go on tags=["given", "slide-50"]
+place = tempfile.mkdtemp()
+for name in ("undisturbed", "killed"):
+    os.mkdir(os.path.join(place, name))
+ranks.call("train", dict(folder=os.path.join(place, "undisturbed"), until=60))
+try:
+    ranks.call("train", dict(folder=os.path.join(place, "killed"), until=60, killed_at=37))
+except RanksGone as gone:
+    print(gone)
+ranks.restart(rerun=True, n=3)
+done = ranks.call("train", dict(folder=os.path.join(place, "killed"), until=60))
+
+# %% Draw the losses tags=["given", "slide-50"]
+curves = {}
+for name in ("undisturbed", "killed"):
+    noted = np.loadtxt(os.path.join(place, f"{name}.txt"))
+    curves[name] = [noted[noted[:, 0] == step][-1, 1] for step in range(60)]
+apart = np.max(np.abs(np.subtract(*curves.values())))
+plots.losses(curves, f"Training loss, and one rank killed in step 37: at most {apart:.0e} apart")
+
+# %% [markdown] tags=["slide"]
+# ## Questions worth arguing about
+#
+# 1. The computer loses power in the middle of `save`. What may be wrong on the disk, although every file was written before the index? (`os.fsync`)
+# 2. How often would you save, if it takes a minute, and a run breaks off twice a day?
+#
+# The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
+
+# %% Save the functions tags=["given", "skip"]
+saving.save(ranks, "save", "load")
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()

@@ -1,0 +1,69 @@
+"""Checkpoints as files, and a training run that is broken off and goes on."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import checkpointing
+from course_lib import cluster
+from course_lib.check import checkpoint_files as disk
+from grading import reference
+
+PARTS = [{"a": np.arange(3.0), "b": np.arange(2)}, {"a": np.arange(0.0), "b": np.arange(5)}]
+
+
+def test_what_was_written_is_read():
+    step, lengths, found = disk.read(disk.written(4, PARTS))
+    assert step == 4 and lengths == {"a": [3, 0], "b": [2, 5]}
+    for part, other in zip(PARTS, found, strict=True):
+        assert all(np.array_equal(part[name], other[name]) and part[name].dtype == other[name].dtype for name in part)
+
+
+def test_every_damage_is_seen():
+    files = disk.written(4, PARTS)
+    for name, content, _ in disk.damages(files, "4-1.npz"):
+        broken = {k: v for k, v in files.items() if k != name} | ({} if content is None else {name: content})
+        with pytest.raises(disk.Broken, match=name):
+            disk.read(broken)
+    bomb = disk.written(4, [{"a": np.zeros(disk.MOST // 8 + 1)}])
+    with pytest.raises(disk.Broken, match="too large"):
+        disk.read(bomb)
+    for text in ("[]", '{"step": 4}', '{"step": [], "ranks": 1, "lengths": {}}'):
+        with pytest.raises(disk.Broken, match="index"):
+            disk.read(files | {disk.INDEX: np.frombuffer(text.encode(), np.uint8)})
+
+
+def test_folders_of_several_ranks_are_put_together_as_one():
+    old, new, index = (np.frombuffer(text, np.uint8) for text in (b"old", b"new", b"index"))
+    base = {"a": old, "b": old}
+    assert disk.together(base, [{"b": old, "c": new}, {"a": old, "b": old}]).keys() == {"b", "c"}
+    assert np.array_equal(disk.together(base, [{"a": index, "b": old}, base])["a"], index)
+    assert disk.together(base, [base | {"c": new}, base | {"c": index}]) == "c"
+
+
+def test_a_file_is_needed_by_those_that_get_something_of_it():
+    whole = {"a": slice(0, 3), "b": slice(0, 0)}
+    assert disk.needed(disk.INDEX, 4, PARTS, whole) and disk.needed("4-0.npz", 4, PARTS, whole)
+    assert not disk.needed("4-1.npz", 4, PARTS, whole)
+    assert disk.needed("4-1.npz", 4, PARTS, whole | {"b": slice(6, 7)})
+
+
+def test_a_run_goes_on_after_kills(tmp_path):
+    reference.write(tmp_path / "functions")
+    (tmp_path / "run").mkdir()
+    done, apart = checkpointing.killed(str(tmp_path / "functions"), str(tmp_path / "run"), seed=1, kills=3)
+    assert done == 3 and apart < 1e-6
+    index = json.loads((tmp_path / "run" / "killed" / "index.json").read_text())
+    assert index["step"] == checkpointing.STEPS
+
+
+def test_ranks_come_up_again_in_another_number():
+    ranks = cluster.start(2)
+    try:
+        ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\neveryone = Communicator()")
+        ranks.run("def size():\n    return everyone.Get_size()")
+        ranks.restart(rerun=True, n=3)
+        assert ranks.call("size") == [3, 3, 3]
+    finally:
+        ranks.stop()
