@@ -1,14 +1,10 @@
 """Checkpoints as files, and a training run that is broken off and goes on."""
 
-import json
-
 import numpy as np
 import pytest
 
-from benchmarks import checkpointing
 from course_lib import cluster
 from course_lib.check import checkpoint_files as disk
-from grading import reference
 
 PARTS = [{"a": np.arange(3.0), "b": np.arange(2)}, {"a": np.arange(0.0), "b": np.arange(5)}]
 
@@ -47,15 +43,6 @@ def test_a_file_is_needed_by_those_that_get_something_of_it():
     assert disk.needed(disk.INDEX, 4, PARTS, whole) and disk.needed("4-0.npz", 4, PARTS, whole)
     assert not disk.needed("4-1.npz", 4, PARTS, whole)
     assert disk.needed("4-1.npz", 4, PARTS, whole | {"b": slice(6, 7)})
-
-
-def test_a_run_goes_on_after_kills(tmp_path):
-    reference.write(tmp_path / "functions")
-    (tmp_path / "run").mkdir()
-    done, apart = checkpointing.killed(str(tmp_path / "functions"), str(tmp_path / "run"), seed=1, kills=3)
-    assert done == 3 and apart < 1e-6
-    index = json.loads((tmp_path / "run" / "killed" / "index.json").read_text())
-    assert index["step"] == checkpointing.STEPS
 
 
 def test_ranks_come_up_again_in_another_number():
