@@ -256,6 +256,7 @@ except RanksGone as gone:
     print(gone)
 ranks.restart(rerun=True, n=3)
 done = ranks.call("train", dict(folder=os.path.join(place, "killed"), until=60))
+ranks.restart(rerun=True, n=4)
 
 # %% Draw the losses tags=["given", "slide"]
 curves = {}
