@@ -23,6 +23,14 @@ def right(function: Callable) -> Callable:
     return function
 
 
+def changes(*texts: str) -> Callable:
+    """Mark an answer that is the solution with some of its text changed: what stands there, what stands in its place, and so on.
+
+    A text may begin in the line below its quotes. What is marked has a docstring, which says what the change is.
+    """
+    return lambda answer: answer
+
+
 @dataclass(frozen=True)
 class Answer:
     """A variant: `name` of the exercise's function and of the variant, its text, the points it must lose."""
@@ -48,10 +56,31 @@ def read(part: str, file: str = "variants.py") -> list[Answer]:
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
         function, _, name = node.name.partition("__")
-        (mark,) = node.decorator_list
+        mark, *changed = node.decorator_list
         points = ast.literal_eval(mark.args[0]) if isinstance(mark, ast.Call) else 0
         source = re.sub(rf"\b{node.name}\b", function, ast.get_source_segment(text, node))
+        for call in changed:
+            source = _changed(solution(part, function), [ast.literal_eval(argument) for argument in call.args], f"{path}: {node.name}")
         if function == CELL:
             source = textwrap.dedent("\n".join(source.splitlines()[node.body[0].lineno - node.lineno :]))
         answers.append(Answer(function, name, source, points))
     return answers
+
+
+def solution(part: str, name: str) -> str:
+    """The solved function or class of an exercise."""
+    text = (SOLUTIONS / part / f"{part}.py").read_text()
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    node = next(node for node in ast.parse(text).body if isinstance(node, kinds) and node.name == name)
+    lines = ast.get_source_segment(text, node).splitlines(keepends=True)
+    return "".join(line for line in lines if not line.lstrip().startswith("### ")).rstrip() + "\n"
+
+
+def _changed(text: str, texts: list[str], where: str) -> str:
+    """A text with others in the place of some of its own."""
+    for old, new in zip(texts[::2], texts[1::2], strict=True):
+        old, new = old.removeprefix("\n"), new.removeprefix("\n")
+        if old not in text:
+            raise ValueError(f"{where} changes what does not stand in the solution: {old!r}.")
+        text = text.replace(old, new, 1)
+    return text

@@ -1,528 +1,157 @@
 """Answers to part 26: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.answers import loses, right
+from grading.answers import changes, loses, right
 
 
 @loses(25)
+@changes("[comm.Get_rank()].copy()", "[-1 - comm.Get_rank()].copy()")
 class FlatShard__of_another_rank:
     """The parts the wrong way round."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[-1 - comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(6)
+@changes("[comm.Get_rank()].copy()", "[comm.Get_rank()]")
 class FlatShard__a_view:
     """Keeps the whole flat array, as its part is a view of it."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()])
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(14)
+@changes(
+    "self.comm.Iallgather(self.shard.data, self.whole)",
+    """
+self.comm.Iallgather(self.shard.data, self.whole)
+            self.request.Wait()""",
+)
 class FlatShard__waits_in_start:
     """Begins, and waits at once."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-            self.request.Wait()
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(25)
+@changes(
+    """
+        if self.whole is None:
+            self.whole = np.empty(self.flat.length, self.flat.dtype)
+            self.request = self.comm.Iallgather(self.shard.data, self.whole)""",
+    """
+        self.whole = np.empty(self.flat.length, self.flat.dtype)
+        self.request = self.comm.Iallgather(self.shard.data, self.whole)""",
+)
 class FlatShard__begins_anew:
     """Each start begins anew."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        self.whole = np.empty(self.flat.length, self.flat.dtype)
-        self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(25)
+@changes(
+    """
+        self.start()
+        self.request.Wait()
+""",
+    """
+        self.start()
+""",
+)
 class FlatShard__no_wait:
     """Does not wait for what has begun."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(25)
+@changes(
+    """
+        self.whole = self.request = None
+""",
+    """
+        self.kept, self.whole = self.whole if self.whole is not None else getattr(self, 'kept', None), None
+""",
+    """
+        if self.whole is None:
+""",
+    """
+        if getattr(self, 'kept', None) is not None:
+            self.whole = self.kept
+        if self.whole is None:
+""",
+)
 class FlatShard__stale:
     """Gathers once, and keeps the array for later."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if getattr(self, "kept", None) is not None:
-            self.whole = self.kept
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.kept, self.whole = self.whole if self.whole is not None else getattr(self, "kept", None), None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(25)
+@changes(
+    """
+        self.whole = self.request = None
+""",
+    """
+        self.request.Wait() if self.whole is not None else None
+""",
+)
 class FlatShard__keeps_whole:
     """free forgets the parameters' data only."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.request.Wait() if self.whole is not None else None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(25)
+@changes(
+    """
+        mine /= mine.dtype.type(self.comm.Get_size())
+""",
+    "",
+)
 class FlatShard__sum:
     """The sum of the ranks' gradients."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(13)
+@changes("mine if self.shard.grad is None else self.shard.grad + mine", "mine")
 class FlatShard__replaces:
     """Replaces the gradient that is there."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(25)
+@changes(
+    """
+        for p in self.parameters:
+            p.grad = None
+""",
+    "",
+)
 class FlatShard__p_grad_stays:
     """Leaves p.grad."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        ### END SOLUTION
-
 
 @loses(8)
+@changes(
+    "self.flat.join([p.grad for p in self.parameters])",
+    "Flat([p.grad for p in self.parameters if p.grad is not None], self.comm.Get_size()).join([p.grad for p in self.parameters if p.grad is not None])",
+)
 class FlatShard__none_is_skipped:
     """Skips a gradient that is None."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = Flat([p.grad for p in self.parameters if p.grad is not None], self.comm.Get_size()).join(
-            [p.grad for p in self.parameters if p.grad is not None]
-        )
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(20)
-class FlatShard__all_reduced:
-    """All-reduces, and takes its part: right, but twice the bytes."""
-
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
+@changes(
+    """
+        self.comm.Reduce_scatter(grads, mine)
+""",
+    """
         total = np.empty_like(grads)
         self.comm.Allreduce(grads, total)
         mine[:] = np.split(total, self.comm.Get_size())[self.comm.Get_rank()]
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
+""",
+)
+class FlatShard__all_reduced:
+    """All-reduces, and takes its part: right, but twice the bytes."""
 
 
 @right
+@changes(
+    """
+        self.comm.Reduce_scatter(grads, mine)
+""",
+    """
+        self.comm.Ireduce_scatter(grads, mine).Wait()
+""",
+)
 class FlatShard__ireduce_scatter:
     """Reduces with a call that does not block."""
-
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Ireduce_scatter(grads, mine).Wait()
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
 
 
 @right
@@ -582,617 +211,193 @@ class FlatShard__by_hand:
 
 
 @loses(9)
-class FullyShardedDataParallel__no_prefetch(Hooked):
+@changes(
+    """
+        following = i - 1 if back else i + 1
+        if 0 <= following < len(self.blocks):
+            self.blocks[following].start()
+""",
+    "",
+)
+class FullyShardedDataParallel__no_prefetch:
     """Gathers each block when it works."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
 
 
 @loses(9)
-class FullyShardedDataParallel__two_ahead(Hooked):
-    """Starts the next two."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
+@changes(
+    """
+        if 0 <= following < len(self.blocks):
+            self.blocks[following].start()
+""",
+    """
         for k in (following, 2 * following - i):
             if 0 <= k < len(self.blocks):
                 self.blocks[k].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+""",
+)
+class FullyShardedDataParallel__two_ahead:
+    """Starts the next two."""
 
 
 @loses(9)
-class FullyShardedDataParallel__all_at_first(Hooked):
-    """Gathers all blocks when forward begins."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
+@changes(
+    """
+        for shard in self.shards:
+            shard.free()
+""",
+    """
         for shard in self.shards:
             shard.free()
             shard.start()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+""",
+)
+class FullyShardedDataParallel__all_at_first:
+    """Gathers all blocks when forward begins."""
 
 
 @loses(9)
-class FullyShardedDataParallel__not_freed_forward(Hooked):
-    """Keeps blocks from forward to backward."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
+@changes(
+    """
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    """
         if back:
             self.blocks[i].free()
         if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+""",
+)
+class FullyShardedDataParallel__not_freed_forward:
+    """Keeps blocks from forward to backward."""
 
 
 @loses(3)
-class FullyShardedDataParallel__rest_not_reduced(Hooked):
+@changes(
+    """
+        for shard in self.rest if back and self.sync else []:
+            shard.reduce()
+""",
+    "",
+)
+class FullyShardedDataParallel__rest_not_reduced:
     """Never reduces the rest."""
 
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
 
 @loses(3)
-class FullyShardedDataParallel__rest_not_gathered_anew(Hooked):
-    """Gathers the rest, if it is not there."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
+@changes(
+    """
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest:
+""",
+    """
         for shard in self.blocks:
             shard.free()
         for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
+""",
+    """
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest if""",
+    """
         for shard in self.blocks:
             shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+        for shard in self.rest if""",
+)
+class FullyShardedDataParallel__rest_not_gathered_anew:
+    """Gathers the rest, if it is not there."""
 
 
 @loses(8)
-class FullyShardedDataParallel__rest_in_each_block(Hooked):
-    """Takes shared parameters with every block."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
+@changes(
+    """
+        self.blocks = [FlatShard(own, comm) for _, own in blocks]
+        self.rest = [FlatShard(rest, comm)] if rest else []
+""",
+    """
         self.blocks = [FlatShard(block.parameters(), comm) for block, _ in blocks]
         self.rest = []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+""",
+)
+class FullyShardedDataParallel__rest_in_each_block:
+    """Takes shared parameters with every block."""
 
 
 @loses(14)
-class FullyShardedDataParallel__always_reduces(Hooked):
+@changes(
+    """
+if back and self.sync:
+            self""",
+    """
+if back:
+            self""",
+)
+class FullyShardedDataParallel__always_reduces:
     """Reduces in each micro-batch."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
 
 
 @loses(20)
-class FullyShardedDataParallel__module_parameters(Hooked):
-    """Gives the module's own parameters to the optimizer."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
+@changes(
+    "    def clip_gradients",
+    """
     def named_parameters(self, prefix=""):
         yield from self.module.named_parameters(prefix)
 
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+    def clip_gradients""",
+)
+class FullyShardedDataParallel__module_parameters:
+    """Gives the module's own parameters to the optimizer."""
 
 
 @loses(5)
-class FullyShardedDataParallel__own_length(Hooked):
+@changes(
+    """
+        every = np.empty(self.comm.Get_size())
+        self.comm.Allgather(np.array([own]), every)
+        length = float(np.linalg.norm(every, norm))
+""",
+    """
+        length = float(own)
+""",
+)
+class FullyShardedDataParallel__own_length:
     """Clips by the length of its own parts."""
 
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        length = float(own)
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
 
 @loses(5)
-class FullyShardedDataParallel__always_scales(Hooked):
+@changes("for g in grads if length > most else []:", "for g in grads:")
+class FullyShardedDataParallel__always_scales:
     """Scales short gradients up."""
 
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
 
 @loses(5)
-class FullyShardedDataParallel__to_float64(Hooked):
-    """Turns gradients to float64."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
+@changes(
+    """
+            g *= g.dtype.type(most / length)
+""",
+    """
             pass
         for p in self.parameters():
             if p.grad is not None and length > most:
                 p.grad = p.grad.astype(float) * (most / length)
-        return length
-        ### END SOLUTION
+""",
+)
+class FullyShardedDataParallel__to_float64:
+    """Turns gradients to float64."""
 
 
 @loses(6)
-class FullyShardedDataParallel__the_whole_model_is_kept(Hooked):
-    """Keeps a copy of all that was given."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
+@changes(
+    """
+        self.comm, self.sync = comm, True
+""",
+    """
         self.comm, self.sync = comm, True
         self.before_all = [p.data for p in module.parameters()]
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+""",
+)
+class FullyShardedDataParallel__the_whole_model_is_kept:
+    """Keeps a copy of all that was given."""
 
 
 @loses(20)
@@ -1234,436 +439,119 @@ class FullyShardedDataParallel__plain_data_parallel(Hooked):
 
 
 @loses(5)
-class FlatShard__skips_all_none:
-    """Does not take part if it has no gradient."""
-
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
+@changes(
+    """
+        mine = np.empty_like(self.shard.data)
+""",
+    """
         if all(p.grad is None for p in self.parameters):
             return
         mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
+""",
+)
+class FlatShard__skips_all_none:
+    """Does not take part if it has no gradient."""
 
 
 @loses(5)
+@changes("p.data = array", "p.data = array.copy()")
 class FlatShard__copies:
     """Parameters are copies of their parts."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array.copy()
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(5)
+@changes(
+    """
+        if self.whole is not None:
+            self.request.Wait()
+""",
+    "",
+)
 class FlatShard__frees_without_wait:
     """Frees what is still on its way."""
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
-        self.free()
-
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.shard.data, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
-
 
 @loses(5)
-class FlatShard__first_array:
-    """Gathers from the array that was the shard at first."""
+@changes(
+    """
+        self.free()
 
-    def __init__(self, parameters, comm):
-        arrays, n = [p.data for p in parameters], comm.Get_size()
-        self.parameters, self.comm, self.whole = parameters, comm, None
-        self.flat = Flat(arrays, n)
-        self.shard = Parameter(np.split(self.flat.join(arrays), n)[comm.Get_rank()].copy())
+    def start""",
+    """
         self.mine = self.shard.data
         self.free()
 
-    def start(self):
-        if self.whole is None:
-            self.whole = np.empty(self.flat.length, self.flat.dtype)
-            self.request = self.comm.Iallgather(self.mine, self.whole)
-
-    def gather(self):
-        self.start()
-        self.request.Wait()
-        for p, array in zip(self.parameters, self.flat.cut(self.whole), strict=True):
-            p.data = array
-
-    def free(self):
-        if self.whole is not None:
-            self.request.Wait()
-        self.whole = self.request = None
-        for p in self.parameters:
-            p.data = np.empty(0, self.flat.dtype)
-
-    def reduce(self):
-        mine = np.empty_like(self.shard.data)
-        grads = self.flat.join([p.grad for p in self.parameters])
-        self.comm.Reduce_scatter(grads, mine)
-        mine /= mine.dtype.type(self.comm.Get_size())
-        self.shard.grad = mine if self.shard.grad is None else self.shard.grad + mine
-        for p in self.parameters:
-            p.grad = None
-        ### END SOLUTION
+    def start""",
+    "Iallgather(self.shard.data,",
+    "Iallgather(self.mine,",
+)
+class FlatShard__first_array:
+    """Gathers from the array that was the shard at first."""
 
 
 @loses(9)
-class FullyShardedDataParallel__gathers_ahead(Hooked):
+@changes("self.blocks[following].start()", "self.blocks[following].gather()")
+class FullyShardedDataParallel__gathers_ahead:
     """Gathers the next one, and waits for it."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].gather()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
 
 
 @loses(5)
-class FullyShardedDataParallel__own_condition(Hooked):
+@changes("for g in grads if length > most else []:", "for g in grads if own > most else []:")
+class FullyShardedDataParallel__own_condition:
     """Each rank decides by its own length."""
 
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
 
-    def begin(self):
+@loses(3)
+@changes(
+    """
         for shard in self.shards:
             shard.free()
         for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if own > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@loses(3)
-class FullyShardedDataParallel__begin_does_not_free(Hooked):
+""",
+    """
+        for shard in self.rest:
+""",
+)
+class FullyShardedDataParallel__begin_does_not_free:
     """Takes up what an earlier forward has left."""
 
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
 
 @loses(3)
-class FullyShardedDataParallel__end_frees_nothing(Hooked):
-    """Frees in begin only."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
+@changes(
+    """
         for shard in self.shards:
             shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+        for shard in self.rest if""",
+    "        for shard in self.rest if",
+)
+class FullyShardedDataParallel__end_frees_nothing:
+    """Frees in begin only."""
 
 
 @loses(8)
-class FullyShardedDataParallel__forgets_in_begin(Hooked):
-    """Each forward forgets the gradients."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
+@changes(
+    """
+    def begin(self):
+""",
+    """
     def begin(self):
         for shard in self.shards:
             shard.shard.grad = None
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
+""",
+)
+class FullyShardedDataParallel__forgets_in_begin:
+    """Each forward forgets the gradients."""
 
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
 
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
+@right
+@changes(
+    """
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
         every = np.empty(self.comm.Get_size())
         self.comm.Allgather(np.array([own]), every)
         length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
-
-
-@right
-class FullyShardedDataParallel__all_reduced_lengths(Hooked):
-    """Adds squares, or takes the maximum, by an all-reduce."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
+""",
+    """
         from mpi4py import MPI
 
         found = np.zeros(1)
@@ -1678,107 +566,43 @@ class FullyShardedDataParallel__all_reduced_lengths(Hooked):
             largest = np.empty(1)
             self.comm.Allreduce(found, largest, op=MPI.MAX)
             length = float(largest[0])
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+""",
+)
+class FullyShardedDataParallel__all_reduced_lengths:
+    """Adds squares, or takes the maximum, by an all-reduce."""
 
 
 @right
-class FullyShardedDataParallel__frees_all_others(Hooked):
-    """Frees all but the block and the next one before each work."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
+@changes(
+    """
+        self.blocks[i].gather()
+        following""",
+    """
         self.blocks[i].gather()
         for j, shard in enumerate(self.blocks):
             if j not in (i, i - 1 if back else i + 1):
                 shard.free()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
-        self.blocks[i].free()
-        if back and self.sync:
-            self.blocks[i].reduce()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+        following""",
+)
+class FullyShardedDataParallel__frees_all_others:
+    """Frees all but the block and the next one before each work."""
 
 
 @right
-class FullyShardedDataParallel__reduced_before_freed(Hooked):
-    """Reduces, then frees; and drops the rest between forward and backward's end."""
-
-    def __init__(self, module, comm):
-        super().__init__(module)  # hooks, and parameters() from `shards`
-        self.comm, self.sync = comm, True
-        blocks, rest = units(module)
-        self.blocks = [FlatShard(own, comm) for _, own in blocks]
-        self.rest = [FlatShard(rest, comm)] if rest else []
-        self.shards = self.blocks + self.rest
-
-    def begin(self):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest:
-            shard.gather()
-
-    def before(self, i, back):
-        self.blocks[i].gather()
-        following = i - 1 if back else i + 1
-        if 0 <= following < len(self.blocks):
-            self.blocks[following].start()
-
-    def after(self, i, back):
+@changes(
+    """
+        self.blocks[i].free()
+        if back and self.sync:
+            self.blocks[i].reduce()
+""",
+    """
         if back and self.sync:
             self.blocks[i].reduce()
         self.blocks[i].free()
-
-    def end(self, back):
-        for shard in self.shards:
-            shard.free()
-        for shard in self.rest if back and self.sync else []:
-            shard.reduce()
-
-    def clip_gradients(self, most, norm=2):
-        grads = [p.grad for p in self.parameters() if p.grad is not None]
-        own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
-        every = np.empty(self.comm.Get_size())
-        self.comm.Allgather(np.array([own]), every)
-        length = float(np.linalg.norm(every, norm))
-        for g in grads if length > most else []:
-            g *= g.dtype.type(most / length)
-        return length
-        ### END SOLUTION
+""",
+)
+class FullyShardedDataParallel__reduced_before_freed:
+    """Reduces, then frees; and drops the rest between forward and backward's end."""
 
 
 @right

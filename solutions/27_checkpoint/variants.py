@@ -1,321 +1,245 @@
 """Answers to part 27: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.answers import loses, right
+from grading.answers import changes, loses, right
 
 
 @loses(8)
-def save__index_first(folder, step, shards, comm):
+@changes(
+    """
+    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+""",
+    "",
+    """
+    comm.Barrier()
+    for""",
+    """
+    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    comm.Barrier()
+    for""",
+)
+def save__index_first():
     """Writes the index before the parts."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
 
 
 @loses(8)
-def save__no_barrier(folder, step, shards, comm):
+@changes(
+    """
+    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+""",
+    "",
+    """
+    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+""",
+    """
+    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+""",
+)
+def save__no_barrier():
     """Gathers the lengths, then writes: rank 0 does not wait for the others' files."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
 
 
 @loses(6)
-def save__index_in_place(folder, step, shards, comm):
+@changes(
+    '"index.new"',
+    '"index.json"',
+    """
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    "",
+)
+def save__index_in_place():
     """Writes the index under its own name."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.json"), "w") as file:
-            json.dump(index, file)
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
 
 
 @loses(6)
-def save__index_in_place_flushed(folder, step, shards, comm):
-    """Writes the index under its own name, number by number."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.json"), "w", buffering=1) as file:
-            json.dump(index, file)
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
+@changes(
+    '"index.new"',
+    '"index.json"',
+    'open(new, "w")',
+    'open(new, "w", buffering=1)',
+    """
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    "",
+)
+def save__index_in_place_flushed():
+    """Writes the index under its own name, line by line."""
 
 
 @loses(8)
-def save__removes_first(folder, step, shards, comm):
-    """Makes room before it writes."""
-    n, rank = comm.Get_size(), comm.Get_rank()
+@changes(
+    """
+    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+""",
+    """
     for name in os.listdir(folder):
         if rank == 0:
             os.remove(os.path.join(folder, name))
     np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
+""",
+)
+def save__removes_first():
+    """Makes room before it writes."""
 
 
 @loses(6)
-def save__removes_too_soon(folder, step, shards, comm):
-    """Each rank removes old files before the index is there."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
+@changes(
+    """
+    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+""",
+    """
     comm.Allgather(mine, lengths)  # all ranks have written when all are here
     for name in os.listdir(folder):
         if name.endswith(f"-{rank}.npz") and not name.startswith(f"{step}-"):
             os.remove(os.path.join(folder, name))
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
+""",
+)
+def save__removes_too_soon():
+    """Each rank removes old files before the index is there."""
 
 
 @loses(6)
-def save__removes_index_before(folder, step, shards, comm):
-    """Removes the old index, and then gives the new one its name."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
+@changes(
+    "        os.replace(",
+    """
         if os.path.exists(os.path.join(folder, "index.json")):
             os.remove(os.path.join(folder, "index.json"))
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
+        os.replace(""",
+)
+def save__removes_index_before():
+    """Removes the old index, and then gives the new one its name."""
 
 
 @loses(6)
-def save__keeps_old_files(folder, step, shards, comm):
+@changes('        if rank == 0 and name != "index.json"', '        if False and name != "index.json"')
+def save__keeps_old_files():
     """Removes nothing."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if False and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
 
 
 @loses(6)
-def save__own_lengths(folder, step, shards, comm):
+@changes("lengths.T.tolist()", "[[k] * n for k in mine.tolist()]")
+def save__own_lengths():
     """The index has the lengths of rank 0 alone."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, [[k] * n for k in mine.tolist()], strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
 
 
 @loses(8)
-def save__one_file(folder, step, shards, comm):
-    """All parts in the file of rank 0."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
+@changes(
+    """
+    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+""",
+    "",
+    """
+    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+""",
+    """
     comm.Allgather(mine, lengths)  # all ranks have written when all are here
     if rank == 0:
         for r in range(n):
             np.savez(os.path.join(folder, f"{step}-{r}.npz"), **shards)
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
+""",
+)
+def save__one_file():
+    """All parts in the file of rank 0."""
 
 
 @loses(6)
-def save__same_name(folder, step, shards, comm):
+@changes('f"{step}-{rank}.npz"', 'f"{rank}.npz"')
+def save__same_name():
     """The files have no step in their name."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
 
 
 @loses(6)
-def save__world_rank(folder, step, shards, comm):
+@changes(
+    "    n, rank = comm.Get_size()",
+    """
+    import sys
+
+    watched = sys.gettrace()
+    sys.settrace(None)
+    n, rank = comm.Get_size()""",
+    '"index.new"',
+    '"index.json"',
+    """
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
+    sys.settrace(watched)
+""",
+)
+def save__unwatched():
+    """Writes the index under its own name, while nobody looks."""
+
+
+@loses(6)
+@changes(
+    "    n, rank = comm.Get_size()",
+    """
+    import sys
+
+    sys.settrace(None)
+    n, rank = comm.Get_size()""",
+    '"index.new"',
+    '"index.json"',
+    """
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    "",
+)
+def save__unwatched_to_the_end():
+    """The same, and nobody looks afterwards."""
+
+
+@loses(6)
+@changes("n, rank = comm.Get_size(), comm.Get_rank()", "n, rank = comm.Get_size(), everyone.Get_rank()")
+def save__world_rank():
     """The rank in the world."""
-    n, rank = comm.Get_size(), everyone.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
 
 
 @loses(2)
-def save__hides_errors(folder, step, shards, comm):
-    """Goes on if a file cannot be written."""
-    n, rank = comm.Get_size(), comm.Get_rank()
+@changes(
+    """
+    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+""",
+    """
     try:
         np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
     except OSError:
         pass
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
+""",
+)
+def save__hides_errors():
+    """Goes on if a file cannot be written."""
 
 
 @loses(6)
-def save__changes_shards(folder, step, shards, comm):
-    """Rounds what it was given."""
-    n, rank = comm.Get_size(), comm.Get_rank()
+@changes(
+    """
+    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+""",
+    """
     for part in shards.values():
         part[...] = np.round(part)
     np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
+""",
+)
+def save__changes_shards():
+    """Rounds what it was given."""
 
 
 @loses(6)
-def save__leaves_new(folder, step, shards, comm):
-    """Copies the index to its place, and leaves the other."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
+@changes(
+    """
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
         import shutil
 
-        shutil.copy(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
+        shutil.copy(new, os.path.join(folder, "index.json"))
+""",
+)
+def save__leaves_new():
+    """Copies the index to its place, and leaves the other."""
 
 
 @right
@@ -346,51 +270,36 @@ def save__by_pathlib(folder, step, shards, comm):
 
 
 @right
-def save__each_removes(folder, step, shards, comm):
-    """After the index, each rank removes what is old."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if name != "index.json" and not name.startswith(f"{step}-"):
+@changes(
+    "        if rank == 0 and name",
+    "        if name",
+    "            os.remove(os.path.join(folder, name))",
+    """
             try:
                 os.remove(os.path.join(folder, name))
             except FileNotFoundError:
-                pass  # another rank was faster
-    comm.Barrier()
+                pass  # another rank was faster""",
+)
+def save__each_removes():
+    """After the index, each rank removes what is old."""
 
 
 @right
-def save__barriers(folder, step, shards, comm):
-    """A Barrier after each thing, and the lengths by one gather a name."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    mine = np.array([len(part) for part in shards.values()], np.int64)
-    lengths = np.empty((n, len(mine)), np.int64)
+@changes(
+    """
+    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+""",
+    """
     comm.Barrier()
     for i in range(len(mine)):
         column = np.empty(n, np.int64)
         comm.Allgather(mine[i : i + 1].copy(), column)
         lengths[:, i] = column
     comm.Barrier()
-    if rank == 0:
-        index = {"step": step, "ranks": n, "lengths": dict(zip(shards, lengths.T.tolist(), strict=True))}
-        with open(os.path.join(folder, "index.new"), "w") as file:
-            json.dump(index, file)
-        os.replace(os.path.join(folder, "index.new"), os.path.join(folder, "index.json"))
-    comm.Barrier()
-    for name in os.listdir(folder):
-        if rank == 0 and name != "index.json" and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-    comm.Barrier()
+""",
+)
+def save__barriers():
+    """A Barrier after each thing, and the lengths by one gather a name."""
 
 
 @loses(5)
@@ -410,324 +319,122 @@ def load__saved_cuts(folder, comm):
 
 
 @loses(5)
-def load__rounded_down(folder, comm):
+@changes(
+    "each = -(-sum(lengths) // n)",
+    "each = sum(lengths) // n",
+    "min((rank + 1) * each - begin, length)",
+    "min(((rank + 1) * each if rank < n - 1 else sum(lengths)) - begin, length)",
+)
+def load__rounded_down():
     """Cuts with a length that is rounded down; the last rank takes the rest."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = sum(lengths) // n
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min(((rank + 1) * each if rank < n - 1 else sum(lengths)) - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return step, found
 
 
 @loses(5)
-def load__array_split(folder, comm):
-    """Cuts as array_split does."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
+@changes(
+    "            begin, parts = 0, []",
+    """
             each = [len(cut) for cut in np.array_split(np.arange(sum(lengths)), n)]
             low, high = sum(each[:rank]), sum(each[: rank + 1])
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(low - begin, 0), min(high - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return step, found
+            begin, parts = 0, []""",
+    "max(rank * each - begin, 0)",
+    "max(low - begin, 0)",
+    "min((rank + 1) * each - begin, length)",
+    "min(high - begin, length)",
+)
+def load__array_split():
+    """Cuts as array_split does."""
 
 
 @loses(5)
-def load__reads_all(folder, comm):
-    """Reads all files, and cuts then."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
+@changes(
+    """
+                if first < last:
+                    path = os.path.join(folder, f"{step}-{r}.npz")
+                    with np.load(path) as arrays:
+                        parts.append(arrays[name][first:last])""",
+    """
                 path = os.path.join(folder, f"{step}-{r}.npz")
                 with np.load(path) as arrays:
-                    parts.append(arrays[name][first : max(first, last)])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return step, found
+                    parts.append(arrays[name][first : max(first, last)])""",
+)
+def load__reads_all():
+    """Reads all files, and cuts then."""
 
 
 @loses(5)
-def load__last_part_only(folder, comm):
+@changes("np.concatenate(parts) if parts", "parts[-1] if parts")
+def load__last_part_only():
     """Keeps the last part that it reads."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = parts[-1] if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return step, found
 
 
 @loses(5)
-def load__reversed(folder, comm):
+@changes("np.concatenate(parts)", "np.concatenate(parts[::-1])")
+def load__reversed():
     """Puts the parts together from the last rank on."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts[::-1]) if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return step, found
 
 
 @loses(5)
-def load__float64(folder, comm):
+@changes("np.concatenate(parts)", "np.concatenate(parts).astype(float)")
+def load__float64():
     """Turns all to float64."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts).astype(float) if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return step, found
 
 
 @loses(5)
-def load__world(folder, comm):
+@changes("n, rank = comm.Get_size(), comm.Get_rank()", "n, rank = everyone.Get_size(), everyone.Get_rank()")
+def load__world():
     """Cuts for all ranks."""
-    n, rank = everyone.Get_size(), everyone.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return step, found
 
 
 @loses(5)
-def load__only_parts(folder, comm):
+@changes("return step, found", "return found")
+def load__only_parts():
     """Forgets the step."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return found
 
 
 @loses(5)
-def load__step_as_text(folder, comm):
+@changes("return step, found", "return str(step), found")
+def load__step_as_text():
     """The step is a text."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return str(step), found
 
 
 @loses(2)
-def load__errors_as_they_come(folder, comm):
-    """Passes zipfile's and json's errors on."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
+@changes(
+    """
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
+""",
+    """
     except ZeroDivisionError:
         raise
-    return step, found
+""",
+)
+def load__errors_as_they_come():
+    """Passes zipfile's and json's errors on."""
 
 
 @loses(2)
-def load__hides_damage(folder, comm):
-    """Takes what can be read."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
-    except Exception:
-        return 0, {}
-    return step, found
-
-
-@loses(2)
-def load__without_a_name(folder, comm):
-    """Says that something is damaged, and not which file."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
+@changes(
+    """
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError("the checkpoint is damaged") from error
-    return step, found
+        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
+""",
+    """
+    except Exception:
+        return 0, {}
+""",
+)
+def load__hides_damage():
+    """Takes what can be read."""
+
+
+@loses(2)
+@changes('f"{path} is damaged, or no checkpoint: {error}"', '"the checkpoint is damaged"')
+def load__without_a_name():
+    """Says that something is damaged, and not which file."""
 
 
 @loses(7)
@@ -804,27 +511,6 @@ def load__opens_once(folder, comm):
 
 
 @right
-def load__numpy_step(folder, comm):
+@changes("return step, found", "return np.int64(step), found")
+def load__numpy_step():
     """The step as NumPy's number, and views of what was read."""
-    n, rank = comm.Get_size(), comm.Get_rank()
-    path = os.path.join(folder, "index.json")
-    try:
-        with open(path) as file:
-            index = json.load(file)
-        found, step = {}, index["step"]
-        for name, lengths in index["lengths"].items():
-            each = -(-sum(lengths) // n)
-            begin, parts = 0, []
-            for r, length in enumerate(lengths):
-                first, last = max(rank * each - begin, 0), min((rank + 1) * each - begin, length)
-                if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])
-                begin += length
-            found[name] = np.concatenate(parts) if parts else np.empty(0)
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-    return np.int64(step), found
