@@ -79,6 +79,16 @@ def _start(ranks: int, folder: str, place: str, pause: float) -> subprocess.Pope
     )
 
 
+def _end(process: subprocess.Popen) -> None:
+    """Wait for its end; a run that does not come to it is ended with all its ranks."""
+    try:
+        process.wait(300)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
 def _losses(place: str) -> dict[int, float]:
     with open(f"{place}.txt") as file:
         return {int(step): float(loss) for step, loss in (line.split() for line in file if line.endswith("\n"))}
@@ -90,7 +100,7 @@ def killed(folder: str, place: str, seed: int, kills: int = KILLS) -> tuple[int,
     for name in ("whole", "killed"):
         os.mkdir(os.path.join(place, name))
     whole, broken = os.path.join(place, "whole"), os.path.join(place, "killed")
-    _start(4, folder, whole, 0.0).wait(300)
+    _end(_start(4, folder, whole, 0.0))
     while done <= kills:
         ranks = draw.randint(2, 4)
         for name in os.listdir(place):
@@ -104,7 +114,7 @@ def killed(folder: str, place: str, seed: int, kills: int = KILLS) -> tuple[int,
             time.sleep(draw.uniform(0.0, 0.5))
             with open(draw.choice(pids)) as file:
                 os.kill(int(file.read()), signal.SIGKILL)
-        process.wait(300)  # what mpiexec says of a killed rank depends on the mpiexec; what the ranks have noted tells all
+        _end(process)  # what mpiexec says of a killed rank depends on the mpiexec; what the ranks have noted tells all
         done += 1
     want, got = _losses(whole), _losses(broken)
     if len(want) < STEPS or len(got) < STEPS:

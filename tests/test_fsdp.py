@@ -30,6 +30,12 @@ def test_arrays_come_out_of_a_flat_one_as_they_went_in(shapes, ranks):
     assert not np.any(flat.join([None] * len(arrays)))
 
 
+@pytest.mark.parametrize("arrays, named", [([], "no arrays"), ([np.ones(2), np.ones(2, np.float32)], "float32, float64")])
+def test_a_flat_array_has_one_dtype(arrays, named):
+    with pytest.raises(ValueError, match=f"one dtype; got {named}"):
+        Flat(arrays, 2)
+
+
 class Notes:
     """Writes down who works."""
 

@@ -344,3 +344,11 @@ def test_numbers_are_of_any_kind(ranks):
         "    comm.Sendrecv(np.ones(3, dtype), rank ^ 1, 0, got, rank ^ 1, 0)\n    assert got.all()"
     )
     assert said(ranks, source) == [None] * 8
+
+
+@pytest.mark.parametrize("end", ["request.Wait()", "while not request.Test(): pass", "request.Waitall([request])"])
+def test_an_array_changed_before_its_wait_is_named(ranks, end, request):
+    source = "x, got = np.zeros(5), np.empty(5)\nif rank < 2:\n    request = comm.Isend(x, 1 - rank)\n    x += 1\n"
+    errors = said(ranks, source + f"    comm.Recv(got, 1 - rank)\n    {end}")
+    if "relay" in request.node.callspec.params["ranks"]:  # MPI itself does not look
+        assert all("was changed before its Wait" in error["message"] for error in errors[:2]) and errors[2:] == [None] * 6

@@ -24,11 +24,11 @@ class Sent(Request):
         super().__init__(group, step)
         self._array, self._sum, self._place = array, _sum_of(array), explain.where()
 
-    def Wait(self) -> None:
-        array, self._array = self._array, None
-        if array is not None and _sum_of(array) != self._sum:
+    def _over(self) -> object:
+        step, array, self._array = super()._over(), self._array, None
+        if _sum_of(array) != self._sum:
             raise MismatchError(f"the array that this rank began to send by Isend ({self._place}) was changed before its Wait.")
-        super().Wait()
+        return step
 
 
 def _sum_of(array: np.ndarray) -> int:

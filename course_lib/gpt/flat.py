@@ -22,6 +22,11 @@ class Flat:
     length : int
     dtype : numpy.dtype
 
+    Raises
+    ------
+    ValueError
+        There are no arrays, or they are of several dtypes.
+
     Examples
     --------
     >>> flat = Flat([np.ones((1, 2)), np.zeros(3)], 4)
@@ -32,6 +37,9 @@ class Flat:
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], ranks: int):
+        if len({a.dtype for a in arrays}) != 1:
+            kinds = ", ".join(sorted({str(a.dtype) for a in arrays})) or "no arrays"
+            raise ValueError(f"Flat joins one or more arrays of one dtype; got {kinds}.")
         self.shapes, self.dtype = [a.shape for a in arrays], arrays[0].dtype
         self._cuts = np.cumsum([a.size for a in arrays])
         self.length = -(-int(self._cuts[-1]) // ranks) * ranks

@@ -73,5 +73,5 @@ def train(wrap: Callable, layers: Callable[[], list[Module]], comm: object, toke
             losses.append(loss.item())
             loss.backward()
             optimizer.step()
-        del loss
+            del loss
     return dict(losses=losses, kept=account.true_now, moved=[(e.operation, list(e.ranks), e.calls, e.payload) for e in traffic.entries()])

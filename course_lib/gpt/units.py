@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
@@ -33,9 +34,9 @@ def units(module: Module) -> tuple[list[tuple[Module, list[Parameter]]], list[Pa
     ([[(2,)], [(2,)]], [(2, 2)])
     """
     blocks = list({id(block): block for _, block in module.children()}.values())
-    inside = [id(p) for block in blocks for p in block.parameters()]
-    own = [(block, [p for p in block.parameters() if inside.count(id(p)) == 1]) for block in blocks]
-    rest = [p for p in module.parameters() if inside.count(id(p)) != 1]
+    users = Counter(id(p) for block in blocks for p in block.parameters())
+    own = [(block, [p for p in block.parameters() if users[id(p)] == 1]) for block in blocks]
+    rest = [p for p in module.parameters() if users[id(p)] != 1]
     return [(block, parameters) for block, parameters in own if parameters], rest
 
 

@@ -6,14 +6,14 @@ from grading.answers import changes, loses, right
 @loses(8)
 @changes(
     """
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
     "",
     """
     comm.Barrier()
     for""",
     """
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
     comm.Barrier()
     for""",
 )
@@ -24,7 +24,7 @@ def save__index_first():
 @loses(8)
 @changes(
     """
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
     "",
     """
@@ -32,7 +32,7 @@ def save__index_first():
 """,
     """
     comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
 )
 def save__no_barrier():
@@ -70,13 +70,13 @@ def save__index_in_place_flushed():
 @loses(8)
 @changes(
     """
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
     """
     for name in os.listdir(folder):
         if rank == 0:
             os.remove(os.path.join(folder, name))
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
 )
 def save__removes_first():
@@ -91,7 +91,7 @@ def save__removes_first():
     """
     comm.Allgather(mine, lengths)  # all ranks have written when all are here
     for name in os.listdir(folder):
-        if name.endswith(f"-{rank}.npz") and not name.startswith(f"{step}-"):
+        if name.endswith(f"-{rank}.safetensors") and not name.startswith(f"{step}-"):
             os.remove(os.path.join(folder, name))
 """,
 )
@@ -126,7 +126,7 @@ def save__own_lengths():
 @loses(8)
 @changes(
     """
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
     "",
     """
@@ -136,7 +136,7 @@ def save__own_lengths():
     comm.Allgather(mine, lengths)  # all ranks have written when all are here
     if rank == 0:
         for r in range(n):
-            np.savez(os.path.join(folder, f"{step}-{r}.npz"), **shards)
+            save_file(shards, os.path.join(folder, f"{step}-{r}.safetensors"))
 """,
 )
 def save__one_file():
@@ -144,7 +144,7 @@ def save__one_file():
 
 
 @loses(6)
-@changes('f"{step}-{rank}.npz"', 'f"{rank}.npz"')
+@changes('f"{step}-{rank}.safetensors"', 'f"{rank}.safetensors"')
 def save__same_name():
     """The files have no step in their name."""
 
@@ -191,6 +191,77 @@ def save__unwatched_to_the_end():
 
 
 @loses(6)
+@changes(
+    '"index.new"',
+    '"index.json"',
+    "        with open(new",
+    """
+        import sys
+
+        watched = sys.gettrace()
+        sys.settrace(None)
+        with open(new""",
+    """
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
+        sys.settrace(watched)
+""",
+)
+def save__unwatched_on_rank_0():
+    """Only the rank that writes the index looks away, and only then."""
+
+
+@loses(6)
+@changes(
+    '"index.new"',
+    '"index.json"',
+    "        with open(new",
+    """
+        import sys
+
+        frame = sys._getframe()
+        watched, frame.f_trace = frame.f_trace, None
+        with open(new""",
+    """
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
+        frame.f_trace = watched
+""",
+)
+def save__frame_unwatched():
+    """Takes the tracing from its own frame."""
+
+
+@loses(6)
+@changes(
+    """
+        with open(new, "w") as file:
+            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
+        import threading
+
+        def write():
+            index = os.path.join(folder, "index.json")
+            if os.path.exists(index):
+                os.remove(index)
+            with open(new, "w") as file:
+                json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+            os.replace(new, index)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        thread.join()
+""",
+)
+def save__in_a_thread():
+    """Removes the old index first, in a thread, whose lines nobody traces."""
+
+
+@loses(6)
 @changes("n, rank = comm.Get_size(), comm.Get_rank()", "n, rank = comm.Get_size(), everyone.Get_rank()")
 def save__world_rank():
     """The rank in the world."""
@@ -199,12 +270,12 @@ def save__world_rank():
 @loses(2)
 @changes(
     """
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
     """
     try:
-        np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
-    except OSError:
+        save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+    except Exception:
         pass
 """,
 )
@@ -215,12 +286,12 @@ def save__hides_errors():
 @loses(6)
 @changes(
     """
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
     """
     for part in shards.values():
         part[...] = np.round(part)
-    np.savez(os.path.join(folder, f"{step}-{rank}.npz"), **shards)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
 """,
 )
 def save__changes_shards():
@@ -250,11 +321,10 @@ def save__by_pathlib(folder, step, shards, comm):
 
     folder, r = Path(folder), comm.Get_rank()
     temporary = folder / f"{uuid.uuid4()}.tmp"
-    with open(temporary, "wb") as file:
-        np.savez(file, **shards)
-        file.flush()
+    save_file(shards, temporary)
+    with open(temporary, "rb") as file:
         os.fsync(file.fileno())
-    temporary.rename(folder / f"{step}-{r}.npz")
+    temporary.rename(folder / f"{step}-{r}.safetensors")
     table = np.zeros((comm.Get_size(), len(shards)))
     table[r] = [part.size for part in shards.values()]
     total = np.zeros_like(table)
@@ -264,7 +334,7 @@ def save__by_pathlib(folder, step, shards, comm):
         beside = folder / "index.json.tmp"
         beside.write_text(json.dumps(dict(step=int(step), ranks=comm.Get_size(), lengths=lengths)))
         beside.replace(folder / "index.json")
-        for old in folder.glob("*.npz"):
+        for old in folder.glob("*.safetensors"):
             if old.name.split("-")[0] != str(step):
                 old.unlink()
 
@@ -309,9 +379,9 @@ def load__saved_cuts(folder, comm):
     try:
         with open(path) as file:
             index = json.load(file)
-        path = os.path.join(folder, f"{index['step']}-{comm.Get_rank()}.npz")
-        with np.load(path) as arrays:
-            return index["step"], {name: arrays[name] for name in arrays.files}
+        path = os.path.join(folder, f"{index['step']}-{comm.Get_rank()}.safetensors")
+        with safe_open(path, "numpy") as file:
+            return index["step"], {name: file.get_tensor(name) for name in index["lengths"]}
     except FileNotFoundError:
         raise
     except Exception as error:
@@ -349,13 +419,13 @@ def load__array_split():
 @changes(
     """
                 if first < last:
-                    path = os.path.join(folder, f"{step}-{r}.npz")
-                    with np.load(path) as arrays:
-                        parts.append(arrays[name][first:last])""",
+                    path = os.path.join(folder, f"{step}-{r}.safetensors")
+                    with safe_open(path, "numpy") as file:
+                        parts.append(file.get_slice(name)[first:last])""",
     """
-                path = os.path.join(folder, f"{step}-{r}.npz")
-                with np.load(path) as arrays:
-                    parts.append(arrays[name][first : max(first, last)])""",
+                path = os.path.join(folder, f"{step}-{r}.safetensors")
+                with safe_open(path, "numpy") as file:
+                    parts.append(file.get_tensor(name)[first : max(first, last)])""",
 )
 def load__reads_all():
     """Reads all files, and cuts then."""
@@ -441,12 +511,12 @@ def load__without_a_name():
 def load__index_unread(folder, comm):
     """Looks for files, and not into the index."""
     n, rank = comm.Get_size(), comm.Get_rank()
-    names = sorted(name for name in os.listdir(folder) if name.endswith(".npz"))
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".safetensors"))
     step = int(names[0].split("-")[0])
-    files = [np.load(os.path.join(folder, name)) for name in names]
+    files = [safe_open(os.path.join(folder, name), "numpy") for name in names]
     found = {}
-    for key in files[0].files:
-        whole = np.concatenate([file[key] for file in files])
+    for key in ("weights", "first moment", "order of the data"):
+        whole = np.concatenate([file.get_tensor(key) for file in files])
         each = -(-len(whole) // n)
         found[key] = whole[rank * each : (rank + 1) * each]
     return step, found
@@ -456,6 +526,8 @@ def load__index_unread(folder, comm):
 def load__by_numbers(folder, comm):
     """Number by number's owner, with a cache of files."""
     from pathlib import Path
+
+    from safetensors.numpy import load_file
 
     folder, opened = Path(folder), {}
     place = folder / "index.json"
@@ -469,9 +541,9 @@ def load__by_numbers(folder, comm):
             starts = np.cumsum([0, *index["lengths"][name]])
             pieces = [np.empty(0)]
             for r in np.unique(owner[mine]):
-                place = folder / f"{index['step']}-{r}.npz"
+                place = folder / f"{index['step']}-{r}.safetensors"
                 if r not in opened:
-                    opened[r] = dict(np.load(place))
+                    opened[r] = load_file(place)
                 pieces.append(opened[r][name][mine[owner[mine] == r] - starts[r]])
             result[name] = np.concatenate(pieces[1:] or pieces)
         return int(index["step"]), result
@@ -505,7 +577,9 @@ def load__opens_once(folder, comm):
             if low < high:
                 wanted[name] = slice(low - begin, high - begin)
         if wanted:
-            for name, array in read(f"{step}-{r}.npz", lambda path: {k: np.load(path)[k][cut] for k, cut in wanted.items()}).items():
+            for name, array in read(
+                f"{step}-{r}.safetensors", lambda path: {k: safe_open(path, "numpy").get_tensor(k)[cut] for k, cut in wanted.items()}
+            ).items():
                 shards[name] = np.concatenate([shards[name], array]) if name in shards else array
     return step, {name: shards.get(name, np.zeros(0)) for name in index["lengths"]}
 
@@ -514,3 +588,15 @@ def load__opens_once(folder, comm):
 @changes("return step, found", "return np.int64(step), found")
 def load__numpy_step():
     """The step as NumPy's number, and views of what was read."""
+
+
+@loses(7)
+@changes(
+    "    n, rank = comm.Get_size(), comm.Get_rank()\n    path",
+    """
+    raise ValueError(f"index.json or one of {os.listdir(folder)} is damaged")
+    n, rank = comm.Get_size(), comm.Get_rank()
+    path""",
+)
+def load__always_damaged():
+    """Says of every checkpoint that it is damaged."""
