@@ -67,7 +67,13 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Kingma and Ba, 2015, "Adam", algorithm 1; the weight decay is added to the gradient."""
+    """Kingma and Ba, 2015, "Adam", algorithm 1; the weight decay is added to the gradient.
+
+    Attributes
+    ----------
+    state : dict of int to tuple
+        For the place of a parameter in `params`: how many steps it has taken, and the two moments. None before its first step.
+    """
 
     def __init__(
         self,
@@ -78,15 +84,15 @@ class Adam(Optimizer):
         weight_decay: float = 0.0,
     ):
         super().__init__(params, lr, weight_decay)
-        self.betas, self.eps, self._state = betas, eps, {}
+        self.betas, self.eps, self.state = betas, eps, {}
 
     def _update(self, i: int, p: Parameter, grad) -> None:
         xp, (one, two) = namespace(p.data), self.betas
-        t, m, v = self._state.get(i) or (0, xp.zeros_like(p.data), xp.zeros_like(p.data))
+        t, m, v = self.state.get(i) or (0, xp.zeros_like(p.data), xp.zeros_like(p.data))
         t += 1
         m *= one
         m += (1 - one) * grad
         v *= two
         v += (1 - two) * grad * grad
-        self._state[i] = t, m, v
+        self.state[i] = t, m, v
         p.data -= (self.lr / (1 - one**t)) * m / (xp.sqrt(v / (1 - two**t)) + self.eps)

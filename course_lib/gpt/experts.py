@@ -174,6 +174,10 @@ class MixtureOfExperts(Module):
         self.route = self.balance = None
 
     def forward(self, x: Tensor) -> Tensor:
+        return x + self.work(x)
+
+    def work(self, x: Tensor) -> Tensor:
+        """What the experts make of the tokens."""
         tokens, given = x.reshape(-1, x.shape[-1]), self.functions
         logits = tokens @ self.router
         capacity = capacity_of(len(tokens), self.topk, self.factor, self.router.shape[1])
@@ -182,4 +186,4 @@ class MixtureOfExperts(Module):
         slots = operations.relu(slots @ self.w1) @ self.w2
         out = given.combine(slots, self.route, self.comm)
         self.balance = balancing_loss(logits, self.route.expert, self.comm)
-        return (tokens + out).reshape(*x.shape)
+        return out.reshape(*x.shape)

@@ -5,13 +5,14 @@ Each layer draws its weights by itself, so a rank of a pipeline builds those tha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from course_lib.autograd import Embedding, LayerNorm, Module, Parameter, Tensor
 from course_lib.autograd.operations import cross_entropy
-from course_lib.gpt.block import Block, Split
+from course_lib.gpt.block import Block, Split, alone
 
 
 @dataclass(frozen=True)
@@ -45,29 +46,36 @@ class Embed(Module):
     sizes : Sizes
     random : numpy.random.Generator
     dtype : data type
+    comm : Communicator, optional
+        Ranks that share the positions (sequence parallel): given all tokens, each makes the vectors of its own.
     """
 
-    def __init__(self, sizes: Sizes, random: np.random.Generator, dtype=np.float32):
+    def __init__(self, sizes: Sizes, random: np.random.Generator, dtype=np.float32, comm: object = None):
+        self.comm = comm
         self.words = Embedding(sizes.vocabulary, sizes.width, random, dtype)
         self.places = Parameter((0.02 * random.standard_normal((sizes.length, sizes.width))).astype(dtype))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        return self.words(tokens) + self.places[: tokens.shape[1]]
+        n, index = (self.comm.Get_size(), self.comm.Get_rank()) if self.comm is not None else (1, 0)
+        each = tokens.shape[1] // n
+        mine = slice(index * each, (index + 1) * each) if n > 1 else slice(tokens.shape[1])
+        return self.words(tokens[:, mine]) + self.places[mine]
 
 
 class Head(Module):
     """Vectors to logits: a LayerNorm, and a column for each word, of which a rank may have a part; parameters as for `Block`."""
 
-    def __init__(self, sizes: Sizes, random: np.random.Generator, comm: object = None, dtype=np.float32):
+    def __init__(self, sizes: Sizes, random: np.random.Generator, comm: object = None, enter: Callable = alone, dtype=np.float32):
         n, index = (comm.Get_size(), comm.Get_rank()) if comm is not None else (1, 0)
         if sizes.vocabulary % n:
             raise ValueError(f"Head: {n} ranks must divide the {sizes.vocabulary} words of the vocabulary.")
+        self.comm, self.enter = comm, enter
         self.norm = LayerNorm(sizes.width, dtype=dtype)
         whole = random.standard_normal((sizes.width, sizes.vocabulary)) / np.sqrt(sizes.width)
         self.words = Split(whole.astype(dtype), 1, n, index)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.words(self.norm(x))
+        return self.words(self.enter(self.norm(x), self.comm))
 
 
 def layers(sizes: Sizes, ranks: int = 1, rank: int = 0, *, seed: int = 0, dtype=np.float32) -> list[Module]:

@@ -24,6 +24,8 @@ class Stage:
         Of these.
     loss : callable
         From logits and labels to a Tensor.
+    share : int
+        The ranks that share the positions of an activation (sequence parallel): this one has so much of them.
 
     Attributes
     ----------
@@ -31,8 +33,8 @@ class Stage:
         What it did: "F" or "B", the micro-batch, and when that began and ended, in seconds of a clock that all ranks of a machine share.
     """
 
-    def __init__(self, layers: list[Module], width: int, dtype=np.float32, loss: Callable = loss_of):
-        self.layers, self.width, self.dtype, self.loss = layers, width, np.dtype(dtype), loss
+    def __init__(self, layers: list[Module], width: int, dtype=np.float32, loss: Callable = loss_of, share: int = 1):
+        self.layers, self.width, self.dtype, self.loss, self.share = layers, width, np.dtype(dtype), loss, share
         self.first, self.last = isinstance(layers[0], Embed), isinstance(layers[-1], Head)
         self.done: list[tuple[str, int, float, float]] = []
         self._kept: dict[int, tuple[Tensor | None, Tensor]] = {}
@@ -48,11 +50,11 @@ class Stage:
         Returns
         -------
         numpy.ndarray
-            ``(batch, positions, width)``.
+            ``(batch, positions / share, width)``.
         """
         if np.ndim(tokens) != 2 or getattr(tokens, "dtype", np.dtype(float)).kind not in "iu":
             raise ValueError(f"stage.buffer takes the tokens of a micro-batch, whole numbers (batch, positions); got {_named(tokens)}.")
-        return np.empty((*tokens.shape, self.width), self.dtype)
+        return np.empty((tokens.shape[0], tokens.shape[1] // self.share, self.width), self.dtype)
 
     def forward(self, k: int, x: np.ndarray, labels: np.ndarray) -> np.ndarray | float:
         """Take a micro-batch through the layers, and keep what backward needs.

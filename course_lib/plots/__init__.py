@@ -12,7 +12,7 @@ import numpy as np
 
 from course_lib import wording
 from course_lib.mesh import Mesh
-from course_lib.plots.charts import bars, lines, losses, memory, traffic
+from course_lib.plots.charts import bars, lines, losses, memory, stacked, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
 from course_lib.plots.kinds import kinds, operators
 from course_lib.plots.moving import Moving, ring
@@ -34,6 +34,7 @@ __all__ = [
     "memory",
     "operators",
     "ring",
+    "stacked",
     "timeline",
     "traffic",
 ]

@@ -96,6 +96,34 @@ def bars(values: dict[str, float], title: str, unit: str = "bytes") -> Picture:
     return Picture(figure, f"{title}: " + ", ".join(f"{k} {text}" for k, text in zip(values, texts, strict=True)))
 
 
+def stacked(values: dict[str, dict[str, float]], title: str) -> Picture:
+    """Bytes by kind, one bar for each name, the kinds side by side.
+
+    Parameters
+    ----------
+    values : dict of str to dict of str to float
+        For each bar, bytes by kind.
+    title : str
+        What the picture shows.
+    """
+    figure, (axes,) = new_figure(6.6, 0.9 + 0.34 * len(values), title)
+    left = np.zeros(len(values))
+    kinds = list(dict.fromkeys(kind for parts in values.values() for kind in parts))
+    for kind, fill, hatch in zip(kinds, ["#333333", "#777777", "#BBBBBB", "#DDDDDD"] * 4, ["", "//", "", ".."] * 4, strict=False):
+        sizes = np.array([parts.get(kind, 0.0) for parts in values.values()])
+        axes.barh(list(values), sizes, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
+        left += sizes
+    for i, total in enumerate(left):
+        axes.text(total, i, f" {wording.size(total)}", va="center", fontsize=9, color=INK)
+    axes.invert_yaxis()
+    axes.set_xlim(0, max(left.max() * 1.18, 1))
+    _size_axis(axes, "bytes")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{n}: {', '.join(f'{k} {wording.size(v)}' for k, v in parts.items())}" for n, parts in values.items())
+    return Picture(figure, f"{title}: {said}")
+
+
 def memory(held: dict[str, dict[str, int]], title: str = "Peak memory of a rank, by kind") -> Picture:
     """Bytes that a rank holds at its peak, by kind, for several configurations.
 

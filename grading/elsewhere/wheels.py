@@ -21,7 +21,11 @@ ROOTS = (
     *("numpy", "mpi4py", "mpich", "matplotlib", "psutil", "threadpoolctl", "filelock", "tqdm", "pip"),
 )
 BARE = ("nbgrader",)  # without what they say that they need
-DATA = {"datasets.load(": ("scikit-learn",), "datasets.classification(": ("scikit-learn", "scipy", "joblib", "narwhals")}
+DATA = {
+    "from safetensors": ("safetensors",),
+    "datasets.load(": ("scikit-learn",),
+    "datasets.classification(": ("scikit-learn", "scipy", "joblib", "narwhals"),
+}
 LEFT_OUT = {"debugpy", "jedi", "parso", "fonttools"}  # a debugger, what completes a word, fonts in a PDF: nobody is there for it
 GLIBC = range(5, 36)  # versions 2.5 to 2.35: what Ubuntu 22.04 and all that is newer have
 

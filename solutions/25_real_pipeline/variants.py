@@ -54,58 +54,6 @@ def gpipe_step__divided_on_every_rank(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(8)
-def gpipe_step__divided_at_the_end(stage, micro_batches, comm):
-    """Divides the gradients again."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    for _, p in stage.named_parameters():
-        p.grad = p.grad * p.grad.dtype.type(share)
-    return loss if rank == last else None
-
-
-@loses(8)
-def gpipe_step__divided_by_the_ranks(stage, micro_batches, comm):
-    """Divides by the number of ranks."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / comm.Get_size(), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
-
-
 @loses(6)
 def gpipe_step__last_loss(stage, micro_batches, comm):
     """Returns the last loss."""
@@ -129,80 +77,6 @@ def gpipe_step__last_loss(stage, micro_batches, comm):
         if rank > 0:
             comm.Send(back, dest=rank - 1)
     return loss if rank == last else None
-
-
-@loses(6)
-def gpipe_step__sum_of_losses(stage, micro_batches, comm):
-    """Returns the sum."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
-
-
-@loses(6)
-def gpipe_step__no_loss(stage, micro_batches, comm):
-    """Returns nothing."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-
-
-@loses(6)
-def gpipe_step__loss_on_first(stage, micro_batches, comm):
-    """Returns the loss on the first rank."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == 0 else None
 
 
 @loses(8)
@@ -293,59 +167,9 @@ def gpipe_step__one_forward_one_backward(stage, micro_batches, comm):
 
 
 @loses(8)
-def gpipe_step__gradients_turned(stage, micro_batches, comm):
-    """Forward in order; backward in reverse on the last rank only."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in list(enumerate(micro_batches))[:: -1 if rank == last else 1]:
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
-
-
-@loses(8)
 def gpipe_step__world_ranks(stage, micro_batches, comm):
     """Takes its rank among all for that in the group."""
     rank, last = everyone.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
-
-
-@loses(8)
-def gpipe_step__four_ranks(stage, micro_batches, comm):
-    """Knows of four ranks only."""
-    rank, last = comm.Get_rank(), 3
     share, loss = 1 / len(micro_batches), 0.0
     for k, (x, labels) in enumerate(micro_batches):
         if rank > 0:
@@ -420,33 +244,6 @@ def gpipe_step__trains(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(6)
-def gpipe_step__clears(stage, micro_batches, comm):
-    """Forgets the gradients of the step before."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    for _, p in stage.named_parameters():
-        p.grad = None
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
-
-
 @loses(8)
 def gpipe_step__sends_twice(stage, micro_batches, comm):
     """Sends each activation twice."""
@@ -471,33 +268,6 @@ def gpipe_step__sends_twice(stage, micro_batches, comm):
         back = stage.backward(k, grad)
         if rank > 0:
             comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
-
-
-@loses(8)
-def gpipe_step__tells_all_the_loss(stage, micro_batches, comm):
-    """Broadcasts a text with the loss."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    told = np.zeros(64)
-    comm.Bcast(told, root=last)
     return loss if rank == last else None
 
 
@@ -551,31 +321,6 @@ def gpipe_step__isend(stage, micro_batches, comm):
             waiting.append(comm.Isend(back, rank - 1))
     [request.Wait() for request in waiting]
     return loss if rank == last else None
-
-
-@right
-def gpipe_step__tags(stage, micro_batches, comm):
-    """With the number of the micro-batch as tag, and the loss as an array."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1, tag=k)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1, tag=k)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1, tag=1000 + k)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1, tag=1000 + k)
-    return np.float64(loss) if rank == last else None
 
 
 @right
@@ -641,82 +386,6 @@ def one_forward_one_backward_step__not_divided(stage, micro_batches, comm):
     for request in sent:
         request.Wait()
     return sum(losses) / count if rank == last else None
-
-
-@loses(9)
-def one_forward_one_backward_step__divided_by_flying(stage, micro_batches, comm):
-    """Divides by the micro-batches in flight."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / comm.Get_size()
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
-
-
-@loses(6)
-def one_forward_one_backward_step__sum_of_losses(stage, micro_batches, comm):
-    """Returns the sum."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) if rank == last else None
 
 
 @loses(12)
@@ -889,121 +558,6 @@ def one_forward_one_backward_step__one_too_few_ahead(stage, micro_batches, comm)
     return sum(losses) / count if rank == last else None
 
 
-@loses(12)
-def one_forward_one_backward_step__in_rounds(stage, micro_batches, comm):
-    """As many forwards as may be in flight, and then as many backwards."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    for start in range(0, count, last + 1):
-        some = range(start, min(start + last + 1, count))
-        for k in some:
-            forward(k)
-        for k in some:
-            backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
-
-
-@loses(12)
-def one_forward_one_backward_step__no_rest(stage, micro_batches, comm):
-    """Does not end with the backwards that are left."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-            backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
-
-
-@loses(12)
-def one_forward_one_backward_step__backward_first(stage, micro_batches, comm):
-    """Backward before the forward, in turn."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k == 0 and ahead == 0:
-            forward(0)
-        backward(k)
-        if 0 < k + ahead < count and (ahead or k + 1 < count):
-            forward(k + ahead if ahead else k + 1)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
-
-
 @loses(3)
 def one_forward_one_backward_step__keeps_all(stage, micro_batches, comm):
     """Keeps all activations to the end of the step."""
@@ -1112,44 +666,6 @@ def one_forward_one_backward_step__one_buffer(stage, micro_batches, comm):
             sent.append(comm.Isend(back, dest=rank - 1))
 
     ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
-
-
-@loses(9)
-def one_forward_one_backward_step__fixed_count(stage, micro_batches, comm):
-    """Knows of at least as many micro-batches as ranks only."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = last - rank
     for k in range(ahead):
         forward(k)
     for k in range(count):
@@ -1330,43 +846,6 @@ def one_forward_one_backward_step__waits_soon(stage, micro_batches, comm):
     for request in sent.values():
         request.Wait()
     return sum(losses) / count if rank == last else None
-
-
-@right
-def one_forward_one_backward_step__by_a_list(stage, micro_batches, comm):
-    """The order as a list first; losses weighted one by one; tags."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1, tag=k + 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1, tag=k + 1))
-        else:
-            losses.append(out / count)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    work = [(forward, k) for k in range(ahead)]
-    for k in range(count):
-        work += [(forward, k + ahead)] * (k + ahead < count) + [(backward, k)]
-    for what, k in work:
-        what(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) if rank == last else None
 
 
 @loses(2)

@@ -52,21 +52,6 @@ def save__index_in_place():
     """Writes the index under its own name."""
 
 
-@loses(6)
-@changes(
-    '"index.new"',
-    '"index.json"',
-    'open(new, "w")',
-    'open(new, "w", buffering=1)',
-    """
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
-    "",
-)
-def save__index_in_place_flushed():
-    """Writes the index under its own name, line by line."""
-
-
 @loses(8)
 @changes(
     """
@@ -81,22 +66,6 @@ def save__index_in_place_flushed():
 )
 def save__removes_first():
     """Makes room before it writes."""
-
-
-@loses(6)
-@changes(
-    """
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-""",
-    """
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    for name in os.listdir(folder):
-        if name.endswith(f"-{rank}.safetensors") and not name.startswith(f"{step}-"):
-            os.remove(os.path.join(folder, name))
-""",
-)
-def save__removes_too_soon():
-    """Each rank removes old files before the index is there."""
 
 
 @loses(6)
@@ -121,26 +90,6 @@ def save__keeps_old_files():
 @changes("lengths.T.tolist()", "[[k] * n for k in mine.tolist()]")
 def save__own_lengths():
     """The index has the lengths of rank 0 alone."""
-
-
-@loses(8)
-@changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
-    "",
-    """
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-""",
-    """
-    comm.Allgather(mine, lengths)  # all ranks have written when all are here
-    if rank == 0:
-        for r in range(n):
-            save_file(shards, os.path.join(folder, f"{step}-{r}.safetensors"))
-""",
-)
-def save__one_file():
-    """All parts in the file of rank 0."""
 
 
 @loses(6)
@@ -173,25 +122,6 @@ def save__unwatched():
 
 @loses(6)
 @changes(
-    "    n, rank = comm.Get_size()",
-    """
-    import sys
-
-    sys.settrace(None)
-    n, rank = comm.Get_size()""",
-    '"index.new"',
-    '"index.json"',
-    """
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
-    "",
-)
-def save__unwatched_to_the_end():
-    """The same, and nobody looks afterwards."""
-
-
-@loses(6)
-@changes(
     '"index.new"',
     '"index.json"',
     "        with open(new",
@@ -210,28 +140,6 @@ def save__unwatched_to_the_end():
 )
 def save__unwatched_on_rank_0():
     """Only the rank that writes the index looks away, and only then."""
-
-
-@loses(6)
-@changes(
-    '"index.new"',
-    '"index.json"',
-    "        with open(new",
-    """
-        import sys
-
-        frame = sys._getframe()
-        watched, frame.f_trace = frame.f_trace, None
-        with open(new""",
-    """
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
-    """
-        frame.f_trace = watched
-""",
-)
-def save__frame_unwatched():
-    """Takes the tracing from its own frame."""
 
 
 @loses(6)
@@ -401,22 +309,6 @@ def load__rounded_down():
 
 @loses(5)
 @changes(
-    "            begin, parts = 0, []",
-    """
-            each = [len(cut) for cut in np.array_split(np.arange(sum(lengths)), n)]
-            low, high = sum(each[:rank]), sum(each[: rank + 1])
-            begin, parts = 0, []""",
-    "max(rank * each - begin, 0)",
-    "max(low - begin, 0)",
-    "min((rank + 1) * each - begin, length)",
-    "min(high - begin, length)",
-)
-def load__array_split():
-    """Cuts as array_split does."""
-
-
-@loses(5)
-@changes(
     """
                 if first < last:
                     path = os.path.join(folder, f"{step}-{r}.safetensors")
@@ -432,27 +324,9 @@ def load__reads_all():
 
 
 @loses(5)
-@changes("np.concatenate(parts) if parts", "parts[-1] if parts")
-def load__last_part_only():
-    """Keeps the last part that it reads."""
-
-
-@loses(5)
 @changes("np.concatenate(parts)", "np.concatenate(parts[::-1])")
 def load__reversed():
     """Puts the parts together from the last rank on."""
-
-
-@loses(5)
-@changes("np.concatenate(parts)", "np.concatenate(parts).astype(float)")
-def load__float64():
-    """Turns all to float64."""
-
-
-@loses(5)
-@changes("n, rank = comm.Get_size(), comm.Get_rank()", "n, rank = everyone.Get_size(), everyone.Get_rank()")
-def load__world():
-    """Cuts for all ranks."""
 
 
 @loses(5)

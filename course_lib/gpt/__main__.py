@@ -1,0 +1,191 @@
+"""Training a GPT from a shell: what ``python -m course_lib.gpt`` does."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from course_lib import students, traffic
+from course_lib.collectives import Communicator, DeadlockError
+from course_lib.collectives import board as status
+from course_lib.gpt import account, report, sample, whole
+from course_lib.gpt.assemble import needed
+from course_lib.gpt.folder import Folder, Unwritten
+from course_lib.gpt.settings import Settings, SettingsError
+from course_lib.gpt.text import TextError, spread
+from course_lib.gpt.trainer import Trainer
+
+
+def parse(words: list[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    d = Settings()
+    parser = argparse.ArgumentParser(prog="python -m course_lib.gpt", description="Train a small GPT on a grid of ranks.")
+    parser.add_argument("--dp", type=int, help="data parallel ranks (all that pp and tp leave)")
+    parser.add_argument("--pp", type=int, default=d.pp, help="ranks of a pipeline")
+    parser.add_argument("--tp", type=int, default=d.tp, help="tensor parallel ranks")
+    parser.add_argument("--sequence", action="store_true", help="sequence parallel, on the tensor parallel ranks")
+    parser.add_argument("--experts", type=int, default=d.experts, help="experts in each block, shared by the data parallel ranks")
+    parser.add_argument("--fsdp", action="store_true", help="fully sharded, over the data parallel ranks")
+    parser.add_argument("--schedule", choices=("1f1b", "gpipe"), default=d.schedule, help="of the pipeline (1f1b)")
+    parser.add_argument("--text", type=Path, help="folder or file to learn from (the source of Python's own library)")
+    for name in ("width", "heads", "depth", "length", "batch", "steps", "seed"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(d, name), help=f"({getattr(d, name)})")
+    parser.add_argument("--micro-batches", type=int, help="into so many a data parallel rank cuts its texts")
+    parser.add_argument("--lr", type=float, default=d.lr, help=f"learning rate ({d.lr})")
+    parser.add_argument("--clip", type=float, default=d.clip, help=f"the most that all gradients may be long ({d.clip})")
+    parser.add_argument("--functions", type=Path, default=Path("my_work"), help="folder with your transformer_impl.py (my_work)")
+    parser.add_argument("--out", type=Path, default=Path("gpt_run"), help="folder for checkpoints and the report (gpt_run)")
+    parser.add_argument("--every", type=int, default=50, help="steps between checkpoints (50)")
+    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, on any grid")
+    parser.add_argument("--begin", default="def ", help="what the samples begin with")
+    return parser.parse_args(words)
+
+
+def main(words: list[str] | None = None) -> int:
+    """Train, and say how it went on rank 0.
+
+    Returns
+    -------
+    int
+        0; 2 for a command that cannot be carried out; 1 when a function raised.
+    """
+    comm = Communicator()
+    first = comm.Get_rank() == 0
+    try:
+        with contextlib.nullcontext() if first else contextlib.redirect_stderr(io.StringIO()):
+            a = parse(words)
+        with threadpool_limits(1):  # ranks share the cores
+            _run(a, comm, first)
+    except SystemExit as ended:
+        return ended.code
+    except (SettingsError, TextError, students.MissingFunction) as error:
+        if first:
+            print(f"course_lib.gpt: {error}", file=sys.stderr)
+        return 2
+    except Unwritten as error:
+        return _end(comm, str(error), str(error), 2)
+    except DeadlockError as error:
+        return _report(comm, str(error), 1)
+    except Exception as error:
+        return _end(comm, f"{type(error).__name__}: {error}", traceback.format_exc(), 1)
+    return 0
+
+
+def _settings(a: argparse.Namespace, comm: Communicator) -> Settings:
+    n = comm.Get_size()
+    dp = a.dp if a.dp is not None else max(n // max(a.pp * a.tp, 1), 1)
+    names = ("pp", "tp", "sequence", "experts", "fsdp", "schedule", "width", "heads", "depth", "length", "batch", "steps", "lr", "clip")
+    settings = Settings(dp=dp, micro_batches=a.micro_batches, seed=a.seed, **{name: getattr(a, name) for name in names})
+    if settings.mesh.size != n:
+        raise SettingsError(
+            f"--dp {dp} --pp {a.pp} --tp {a.tp} need {settings.mesh.size} ranks, and mpiexec started {n}: "
+            f"use mpiexec -n {settings.mesh.size}."
+        )
+    if a.every < 1:
+        raise SettingsError(f"--every must be at least 1; got {a.every}.")
+    return settings
+
+
+def _functions(a: argparse.Namespace, settings: Settings) -> object:
+    try:
+        found = students.load(a.functions)
+    except ImportError as error:
+        raise SettingsError(error) from None
+    for name in needed(settings) + ["load"] * a.resume:
+        students.get(found, name)
+    return found
+
+
+def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
+    settings = _settings(a, comm)
+    functions = _functions(a, settings)
+    keeps = all(callable(getattr(functions, name, None)) for name in ("save", "load"))
+    text, name = spread(comm, a.text)
+    folder = Folder(a.out, comm, settings, name, a.resume)
+    trainer = Trainer(settings, functions, comm, text)
+    if first and not keeps:
+        print("No checkpoints: save and load are missing. Finish the notebook 27_checkpoint and run its last code cells.")
+    if a.resume:
+        folder.load(trainer)
+    samples = {f"after {trainer.step} steps": sample.write(trainer, a.begin)}
+    rate = _train(trainer, folder if keeps else None, a.every, first)
+    samples[f"after {trainer.step} steps"] = sample.write(trainer, a.begin)
+    results = _results(trainer, name, rate, samples)
+    if first:
+        _say(results, folder)
+
+
+def _train(trainer: Trainer, folder: Folder | None, every: int, first: bool) -> float:
+    """Train to the end; tokens a second."""
+    s, began, begin = trainer.settings, time.perf_counter(), trainer.step
+    traffic.reset()
+    with tqdm(total=s.steps, initial=begin, unit="step", disable=not first, mininterval=0.5, ascii=True) as bar:
+        while trainer.step < s.steps:
+            loss = trainer.go()
+            bar.update()
+            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+            if folder and (trainer.step % every == 0 or trainer.step == s.steps):
+                folder.save(trainer)
+    done = trainer.step - begin
+    return done * s.batch * s.length / (time.perf_counter() - began) if done else 0.0
+
+
+def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) -> report.Results:
+    """What all ranks have to tell, on each of them."""
+    losses = list(trainer.losses)
+    traffic.reset()
+    held = account.held(trainer)
+    moved = account.moved(trainer)
+    axes = [*trainer.settings.mesh.shape, account.ELSEWHERE]
+    mine = np.array([moved.get(axis, 0.0) for axis in axes] + [float(value) for value in held.values()])
+    every = np.empty((trainer.groups.everyone.Get_size(), len(mine)))
+    trainer.groups.everyone.Allgather(mine, every)
+    return report.Results(
+        trainer.settings,
+        text,
+        whole.size(trainer),
+        losses,
+        rate,
+        samples,
+        [{axis: value for axis, value in zip(axes, row[: len(axes)], strict=True) if value} for row in every],
+        [dict(zip(held, row[len(axes) :].astype(int).tolist(), strict=True)) for row in every],
+    )
+
+
+def _say(results: report.Results, folder: Folder) -> None:
+    for name, value in report.facts(results).items():
+        print(f"{name:<12} {value}")
+    for when, text in results.samples.items():
+        print(f"\nIt writes, {when}:\n{text}")
+    path = folder.path / "report.html"
+    try:
+        path.write_text(report.page(results), encoding="utf-8")
+    except OSError as error:
+        print(f"course_lib.gpt: the report could not be written to {path}: {error.strerror}.", file=sys.stderr)
+        return
+    print(f"\nThe report is in {path}.")
+
+
+def _end(comm: Communicator, short: str, text: str, code: int) -> int:
+    board = status.open_board()
+    if board:  # so that ranks that wait for this one learn of it
+        board.end(status.RAISED, short)
+    return _report(comm, text, code)
+
+
+def _report(comm: Communicator, text: str, code: int) -> int:
+    print("\n".join(f"rank {comm.Get_rank()}: {line}" for line in text.strip().splitlines()), file=sys.stderr, flush=True)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+"""What one rank has to say, for all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+
+def on_first(comm: object, call: Callable[[], str], error: type[Exception]) -> str:
+    """What a call gives on rank 0, on all ranks; collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+    call : callable
+        Called on rank 0.
+    error : type
+        If it raises this, all ranks do, with the same message.
+
+    Returns
+    -------
+    str
+    """
+    words = b""
+    if comm.Get_rank() == 0:
+        try:
+            words = b"+" + call().encode()
+        except error as problem:
+            words = b"-" + str(problem).encode()
+    length = np.array([len(words)])
+    comm.Bcast(length, root=0)
+    told = np.frombuffer(words.ljust(int(length[0])), np.uint8).copy()
+    comm.Bcast(told, root=0)
+    text = told.tobytes().decode()
+    if text.startswith("-"):
+        raise error(text[1:])
+    return text[1:]
+
+
+def first_of(comm: object, words: str) -> str:
+    """Of what the ranks have to say, the first that is not empty; collective."""
+    said = words.encode()
+    length = np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([len(said)]), length)
+    if not length.any():
+        return ""
+    speaker = int(np.flatnonzero(length)[0])
+    told = np.zeros(int(length[speaker]), np.uint8)
+    if comm.Get_rank() == speaker:
+        told[:] = np.frombuffer(said, np.uint8)
+    comm.Bcast(told, root=speaker)
+    return told.tobytes().decode()

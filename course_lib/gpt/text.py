@@ -1,0 +1,109 @@
+"""Text to learn from, as bytes; by default the source of Python's own library, which every Python has with it."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+
+from course_lib.gpt.first import on_first
+
+MOST = 4_000_000  # bytes that are read
+ENDINGS = (".py", ".txt", ".md", ".rst", ".tex", ".html")
+
+
+class TextError(ValueError):
+    """There is no text to learn from; the message says where."""
+
+
+def find(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
+    """The text of a folder, and what it is.
+
+    Parameters
+    ----------
+    folder : str or Path, optional
+        A folder with text files, or one file; by default that of Python's library.
+
+    Returns
+    -------
+    text : numpy.ndarray
+        uint8, at most `MOST`.
+    name : str
+
+    Raises
+    ------
+    TextError
+        There is none, or it cannot be read.
+
+    Examples
+    --------
+    >>> text, name = find()
+    >>> text.dtype.name, len(text) > 1_000_000, name.startswith("the source of Python's library")
+    ('uint8', True, True)
+    """
+    place = Path(folder) if folder is not None else Path(sysconfig.get_path("stdlib"))
+    if folder is not None and not place.exists():
+        raise TextError(f"there is no {place} to read text from.")
+    if place.is_file():
+        files = [place]
+    elif folder is None:
+        files = sorted(place.glob("*.py"))
+    else:
+        files = sorted(path for path in place.rglob("*") if path.suffix in ENDINGS and path.is_file())
+    found, size = [], 0
+    for path in files:
+        if size >= MOST:
+            break
+        try:
+            found.append(np.fromfile(path, np.uint8, MOST - size))
+        except OSError as error:
+            raise TextError(f"{path} cannot be read: {error.strerror}.") from None
+        size += len(found[-1])
+    if not size:
+        raise TextError(f"there is no text in {place}: its files must end in one of {', '.join(ENDINGS)}.")
+    name = "the source of Python's library" if folder is None else str(place)
+    return np.concatenate(found), f"{name}, {len(found)} file{'s' if len(found) > 1 else ''}"
+
+
+def spread(comm: object, folder: str | Path | None = None) -> tuple[np.ndarray, str]:
+    """`find` on rank 0, for all ranks; collective. All raise what rank 0 raises."""
+    found: list[np.ndarray] = []
+
+    def look() -> str:
+        text, name = find(folder)
+        found.append(text)
+        return name
+
+    name = on_first(comm, look, TextError)
+    size = np.array([len(found[0]) if found else 0])
+    comm.Bcast(size, root=0)
+    text = found[0] if found else np.empty(int(size[0]), np.uint8)
+    comm.Bcast(text, root=0)
+    return text, name
+
+
+def texts(text: np.ndarray, step: int, batch: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The texts of a step: the same ones for all who ask, whatever they have of them.
+
+    Parameters
+    ----------
+    text : numpy.ndarray
+        uint8.
+    step, batch, length, seed : int
+
+    Returns
+    -------
+    tokens, labels : numpy.ndarray
+        int64, ``(batch, length)``; a label is the token that follows.
+
+    Raises
+    ------
+    TextError
+        The text is shorter than one of these.
+    """
+    if len(text) < length + 1:
+        raise TextError(f"the text has {len(text)} bytes, and one of {length} positions needs {length + 1}: choose a longer text.")
+    begins = np.random.default_rng([seed, step]).integers(0, len(text) - length, batch)
+    found = text[begins[:, None] + np.arange(length + 1)].astype(np.int64)
+    return found[:, :-1], found[:, 1:]
