@@ -18,7 +18,6 @@ from course_lib import students, traffic
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives import board as status
 from course_lib.gpt import account, report, sample, whole
-from course_lib.gpt.assemble import needed
 from course_lib.gpt.folder import Folder, Unwritten
 from course_lib.gpt.settings import Settings, SettingsError
 from course_lib.gpt.text import TextError, spread
@@ -95,19 +94,19 @@ def _settings(a: argparse.Namespace, comm: Communicator) -> Settings:
     return settings
 
 
-def _functions(a: argparse.Namespace, settings: Settings) -> object:
+def _functions(a: argparse.Namespace) -> object:
     try:
         found = students.load(a.functions)
     except ImportError as error:
         raise SettingsError(error) from None
-    for name in needed(settings) + ["load"] * a.resume:
-        students.get(found, name)
+    if a.resume:
+        students.get(found, "load")
     return found
 
 
 def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
     settings = _settings(a, comm)
-    functions = _functions(a, settings)
+    functions = _functions(a)
     keeps = all(callable(getattr(functions, name, None)) for name in ("save", "load"))
     text, name = spread(comm, a.text)
     folder = Folder(a.out, comm, settings, name, a.resume)
@@ -145,7 +144,7 @@ def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) 
     traffic.reset()
     held = account.held(trainer)
     moved = account.moved(trainer)
-    axes = [*trainer.settings.mesh.shape, account.ELSEWHERE]
+    axes = list(trainer.settings.mesh.shape)
     mine = np.array([moved.get(axis, 0.0) for axis in axes] + [float(value) for value in held.values()])
     every = np.empty((trainer.groups.everyone.Get_size(), len(mine)))
     trainer.groups.everyone.Allgather(mine, every)

@@ -6,17 +6,15 @@ from course_lib import memory, traffic
 from course_lib.gpt.settings import Settings
 from course_lib.gpt.trainer import Trainer
 
-ELSEWHERE = "all ranks"  # the loss and the length of all gradients: two numbers
 
-
-def axis_of(settings: Settings, rank: int, ranks: tuple[int, ...]) -> str:
-    """The axis along which some ranks exchange.
+def axis_of(settings: Settings, rank: int, ranks: tuple[int, ...]) -> str | None:
+    """The axis along which some ranks exchange; None for all of them, which do that for two numbers, the loss and the gradients' length.
 
     >>> axis_of(Settings(dp=2, pp=2, tp=2), 0, (0, 1)), axis_of(Settings(dp=2, pp=2, tp=2), 0, (0, 2))
     ('tp', 'pp')
     """
     inside = [axis for axis, size in settings.mesh.shape.items() if size > 1 and set(ranks) <= set(settings.mesh.group(axis, rank))]
-    return inside[0] if inside else ELSEWHERE
+    return inside[0] if inside else None
 
 
 def moved(trainer: Trainer, steps: int = 1) -> dict[str, float]:
@@ -36,8 +34,8 @@ def moved(trainer: Trainer, steps: int = 1) -> dict[str, float]:
     found = {axis: 0.0 for axis, size in trainer.settings.mesh.shape.items() if size > 1}
     for entry in traffic.entries():
         axis = axis_of(trainer.settings, trainer.groups.rank, entry.ranks)
-        if len(entry.ranks) > 1:
-            found[axis] = found.get(axis, 0.0) + entry.wire / steps
+        if axis:
+            found[axis] += entry.wire / steps
     return found
 
 

@@ -107,11 +107,6 @@ def layers(settings: Settings, functions: object, groups: Groups) -> list[Module
     -------
     list of Module
         As `model.layers`: with the same seed, the same weights on any grid.
-
-    Raises
-    ------
-    students.MissingFunction
-        One of the functions is not there.
     """
     s, size, stage = settings, groups.pp.Get_size(), groups.pp.Get_rank()
     operators: dict = dict(comm=None)

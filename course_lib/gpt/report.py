@@ -63,7 +63,7 @@ def pictures(results: Results) -> dict[str, plots.Picture]:
     found = {"Loss": plots.losses({"": results.losses}, f"Training loss, {s.name}")}
     if s.mesh.size > 1:
         found["The grid"] = plots.groups(s.mesh, s.name)
-        axes = sorted({axis for rank in results.moved for axis in rank}, key=[*s.mesh.shape, "all ranks"].index)
+        axes = sorted({axis for rank in results.moved for axis in rank}, key=list(s.mesh.shape).index)
         found["Bytes by axis"] = plots.stacked(
             {f"rank {r}": {axis: results.moved[r].get(axis, 0.0) for axis in axes} for r in ranks}, "Bytes that a rank sends in a step"
         )
@@ -80,7 +80,7 @@ def facts(results: Results) -> dict[str, str]:
         "grid": f"{s.name} ({s.mesh.size} rank{'s' if s.mesh.size > 1 else ''})",
         "model": f"{results.parameters:,} parameters: {s.depth} blocks of width {s.width}, {s.heads} heads, {s.length} positions",
         "text": results.text,
-        "steps": f"{len(results.losses)}, each of {tokens:,} tokens; a data parallel rank cuts its part into micro-batches: {s.micro_batches}",
+        "steps": f"{len(results.losses)}, each of {tokens:,} tokens; micro-batches of a data parallel rank: {s.micro_batches}",
         "loss": f"{results.losses[0]:.3f} to {results.losses[-1]:.3f}",
         "speed": f"{results.rate:,.0f} tokens a second, {results.rate * flop / 1e9:.1f} GFLOP a second",
         "on GPUs": f"{s.mesh.size} of the kind H100 would compute these steps in {wording.seconds(took)}, at {SHARE:.0%} of "

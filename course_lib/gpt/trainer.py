@@ -9,7 +9,7 @@ import numpy as np
 
 from course_lib import memory, students
 from course_lib.autograd import Adam, Parameter, Sequential
-from course_lib.gpt.assemble import Groups, layers, loss_for
+from course_lib.gpt.assemble import Groups, layers, loss_for, needed
 from course_lib.gpt.block import kinds
 from course_lib.gpt.experts import MixtureOfExperts
 from course_lib.gpt.flat import Flat
@@ -75,6 +75,8 @@ class Trainer:
 
     def __init__(self, settings: Settings, functions: object, comm: object, text: np.ndarray):
         self.settings, self.functions, self.text, self.step, self.losses = settings, functions, text, 0, []
+        for name in needed(settings):
+            students.get(functions, name)
         memory.reuse_freed()
         self.groups = groups = Groups(comm, settings)
         s, own = settings, layers(settings, functions, groups)

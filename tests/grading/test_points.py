@@ -17,7 +17,7 @@ SAMPLE = {
     "19_1f1b": ["gpipe", "late_gradients", "queue"],
     "25_real_pipeline": ["gpipe_that_lies", "divided_on_every_rank", "sendrecv"],
     "26_fsdp": ["replaces", "not_freed_forward", "all_reduced_lengths"],
-    "27_checkpoint": ["no_barrier", "array_split", "by_pathlib"],
+    "27_checkpoint": ["no_barrier", "rounded_down", "by_pathlib"],
 }
 
 

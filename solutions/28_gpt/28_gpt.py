@@ -1,0 +1,206 @@
+# ---
+# jupyter:
+#   course:
+#     ranks: 8
+# ---
+
+# %% [markdown] tags=["slide"]
+# # 28 A GPT on every axis
+#
+# **You will see** a small GPT learn to write, on 8 ranks: data, pipeline and tensor parallel at once. What the ranks exchange in its layers is
+# what you wrote in parts 21 to 27.
+#
+# *Nothing to grade. About 40 minutes.*
+
+# %% Start the ranks tags=["given"]
+import numpy as np
+
+from course_lib import cluster, plots, progress, students
+from course_lib.gpt import text
+from course_lib.gpt.settings import Settings
+
+ranks = cluster.start(8)
+
+# %% Set up the ranks tags=["given", "skip"]
+# %%px
+from course_lib import students, traffic
+from course_lib.collectives import Communicator
+from course_lib.gpt import account, sample, text
+from course_lib.gpt.settings import Settings
+from course_lib.gpt.trainer import Trainer
+
+comm = Communicator()
+rank = comm.Get_rank()
+trainer = None
+
+
+def prepare(settings):
+    """Make this rank's part of a run; ranks beyond the grid take no part."""
+    global trainer
+    settings = Settings(**settings)
+    inside = rank < settings.mesh.size
+    group, trainer = comm.Split(color=int(not inside), key=rank), None
+    if inside:
+        trainer = Trainer(settings, students.load("."), group, text.spread(group)[0])
+
+
+def steps(count):
+    """Train for some steps; the losses so far."""
+    if trainer:
+        traffic.reset()
+        for _ in range(count):
+            trainer.go()
+        return trainer.losses, account.moved(trainer, count)
+
+
+def write(begin, count):
+    """What the model writes; only rank 0 knows."""
+    return sample.write(trainer, begin, count) if trainer else ""
+
+
+def held():
+    """This rank's memory, by kind."""
+    return account.held(trainer) if trainer else {}
+
+
+# %% [markdown] tags=["slide-50"]
+# ## Your functions
+#
+# The notebooks 21 to 27 saved them next to this one, in `transformer_impl.py`. This cell says which are still missing. (Lecturers:
+# `python -m grading.reference my_work` writes the solutions there.)
+
+# %% Look for the functions tags=["given"]
+todo = students.missing(students.load("."), ("transformer_impl.py",))
+for notebook, names in todo.items():
+    print(f"Not there yet: {', '.join(names)}. Finish {notebook} and run its last cells.")
+if not todo:
+    print("All of them are there.")
+
+# %% [markdown] tags=["slide"]
+# ## Text, and a grid
+#
+# The model reads what every Python has with it: the source of its library. A token is a byte, so there are 256 of them. In a step, the ranks see
+# 16 texts of 128 bytes, and for each byte guess the next one.
+
+# %% Look at the text tags=["slide-50"]
+words, name = text.find()
+print(f"{name}: {len(words):,} bytes. Somewhere in it:\n")
+print(words[200_000:200_300].tobytes().decode())
+
+# %% Draw the grid tags=["given", "slide"]
+grid = Settings(dp=2, pp=2, tp=2)
+plots.groups(grid.mesh, grid.name)
+
+# %% [markdown] tags=["slide-50"]
+# Two copies of the model (dp), each cut into two stages of two blocks (pp), and in each block, two ranks share heads and columns (tp). Which of
+# your functions works along which axis?
+#
+# | axis | forward and backward | after backward |
+# |---|---|---|
+# | tp | `copy_to_group`, `reduce_from_group`, `vocab_parallel_cross_entropy`; with `sequence=True`: `gather_sequence`, `scatter_sequence` | `reduce_norm_gradients` with `sequence=True` |
+# | pp | `one_forward_one_backward_step`, or `gpipe_step` | |
+# | dp | with `experts=4`: `route`, `dispatch`, `combine`; with `fsdp=True`: `FullyShardedDataParallel` | otherwise the mean of all gradients, in one all-reduce, which is given |
+
+# %% How a run goes tags=["given"]
+results = {}
+
+
+def train(**sizes):
+    """Train on a grid; the results are kept under its name."""
+    settings = Settings(**sizes)  # says so if the sizes do not fit
+    ranks.call("prepare", {"settings": sizes})
+    losses = []
+    with progress.bar(settings.steps, settings.name) as bar:
+        while len(losses) < settings.steps:
+            found = ranks.call("steps", {"count": min(5, settings.steps - len(losses))})
+            losses = found[0][0]
+            bar.set_postfix(loss=f"{losses[-1]:.3f}", refresh=False)
+            bar.update(len(losses) - bar.n)
+    moved = [reply[1] for reply in found if reply]
+    seconds = bar.format_dict["elapsed"]
+    rate = settings.steps * settings.batch * settings.length / seconds
+    print(f"{settings.name}: loss {losses[-1]:.3f}, {rate:,.0f} tokens a second")
+    results[settings.name] = dict(losses=losses, moved=moved)
+
+
+# %% [markdown] tags=["slide"]
+# ## Before, and after
+#
+# The model has 870,000 parameters. What will it write before it has learnt anything? And after 120 steps, less than half a minute?
+
+# %% Train, and write tags=["slide"]
+train(dp=2, pp=2, tp=2, steps=1)
+print(ranks.call("write", {"begin": "def ", "count": 120})[0])
+train(dp=2, pp=2, tp=2, steps=120)
+print(ranks.call("write", {"begin": "def ", "count": 240})[0])
+
+# %% Draw the loss tags=["given", "slide"]
+if not results:
+    raise SystemExit("No run yet: see above which functions are still missing.")
+last = results[grid.name]
+plots.losses({"": last["losses"]}, f"Training loss, {grid.name}")
+
+# %% [markdown]
+# In this time it has seen 250,000 bytes: it knows what Python looks like, and hardly a word of it. From a shell (see below) you can give it
+# an hour.
+
+# %% [markdown] tags=["slide-50"]
+# ## Every grid
+#
+# The same 12 steps on other grids, with other functions of yours. The weights and the texts are the same. What do you expect of the losses?
+
+# %% Train on other grids tags=["given"]
+results = {grid.name: last}
+for sizes in (
+    dict(),
+    dict(dp=8, fsdp=True),
+    dict(tp=2, dp=4, sequence=True),
+    dict(pp=4, dp=2, schedule="gpipe"),
+    dict(dp=2, pp=2, tp=2, sequence=True, fsdp=True),
+):
+    train(steps=12, **sizes)
+
+# %% Draw the losses tags=["given", "slide"]
+curves = {name: found["losses"][:12] for name, found in results.items()}
+apart = np.max(np.ptp(list(curves.values()), axis=0))
+plots.losses(curves, f"The loss on six grids, at most {apart:.0e} apart: one line")
+
+# %% [markdown] tags=["slide-50"]
+# ## What it costs
+#
+# What rank 0 sends in a step, by axis. Which axis sends how much depends on the grid: which bars grow with the batch, and which with the model?
+
+# %% Draw the bytes tags=["given", "slide"]
+plots.stacked(
+    {name: found["moved"][0] for name, found in results.items() if sum(found["moved"][0].values())},
+    "Bytes that rank 0 sends in a step, by axis",
+)
+
+# %% [markdown] tags=["slide-50"]
+# And the memory of each rank on the last grid, with everything switched on. Why do the ranks of the two stages differ?
+
+# %% Draw the memory tags=["given", "slide"]
+memory = {f"rank {r}": kinds for r, kinds in enumerate(ranks.call("held"))}
+plots.memory(memory, f"Memory of each rank in a step: {list(results)[-1]}")
+
+# %% [markdown] tags=["slide"]
+# ## From a shell
+#
+# The same in the course folder (after `source .venv/bin/activate`), with checkpoints and a report as a page:
+#
+# ```
+# mpiexec -n 8 python -m course_lib.gpt --tp 2 --pp 2 --dp 2 --steps 2000
+# ```
+#
+# `--sequence`, `--fsdp` and `--experts 4` are the switches, `--text` takes a folder of your own, and `--help` tells the rest. Break it off with
+# Ctrl-C, or kill it, and go on with `--resume`: on the same grid, or on any other.
+#
+# ## Questions worth arguing about
+#
+# 1. You have 8 machines with 8 GPUs each, fast links inside and slow ones between. Which axis goes where?
+# 2. With experts, the losses of two grids are no longer equal. Why? Try `train(dp=2, experts=4, steps=12)` and `train(dp=4, experts=4, steps=12)`, and
+#    then both with `capacity=4.0`.
+# 3. The model gets ten times as wide. Which bars of the pictures grow by ten, and which by a hundred?
+
+# %% Stop the ranks tags=["given"]
+ranks.stop()
