@@ -39,28 +39,33 @@ def step_of(block) -> Step:
     return step
 
 
-def torch_step() -> Step:
-    """The same in PyTorch."""
-    import torch
+def torch_block(width: int, heads: int) -> object:
+    """The block of `course_lib.gpt.block` in PyTorch."""
     from torch import nn
     from torch.nn import functional
-
-    torch.set_num_threads(1)
 
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
-            self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
-            self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH, bias=False), nn.Linear(4 * WIDTH, WIDTH, bias=False)
+            self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+            self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
 
         def forward(self, x):
-            q, k, v = self.qkv(self.norm1(x)).view(BATCH, POSITIONS, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+            q, k, v = self.qkv(self.norm1(x)).view(*x.shape[:2], 3, heads, -1).permute(2, 0, 3, 1, 4)
             seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(seen.transpose(1, 2).reshape(BATCH, POSITIONS, WIDTH))
+            x = x + self.out(seen.transpose(1, 2).reshape(x.shape))
             return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
-    block = Block()
+    return Block()
+
+
+def torch_step() -> Step:
+    """The same in PyTorch."""
+    import torch
+
+    torch.set_num_threads(1)
+    block = torch_block(WIDTH, HEADS)
     x, optimizer = torch.randn(BATCH, POSITIONS, WIDTH), torch.optim.SGD(block.parameters(), LR)
 
     def step() -> None:

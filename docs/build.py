@@ -42,7 +42,10 @@ MODULES = [  # what a lesson imports
     *(f"course_lib.check.{name}" for name in ("tensor_parallel", "sequence_parallel", "ring", "context", "experts", "mixture")),
     *(f"course_lib.check.{name}" for name in ("pipeline", "flat_shard", "fsdp", "fsdp_on_ranks", "checkpoint")),
     *("course_lib.autograd.sequences", "course_lib.autograd.blocks", "course_lib.gpt.block", "course_lib.gpt.experts"),
-    *(f"course_lib.gpt.{name}" for name in ("flat", "model", "run", "stage", "survey", "units")),
+    *(
+        f"course_lib.gpt.{name}"
+        for name in ("account", "flat", "model", "run", "sample", "settings", "stage", "survey", "text", "trainer", "units")
+    ),
     *("course_lib.plots.context", "course_lib.plots.experts"),
 ]
 LONGEST = 600  # seconds for a cell

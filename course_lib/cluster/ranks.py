@@ -8,8 +8,6 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from threadpoolctl import threadpool_limits
-
 from course_lib import memory, wording
 from course_lib.cluster import here, replies, requests, sandbox, startup, unattended
 from course_lib.cluster import rerun as cells
@@ -63,7 +61,6 @@ class Ranks:
 
     def _come_up(self, client: Client | None = None) -> None:
         self._stopped = False
-        threadpool_limits(1)  # in this process, too: threads that wait for a core which a rank has make a check five times slower
         self._connection, self.hosts = startup.come_up(self.n, client)
         atexit.register(self.stop)
 

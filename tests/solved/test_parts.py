@@ -52,3 +52,24 @@ def test_unified_training_says_which_notebook_is_not_finished(solved):
     said = errors(cells)["train"]
     assert "collect_weight_grad is missing. Finish the notebook 07_weight_grad" in said
     assert "collect_weight_gard: a misspelling?" in said
+
+
+def test_a_gpt_trains_on_every_grid_and_writes(solved):
+    cells = run("28_gpt", solved)
+    assert errors(cells) == {}
+    assert "All of them are there" in printed(cells["look-for-the-functions"])
+    before, after = printed(cells["train-and-write"]).split("\ndef ")[1:]
+    assert after.isascii() and not before.isascii(), "before it has learnt anything, it writes any bytes"
+    apart = next(o for o in cells["draw-the-losses"].outputs if "image/png" in o.get("data", {}))["data"]["text/plain"]
+    assert float(apart.split("at most ")[1].split()[0]) < 1e-4
+    figures = [n for n, c in cells.items() if any("image/png" in o.get("data", {}) for o in c.outputs)]
+    assert figures == ["draw-the-grid", "draw-the-loss", "draw-the-losses", "draw-the-bytes", "draw-the-memory"]
+
+
+def test_a_gpt_says_which_notebook_is_not_finished(solved):
+    path = solved / "transformer_impl.py"
+    path.write_text(path.read_text().replace("def copy_to_group", "def copy_to_gruop"))
+    cells = run("28_gpt", solved)
+    assert "Not there yet: copy_to_group. Finish 21_tensor_parallel" in printed(cells["look-for-the-functions"])
+    said = errors(cells)["train-and-write"]
+    assert "copy_to_group is missing. Finish the notebook 21_tensor_parallel" in said and "copy_to_gruop: a misspelling?" in said
