@@ -55,7 +55,7 @@ def main(words: list[str] | None = None) -> int:
     Returns
     -------
     int
-        0; 2 for a command that cannot be carried out; 1 when a function raised.
+        0; 2 for a command that cannot be carried out; 1 when a function raised; 130 when it was broken off.
     """
     comm = Communicator()
     first = comm.Get_rank() == 0
@@ -70,6 +70,10 @@ def main(words: list[str] | None = None) -> int:
         if first:
             print(f"course_lib.gpt: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        if first:
+            print("course_lib.gpt: broken off. From the last checkpoint it goes on by --resume.", file=sys.stderr)
+        return 130
     except Unwritten as error:
         return _end(comm, str(error), str(error), 2)
     except DeadlockError as error:

@@ -85,8 +85,8 @@ class Folder:
             if type(error).__module__.startswith("course_lib."):  # another rank is to say what is wrong
                 raise
             raise Unwritten(
-                f"rank {trainer.groups.rank} could not write the checkpoint of step {trainer.step} to {self.checkpoint}: {error}. The one "
-                "before it is whole, if there was one: make room, and go on by --resume."
+                f"could not write the checkpoint of step {trainer.step} to {self.checkpoint}: {error}. The one before is whole, if there "
+                "was one: make room, and go on by --resume."
             ) from error
 
     def load(self, trainer: Trainer) -> None:

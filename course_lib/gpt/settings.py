@@ -60,7 +60,7 @@ class Settings:
     capacity: float = 1.25
     fsdp: bool = False
     schedule: str = "1f1b"
-    width: int = 128
+    width: int = 160
     heads: int = 4
     depth: int = 4
     length: int = 128

@@ -66,6 +66,8 @@ class Trainer:
         How those of a layer stand in a flat array, which the data parallel ranks may share.
     groups : Groups
     optimizer : Adam
+    shapes : dict of str to tuple
+        Of the whole model's arrays, where they have been asked for, see `whole`.
 
     Raises
     ------
@@ -89,6 +91,7 @@ class Trainer:
             self.stage.backward = partial(self._backward, self.stage.backward)
         self.optimizer = Adam(self.trained(), s.lr)
         self.weights = self._weights()
+        self.shapes: dict[str, tuple[int, ...]] = {}
 
     def trained(self) -> list[Parameter]:
         """What the optimizer changes."""

@@ -135,7 +135,7 @@ def _other(loaded: dict, wanted: dict[str, int], comm: object) -> str:
 
 def _shapes(trainer: Trainer) -> dict[str, tuple[int, ...]]:
     """The whole arrays' shapes by name, with the sharded dimension first; the same on all ranks."""
-    if not hasattr(trainer, "shapes"):
+    if not trainer.shapes:
         one = alone(trainer)
         trainer.shapes = {
             entry.name: tuple(np.moveaxis(np.empty(entry.shape, bool), _dim(entry), 0).shape) for layer in one.entries for entry in layer

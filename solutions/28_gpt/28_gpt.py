@@ -126,12 +126,12 @@ def train(**sizes):
 # %% [markdown] tags=["slide"]
 # ## Before, and after
 #
-# The model has 870,000 parameters. What will it write before it has learnt anything? And after 120 steps, less than half a minute?
+# The model has 1.3 million parameters. What will it write before it has learnt anything? And after 80 steps, less than half a minute?
 
 # %% Train, and write tags=["slide"]
 train(dp=2, pp=2, tp=2, steps=1)
 print(ranks.call("write", {"begin": "def ", "count": 120})[0])
-train(dp=2, pp=2, tp=2, steps=120)
+train(dp=2, pp=2, tp=2, steps=80)
 print(ranks.call("write", {"begin": "def ", "count": 240})[0])
 
 # %% Draw the loss tags=["given", "slide"]
@@ -141,13 +141,13 @@ last = results[grid.name]
 plots.losses({"": last["losses"]}, f"Training loss, {grid.name}")
 
 # %% [markdown]
-# In this time it has seen 250,000 bytes: it knows what Python looks like, and hardly a word of it. From a shell (see below) you can give it
+# In this time it has seen 160,000 bytes: it knows what Python looks like, and hardly a word of it. From a shell (see below) you can give it
 # an hour.
 
 # %% [markdown] tags=["slide-50"]
 # ## Every grid
 #
-# The same 12 steps on other grids, with other functions of yours. The weights and the texts are the same. What do you expect of the losses?
+# The same 8 steps on other grids, with other functions of yours. The weights and the texts are the same. What do you expect of the losses?
 
 # %% Train on other grids tags=["given"]
 results = {grid.name: last}
@@ -158,10 +158,10 @@ for sizes in (
     dict(pp=4, dp=2, schedule="gpipe"),
     dict(dp=2, pp=2, tp=2, sequence=True, fsdp=True),
 ):
-    train(steps=12, **sizes)
+    train(steps=8, **sizes)
 
 # %% Draw the losses tags=["given", "slide"]
-curves = {name: found["losses"][:12] for name, found in results.items()}
+curves = {name: found["losses"][:8] for name, found in results.items()}
 apart = np.max(np.ptp(list(curves.values()), axis=0))
 plots.losses(curves, f"The loss on six grids, at most {apart:.0e} apart: one line")
 
@@ -198,7 +198,7 @@ plots.memory(memory, f"Memory of each rank in a step: {list(results)[-1]}")
 # ## Questions worth arguing about
 #
 # 1. You have 8 machines with 8 GPUs each, fast links inside and slow ones between. Which axis goes where?
-# 2. With experts, the losses of two grids are no longer equal. Why? Try `train(dp=2, experts=4, steps=12)` and `train(dp=4, experts=4, steps=12)`, and
+# 2. With experts, the losses of two grids are no longer equal. Why? Try `train(dp=2, experts=4, steps=8)` and `train(dp=4, experts=4, steps=8)`, and
 #    then both with `capacity=4.0`.
 # 3. The model gets ten times as wide. Which bars of the pictures grow by ten, and which by a hundred?
 

@@ -10,7 +10,7 @@ from grading import build, reference
 def run(part, folder):
     """The executed notebook's code cells, by id."""
     notebook = build.build(part)
-    NotebookClient(notebook, timeout=120, allow_errors=True, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    NotebookClient(notebook, timeout=300, allow_errors=True, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
     nbformat.validate(notebook)
     return {c.id: c for c in notebook.cells if c.cell_type == "code"}
 
@@ -59,7 +59,8 @@ def test_a_gpt_trains_on_every_grid_and_writes(solved):
     assert errors(cells) == {}
     assert "All of them are there" in printed(cells["look-for-the-functions"])
     before, after = printed(cells["train-and-write"]).split("\ndef ")[1:]
-    assert after.isascii() and not before.isascii(), "before it has learnt anything, it writes any bytes"
+    strange = [sum(not letter.isascii() for letter in text) / len(text) for text in (before, after)]
+    assert strange[0] > 0.3 and strange[1] < 0.05, "before it has learnt anything, it writes any bytes"
     apart = next(o for o in cells["draw-the-losses"].outputs if "image/png" in o.get("data", {}))["data"]["text/plain"]
     assert float(apart.split("at most ")[1].split()[0]) < 1e-4
     figures = [n for n, c in cells.items() if any("image/png" in o.get("data", {}) for o in c.outputs)]
