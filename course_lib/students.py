@@ -114,13 +114,16 @@ def load(folder: str | Path) -> SimpleNamespace:
     found: dict[str, object] = {}
     for file in (DATA_SPLIT, FUNC_IMPL, ZERO, TRANSFORMER):
         path = Path(folder) / file
-        if not path.exists():
-            continue
+        try:
+            if not path.exists():
+                continue
+        except OSError as error:
+            raise ImportError(f"{path} cannot be read: {error.strerror}.") from None
         spec = importlib.util.spec_from_file_location(f"students_{path.stem}", path)
         module = importlib.util.module_from_spec(spec)
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ImportError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
         found.update({n: v for n, v in vars(module).items() if not n.startswith("__")})
     return SimpleNamespace(**found)

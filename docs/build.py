@@ -44,7 +44,7 @@ MODULES = [  # what a lesson imports
     *("course_lib.autograd.sequences", "course_lib.autograd.blocks", "course_lib.gpt.block", "course_lib.gpt.experts"),
     *(
         f"course_lib.gpt.{name}"
-        for name in ("account", "flat", "model", "run", "sample", "settings", "stage", "survey", "text", "trainer", "units")
+        for name in ("account", "assemble", "flat", "model", "run", "sample", "settings", "stage", "survey", "text", "trainer", "units")
     ),
     *("course_lib.plots.context", "course_lib.plots.experts"),
 ]

@@ -79,7 +79,7 @@ class Board:
             self.mine[i] = 0
         self.mine[STATE] = COMPUTING
         world.Barrier()
-        atexit.register(self.end, GONE)
+        atexit.register(self._leave)
 
     def begin(self, round: int, targets: int) -> None:
         """Start a cell: its number, and (a bit mask) the ranks that were asked to run it."""
@@ -99,6 +99,11 @@ class Board:
         if not keep_call:
             self.mine[KEY] = 0
         self.mine[STATE] = state
+
+    def _leave(self) -> None:
+        """The process ends; what it has raised stays to be read."""
+        if self.mine[STATE] != RAISED:
+            self.end(GONE)
 
     def say(self, text: str) -> None:
         """Write this rank's text: where it waits, or what it raised."""

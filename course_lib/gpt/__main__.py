@@ -18,10 +18,13 @@ from course_lib import students, traffic
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives import board as status
 from course_lib.gpt import account, report, sample, whole
-from course_lib.gpt.folder import Folder, Unwritten
+from course_lib.gpt.first import first_of
+from course_lib.gpt.folder import Folder, Unwritten, kept
 from course_lib.gpt.settings import Settings, SettingsError
-from course_lib.gpt.text import TextError, spread
-from course_lib.gpt.trainer import Trainer
+from course_lib.gpt.text import TextError, check_length, spread
+from course_lib.gpt.trainer import Diverged, Trainer
+
+FUNCTIONS = Path("my_work")
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
@@ -41,7 +44,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--micro-batches", type=int, help="into so many a data parallel rank cuts its texts")
     parser.add_argument("--lr", type=float, default=d.lr, help=f"learning rate ({d.lr})")
     parser.add_argument("--clip", type=float, default=d.clip, help=f"the most that all gradients may be long ({d.clip})")
-    parser.add_argument("--functions", type=Path, default=Path("my_work"), help="folder with your transformer_impl.py (my_work)")
+    parser.add_argument("--functions", type=Path, default=FUNCTIONS, help="folder with your transformer_impl.py (my_work)")
     parser.add_argument("--out", type=Path, default=Path("gpt_run"), help="folder for checkpoints and the report (gpt_run)")
     parser.add_argument("--every", type=int, default=50, help="steps between checkpoints (50)")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, on any grid")
@@ -59,25 +62,34 @@ def main(words: list[str] | None = None) -> int:
     """
     comm = Communicator()
     first = comm.Get_rank() == 0
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a model writes what not every terminal can show
+            stream.reconfigure(errors="replace")
     try:
-        with contextlib.nullcontext() if first else contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.ExitStack() as stack:
+            if not first:  # what is wrong with the command, or its help, rank 0 says
+                stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+                stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             a = parse(words)
-        with threadpool_limits(1):  # ranks share the cores
-            _run(a, comm, first)
     except SystemExit as ended:
         return ended.code
+    try:
+        with threadpool_limits(1):  # ranks share the cores
+            _run(a, comm, first)
     except (SettingsError, TextError, students.MissingFunction) as error:
-        if first:
-            print(f"course_lib.gpt: {error}", file=sys.stderr)
-        return 2
+        return _once(first, str(error), 2)
+    except Diverged as error:
+        return _once(first, f"{error} {kept(a.out)}", 1)
     except KeyboardInterrupt:
-        if first:
-            print("course_lib.gpt: broken off. From the last checkpoint it goes on by --resume.", file=sys.stderr)
-        return 130
+        return _once(first, f"broken off. {kept(a.out)}", 130)
     except Unwritten as error:
-        return _end(comm, str(error), str(error), 2)
+        return _end(comm, str(error), f"{error} {kept(a.out)} Mend that first; if the disk is full, make room.", 2)
+    except MemoryError as error:
+        return _end(comm, "MemoryError", f"this rank has not enough memory: {error or 'none is left'}. Choose a smaller model.", 2)
     except DeadlockError as error:
-        return _report(comm, str(error), 1)
+        board = status.open_board()
+        raised = board and any(row.state == status.RAISED for row in board.snapshot())
+        return 1 if raised else _report(comm, str(error), 1)  # that rank says it
     except Exception as error:
         return _end(comm, f"{type(error).__name__}: {error}", traceback.format_exc(), 1)
     return 0
@@ -98,11 +110,18 @@ def _settings(a: argparse.Namespace, comm: Communicator) -> Settings:
     return settings
 
 
-def _functions(a: argparse.Namespace) -> object:
+def _functions(a: argparse.Namespace, comm: Communicator) -> object:
+    """The student's functions; collective, as one rank alone may fail to read them."""
+    found, wrong = None, ""
     try:
         found = students.load(a.functions)
-    except ImportError as error:
-        raise SettingsError(error) from None
+        if a.functions != FUNCTIONS and not a.functions.is_dir():
+            wrong = f"there is no folder {a.functions} with your functions (--functions)."
+    except (ImportError, OSError) as error:
+        wrong = str(error)
+    wrong = first_of(comm, wrong)
+    if wrong:
+        raise SettingsError(wrong)
     if a.resume:
         students.get(found, "load")
     return found
@@ -110,17 +129,20 @@ def _functions(a: argparse.Namespace) -> object:
 
 def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
     settings = _settings(a, comm)
-    functions = _functions(a)
-    keeps = all(callable(getattr(functions, name, None)) for name in ("save", "load"))
+    functions = _functions(a, comm)
+    lacks = [name for name in ("save", "load") if not callable(getattr(functions, name, None))]
     text, name = spread(comm, a.text)
-    folder = Folder(a.out, comm, settings, name, a.resume)
+    check_length(text, settings.length)
     trainer = Trainer(settings, functions, comm, text)
-    if first and not keeps:
-        print("No checkpoints: save and load are missing. Finish the notebook 27_checkpoint and run its last code cells.")
+    folder = Folder(a.out, comm, settings, text, name, a.resume)
+    if first and lacks:
+        print(f"No checkpoints: no {' and no '.join(lacks)} in {a.functions}. Finish 27_checkpoint and run its last code cells.")
     if a.resume:
         folder.load(trainer)
+        if first and trainer.step >= settings.steps:
+            print(f"Nothing is left to do: the checkpoint is of step {trainer.step}, and --steps says {settings.steps}.")
     samples = {f"after {trainer.step} steps": sample.write(trainer, a.begin)}
-    rate = _train(trainer, folder if keeps else None, a.every, first)
+    rate = _train(trainer, None if lacks else folder, a.every, first)
     samples[f"after {trainer.step} steps"] = sample.write(trainer, a.begin)
     results = _results(trainer, name, rate, samples)
     if first:
@@ -128,18 +150,21 @@ def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
 
 
 def _train(trainer: Trainer, folder: Folder | None, every: int, first: bool) -> float:
-    """Train to the end; tokens a second."""
-    s, began, begin = trainer.settings, time.perf_counter(), trainer.step
+    """Train to the end; tokens a second, without the time of writing checkpoints."""
+    s, took, begin = trainer.settings, 0.0, trainer.step
     traffic.reset()
-    with tqdm(total=s.steps, initial=begin, unit="step", disable=not first, mininterval=0.5, ascii=True) as bar:
+    bar = tqdm(total=s.steps, initial=begin, unit="step", disable=not first or begin >= s.steps, mininterval=0.5, ascii=True)
+    with bar, np.errstate(over="ignore", invalid="ignore"):  # what diverges, `Diverged` tells
         while trainer.step < s.steps:
+            began = time.perf_counter()
             loss = trainer.go()
+            took += time.perf_counter() - began
             bar.update()
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
             if folder and (trainer.step % every == 0 or trainer.step == s.steps):
                 folder.save(trainer)
     done = trainer.step - begin
-    return done * s.batch * s.length / (time.perf_counter() - began) if done else 0.0
+    return done * s.batch * s.length / took if done else 0.0
 
 
 def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) -> report.Results:
@@ -165,17 +190,26 @@ def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) 
 
 
 def _say(results: report.Results, folder: Folder) -> None:
+    path, problem = folder.path / "report.html", ""
+    try:
+        path.write_text(report.page(results), encoding="utf-8")
+    except OSError as error:
+        problem = f"course_lib.gpt: the report could not be written to {path}: {error.strerror}."
     for name, value in report.facts(results).items():
         print(f"{name:<12} {value}")
     for when, text in results.samples.items():
         print(f"\nIt writes, {when}:\n{text}")
-    path = folder.path / "report.html"
-    try:
-        path.write_text(report.page(results), encoding="utf-8")
-    except OSError as error:
-        print(f"course_lib.gpt: the report could not be written to {path}: {error.strerror}.", file=sys.stderr)
-        return
-    print(f"\nThe report is in {path}.")
+    if problem:
+        print(problem, file=sys.stderr)
+    else:
+        print(f"\nThe report is in {path}.")
+
+
+def _once(first: bool, text: str, code: int) -> int:
+    """What all ranks know, rank 0 says."""
+    if first:
+        print(f"course_lib.gpt: {text}", file=sys.stderr)
+    return code
 
 
 def _end(comm: Communicator, short: str, text: str, code: int) -> int:

@@ -8,7 +8,7 @@ from course_lib.gpt.trainer import Trainer
 
 
 def axis_of(settings: Settings, rank: int, ranks: tuple[int, ...]) -> str | None:
-    """The axis along which some ranks exchange; None for all of them, which do that for two numbers, the loss and the gradients' length.
+    """The axis along which some ranks exchange; None where they differ in several, as all ranks do for the loss of a step.
 
     >>> axis_of(Settings(dp=2, pp=2, tp=2), 0, (0, 1)), axis_of(Settings(dp=2, pp=2, tp=2), 0, (0, 2))
     ('tp', 'pp')

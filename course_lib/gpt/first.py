@@ -16,7 +16,7 @@ def on_first(comm: object, call: Callable[[], str], error: type[Exception]) -> s
     call : callable
         Called on rank 0.
     error : type
-        If it raises this, all ranks do, with the same message.
+        If it raises this, an OSError or a ValueError, all ranks raise this, with the same message.
 
     Returns
     -------
@@ -25,9 +25,9 @@ def on_first(comm: object, call: Callable[[], str], error: type[Exception]) -> s
     words = b""
     if comm.Get_rank() == 0:
         try:
-            words = b"+" + call().encode()
-        except error as problem:
-            words = b"-" + str(problem).encode()
+            words = b"+" + _bytes(call())
+        except (error, OSError, ValueError) as problem:
+            words = b"-" + _bytes(said(problem))
     length = np.array([len(words)])
     comm.Bcast(length, root=0)
     told = np.frombuffer(words.ljust(int(length[0])), np.uint8).copy()
@@ -40,14 +40,29 @@ def on_first(comm: object, call: Callable[[], str], error: type[Exception]) -> s
 
 def first_of(comm: object, words: str) -> str:
     """Of what the ranks have to say, the first that is not empty; collective."""
-    said = words.encode()
+    mine = _bytes(words)
     length = np.empty(comm.Get_size(), np.int64)
-    comm.Allgather(np.array([len(said)]), length)
+    comm.Allgather(np.array([len(mine)]), length)
     if not length.any():
         return ""
     speaker = int(np.flatnonzero(length)[0])
     told = np.zeros(int(length[speaker]), np.uint8)
     if comm.Get_rank() == speaker:
-        told[:] = np.frombuffer(said, np.uint8)
+        told[:] = np.frombuffer(mine, np.uint8)
     comm.Bcast(told, root=speaker)
     return told.tobytes().decode()
+
+
+def said(error: BaseException) -> str:
+    """What an error says, in words.
+
+    >>> said(FileNotFoundError(2, "No such file or directory", "a/b"))
+    'a/b: No such file or directory'
+    """
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _bytes(words: str) -> bytes:
+    return words.encode(errors="backslashreplace")  # names of files may be of any bytes

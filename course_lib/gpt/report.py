@@ -52,9 +52,11 @@ class Results:
 
 
 def flop_a_token(results: Results) -> float:
-    """FLOP of training on one token: 6 a parameter, and 12 a block for each number of the attention (Chowdhery et al., 2022, "PaLM", B)."""
+    """FLOP of training on one token: 6 for each parameter that it meets, which of several experts is one; and 12 a block for each number of
+    the attention (Chowdhery et al., 2022, "PaLM", B)."""
     s = results.settings
-    return 6 * results.parameters + 12 * s.depth * s.width * s.length
+    idle = max(s.experts - 1, 0) * s.depth * 2 * s.width * 2 * s.width  # two matrices each
+    return 6 * (results.parameters - idle) + 12 * s.depth * s.width * s.length
 
 
 def pictures(results: Results) -> dict[str, plots.Picture]:
@@ -82,9 +84,11 @@ def facts(results: Results) -> dict[str, str]:
         "text": results.text,
         "steps": f"{len(results.losses)}, each of {tokens:,} tokens; micro-batches of a data parallel rank: {s.micro_batches}",
         "loss": f"{results.losses[0]:.3f} to {results.losses[-1]:.3f}",
-        "speed": f"{results.rate:,.0f} tokens a second, {results.rate * flop / 1e9:.1f} GFLOP a second",
-        "on GPUs": f"{s.mesh.size} of the kind H100 would compute these steps in {wording.seconds(took)}, at {SHARE:.0%} of "
-        f"{H100 / 1e12:.0f} TFLOP a second, and wait for the messages of so small a model most of the time",
+        "speed": f"{results.rate:,.0f} tokens a second, {results.rate * flop / 1e9:.1f} GFLOP a second"
+        if results.rate
+        else "no step taken",
+        "on GPUs": f"an estimate: {s.mesh.size} of the kind H100 would compute these steps in {wording.seconds(took)}, at {SHARE:.0%} of "
+        f"{H100 / 1e12:.0f} TFLOP a second; messages come on top",
     }
 
 

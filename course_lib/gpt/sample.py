@@ -26,16 +26,17 @@ def write(trainer: Trainer, begin: str = "def ", count: int = 200, heat: float =
     Returns
     -------
     str
-        With what it begins; what is no text in it has the sign for that. Empty on all ranks but 0.
+        With what it begins; bytes that no reader can see have the sign for that. Empty on all ranks but 0.
     """
     one = whole.alone(trainer)
     whole.copy(trainer, one)
     if trainer.groups.everyone.Get_rank() > 0:
         return ""
-    tokens, random = list(begin.encode() or b"\n"), np.random.default_rng(seed)
+    tokens, random = list(begin.encode(errors="surrogateescape") or b"\n"), np.random.default_rng(seed)
     with no_grad():
         for _ in range(count):
             logits = one.model(np.array([tokens[-trainer.settings.length :]])).data[0, -1].astype(np.float64) / heat
             chances = np.exp(logits - logits.max())
             tokens.append(int(random.choice(len(chances), p=chances / chances.sum())))
-    return bytes(tokens).decode(errors="replace")
+    text = bytes(tokens).decode(errors="replace")
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from course_lib.gpt.model import Sizes
@@ -78,8 +79,8 @@ class Settings:
         if self.experts < 0 or self.seed < 0:
             raise SettingsError(f"experts and seed must not be negative; got {self.experts} and {self.seed}.")
         for name in ("lr", "clip", "capacity"):
-            if not getattr(self, name) > 0:
-                raise SettingsError(f"{name} must be positive; got {getattr(self, name)}.")
+            if not 1e-12 <= getattr(self, name) < math.inf:  # in float32, less is soon nothing
+                raise SettingsError(f"{name} must be a number from 1e-12 upwards; got {getattr(self, name)}.")
         if self.schedule not in ("1f1b", "gpipe"):
             raise SettingsError(f"schedule must be 1f1b or gpipe; got {self.schedule!r}.")
         self._divides("heads", self.heads, "width", self.width, "each head has an equal part of it")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sysconfig
 from pathlib import Path
 
@@ -45,6 +46,8 @@ def find(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
     place = Path(folder) if folder is not None else Path(sysconfig.get_path("stdlib"))
     if folder is not None and not place.exists():
         raise TextError(f"there is no {place} to read text from.")
+    if not os.access(place, os.R_OK | (os.X_OK if place.is_dir() else 0)):
+        raise TextError(f"{place} cannot be read: its permissions do not allow it.")
     if place.is_file():
         files = [place]
     elif folder is None:
@@ -83,6 +86,12 @@ def spread(comm: object, folder: str | Path | None = None) -> tuple[np.ndarray, 
     return text, name
 
 
+def check_length(text: np.ndarray, length: int) -> None:
+    """TextError unless a text of so many positions can be cut out of it."""
+    if len(text) < length + 1:
+        raise TextError(f"the text has {len(text)} bytes, and one of {length} positions needs {length + 1}: choose a longer text.")
+
+
 def texts(text: np.ndarray, step: int, batch: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The texts of a step: the same ones for all who ask, whatever they have of them.
 
@@ -102,8 +111,7 @@ def texts(text: np.ndarray, step: int, batch: int, length: int, seed: int) -> tu
     TextError
         The text is shorter than one of these.
     """
-    if len(text) < length + 1:
-        raise TextError(f"the text has {len(text)} bytes, and one of {length} positions needs {length + 1}: choose a longer text.")
+    check_length(text, length)
     begins = np.random.default_rng([seed, step]).integers(0, len(text) - length, batch)
     found = text[begins[:, None] + np.arange(length + 1)].astype(np.int64)
     return found[:, :-1], found[:, 1:]

@@ -21,6 +21,10 @@ from course_lib.placement import Kind, replicated
 WARM_UP = 20  # steps in which the learning rate grows
 
 
+class Diverged(ArithmeticError):
+    """The numbers have grown beyond all bounds; the message says in which step."""
+
+
 class Entry:
     """A parameter of this rank.
 
@@ -60,6 +64,8 @@ class Trainer:
         How many have been taken. It says, too, which texts come next.
     losses : list of float
         Of these, the same on all ranks.
+    norm : float
+        The length of all gradients of the last step as one vector, before clipping; the same on all ranks.
     entries : list of list of Entry
         This rank's parameters, layer by layer.
     flats : list of Flat
@@ -77,6 +83,7 @@ class Trainer:
 
     def __init__(self, settings: Settings, functions: object, comm: object, text: np.ndarray):
         self.settings, self.functions, self.text, self.step, self.losses = settings, functions, text, 0, []
+        self.norm, self.gone_back = 0.0, 0
         for name in needed(settings):
             students.get(functions, name)
         memory.reuse_freed()
@@ -98,7 +105,13 @@ class Trainer:
         return self.model.parameters()
 
     def go(self) -> float:
-        """A step; the mean loss over all ranks, before it."""
+        """A step; the mean loss over all ranks, before it.
+
+        Raises
+        ------
+        Diverged
+            Loss or gradients are no finite numbers. All ranks raise it, before the step is taken.
+        """
         s, groups, comm = self.settings, self.groups, self.groups.everyone
         tokens, labels = texts(self.text, self.step, s.batch, s.length, s.seed)
         rank, each = groups.dp.Get_rank(), s.batch // s.dp
@@ -106,12 +119,19 @@ class Trainer:
         parts = zip(np.split(tokens[mine], s.micro_batches), np.split(labels[mine], s.micro_batches), strict=True)
         self.optimizer.zero_grad()
         self.stage.done.clear()
+        self.gone_back = 0
         loss = self._schedule()(self.stage, list(parts), groups.pp)
         self._reduce()
         numbers = np.array([(loss or 0.0) / (s.dp * s.tp), self._squares()])
         total = np.empty(2)
         comm.Allreduce(numbers, total)
-        self._clip(float(np.sqrt(total[1])))
+        if not np.isfinite(total).all():
+            raise Diverged(
+                f"in step {self.step} the loss is {total[0]:.3g} and the gradients' length {np.sqrt(total[1]):.3g}: training has diverged. "
+                "Usually the learning rate is too large."
+            )
+        self.norm = float(np.sqrt(total[1]))
+        self._clip(self.norm)
         self.optimizer.lr = s.lr * min(1.0, (self.step + 1) / WARM_UP)
         self.optimizer.step()
         self.step += 1
@@ -139,8 +159,9 @@ class Trainer:
         return self.model
 
     def _backward(self, backward: Callable, k: int, grad: object) -> object:
-        """Of a stage whose model is fully sharded: gradients travel with the last micro-batch."""
-        self.model.sync = k == self.settings.micro_batches - 1
+        """Of a stage whose model is fully sharded: gradients travel with the micro-batch that goes back last, whichever it is."""
+        self.gone_back += 1
+        self.model.sync = self.gone_back == self.settings.micro_batches
         return backward(k, grad)
 
     def _reduce(self) -> None:
