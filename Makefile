@@ -6,7 +6,7 @@ RUN := $(BIN)/python -m
 STUDENT := $(BIN)/.for-students
 GRADING := $(BIN)/.for-grading
 DEV := $(BIN)/.for-developers
-JOBS ?= 4
+JOBS ?= 6
 
 .PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback report leaderboard variants cheats student-archive gradescope autolab bench lint constraints
 
@@ -44,7 +44,7 @@ lab: $(STUDENT)      ## Open the course in JupyterLab
 update: $(STUDENT)   ## Bring what is new in a part into the notebook that you have begun (PART=...; all by default)
 	@$(RUN) course_lib.tools.update $(PART)
 
-test: $(DEV)         ## Run all tests, JOBS=4 at a time
+test: $(DEV)         ## Run all tests, JOBS=6 at a time
 	@$(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist worksteal
 
 doctor: $(STUDENT)   ## Say what works on this machine, and what to do about what does not

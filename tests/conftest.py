@@ -36,7 +36,7 @@ if sandbox.problem():
 LONG = {
     "test_all_variants_get_what_they_deserve[25": 330,
     "test_all_variants_get_what_they_deserve[26": 300,
-    "test_all_variants_get_what_they_deserve[27": 200,
+    "test_all_variants_get_what_they_deserve[27": 150,
     "test_all_variants_get_what_they_deserve[23": 180,
     "test_harm_is_held": 60,
     "test_no_cheat": 60,

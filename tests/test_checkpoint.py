@@ -10,8 +10,8 @@ PARTS = [{"a": np.arange(3.0), "b": np.arange(2)}, {"a": np.arange(0.0), "b": np
 
 
 def test_what_was_written_is_read():
-    step, lengths, found = disk.read(disk.written(4, PARTS))
-    assert step == 4 and lengths == {"a": [3, 0], "b": [2, 5]}
+    step, found = disk.read(disk.written(4, PARTS))
+    assert step == 4 and [len(part["a"]) for part in found] == [3, 0]
     for part, other in zip(PARTS, found, strict=True):
         assert all(np.array_equal(part[name], other[name]) and part[name].dtype == other[name].dtype for name in part)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from safetensors import numpy
 
-INDEX = "index.json"
+INDEX, ENDING = "index.json", ".safetensors"
 
 Files = dict[str, np.ndarray]  # by name, their bytes
 
@@ -26,21 +26,25 @@ def written(step: int, parts: list[dict[str, np.ndarray]]) -> Files:
     return found
 
 
-def read(files: Files) -> tuple[int, object, list[dict[str, np.ndarray]]]:
-    """Step, lengths, and each rank's parts.
+def read(files: Files) -> tuple[int, list[dict[str, np.ndarray]]]:
+    """Step, and each rank's parts.
 
     Raises
     ------
     Broken
-        A file is not there, or not whole.
+        A file is not there, or not whole, or not as the index says.
     """
     try:
         index = json.loads(files[INDEX].tobytes())
-        step, ranks, lengths = int(index["step"]), int(index["ranks"]), index["lengths"]
+        step, ranks, lengths = index["step"], index["ranks"], index["lengths"]
+        whole = [step, ranks, *(length for each in lengths.values() for length in each)]
     except KeyError as error:
         raise Broken(f"{INDEX} is not there, or says nothing of {error}") from None
     except Exception as error:  # whatever a rank has written there
         raise Broken(f"{INDEX} is no such JSON ({error})") from None
+    wrong = [value for value in whole if type(value) is not int]
+    if wrong:
+        raise Broken(f"{INDEX} has {json.dumps(wrong[0])} where a whole number must stand")
     found = []
     for i in range(min(ranks, 64)):
         name = f"{step}-{i}.safetensors"
@@ -50,7 +54,12 @@ def read(files: Files) -> tuple[int, object, list[dict[str, np.ndarray]]]:
             found.append(numpy.load(files[name].tobytes()))
         except Exception as error:  # as above
             raise Broken(f"{name} is not whole ({error})") from None
-    return step, lengths, found
+        has, says = {key: len(array) for key, array in found[i].items()}, {key: each[i : i + 1] for key, each in lengths.items()}
+        if {key: [length] for key, length in has.items()} != says:
+            raise Broken(f"{INDEX} has for rank {i} the lengths {says}, and {name} has {has}")
+    if any(len(each) != len(found) for each in lengths.values()):
+        raise Broken(f"{INDEX} tells of {ranks} ranks, and has the lengths {lengths}")
+    return step, found
 
 
 def together(base: Files, ranks: list[Files]) -> Files | str:
@@ -67,6 +76,17 @@ def together(base: Files, ranks: list[Files]) -> Files | str:
     return found | new
 
 
+def leftovers(step: int, ranks: int) -> Files:
+    """What saves that were broken off may have left: half a file of the step that comes, whole ones of a later step, an index beside."""
+    half = written(step, [{"weights": np.arange(40.0)} for _ in range(ranks)])
+    later = written(step + 5, [{"weights": np.arange(3.0)} for _ in range(6)])
+    found = {name: content[:100] for name, content in half.items() if name != INDEX} | {
+        "index.new": _bytes(b'{"step"'),
+        "list.tmp": _bytes(b""),
+    }
+    return found | {name: content for name, content in later.items() if name != INDEX}
+
+
 def needed(name: str, step: int, parts: list[dict[str, np.ndarray]], cuts: dict[str, slice]) -> bool:
     """Whether a file has something of these cuts."""
     if name == INDEX:
@@ -81,10 +101,22 @@ def needed(name: str, step: int, parts: list[dict[str, np.ndarray]], cuts: dict[
 
 def damages(files: Files, name: str) -> Iterator[tuple[str, np.ndarray | None, str]]:
     """Ways in which the index and a file can be damaged: which, its bytes then (None: it is gone), and what that is in words."""
-    yield INDEX, None, "is not there"
-    yield INDEX, files[INDEX][: len(files[INDEX]) // 2], "is cut off"
-    yield name, None, "is not there"
-    yield name, files[name][: len(files[name]) // 2], "is cut off"
+    for which in (INDEX, name):
+        yield which, None, "is not there"
+        yield which, files[which][: len(files[which]) // 2], "is cut off"
+        yield which, files[which][:0], "is empty"
+        yield which, np.zeros_like(files[which]), "has zeros alone, as after a loss of power"
+    for text in (b"{}", b"[]", b"null", b"\xff\xfe"):
+        yield INDEX, _bytes(text), f"is {text!r}"
+    yield name, files[name][:-8], "lacks its last 8 bytes"
+    arrays = numpy.load(files[name].tobytes())
+    longest = max(arrays, key=lambda key: len(arrays[key]))
+    yield name, _bytes(numpy.save({key: a for key, a in arrays.items() if key != longest})), f"has no array {longest!r}"
+    yield (
+        name,
+        _bytes(numpy.save({key: a[:-1] if key == longest else a for key, a in arrays.items()})),
+        f"has too short an array {longest!r}",
+    )
 
 
 def _bytes(content: bytes) -> np.ndarray:

@@ -11,11 +11,11 @@ from grading.answers import changes, loses, right
     "",
     """
     comm.Barrier()
-    for""",
+    keep""",
     """
     save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
     comm.Barrier()
-    for""",
+    keep""",
 )
 def save__index_first():
     """Writes the index before the parts."""
@@ -39,7 +39,7 @@ def save__no_barrier():
     """Gathers the lengths, then writes: rank 0 does not wait for the others' files."""
 
 
-@loses(6)
+@loses(8)
 @changes(
     '"index.new"',
     '"index.json"',
@@ -68,7 +68,7 @@ def save__removes_first():
     """Makes room before it writes."""
 
 
-@loses(6)
+@loses(8)
 @changes(
     "        os.replace(",
     """
@@ -80,25 +80,25 @@ def save__removes_index_before():
     """Removes the old index, and then gives the new one its name."""
 
 
-@loses(6)
-@changes('        if rank == 0 and name != "index.json"', '        if False and name != "index.json"')
+@loses(8)
+@changes("        if rank == 0 and name not", "        if False and name not")
 def save__keeps_old_files():
     """Removes nothing."""
 
 
-@loses(6)
+@loses(8)
 @changes("lengths.T.tolist()", "[[k] * n for k in mine.tolist()]")
 def save__own_lengths():
     """The index has the lengths of rank 0 alone."""
 
 
-@loses(6)
+@loses(8)
 @changes('f"{step}-{rank}.safetensors"', 'f"{rank}.safetensors"')
 def save__same_name():
     """The files have no step in their name."""
 
 
-@loses(6)
+@loses(8)
 @changes(
     "    n, rank = comm.Get_size()",
     """
@@ -120,7 +120,7 @@ def save__unwatched():
     """Writes the index under its own name, while nobody looks."""
 
 
-@loses(6)
+@loses(8)
 @changes(
     '"index.new"',
     '"index.json"',
@@ -142,7 +142,7 @@ def save__unwatched_on_rank_0():
     """Only the rank that writes the index looks away, and only then."""
 
 
-@loses(6)
+@loses(8)
 @changes(
     """
         with open(new, "w") as file:
@@ -169,7 +169,7 @@ def save__in_a_thread():
     """Removes the old index first, in a thread, whose lines nobody traces."""
 
 
-@loses(6)
+@loses(8)
 @changes("n, rank = comm.Get_size(), comm.Get_rank()", "n, rank = comm.Get_size(), everyone.Get_rank()")
 def save__world_rank():
     """The rank in the world."""
@@ -191,7 +191,7 @@ def save__hides_errors():
     """Goes on if a file cannot be written."""
 
 
-@loses(6)
+@loses(8)
 @changes(
     """
     save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
@@ -206,7 +206,7 @@ def save__changes_shards():
     """Rounds what it was given."""
 
 
-@loses(6)
+@loses(8)
 @changes(
     """
         os.replace(new, os.path.join(folder, "index.json"))
@@ -228,7 +228,7 @@ def save__by_pathlib(folder, step, shards, comm):
     from pathlib import Path
 
     folder, r = Path(folder), comm.Get_rank()
-    temporary = folder / f"{uuid.uuid4()}.tmp"
+    temporary = folder / f"{uuid.uuid4()}-{r}.tmp"
     save_file(shards, temporary)
     with open(temporary, "rb") as file:
         os.fsync(file.fileno())
@@ -242,15 +242,15 @@ def save__by_pathlib(folder, step, shards, comm):
         beside = folder / "index.json.tmp"
         beside.write_text(json.dumps(dict(step=int(step), ranks=comm.Get_size(), lengths=lengths)))
         beside.replace(folder / "index.json")
-        for old in folder.glob("*.safetensors"):
-            if old.name.split("-")[0] != str(step):
+        for old in folder.iterdir():
+            if old.name != "index.json" and old.name not in {f"{step}-{i}.safetensors" for i in range(comm.Get_size())}:
                 old.unlink()
 
 
 @right
 @changes(
-    "        if rank == 0 and name",
-    "        if name",
+    "        if rank == 0 and name not",
+    "        if name not",
     "            os.remove(os.path.join(folder, name))",
     """
             try:
@@ -280,7 +280,300 @@ def save__barriers():
     """A Barrier after each thing, and the lengths by one gather a name."""
 
 
-@loses(5)
+@loses(6)
+@changes(
+    """
+        if rank == 0 and name not in keep:
+""",
+    """
+        if name not in keep:
+""",
+)
+def save__each_removes_unguarded():
+    """Each rank removes what is old, and does not expect that another one was faster."""
+
+
+@loses(2)
+@changes(
+    """
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+""",
+    """
+    try:
+        save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+    except Exception:
+        return
+""",
+)
+def save__ends_quietly():
+    """Where the file cannot be written, the rank is done, and the others wait."""
+
+
+@loses(6)
+@changes(
+    """
+        if rank == 0 and name not in keep:
+""",
+    """
+        if rank == 0 and name.endswith(".safetensors") and int(name.split("-")[0]) < step:
+""",
+)
+def save__removes_only_earlier():
+    """Removes files of earlier steps, and nothing else that was left."""
+
+
+@loses(6)
+@changes(
+    'open(new, "w")',
+    'open(new, "x")',
+)
+def save__opens_x():
+    """Opens the new index so that it must not be there; a save that was broken off has left one."""
+
+
+@loses(6)
+@changes(
+    """
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+""",
+    """
+    if not os.path.exists(os.path.join(folder, f"{step}-{rank}.safetensors")):
+        save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+""",
+)
+def save__keeps_what_is_there():
+    """Takes the half file of a save that was broken off for its own."""
+
+
+@loses(8)
+@changes(
+    """
+        with open(new, "w") as file:
+            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
+        text = json.dumps({"step": step, "ranks": n, "lengths": lengths})
+        index = os.path.join(folder, "index.json")
+        open(new, "w").write(text), os.replace(new, index)
+""",
+    """    if rank == 0:
+        lengths""",
+    """    if True:
+        lengths""",
+)
+def save__an_index_from_every_rank():
+    """All ranks write the same file and rename it, in one line."""
+
+
+@loses(8)
+@changes(
+    """
+        with open(new, "w") as file:
+            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
+        with open(new, "w") as file:
+            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+        index = os.path.join(folder, "index.json")
+        os.path.exists(index) and os.remove(index), os.rename(new, index)
+""",
+)
+def save__away_for_a_moment():
+    """Takes the old index away before the new one has its name, in one line."""
+
+
+@loses(8)
+@changes(
+    """    comm.Barrier()
+    keep""",
+    """
+    comm.Barrier()
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+    keep""",
+)
+def save__writes_again():
+    """Writes its file once more, when the index tells of it already."""
+
+
+@loses(2)
+@changes(
+    """
+        with open(new, "w") as file:
+            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
+        try:
+            with open(new, "w") as file:
+                json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+            os.replace(new, os.path.join(folder, "index.json"))
+        except OSError:
+            pass
+""",
+)
+def save__hides_an_error_of_the_index():
+    """Goes on where the index cannot be written, and removes the old files."""
+
+
+@loses(2)
+@changes(
+    """
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+""",
+    """
+    try:
+        save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+    except Exception:
+        if rank in (0, n - 1):
+            raise
+""",
+)
+def save__some_ranks_hide_errors():
+    """Only the first and the last rank say that a file cannot be written."""
+
+
+@loses(6)
+@changes(
+    """    comm.Barrier()
+    keep""",
+    """    everyone.Barrier()
+    keep""",
+)
+def save__everyone():
+    """Waits for ranks that do not save."""
+
+
+@loses(8)
+@changes(
+    "    save_file(shards,",
+    "    save_file({name: np.asarray(part, np.float64) for name, part in shards.items()},",
+)
+def save__float64():
+    """Writes all numbers as float64."""
+
+
+@loses(8)
+@changes(
+    """np.int64)
+    lengths = np.empty((n, len(mine)), np.int64)""",
+    """float)
+    lengths = np.empty((n, len(mine)))""",
+)
+def save__lengths_with_a_point():
+    """The lengths in the index are 3.0, and not 3."""
+
+
+@loses(8)
+@changes(
+    'new = os.path.join(folder, "index.new")',
+    """import shutil
+        import tempfile
+
+        new = tempfile.mktemp()""",
+    "os.replace(new,",
+    "shutil.move(new,",
+)
+def save__beside_on_another_disk():
+    """Writes the index where it may be another disk, and moves it."""
+
+
+@loses(8)
+@changes(
+    """
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+""",
+    "",
+    """
+    comm.Allgather(mine, lengths)  # all ranks have written when all are here
+""",
+    """
+    comm.Allgather(mine, lengths)
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+    import time
+
+    time.sleep(0.5)
+""",
+)
+def save__sleeps():
+    """Does not wait for the others: it gives them half a second."""
+
+
+@loses(8)
+@changes(
+    """
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+""",
+    """
+    import threading
+
+    thread = threading.Thread(target=save_file, args=(shards, os.path.join(folder, f"{step}-{rank}.safetensors")))
+    thread.start()
+""",
+    """    comm.Barrier()
+    keep""",
+    """    thread.join()
+    comm.Barrier()
+    keep""",
+)
+def save__parts_in_a_thread():
+    """Writes its part in a thread, and waits for it when the index is there."""
+
+
+@loses(8)
+@changes(
+    """
+        with open(new, "w") as file:
+            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
+        import sys
+
+        sys._getframe().f_trace_lines = False
+        with open(os.path.join(folder, "index.json"), "w") as file:
+            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+        sys._getframe().f_trace_lines = True
+""",
+)
+def save__lines_off():
+    """Writes the index under its own name, in lines that it does not let be traced."""
+
+
+@right
+@changes(
+    """
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+""",
+    """
+    own = os.path.join(folder, f"new-{rank}")
+    os.makedirs(own, exist_ok=True)
+    save_file(shards, os.path.join(own, "part"))
+    os.replace(os.path.join(own, "part"), os.path.join(folder, f"{step}-{rank}.safetensors"))
+    os.rmdir(own)
+""",
+)
+def save__in_a_folder():
+    """Writes its part in a folder of its own, and moves it from there."""
+
+
+@right
+@changes(
+    """
+        os.replace(new, os.path.join(folder, "index.json"))
+""",
+    """
+        os.replace(new, os.path.join(folder, "index.json"))
+        with open(os.path.join(folder, "index.json"), "r+") as file:
+            os.fsync(file.fileno())
+""",
+)
+def save__fsync():
+    """Has the index on the disk before it goes on."""
+
+
+@loses(7)
 def load__saved_cuts(folder, comm):
     """Each rank takes the file of its own number."""
     path = os.path.join(folder, "index.json")
@@ -307,7 +600,7 @@ def load__rounded_down():
     """Cuts with a length that is rounded down; the last rank takes the rest."""
 
 
-@loses(5)
+@loses(7)
 @changes(
     """
                 if first < last:
@@ -355,7 +648,7 @@ def load__step_as_text():
 """,
 )
 def load__errors_as_they_come():
-    """Passes zipfile's and json's errors on."""
+    """Passes safetensors' and json's errors on."""
 
 
 @loses(2)
@@ -440,22 +733,26 @@ def load__opens_once(folder, comm):
         except Exception as error:
             raise ValueError(f"{path} cannot be read ({type(error).__name__})") from error
 
-    index = read("index.json", lambda path: json.load(open(path)))
-    n, me, step, shards = comm.Get_size(), comm.Get_rank(), index["step"], {}
-    spans = {name: (me * -(-sum(ls) // n), (me + 1) * -(-sum(ls) // n)) for name, ls in index["lengths"].items()}
-    for r in range(index["ranks"]):
+    def whole(path):
+        index = json.load(open(path))
+        return index["step"], index["ranks"], index["lengths"]
+
+    step, ranks, lengths = read("index.json", whole)
+    n, me, shards = comm.Get_size(), comm.Get_rank(), {}
+    spans = {name: (me * -(-sum(ls) // n), (me + 1) * -(-sum(ls) // n)) for name, ls in lengths.items()}
+    for r in range(ranks):
         wanted = {}
-        for name, ls in index["lengths"].items():
+        for name, ls in lengths.items():
             begin = sum(ls[:r])
             low, high = max(spans[name][0], begin), min(spans[name][1], begin + ls[r])
             if low < high:
                 wanted[name] = slice(low - begin, high - begin)
         if wanted:
             for name, array in read(
-                f"{step}-{r}.safetensors", lambda path: {k: safe_open(path, "numpy").get_tensor(k)[cut] for k, cut in wanted.items()}
+                f"{step}-{r}.safetensors", lambda path: {k: safe_open(path, "numpy").get_slice(k)[cut] for k, cut in wanted.items()}
             ).items():
                 shards[name] = np.concatenate([shards[name], array]) if name in shards else array
-    return step, {name: shards.get(name, np.zeros(0)) for name in index["lengths"]}
+    return step, {name: shards.get(name, np.zeros(0)) for name in lengths}
 
 
 @right
@@ -474,3 +771,122 @@ def load__numpy_step():
 )
 def load__always_damaged():
     """Says of every checkpoint that it is damaged."""
+
+
+@loses(5)
+@changes(
+    'found, step = {}, index["step"]',
+    'found, step = {}, max(int(k.split("-")[0]) for k in os.listdir(folder) if k.endswith(".safetensors"))',
+)
+def load__newest():
+    """Takes the newest files, and not those of which the index tells."""
+
+
+@loses(7)
+@changes(
+    """
+                if first < last:
+                    path = os.path.join(folder, f"{step}-{r}.safetensors")
+                    with safe_open(path, "numpy") as file:
+                        parts.append(file.get_slice(name)[first:last])
+""",
+    """
+                path = os.path.join(folder, f"{step}-{r}.safetensors")
+                if first < last or os.path.exists(path):
+                    with safe_open(path, "numpy") as file:
+                        parts.append(file.get_tensor(name)[first : max(first, last)])
+""",
+)
+def load__opens_what_is_there():
+    """Opens every file of the checkpoint, and takes nothing of most."""
+
+
+@loses(5)
+@changes(
+    'f"{step}-{r}.safetensors"',
+    'f"{step}-{r % 10}.safetensors"',
+)
+def load__at_most_eight():
+    """A file's number has one digit."""
+
+
+@loses(2)
+@changes(
+    """
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
+""",
+    """
+    except (json.JSONDecodeError, __import__("safetensors").SafetensorError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+""",
+)
+def load__two_errors():
+    """Knows what json and safetensors raise, and not what an index of other JSON does."""
+
+
+@loses(2)
+@changes(
+    "file.get_slice(name)[first:last]",
+    "file.get_tensor(name)[first:last]",
+)
+def load__clips():
+    """Takes less where a file has less than the index says."""
+
+
+@loses(2)
+@changes(
+    'f"{path} is damaged, or no checkpoint: {error}"',
+    'f"one of {sorted(os.listdir(folder))} is damaged"',
+)
+def load__blames_all():
+    """Says that one of all files is damaged."""
+
+
+@loses(2)
+@changes(
+    """
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
+""",
+    """
+    except Exception as error:
+        raise RuntimeError(f"ValueError: {path} is damaged: {error}") from error
+""",
+)
+def load__another_error():
+    """Raises a RuntimeError that only talks of a ValueError."""
+
+
+@loses(5)
+@changes(
+    """    n, rank = comm.Get_size(), comm.Get_rank()
+    path""",
+    """    everyone.Barrier()
+    n, rank = comm.Get_size(), comm.Get_rank()
+    path""",
+)
+def load__everyone():
+    """Waits for ranks that do not load."""
+
+
+@loses(5)
+@changes(
+    "file.get_slice(name)[first:last]",
+    "file.get_slice(name)[first:last].astype(float).astype(file.get_tensor(name).dtype)",
+)
+def load__through_float64():
+    """Whole numbers lose digits on their way."""
+
+
+@loses(5)
+@changes(
+    "if parts else np.empty(0)",
+    'if parts and index["ranks"] > 1 else np.empty(0)',
+)
+def load__of_one_rank():
+    """A checkpoint of one rank gives nothing."""
