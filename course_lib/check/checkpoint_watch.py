@@ -88,7 +88,7 @@ class Watch:
                 with self._quiet():
                     self.look()
 
-        _listen(self)
+        self._listen()
         try:
             safetensors.numpy.serialize_file = serialize_file
             if self.full > 0:
@@ -113,6 +113,12 @@ class Watch:
             if not isinstance(made, BuiltinFunctionType):
                 self._found(f"has put another function in the place of {name}")
         return True
+
+    def _listen(self) -> None:
+        """From now on, this watch hears; one hook a process, as none can be taken away."""
+        if not _listening:
+            sys.addaudithook(lambda event, arguments: _listening[-1]._hear(event, arguments))
+        _listening[:] = [self]
 
     def _found(self, problem: str, cause: str = "") -> None:
         self.found.append((problem, cause))
@@ -220,13 +226,6 @@ class Watch:
             return None
         place, name = os.path.split(os.path.abspath(os.fsdecode(path)))
         return name if place == self.folder else None
-
-
-def _listen(watch: Watch) -> None:
-    """From now on, this watch hears; one hook a process, as none can be taken away."""
-    if not _listening:
-        sys.addaudithook(lambda event, arguments: _listening[-1]._hear(event, arguments))
-    _listening[:] = [watch]
 
 
 class _Quiet:
