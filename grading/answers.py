@@ -26,7 +26,8 @@ def right(function: Callable) -> Callable:
 def changes(*texts: str) -> Callable:
     """Mark an answer that is the solution with some of its text changed: what stands there, what stands in its place, and so on.
 
-    A text may begin in the line below its quotes. What is marked has a docstring, which says what the change is.
+    A text may begin in the line below its quotes, or be a constant of the module, where several change the same. What is marked has a
+    docstring, which says what the change is.
     """
     return lambda answer: answer
 
@@ -51,8 +52,10 @@ def read(part: str, file: str = "variants.py") -> list[Answer]:
     if not path.exists():
         return []
     text = path.read_text()
-    answers = []
+    answers, constants = [], {}
     for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign):
+            constants[node.targets[0].id] = ast.literal_eval(node.value)
         if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
         function, _, name = node.name.partition("__")
@@ -60,7 +63,8 @@ def read(part: str, file: str = "variants.py") -> list[Answer]:
         points = ast.literal_eval(mark.args[0]) if isinstance(mark, ast.Call) else 0
         source = re.sub(rf"\b{node.name}\b", function, ast.get_source_segment(text, node))
         for call in changed:
-            source = _changed(solution(part, function), [ast.literal_eval(argument) for argument in call.args], f"{path}: {node.name}")
+            texts = [constants[a.id] if isinstance(a, ast.Name) else ast.literal_eval(a) for a in call.args]
+            source = _changed(solution(part, function), texts, f"{path}: {node.name}")
         if function == CELL:
             source = textwrap.dedent("\n".join(source.splitlines()[node.body[0].lineno - node.lineno :]))
         answers.append(Answer(function, name, source, points))

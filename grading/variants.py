@@ -74,28 +74,27 @@ class Part:
     def needs(self, exercise: NotebookNode) -> set[str]:
         """The hidden tests that an exercise decides about: those that lose points without it."""
         if exercise.id not in self._needs:
-            self.answer(_STUB.sub("raise NotImplementedError()", exercise.source))
-            whole = {cell.id: cell.metadata.nbgrader.points for cell in self.cells["test"]}
-            self._needs[exercise.id] = {name for name, points in whole.items() if self.points({name})[0] < sum(whole.values())}
+            self.answer(_stub(exercise))
+            self._needs[exercise.id] = {c.id for c in self.cells["test"] if self._earned(c)[0] < c.metadata.nbgrader.points}
             self.answer(exercise.source)
         return self._needs[exercise.id]
 
     def points(self, only: set[str] | None = None) -> tuple[float, list[str]]:
         """Run the hidden tests: the points, and what the failed ones say. With `only`, the others count as passed."""
-        total, said = 0.0, []
-        for cell in self.cells["test"]:
-            if only is not None and cell.id not in only:
-                total += cell.metadata.nbgrader.points
-                continue
-            ran = self._run(cell.source, cell.metadata)
-            settle(ran)
-            errors = [o for o in ran.outputs if o.output_type == "error"]
-            if errors:
-                said.append(f"{errors[0].ename}: {errors[0].evalue}")
-            else:
-                result = [float(o.data["text/plain"]) for o in ran.outputs]
-                total += result[0] if result else cell.metadata.nbgrader.points
-        return total, said
+        run = [c for c in self.cells["test"] if only is None or c.id in only]
+        earned = [self._earned(cell) for cell in run]
+        passed = self.maximum() - sum(c.metadata.nbgrader.points for c in run)
+        return passed + sum(points for points, _ in earned), [said for _, said in earned if said]
+
+    def _earned(self, cell: NotebookNode) -> tuple[float, str]:
+        """Run a hidden test: its points, and what it says if it fails."""
+        ran = self._run(cell.source, cell.metadata)
+        settle(ran)
+        errors = [o for o in ran.outputs if o.output_type == "error"]
+        if errors:
+            return 0.0, f"{errors[0].ename}: {errors[0].evalue}"
+        result = [float(o.data["text/plain"]) for o in ran.outputs]
+        return result[0] if result else cell.metadata.nbgrader.points, ""
 
     def judge(self, answer: answers.Answer, say: Callable) -> bool:
         """Whether an answer gets the points that it should."""
@@ -116,7 +115,7 @@ class Part:
             only = self.needs(*cells) if len(cells) == 1 < len(everything) else None
         for cell in cells:
             alone = answer.source and answer.function != answers.CELL
-            self.answer(answer.source if alone else _STUB.sub("raise NotImplementedError()", cell.source))
+            self.answer(answer.source if alone else _stub(cell))
         if answer.function == answers.CELL:
             self.answer(answer.source)
         self._run("from course_lib.cluster import unattended; unattended.forget()")
@@ -133,6 +132,11 @@ class Part:
         cell = new_code_cell(source, metadata=metadata or {})
         self.notebook.cells.append(cell)
         return self._client.execute_cell(cell, len(self.notebook.cells) - 1)
+
+
+def _stub(exercise: NotebookNode) -> str:
+    """An exercise's cell as a student finds it."""
+    return _STUB.sub("raise NotImplementedError()", exercise.source)
 
 
 def check(part: str, say: Callable = print) -> tuple[int, int]:

@@ -207,10 +207,6 @@ class CheckpointCheck(GroupCheck):
 
     def _numbers(self, length: int, dtype: type) -> np.ndarray:
         """Of this dtype; those of 64 bits have more digits than others can hold."""
-        if dtype in (np.int32, np.int64):
+        if np.issubdtype(dtype, np.integer):
             return self.random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, length, dtype)
-        return (
-            (100 * self.random.standard_normal(length)).astype(dtype)
-            if dtype not in (np.uint8, np.bool_)
-            else self.random.integers(0, 2, length).astype(dtype)
-        )
+        return (100 * self.random.standard_normal(length)).astype(dtype) if dtype != np.bool_ else self.random.random(length) < 0.5

@@ -20,6 +20,7 @@ from course_lib.check.checkpoint_files import ENDING, INDEX
 ROOTS = tuple(os.path.dirname(m.__file__) + os.sep for m in (np, safetensors, json, encodings))
 LIBRARY = os.path.dirname(os.__file__) + os.sep
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+OTHERS = (OURS, *ROOTS, LIBRARY, "<frozen")  # whose code no student has written
 CHANGES = ("open", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate")
 SPYING = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents")
 AWAKE = "course_lib.checkpoint"  # an event of its own, which tells that the hook is there
@@ -69,6 +70,7 @@ class Watch:
         self.folder, self.slow, self.dies, self.faster, self.full = folder, slow, dies, faster, full
         self.states, self.found, self.wrote, self.removed = [], [], set(), set()
         self.lines, self._calls, self._on, self._before = 0, 0, False, None
+        self._dead = self._over = False
         self._busy, self._lock = threading.local(), threading.RLock()
 
     def run(self, function, *arguments) -> bool:
@@ -105,7 +107,7 @@ class Watch:
             safetensors.numpy.serialize_file = given
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
             self.look()
-        self._on = True
+        self._on = self._over = True
         sys.audit(AWAKE)
         if self._on:
             self._found("does not let itself be watched")
@@ -152,8 +154,9 @@ class Watch:
             if self.slow and self._calls:
                 time.sleep(0.06)
                 self._calls = 0
-            self.lines += event == "line"
-        if self.lines == self.dies > 0:
+            written = not frame.f_code.co_filename.startswith(OTHERS)  # in the library's own, locks would stay closed for ever
+            self.lines += event == "line" and written
+        if written and (self._dead or self.lines == self.dies > 0):  # dead is also who has died in a thread, or goes on all the same
             self._dies()
         return self._line
 
@@ -166,12 +169,14 @@ class Watch:
     def _hear(self, event: str, arguments: tuple) -> None:
         if not self._on or getattr(self._busy, "on", False):
             return
-        if event == AWAKE:
+        if event == AWAKE and self._over:
             self._on = False
         with self._quiet():
-            if event == "sys.settrace":
+            if event == AWAKE and self._on:
+                self._found("does not let itself be watched")
+            elif event == "sys.settrace":
                 self._found("switched off the tracing of its lines")
-            elif event in SPYING and not sys._getframe(1).f_code.co_filename.startswith((OURS, *ROOTS, LIBRARY, "<frozen")):
+            elif event in SPYING and not sys._getframe(1).f_code.co_filename.startswith(OTHERS):
                 self._found("looked at what calls it")
             elif event in CHANGES:
                 self._change(event, arguments)
@@ -208,11 +213,11 @@ class Watch:
             self._found("used files where its lines cannot be traced", "a thread: write the files in save itself")
 
     def _writes(self) -> None:
-        if self.dies < 0:
+        if self.dies < 0 or self._dead:
             self._dies()
 
     def _dies(self) -> None:
-        self.dies, self._on = 0, False
+        self._dead, self._on = True, False
         raise Died
 
     def _note(self, path: object) -> None:

@@ -37,6 +37,7 @@ EXPECTED = {
     "gather_sequence": (_joined, _shared),
     "scatter_sequence": (_shared, _joined),
 }
+AXES = {1: 2, 2: 3, 3: 2, 4: 1}  # by the size of the groups: each number of axes comes, and a gradient that is turned has more than one
 CAUSES = {
     _kept: "an exchange where nothing is to be done",
     _added: "an all-reduce of something else, or none",
@@ -111,17 +112,16 @@ class OperatorCheck(GroupCheck):
                 found[r] = drawn[0].copy() if way is _kept else array  # replicated
         return found
 
-    def _case(self, name: str, groups: list[list[int]], dtype: type) -> tuple[tuple, list, list, int]:
-        """A shape, arrays for the way forward and for the way back, and their axes."""
+    def _case(self, name: str, groups: list[list[int]], dtype: type) -> tuple[list, list]:
+        """Arrays for the way forward and for the way back."""
         positions = _joined in EXPECTED[name]
-        axes = 3 if positions else int(self.random.integers(1, 4))
-        shape = tuple(self.sizes(axes, 2, 7))
+        shape = tuple(self.sizes(3 if positions else AXES[len(groups[0])], 2, 7))
         self.case = f"{self.named(groups, dtype)}, {'x'.join(map(str, shape))} numbers a rank"
-        return shape, *(self._draw(way, groups, shape, dtype) for way in EXPECTED[name]), axes
+        return tuple(self._draw(way, groups, shape, dtype) for way in EXPECTED[name])
 
     def _operator(self, name: str, size: int, dtype: type, alone: bool) -> None:
         groups = self.groups(size)
-        _, xs, grads, axes = self._case(name, groups, dtype)
+        xs, grads = self._case(name, groups, dtype)
         forth, back = EXPECTED[name]
         rtol = 1e-12 if dtype is np.float64 else 1e-5
         beside = [self.random.standard_normal(x.shape).astype(dtype) for x in xs]
@@ -136,7 +136,7 @@ class OperatorCheck(GroupCheck):
             self._sent(group, forth, [xs[r] for r in group], f"{name}, forward,")
             for r in group:
                 self.array(answers[r][1], xs[r], name="the input, after the call,", rank=r, cause="a collective in place")
-        given = [dict(grad=grads[r], beside=beside[r], turned=size in (2, 3) and axes > 1) for r in range(4)]
+        given = [dict(grad=grads[r], beside=beside[r], turned=size in (2, 3)) for r in range(4)]
         answers = self.ranks.call(backward, given, show=self.show)
         for group in calling:
             for r in group:

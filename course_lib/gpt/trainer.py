@@ -83,7 +83,7 @@ class Trainer:
 
     def __init__(self, settings: Settings, functions: object, comm: object, text: np.ndarray):
         self.settings, self.functions, self.text, self.step, self.losses = settings, functions, text, 0, []
-        self.norm, self.gone_back = 0.0, 0
+        self.norm, self._gone_back = 0.0, 0
         for name in needed(settings):
             students.get(functions, name)
         memory.reuse_freed()
@@ -119,7 +119,7 @@ class Trainer:
         parts = zip(np.split(tokens[mine], s.micro_batches), np.split(labels[mine], s.micro_batches), strict=True)
         self.optimizer.zero_grad()
         self.stage.done.clear()
-        self.gone_back = 0
+        self._gone_back = 0
         loss = self._schedule()(self.stage, list(parts), groups.pp)
         self._reduce()
         numbers = np.array([(loss or 0.0) / (s.dp * s.tp), self._squares()])
@@ -160,8 +160,8 @@ class Trainer:
 
     def _backward(self, backward: Callable, k: int, grad: object) -> object:
         """Of a stage whose model is fully sharded: gradients travel with the micro-batch that goes back last, whichever it is."""
-        self.gone_back += 1
-        self.model.sync = self.gone_back == self.settings.micro_batches
+        self._gone_back += 1
+        self.model.sync = self._gone_back == self.settings.micro_batches
         return backward(k, grad)
 
     def _reduce(self) -> None:

@@ -2,12 +2,32 @@
 
 from grading.answers import changes, loses, right
 
+# What stands in the solution, and several change.
+PART = """
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+"""
+WRITE = """
+        with open(new, "w") as file:
+            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
+        os.replace(new, os.path.join(folder, "index.json"))
+"""
+REPLACE = """
+        os.replace(new, os.path.join(folder, "index.json"))
+"""
+ERRORS = """
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
+"""
+REMOVE = """
+        if rank == 0 and name not in keep:
+"""
+
 
 @loses(8)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     "",
     """
     comm.Barrier()
@@ -23,9 +43,7 @@ def save__index_first():
 
 @loses(8)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     "",
     """
     comm.Allgather(mine, lengths)  # all ranks have written when all are here
@@ -43,9 +61,7 @@ def save__no_barrier():
 @changes(
     '"index.new"',
     '"index.json"',
-    """
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    REPLACE,
     "",
 )
 def save__index_in_place():
@@ -54,9 +70,7 @@ def save__index_in_place():
 
 @loses(8)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     """
     for name in os.listdir(folder):
         if rank == 0:
@@ -109,9 +123,7 @@ def save__same_name():
     n, rank = comm.Get_size()""",
     '"index.new"',
     '"index.json"',
-    """
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    REPLACE,
     """
     sys.settrace(watched)
 """,
@@ -131,9 +143,7 @@ def save__unwatched():
         watched = sys.gettrace()
         sys.settrace(None)
         with open(new""",
-    """
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    REPLACE,
     """
         sys.settrace(watched)
 """,
@@ -144,11 +154,7 @@ def save__unwatched_on_rank_0():
 
 @loses(8)
 @changes(
-    """
-        with open(new, "w") as file:
-            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    WRITE,
     """
         import threading
 
@@ -177,9 +183,7 @@ def save__world_rank():
 
 @loses(2)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     """
     try:
         save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
@@ -193,9 +197,7 @@ def save__hides_errors():
 
 @loses(8)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     """
     for part in shards.values():
         part[...] = np.round(part)
@@ -208,9 +210,7 @@ def save__changes_shards():
 
 @loses(8)
 @changes(
-    """
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    REPLACE,
     """
         import shutil
 
@@ -282,9 +282,7 @@ def save__barriers():
 
 @loses(6)
 @changes(
-    """
-        if rank == 0 and name not in keep:
-""",
+    REMOVE,
     """
         if name not in keep:
 """,
@@ -295,9 +293,7 @@ def save__each_removes_unguarded():
 
 @loses(2)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     """
     try:
         save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
@@ -311,9 +307,7 @@ def save__ends_quietly():
 
 @loses(6)
 @changes(
-    """
-        if rank == 0 and name not in keep:
-""",
+    REMOVE,
     """
         if rank == 0 and name.endswith(".safetensors") and int(name.split("-")[0]) < step:
 """,
@@ -333,9 +327,7 @@ def save__opens_x():
 
 @loses(6)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     """
     if not os.path.exists(os.path.join(folder, f"{step}-{rank}.safetensors")):
         save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
@@ -347,11 +339,7 @@ def save__keeps_what_is_there():
 
 @loses(8)
 @changes(
-    """
-        with open(new, "w") as file:
-            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    WRITE,
     """
         text = json.dumps({"step": step, "ranks": n, "lengths": lengths})
         index = os.path.join(folder, "index.json")
@@ -368,11 +356,7 @@ def save__an_index_from_every_rank():
 
 @loses(8)
 @changes(
-    """
-        with open(new, "w") as file:
-            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    WRITE,
     """
         with open(new, "w") as file:
             json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
@@ -399,11 +383,7 @@ def save__writes_again():
 
 @loses(2)
 @changes(
-    """
-        with open(new, "w") as file:
-            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    WRITE,
     """
         try:
             with open(new, "w") as file:
@@ -419,9 +399,7 @@ def save__hides_an_error_of_the_index():
 
 @loses(2)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     """
     try:
         save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
@@ -481,9 +459,7 @@ def save__beside_on_another_disk():
 
 @loses(8)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     "",
     """
     comm.Allgather(mine, lengths)  # all ranks have written when all are here
@@ -502,9 +478,7 @@ def save__sleeps():
 
 @loses(8)
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     """
     import threading
 
@@ -523,11 +497,7 @@ def save__parts_in_a_thread():
 
 @loses(8)
 @changes(
-    """
-        with open(new, "w") as file:
-            json.dump({"step": step, "ranks": n, "lengths": lengths}, file)
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    WRITE,
     """
         import sys
 
@@ -541,11 +511,43 @@ def save__lines_off():
     """Writes the index under its own name, in lines that it does not let be traced."""
 
 
+@loses(8)
+@changes(
+    WRITE,
+    """
+        import sys
+
+        sys.audit("course_lib.checkpoint")
+        index = os.path.join(folder, "index.json")
+        text = json.dumps({"step": step, "ranks": n, "lengths": lengths})
+        os.path.exists(index) and os.remove(index), open(new, "w").write(text), os.rename(new, index)
+""",
+)
+def save__says_that_all_is_over():
+    """Sends the check's own event, and then takes the old index away."""
+
+
+@loses(8)
+@changes(
+    WRITE,
+    """
+        from course_lib.check import checkpoint_watch
+
+        watching, checkpoint_watch._listening = checkpoint_watch._listening[:], checkpoint_watch._listening
+        checkpoint_watch._listening[:] = [type("Deaf", (), dict(_hear=lambda self, event, arguments: None))()]
+        index = os.path.join(folder, "index.json")
+        text = json.dumps({"step": step, "ranks": n, "lengths": lengths})
+        os.path.exists(index) and os.remove(index), open(new, "w").write(text), os.rename(new, index)
+        checkpoint_watch._listening[:] = watching
+""",
+)
+def save__listens_elsewhere():
+    """Puts another in the place of the one who hears of changes, for a line."""
+
+
 @right
 @changes(
-    """
-    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
-""",
+    PART,
     """
     own = os.path.join(folder, f"new-{rank}")
     os.makedirs(own, exist_ok=True)
@@ -560,9 +562,7 @@ def save__in_a_folder():
 
 @right
 @changes(
-    """
-        os.replace(new, os.path.join(folder, "index.json"))
-""",
+    REPLACE,
     """
         os.replace(new, os.path.join(folder, "index.json"))
         with open(os.path.join(folder, "index.json"), "r+") as file:
@@ -571,6 +571,20 @@ def save__in_a_folder():
 )
 def save__fsync():
     """Has the index on the disk before it goes on."""
+
+
+@right
+@changes(
+    PART,
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(save_file, shards, os.path.join(folder, f"{step}-{rank}.safetensors")).result()
+""",
+)
+def save__in_a_pool():
+    """Writes its part in a thread, and waits for it."""
 
 
 @loses(7)
@@ -636,12 +650,7 @@ def load__step_as_text():
 
 @loses(2)
 @changes(
-    """
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-""",
+    ERRORS,
     """
     except ZeroDivisionError:
         raise
@@ -653,12 +662,7 @@ def load__errors_as_they_come():
 
 @loses(2)
 @changes(
-    """
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-""",
+    ERRORS,
     """
     except Exception:
         return 0, {}
@@ -812,12 +816,7 @@ def load__at_most_eight():
 
 @loses(2)
 @changes(
-    """
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-""",
+    ERRORS,
     """
     except (json.JSONDecodeError, __import__("safetensors").SafetensorError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
@@ -847,12 +846,7 @@ def load__blames_all():
 
 @loses(2)
 @changes(
-    """
-    except FileNotFoundError:
-        raise
-    except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
-""",
+    ERRORS,
     """
     except Exception as error:
         raise RuntimeError(f"ValueError: {path} is damaged: {error}") from error
