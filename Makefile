@@ -8,7 +8,7 @@ GRADING := $(BIN)/.for-grading
 DEV := $(BIN)/.for-developers
 JOBS ?= 6
 
-.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback report leaderboard variants cheats student-archive gradescope autolab bench lint constraints
+.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback report leaderboard variants cheats student-archive gradescope autolab bench validate lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -101,6 +101,9 @@ autolab: $(GRADING) ## Write dist/autolab-PART/, an autograder for Autolab (PART
 
 bench: $(DEV) ## Measure (ONLY=name for one)
 	@$(RUN) benchmarks $(ONLY)
+
+validate: $(STUDENT)  ## Print simulated training steps beside what others have measured
+	@$(RUN) course_lib.sim validate
 
 lint: $(DEV) ## Format and lint
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check --fix -q .

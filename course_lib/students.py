@@ -58,6 +58,7 @@ EXERCISES = frozenset(NOTEBOOKS) | {
     *("par_matmul_by_row", "par_matmul_by_reduction", "MLP", "evaluate", "rank_batches", "check_parameter_closeness", "MyDP"),
     *("partition_dataset", "broadcast_parameters", "DistributedOptimizer"),
     *(f"part{i}_training_loop" for i in (1, 2, 3, 4)),
+    "plan",
 }
 
 

@@ -38,6 +38,8 @@ MODULES = [  # what a lesson imports
         for name in ("autograd.operations", "collectives.communicator", "collectives.ring", "ddp.pytorch", "plots.timings", "placement")
     ),
     *(f"course_lib.sim.{name}" for name in ("checks", "orders", "score", "stats")),
+    *(f"course_lib.sim.llm.{name}" for name in ("transformer", "cluster", "configuration", "layer", "events", "closed", "pictures")),
+    *(f"course_lib.sim.llm.{name}" for name in ("published", "report", "checks")),
     *(f"course_lib.check.{name}" for name in ("adam", "optimizer", "perceptron", "wrapper", "zero")),
     *(f"course_lib.check.{name}" for name in ("tensor_parallel", "sequence_parallel", "ring", "context", "experts", "mixture")),
     *(f"course_lib.check.{name}" for name in ("pipeline", "flat_shard", "fsdp", "fsdp_on_ranks", "checkpoint")),

@@ -19,12 +19,15 @@ A worked example may be called
 
     long       grading does not run it, unless the student has changed it: it takes long, and nothing is graded by it
 
-In a text, {points} stands for the points of all hidden tests. This turns it all into nbgrader's metadata. The same text gives the same
-bytes.
+In a text, {points} stands for the points of all hidden tests; and a line with nothing but a name in braces for what the function of that
+name in the part's `figures.py` gives: figures are computed when the notebook is built, and never typed. This turns it all into nbgrader's
+metadata. The same text gives the same bytes.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import re
 from pathlib import Path
@@ -109,9 +112,28 @@ def from_text(text: str, part: str) -> NotebookNode:
     whole = f"{points(notebook):g}"
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = cell.source.replace("{points}", whole)
+            cell.source = _figures(part, cell.source.replace("{points}", whole))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
+
+
+def _figures(part: str, text: str) -> str:
+    names = re.findall(r"^\{([a-z_]+)\}$", text, re.MULTILINE)
+    return functools.reduce(lambda text, name: text.replace(f"{{{name}}}", _figure(part, name)), names, text)
+
+
+@functools.cache
+def _figure(part: str, name: str) -> str:
+    """What a function of a part's `figures.py` gives."""
+    path = SOLUTIONS / part / "figures.py"
+    spec = importlib.util.spec_from_file_location(f"figures_{part}", path)
+    if not path.exists():
+        raise SourceError(f"{part}: a text has {{{name}}}, and there is no figures.py.")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if not hasattr(module, name):
+        raise SourceError(f"{part}: a text has {{{name}}}, and figures.py has no such function.")
+    return getattr(module, name)()
 
 
 def points(notebook: NotebookNode) -> float:

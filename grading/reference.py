@@ -9,7 +9,7 @@ import ast
 import inspect
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from course_lib import saving
@@ -43,10 +43,10 @@ def write(folder: str | Path) -> list[Path]:
     return [folder / file for file in files]
 
 
-def loops() -> dict[str, Callable]:
-    """The solved training loops of the simulator's parts, by name."""
+def loops(only: Sequence[str] | None = None) -> dict[str, Callable]:
+    """The solved training loops of the simulator's parts, or of `only` these, by name."""
     namespace: dict = {"__name__": "reference"}
-    for part in parts():
+    for part in parts() if only is None else only:
         cells = [c.source for c in build.build(part).cells if c.cell_type == "code" and c.source.startswith("%%px")]
         for source in cells:
             tree = ast.parse(re.sub(r"^%%px.*", "", source))

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable
 from course_lib.sim import rules
 from course_lib.sim.dist import check_place
 from course_lib.sim.errors import SimulationError
-from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad
+from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad, alike, batch, part
 
 
 class Pending:
@@ -17,8 +17,7 @@ class Pending:
 
     def __init__(self, model: Communication, exchange, value):
         self.model, self.exchange, self.value = model, exchange, value
-        self.id = len(model.sizes)
-        model.sizes.append(0.0)
+        self.id = model.enter(0.0)
         self.row, self.made = None, None
 
     def __await__(self) -> Generator:
@@ -84,6 +83,8 @@ class Communication:
     def _start(self, exchange, value: Value | None, extra: tuple | None) -> Pending:
         pending = Pending(self, exchange, value)
         used = () if value is None else (value.id,)
+        if used:
+            self.last[value.id] = len(self.rows)
         self.rows.append(("call", exchange.layer, self.time, self.time, used, (pending.id,), (exchange.kind, extra)))
         self.pending[pending.id] = pending
         return pending
@@ -93,28 +94,29 @@ class Communication:
         exchange, value, before = pending.exchange, pending.value, self.time
         self.time = max(before, exchange.end)
         del self.pending[pending.id]
-        pending.made = made = self._result(exchange, value)
-        used = () if value is None else (value.id,)
-        if made is not None:  # it takes the number that its communication got
-            self.sizes.pop()
-            self.sizes[pending.id], made.id = made.nbytes, pending.id
+        pending.made = self._result(exchange, value, pending.id)
+        used, row = () if value is None else (value.id,), len(self.rows)
+        if used:
+            self.last[value.id] = row
+        self.last[pending.id] = row  # its buffer was there since the call
+        if exchange.kind == "all_reduce":
+            self.born[pending.id] = row + 1  # in place
         pending.row = (exchange.kind, exchange.layer, before, self.time, used, (pending.id,), exchange)
         self.rows.append(pending.row)
-        return made
+        return pending.made
 
-    def _result(self, exchange, value: Value | None) -> Value | None:
+    def _result(self, exchange, value: Value | None, number: int) -> Value | None:
+        """What a communication gives this rank; it takes the number that the communication got."""
         kind, layer = exchange.kind, exchange.layer
         if kind == "all_reduce":
-            return WeightGrad(self, layer, exchange.mask, value.shards, value.num_shards)
+            return part(WeightGrad, self, layer, value.shards, value.num_shards, exchange.mask, number)
         if kind == "all_gather":
-            return value.alike(exchange.shards, value.num_shards)
+            return alike(value, self, exchange.shards, value.num_shards, number)
         if kind == "reduce_scatter":
-            return WeightGrad(self, layer, exchange.mask, 1 << exchange.group.place[self.rank], exchange.group.size)
+            return part(WeightGrad, self, layer, 1 << exchange.group.place[self.rank], exchange.group.size, exchange.mask, number)
         if kind == "send":
             return None
         theirs = exchange.first[1]
         if isinstance(theirs, (Activation, ActivationGrad)):
-            return theirs.__class__(self, layer, theirs.mask, theirs.count)
-        if isinstance(theirs, WeightGrad):
-            return WeightGrad(self, layer, theirs.mask, theirs.shards, theirs.num_shards)
-        return theirs.__class__(self, layer, theirs.shards, theirs.num_shards, theirs.updated)
+            return batch(theirs.__class__, self, layer, theirs.mask, theirs.count, number)
+        return alike(theirs, self, theirs.shards, theirs.num_shards, number)

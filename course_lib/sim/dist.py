@@ -93,12 +93,14 @@ class Dist:
     hardware : Hardware
     layer : Layer
         What a layer of the model costs.
+    memory_limit : bool
+        Whether a rank that holds more than its device has ends the simulation. `sim.run` asks for it.
     """
 
-    def __init__(self, world_size: int, hardware: Hardware = H100, layer: Layer = LAYER):
+    def __init__(self, world_size: int, hardware: Hardware = H100, layer: Layer = LAYER, memory_limit: bool = False):
         if not isinstance(world_size, int) or world_size < 1:
             raise ValueError(f"Dist(world_size): world_size is the number of ranks, 1 or more; got {world_size!r}.")
-        self.world_size, self.hardware, self.layer = world_size, hardware, layer
+        self.world_size, self.hardware, self.layer, self.memory_limit = world_size, hardware, layer, memory_limit
         self.models: dict[int, object] = {}
         self.world = Group(tuple(range(world_size)), hardware)
         self._groups = {self.world.ranks: self.world}
@@ -142,7 +144,7 @@ class Dist:
                     time=model.time,
                 )
         exchange.shards |= value.shards
-        mask = getattr(value, "mask", 0)
+        mask = value.mask or 0
         if exchange.mask & mask and kind != "all_gather":
             rules.refuse_twice(model, value.layer, exchange.mask & mask, "this rank's and another rank's gradient")
         exchange.mask |= mask
@@ -284,9 +286,7 @@ def _same_kind(kind: str, one, other) -> bool:
     if one.__class__ is not other.__class__ or one.layer != other.layer or one.num_shards != other.num_shards:
         return False
     if kind == "all_gather":
-        return getattr(one, "mask", None) == getattr(other, "mask", None) and getattr(one, "updated", None) == getattr(
-            other, "updated", None
-        )
+        return one.mask == other.mask and one.updated == other.updated
     return one.shards == other.shards
 
 

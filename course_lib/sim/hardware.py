@@ -97,7 +97,7 @@ H100 = Hardware(
     memory=80 * GIB,
     nvlink=Link(450e9, 0.65, 10e-6),
     network=Link(50e9, 0.9, 20e-6),
-    host=Link(450e9),
+    host=Link(64e9),  # PCIe 5, 16 lanes
 )
 A100 = Hardware(
     name="A100 80 GB",
@@ -107,7 +107,7 @@ A100 = Hardware(
     memory=80 * GIB,
     nvlink=Link(300e9, 0.65, 10e-6),
     network=Link(25e9, 0.9, 20e-6),
-    host=Link(32e9),
+    host=Link(32e9),  # PCIe 4, 16 lanes
 )
 
 _FREE = Link(float("inf"))

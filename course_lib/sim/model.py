@@ -10,6 +10,7 @@ Values are numbers in the order in which a rank made them; times are virtual sec
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Iterable
 
 from course_lib import wording
@@ -18,7 +19,7 @@ from course_lib.sim.communication import Communication
 from course_lib.sim.dist import Dist
 from course_lib.sim.errors import OutOfMemory, SimulationError
 from course_lib.sim.storage import Storage
-from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad
+from course_lib.sim.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad, alike, batch, part
 
 ENDLESS = 200  # operations a layer and a sample: a loop that does more on a rank never ends
 RECOMPUTED = 5  # and as many more for each layer, which may be recomputed from the first one
@@ -56,14 +57,20 @@ class Model(Communication):
         self.rank, self.dist, self.world_size = rank, dist, dist.world_size
         self.num_layers, self.global_batch_size = num_layers, global_batch_size
         self.time, self.final_weights, self.rows = 0.0, {}, []
-        self.sizes: list[float] = []  # bytes of all values that the rank made, by number
+        # Of all values that the rank made, by number: bytes, the row since which they are held, and the row in which they were last used.
+        self.sizes: list[float] = []
+        self.born: list[int] = []
+        self.last: list[int] = []
+        self.stored: set[int] = set()  # what is in the storage
+        self.settled: set[int] = set()  # what was in the storage, or was updated
         self.held, self.task, self.last_exchange = 0.0, None, None
         self.pending = {}  # communications that were not awaited yet, by the number of their result
         layer = dist.layer
         self.weight_bytes, self.optimizer_bytes = layer.weight_bytes(), layer.optimizer_bytes()
         self.activation_bytes = layer.activation_bytes(1)
         self.all_samples = (1 << global_batch_size) - 1
-        self._capacity, self._durations, self._host_free = dist.hardware.memory, {}, 0.0
+        self._capacity = dist.hardware.memory if dist.memory_limit else math.inf
+        self._durations, self._host_free = {}, 0.0
         self._most_rows = max(ENDLESS, RECOMPUTED * num_layers) * num_layers * global_batch_size + 10_000
         self._stores = tuple(Storage(name, self) for name in STORES)
         dist.models[rank] = self
@@ -86,7 +93,10 @@ class Model(Communication):
         """The storage takes a value; once, however often it is in there."""
         value.holds += 1
         if value.holds == 1:
-            self.rows.append(("hold", value.id))
+            number = value.id
+            self.stored.add(number)
+            self.settled.add(number)
+            self.rows.append(("hold", number))
             self.held += value.nbytes
             if self.held > self._capacity:
                 raise OutOfMemory(rules.full(self, self._stores), rank=self.rank, time=self.time)
@@ -95,8 +105,18 @@ class Model(Communication):
         """The storage gives a value back."""
         value.holds -= 1
         if value.holds == 0:
-            self.rows.append(("drop", value.id))
+            number = value.id
+            self.stored.discard(number)
+            self.last[number] = len(self.rows)
+            self.rows.append(("drop", number))
             self.held -= value.nbytes
+
+    def enter(self, nbytes: float) -> int:
+        """The number of a new value, which the row that comes makes."""
+        self.sizes.append(nbytes)
+        self.born.append(row := len(self.rows))
+        self.last.append(row)
+        return len(self.sizes) - 1
 
     @property
     def log(self) -> list:
@@ -116,8 +136,10 @@ class Model(Communication):
         self.meet()
         rules.check_layer(self, layer)
         rules.check_shard(self, shard, num_shards, layer)
-        weight = Weight(self, layer, 1 << shard, num_shards)
-        state = OptState(self, layer, 1 << shard, num_shards)
+        weight = part(Weight, self, layer, 1 << shard, num_shards, False)
+        state = part(OptState, self, layer, 1 << shard, num_shards, False)
+        self.born[weight.id] = self.born[state.id] = 0
+        self.last[weight.id] = self.last[state.id] = -1
         self.rows.append(("load", layer, self.time, self.time, (), (weight.id, state.id), (shard, num_shards)))
         return weight, state
 
@@ -128,7 +150,7 @@ class Model(Communication):
         """
         self.meet()
         mask = rules.sample_set(self, samples)
-        made = Activation(self, 0, mask, mask.bit_count())
+        made = batch(Activation, self, 0, mask, mask.bit_count())
         start = self.time
         self._host_free += self.dist.hardware.host.send(made.nbytes)
         self.time = max(start, self._host_free)
@@ -149,7 +171,8 @@ class Model(Communication):
         if len(self.rows) > self._most_rows:
             rules.refuse_endless(self, layer, activation)
         count, start = activation.count, self.time
-        made = Activation(self, layer + 1, activation.mask, count)
+        made = batch(Activation, self, layer + 1, activation.mask, count)
+        self.last[activation.id] = self.last[weight.id] = len(self.rows)
         self.time = start + (self._durations.get(count) or self._duration(count))
         self.rows.append(("forward", layer, start, self.time, (activation.id, weight.id), (made.id,), activation.mask))
         return made
@@ -158,7 +181,8 @@ class Model(Communication):
         """The gradient of the loss with respect to the last layer's output. Beside a layer it costs next to nothing: no time."""
         if not (activation.__class__ is Activation and activation.layer == self.num_layers and activation.model is self):
             rules.refuse_loss(self, activation)
-        made = ActivationGrad(self, self.num_layers, activation.mask, activation.count)
+        made = batch(ActivationGrad, self, self.num_layers, activation.mask, activation.count)
+        self.last[activation.id] = len(self.rows)
         self.rows.append(("loss", self.num_layers, self.time, self.time, (activation.id,), (made.id,), activation.mask))
         return made
 
@@ -186,10 +210,11 @@ class Model(Communication):
         ):
             rules.refuse_backward(self, layer, activation, grad_activation, weight)
         mask, count, start = activation.mask, activation.count, self.time
-        grad = WeightGrad(self, layer, mask)
-        made = ActivationGrad(self, layer, mask, count)
+        grad = part(WeightGrad, self, layer, 1, 1, mask)
+        made = batch(ActivationGrad, self, layer, mask, count)
         self.time = start + (self._durations.get(-count) or self._duration(-count))
-        used = (activation.id, grad_activation.id, weight.id)
+        used = activation.id, grad_activation.id, weight.id
+        self.last[used[0]] = self.last[used[1]] = self.last[used[2]] = len(self.rows)
         self.rows.append(("backward", layer, start, self.time, used, (grad.id, made.id), mask))
         return grad, made
 
@@ -197,16 +222,18 @@ class Model(Communication):
         """The optimizer's step, in place, for a whole layer or for a shard of it."""
         rules.check_update(self, layer, weight_grad, weight, opt_state)
         shards, n, start = weight.shards, weight.num_shards, self.time
-        new = Weight(self, layer, shards, n, True), OptState(self, layer, shards, n, True)
-        part, spec = shards.bit_count() / n, self.dist.layer
-        self.time = start + self.dist.hardware.compute(spec.update_flop(part), spec.update_bytes(part))
-        used = (weight_grad.id, weight.id, opt_state.id)
+        new = part(Weight, self, layer, shards, n, True), part(OptState, self, layer, shards, n, True)
+        share, spec = shards.bit_count() / n, self.dist.layer
+        self.time = start + self.dist.hardware.compute(spec.update_flop(share), spec.update_bytes(share))
+        used = self._in_place(new, weight_grad.id, weight.id, opt_state.id)
+        self.settled.update(used)
         self.rows.append(("update", layer, start, self.time, used, (new[0].id, new[1].id), None))
         return new
 
     def set_final_weight(self, layer: int, weight: Weight) -> None:
         """Say what the layer's weight, or this rank's shard of it, is after the step."""
         rules.check_final(self, layer, weight)
+        self.last[weight.id] = len(self.rows)
         self.rows.append(("final", layer, self.time, self.time, (weight.id,), (), None))
         self.final_weights[layer] = weight
 
@@ -219,24 +246,36 @@ class Model(Communication):
             raise SimulationError(text, rank=self.rank, layer=one.layer, time=self.time)
         if one.mask & other.mask:
             rules.refuse_twice(self, one.layer, one.mask & other.mask, "both gradients")
-        made = WeightGrad(self, one.layer, one.mask | other.mask, one.shards, one.num_shards)
-        self.rows.append(("add", one.layer, self.time, self.time, (one.id, other.id), (made.id,), None))
+        made = part(WeightGrad, self, one.layer, one.shards, one.num_shards, one.mask | other.mask)
+        used = self._in_place((made,), one.id, other.id)
+        self.rows.append(("add", one.layer, self.time, self.time, used, (made.id,), None))
         return made
 
     def shard(self, value, shard: int, num_shards: int):
         """One of `num_shards` equal shards of a whole value."""
         rules.check_whole(self, value, num_shards)
         rules.check_shard(self, shard, num_shards, value.layer)
-        made = value.alike(1 << shard, num_shards)
+        made = alike(value, self, 1 << shard, num_shards)
+        self.last[value.id] = len(self.rows)
         self.rows.append(("shard", value.layer, self.time, self.time, (value.id,), (made.id,), (shard, num_shards)))
         return made
 
     def combine(self, one, other):
         """The shards of both."""
         rules.check_combine(self, one, other)
-        made = one.alike(one.shards | other.shards, one.num_shards)
+        made = alike(one, self, one.shards | other.shards, one.num_shards)
+        self.last[one.id] = self.last[other.id] = len(self.rows)
         self.rows.append(("combine", one.layer, self.time, self.time, (one.id, other.id), (made.id,), None))
         return made
+
+    def _in_place(self, made: tuple, *used: int) -> tuple[int, ...]:
+        """Note what the next row uses; its results take the memory of it."""
+        row = len(self.rows)
+        for number in used:
+            self.last[number] = row
+        for value in made:
+            self.born[value.id] = row + 1
+        return used
 
     def _duration(self, count: int) -> float:
         """Seconds of forward for so many samples, or of backward for the negative of it."""

@@ -37,7 +37,16 @@ def _plain(row: tuple) -> list:
     return [kind, layer, used, made, extra]
 
 
-def replay(text: str, *, world_size: int, num_layers: int, global_batch_size: int, hardware: Hardware = H100, layer: Layer = LAYER) -> list:
+def replay(
+    text: str,
+    *,
+    world_size: int,
+    num_layers: int,
+    global_batch_size: int,
+    hardware: Hardware = H100,
+    layer: Layer = LAYER,
+    memory_limit: bool = True,
+) -> list:
     """Play a record on new models.
 
     Parameters
@@ -54,7 +63,7 @@ def replay(text: str, *, world_size: int, num_layers: int, global_batch_size: in
     SimulationError
         The record breaks a rule of the simulator, or is not a record.
     """
-    dist = Dist(world_size, hardware, layer)
+    dist = Dist(world_size, hardware, layer, memory_limit)
     models = [Model(r, dist, num_layers, global_batch_size) for r in range(world_size)]
     try:
         ranks = json.loads(text)

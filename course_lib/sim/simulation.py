@@ -57,10 +57,11 @@ class Result:
         write_chrome_trace(self.models, path, batches)
 
     def __repr__(self) -> str:
-        first = self.models[0]
+        first, over = self.models[0], stats.over(self.models[self.memory_rank])
         return (
             f"{first.world_size} ranks, {first.num_layers} layers, {first.global_batch_size} samples: {wording.seconds(self.time)}, "
             f"MFU {self.utilisation:.1%}, at most {wording.memory(self.memory)} (rank {self.memory_rank}), bubbles {self.bubble:.1%}"
+            + (f"; {over}" if over else "")
         )
 
     def _repr_mimebundle_(self, **options) -> tuple[dict, dict]:
@@ -75,10 +76,11 @@ def simulate(
     global_batch_size: int = 64,
     hardware: Hardware = H100,
     layer: Layer = LAYER,
+    memory_limit: bool = True,
     **arguments: object,
 ) -> list[Model]:
     """Run a loop on all ranks; the models afterwards. Parameters as for `run`."""
-    dist = Dist(world_size, hardware, layer)
+    dist = Dist(world_size, hardware, layer, memory_limit)
     models = [Model(r, dist, num_layers, global_batch_size) for r in range(world_size)]
     name = getattr(loop, "__name__", "the loop")
     coroutines = [loop(model, **arguments) for model in models]
@@ -100,6 +102,8 @@ def run(loop: Callable, **settings: object) -> Result:
         Samples in the step; 64 by default.
     hardware : Hardware
     layer : Layer
+    memory_limit : bool
+        Whether a rank that holds more than its device has ends the simulation; without, the result says so.
     **arguments
         All else goes to the loop, such as ``batch_size=4``.
 

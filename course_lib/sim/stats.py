@@ -15,7 +15,6 @@ from course_lib.sim.values import bits
 COMPUTE = frozenset(("forward", "recompute", "backward", "update"))
 COMMUNICATION = frozenset(("all_reduce", "all_gather", "reduce_scatter", "send", "receive"))
 _NO_OPERATION = frozenset(("hold", "drop", "add", "final", "call"))
-_IN_PLACE = frozenset(("add", "update", "all_reduce"))  # the result takes the memory of an operand
 
 
 class Event(NamedTuple):
@@ -80,43 +79,19 @@ def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
     nbytes : numpy.ndarray
         Held until then, since the operation before, ``(n,)``.
     """
-    rows, n = model.rows, len(model.sizes)
-    born, last, stored = [0] * n, [-1] * n, set()
-    kept = {number for *_, number in loaded(model)}
-    for i, row in enumerate(rows):
-        kind = row[0]
-        if kind == "hold":
-            stored.add(row[1])
-            kept.discard(row[1])
-        elif kind == "drop":
-            stored.discard(row[1])
-            last[row[1]] = i
-        else:
-            for used in row[4]:
-                last[used] = i
-            if kind == "load":
-                continue
-            if kind == "update":
-                kept.difference_update(row[4])
-            for made in row[5]:
-                if kind in COMMUNICATION and kind != "all_reduce":
-                    last[made] = max(last[made], i)  # its buffer was there since the call
-                else:
-                    born[made] = i + 1 if kind in _IN_PLACE else i
-                    last[made] = max(last[made], i)
-    for used in stored | kept:
-        last[used] = len(rows) - 1
+    rows, end = model.rows, len(model.rows) - 1
+    last, born = np.array(model.last, int), np.array(model.born, int)
+    last[list(model.stored)] = end
+    last[[number for *_, number in loaded(model) if number not in model.settled]] = end
     operations = [i for i, row in enumerate(rows) if row[0] not in _NO_OPERATION]
     times = np.array([rows[i][3] for i in operations])
-    sent = [(row[4][0], row[6]) for row in rows if row[0] == "send"]
+    sent = [(row[4][0], row[6]) for row in (rows[i] for i in operations) if row[0] == "send"]
     sent += [(p.value.id, p.exchange) for p in model.pending.values() if p.exchange.kind == "send"]
     for number, exchange in sent:
         if exchange.asked > exchange.end:  # nobody has taken it yet: it is in the sender's buffer
-            later = operations[np.searchsorted(times, exchange.asked) :] or [len(rows) - 1]
+            later = operations[np.searchsorted(times, exchange.asked) :] or [end]
             last[number] = max(last[number], later[0])
-    change = np.zeros(len(rows) + 2)
-    np.add.at(change, born, model.sizes)
-    np.subtract.at(change, np.maximum(np.array(last, int) + 1, born), model.sizes)
+    change = np.bincount(born, model.sizes, len(rows) + 2) - np.bincount(np.maximum(last + 1, born), model.sizes, len(rows) + 2)
     held = np.cumsum(change)[: len(rows)]
     return times, held[operations]
 
@@ -129,11 +104,10 @@ def loaded(model) -> list[tuple[str, int, int, int, int]]:
     list of (str, int, int, int, int)
         "weight" or "optimizer state", layer, shard, of how many, and the value's number.
     """
-    touched = {row[1] for row in model.rows if row[0] == "hold"}
-    touched.update(used for row in model.rows if len(row) > 2 for used in row[4])
-    names = ("weight", "optimizer state")
+    names, last, settled = ("weight", "optimizer state"), model.last, model.settled
     rows = [row for row in model.rows if row[0] == "load"]
-    return [(name, row[1], *row[6], number) for row in rows for name, number in zip(names, row[5], strict=True) if number in touched]
+    found = ((name, row[1], *row[6], number) for row in rows for name, number in zip(names, row[5], strict=True))
+    return [one for one in found if last[one[-1]] >= 0 or one[-1] in settled]
 
 
 def peak_memory(model) -> float:
@@ -165,20 +139,28 @@ def get_training_stats(models: Sequence) -> tuple[float, float, int]:
     SimulationError
         It was not a whole training step, see `verify`.
     OutOfMemory
-        A rank held more than its device has.
+        A rank held more than its device has, and `Dist` was asked for a limit.
     """
     models = _ordered(models)
     verify(models)
     peaks = [peak_memory(m) for m in models]
     worst = int(np.argmax(peaks))
     hardware = models[0].dist.hardware
-    if peaks[worst] > hardware.memory:
+    if peaks[worst] > hardware.memory and models[0].dist.memory_limit:
         raise OutOfMemory(
             f"out of memory: {wording.memory(peaks[worst])}, and {hardware.name} has {wording.memory(hardware.memory)}. Some of it was in "
             "variables that a later operation used.",
             rank=worst,
         )
     return max(m.time for m in models), peaks[worst], worst
+
+
+def over(model) -> str:
+    """What is to be said of a rank that held more than its device has; nothing if it did not."""
+    peak, hardware = peak_memory(model), model.dist.hardware
+    if peak <= hardware.memory:
+        return ""
+    return f"more than the device has: {wording.memory(peak)} of {wording.memory(hardware.memory)}"
 
 
 def verify(models: Sequence) -> None:

@@ -61,7 +61,8 @@ def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[
     n, total = len(models), max(m.time for m in models) or 1.0
     scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if total * s >= 1 or u == "µs")
     summary = f"{wording.seconds(total)}, MFU {stats.utilisation(models):.1%}, bubbles {stats.bubble(models):.1%}"
-    title = f"{title}: {summary}" if title else summary
+    over = stats.over(max(models, key=stats.peak_memory))
+    title = (f"{title}: {summary}" if title else summary) + (f"; {over}" if over else "")
     row = 0.42 if n <= 8 else max(0.09, min(0.3, 5.5 / n))
     height = row * n + 2.6
     figure = Figure(figsize=(wide(9.6, height), height), layout="constrained")

@@ -18,6 +18,7 @@ def write_chrome_trace(models: Sequence, path: str | Path, global_batch_list: Se
     ----------
     models : sequence of Model
     path : str or Path
+        Folders that are not there are made.
     global_batch_list : sequence of sequence of int, optional
         Micro-batches, by which samples are named; by default those that the ranks worked on.
     """
@@ -32,6 +33,7 @@ def write_chrome_trace(models: Sequence, path: str | Path, global_batch_list: Se
             found += _slices(event, numbers)
         for time, nbytes in zip(*stats.memory_profile(model), strict=True):
             found.append({"ph": "C", "name": "memory", "pid": rank, "tid": 0, "ts": float(time) * 1e6, "args": {"bytes": float(nbytes)}})
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_text(json.dumps({"traceEvents": found, "displayTimeUnit": "ms"}))
 
 

@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from course_lib import wording
+from course_lib.sim.errors import SimulationError
+
+BY_HAND = (
+    "Only the simulator makes values, so none is made or copied by hand: they come from load_weights, get_input_activation, forward, loss, "
+    "backward, update, and from what ranks send each other."
+)
+
 
 def bits(mask: int) -> Iterator[int]:
     """The numbers in a set, in order.
@@ -22,7 +30,7 @@ def bits(mask: int) -> Iterator[int]:
 
 
 class Value:
-    """Something in a rank's memory.
+    """Something in a rank's memory. Only the simulator makes values.
 
     Attributes
     ----------
@@ -34,6 +42,17 @@ class Value:
 
     __slots__ = ("holds", "id", "layer", "model", "nbytes")
     name = "value"
+
+    def __init__(self, *_: object, **__: object):
+        raise SimulationError(BY_HAND)
+
+    def __reduce_ex__(self, _: object) -> tuple:  # what copy and pickle ask for
+        raise SimulationError(f"{self!r} is to be copied. {BY_HAND}", rank=self.model.rank, layer=self.layer, time=self.model.time)
+
+    def __getattr__(self, name: str) -> object:
+        if name in _SLOTS[type(self)]:  # made by __new__ alone
+            raise SimulationError(BY_HAND)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def memory(self) -> float:
         """Bytes."""
@@ -52,21 +71,13 @@ class _Batch(Value):
 
     __slots__ = ("count", "mask")
 
-    def __init__(self, model, layer: int, mask: int, count: int):
-        self.model, self.layer, self.mask, self.count, self.holds = model, layer, mask, count, 0
-        self.nbytes = model.activation_bytes * count
-        self.id = len(model.sizes)
-        model.sizes.append(self.nbytes)
-
     @property
     def samples(self) -> frozenset[int]:
         """The samples that it is of."""
         return frozenset(bits(self.mask))
 
     def describe(self) -> str:
-        from course_lib.wording import spans
-
-        return f"layer {self.layer}, samples {spans(bits(self.mask))}"
+        return f"layer {self.layer}, samples {wording.spans(bits(self.mask))}"
 
 
 class Activation(_Batch):
@@ -87,15 +98,8 @@ class _Sharded(Value):
     """Some of the equal shards of something that a layer has."""
 
     __slots__ = ("num_shards", "shards", "whole")
-
-    def _init(self, model, layer: int, shards: int, num_shards: int, nbytes: float) -> None:
-        self.model, self.layer, self.shards, self.num_shards, self.holds = model, layer, shards, num_shards, 0
-        self.whole = shards == (1 << num_shards) - 1
-        if self.whole:  # however it was cut
-            self.shards = self.num_shards = 1
-        self.nbytes = nbytes if self.whole else nbytes * shards.bit_count() / num_shards
-        self.id = len(model.sizes)
-        model.sizes.append(self.nbytes)
+    mask: int | None = None  # of those that have one
+    updated: bool | None = None
 
     def shard(self, shard: int, num_shards: int) -> _Sharded:
         """One of `num_shards` equal shards of this, which must be whole."""
@@ -105,16 +109,10 @@ class _Sharded(Value):
         """This one's shards and the other's together."""
         return self.model.combine(self, other)
 
-    def alike(self, shards: int, num_shards: int) -> _Sharded:
-        """The same thing, of these shards; a new value of the same rank."""
-        raise NotImplementedError
-
     def describe(self) -> str:
         if self.whole:
             return f"layer {self.layer}"
-        from course_lib.wording import spans
-
-        return f"layer {self.layer}, shard {spans(bits(self.shards))} of {self.num_shards}"
+        return f"layer {self.layer}, shard {wording.spans(bits(self.shards))} of {self.num_shards}"
 
 
 class Weight(_Sharded):
@@ -123,13 +121,6 @@ class Weight(_Sharded):
     __slots__ = ("updated",)
     name = "weight"
 
-    def __init__(self, model, layer: int, shards: int = 1, num_shards: int = 1, updated: bool = False):
-        self.updated = updated
-        self._init(model, layer, shards, num_shards, model.weight_bytes)
-
-    def alike(self, shards: int, num_shards: int) -> Weight:
-        return Weight(self.model, self.layer, shards, num_shards, self.updated)
-
 
 class OptState(_Sharded):
     """The optimizer's state of a layer's weight."""
@@ -137,26 +128,12 @@ class OptState(_Sharded):
     __slots__ = ("updated",)
     name = "optimizer state"
 
-    def __init__(self, model, layer: int, shards: int = 1, num_shards: int = 1, updated: bool = False):
-        self.updated = updated
-        self._init(model, layer, shards, num_shards, model.optimizer_bytes)
-
-    def alike(self, shards: int, num_shards: int) -> OptState:
-        return OptState(self.model, self.layer, shards, num_shards, self.updated)
-
 
 class WeightGrad(_Sharded):
     """The gradient of a layer's weight, summed over some samples; ``+`` unites them."""
 
     __slots__ = ("mask",)
     name = "gradient of the weight"
-
-    def __init__(self, model, layer: int, mask: int, shards: int = 1, num_shards: int = 1):
-        self.mask = mask
-        self._init(model, layer, shards, num_shards, model.weight_bytes)
-
-    def alike(self, shards: int, num_shards: int) -> WeightGrad:
-        return WeightGrad(self.model, self.layer, self.mask, shards, num_shards)
 
     @property
     def samples(self) -> frozenset[int]:
@@ -170,9 +147,46 @@ class WeightGrad(_Sharded):
         return self if other == 0 else NotImplemented  # so that sum() works
 
     def describe(self) -> str:
-        from course_lib.wording import spans
+        return f"{super().describe()}, samples {wording.spans(bits(self.mask))}"
 
-        return f"{super().describe()}, samples {spans(bits(self.mask))}"
+
+_new = object.__new__
+
+
+def batch(kind: type, model, layer: int, mask: int, count: int, number: int | None = None):
+    """An activation, or its gradient, in a rank's memory; with the number of a communication that it came by, if it did."""
+    made = _new(kind)
+    made.model, made.layer, made.mask, made.count, made.holds = model, layer, mask, count, 0
+    made.nbytes = nbytes = model.activation_bytes * count
+    made.id = model.enter(nbytes) if number is None else number
+    if number is not None:
+        model.sizes[number] = nbytes
+    return made
+
+
+def part(kind: type, model, layer: int, shards: int, num_shards: int, what: int | bool, number: int | None = None):
+    """A weight, an optimizer state (`what`: whether it is updated) or a weight's gradient (`what`: of which samples)."""
+    made = _new(kind)
+    made.model, made.layer, made.holds = model, layer, 0
+    whole = made.whole = shards == (1 << num_shards) - 1
+    made.shards, made.num_shards = (1, 1) if whole else (shards, num_shards)  # however it was cut
+    nbytes = model.optimizer_bytes if kind is OptState else model.weight_bytes
+    made.nbytes = nbytes = nbytes if whole else nbytes * shards.bit_count() / num_shards
+    if kind is WeightGrad:
+        made.mask = what
+    else:
+        made.updated = what
+    made.id = model.enter(nbytes) if number is None else number
+    if number is not None:
+        model.sizes[number] = nbytes
+    return made
+
+
+def alike(value: _Sharded, model, shards: int, num_shards: int, number: int | None = None):
+    """The same as a value, of these shards; in the memory of a rank."""
+    what = value.mask if value.__class__ is WeightGrad else value.updated
+    return part(value.__class__, model, value.layer, shards, num_shards, what, number)
 
 
 VALUES = frozenset((Activation, ActivationGrad, Weight, OptState, WeightGrad))
+_SLOTS = {kind: {slot for base in kind.__mro__ for slot in getattr(base, "__slots__", ())} for kind in VALUES}

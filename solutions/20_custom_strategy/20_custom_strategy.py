@@ -42,11 +42,7 @@ from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbat
 #
 # Here is what the loops of the earlier parts reach. None of them gets all points.
 #
-# | | 32 ranks, 64 layers | | 64 ranks, 32 layers | |
-# |---|---|---|---|---|
-# | 16 data parallel | 67 % | 47 GiB | 43 % | 16 GiB |
-# | 17 ZeRO stage 3 | 60 % | 34 GiB | 35 % | 9 GiB |
-# | 19 1F1B, micro-batches of 64 | 29 % | 35 GiB | does not run | |
+# {earlier_loops}
 
 # %% [markdown] tags=["slide-50"]
 # ## Three tools

@@ -140,7 +140,7 @@ def test_a_message_that_nobody_has_taken_is_held_by_its_sender(late):
             for _ in range(10):
                 model.forward(0, model.get_input_activation([0]), weight)
             return
-        for _ in range(40 if late else 0):
+        for _ in range(200 if late else 0):
             model.forward(0, own, weight)
         await model.receive(0)
 

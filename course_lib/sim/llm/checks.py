@@ -1,0 +1,140 @@
+"""How part 29's `plan` is put to the test: models and clusters are drawn, and the best configuration of each is searched for here."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+
+from course_lib import wording
+from course_lib.check import Check
+from course_lib.sim.llm.cluster import DEVICES, HDR, NDR, NVLINK, NVLINK_4, Cluster
+from course_lib.sim.llm.configuration import Configuration, PlanError, problems
+from course_lib.sim.llm.events import Step, simulate
+from course_lib.sim.llm.search import best
+from course_lib.sim.llm.transformer import Transformer
+
+GOOD, POOR = 1.05, 1.5  # times the best step: up to the first all points, from the second on none
+# The part of all memory that a drawn model's state takes: in small clusters so much that one device cannot have it all.
+LEAST, MOST, MANY = (0.3, 0.1), 0.6, 32
+GIB = 2**30
+
+
+def planned(model, cluster):
+    """On the rank: call plan; the search of the course is not there meanwhile."""
+    from course_lib.sim.llm import search
+    from course_lib.sim.llm.configuration import Configuration
+    from course_lib.sim.llm.transformer import Transformer
+
+    def refuse(*given, **named):
+        raise RuntimeError("the course's own search is not there while plan is tested: finding the configuration is the exercise.")
+
+    before = {
+        name: value for name, value in vars(search).items() if callable(value) and getattr(value, "__module__", "") == search.__name__
+    }
+    try:
+        vars(search).update(dict.fromkeys([*before, "simulate", "estimate", "problems"], refuse))
+        found = plan(Transformer(**model), _cluster(cluster))
+    finally:
+        from course_lib.sim.llm import closed, configuration, events
+
+        vars(search).update(before | dict(simulate=events.simulate, estimate=closed.estimate, problems=configuration.problems))
+    return dict(vars(found)) if isinstance(found, Configuration) else type(found).__name__
+
+
+def _cluster(plain):
+    from course_lib.sim.hardware import Link
+    from course_lib.sim.llm.cluster import Cluster, Device
+
+    links = {name: Link(**plain[name]) for name in ("inside", "network")}
+    return Cluster(**plain | links | dict(device=Device(**plain["device"])))
+
+
+class PlanCheck(Check):
+    """Has `plan` choose, and compares with the best that there is.
+
+    Parameters
+    ----------
+    ranks : Ranks
+        One rank.
+    show : bool
+        Whether messages may contain expected values.
+    """
+
+    def __init__(self, ranks, *, show: bool = True):
+        super().__init__("plan", show=show)
+        self.ranks = ranks
+
+    def choose(self, model: Transformer, cluster: Cluster, least: float | None = None) -> tuple[Step, float]:
+        """What plan's choice takes, and how many times the best step (of `least` seconds, if that is known) it is.
+
+        CheckFailed if it cannot be trained so.
+        """
+        self.case = f"{model.name} on {cluster.gpus} × {cluster.device.name} with {cluster.device.memory / GIB:.0f} GiB"
+        answer = self.ranks.call(planned, dict(model=dict(vars(model)), cluster=_plain(cluster)), show=self.show)[0]
+        if not isinstance(answer, dict):
+            self.fail(f"plan must return a Configuration; got {answer}", "a missing return")
+        try:
+            configuration = Configuration(**answer)
+            for problem in problems(model, cluster, configuration):
+                self.fail(f"plan has chosen {configuration}, which does not fit together: {problem}")
+            step = simulate(model, cluster, configuration, keep=False)
+        except (PlanError, TypeError, ValueError) as error:
+            self.fail(f"plan has chosen what is no configuration: {error}")
+        if not step.fits:
+            room = f"{wording.memory(step.peak)}, and a device has {wording.memory(cluster.device.memory)}"
+            self.fail(
+                f"plan has chosen {configuration}, which takes {room}", "memory that is counted without activations, or on one rank alone"
+            )
+        least = best(model, cluster, 1, judged=12)[0].seconds if least is None else least
+        return step, step.seconds / min(step.seconds, least)
+
+    def score(self, count: int, gpus: tuple[int, ...]) -> float:
+        """The mean of so many drawn cases on clusters of these sizes: from 0 to 1; CheckFailed where plan fails in one.
+
+        Parameters
+        ----------
+        count : int
+        gpus : tuple of int
+            Sizes to draw from.
+        """
+        found = 0.0
+        for _ in range(count):
+            _, times = self.choose(*self.draw(gpus))
+            found += min(max((POOR - times) / (POOR - GOOD), 0.0), 1.0)
+        return found / count
+
+    def draw(self, gpus: tuple[int, ...]) -> tuple[Transformer, Cluster, float]:
+        """A model, a cluster on which it can be trained, and the seconds of the best step."""
+        pick = self._pick
+        while True:
+            size, name = pick(gpus), pick(("a100", "h100"))
+            heads = pick((16, 24, 32, 40, 48, 64, 80, 96, 128))
+            model = Transformer(
+                "a model",
+                layers=pick((24, 32, 36, 40, 48, 60, 64, 80, 96)),
+                hidden=128 * heads,
+                heads=heads,
+                sequence=pick((1024, 2048, 4096)),
+                vocabulary=pick((32000, 51200, 128256)),
+                batch=pick((256, 384, 512)) if size > MANY else pick((64, 96, 128)),
+                gated=pick((False, True)),
+                fused=pick((False, True)),
+                dropout=pick((False, True)),
+            )
+            inside, network = (NVLINK, HDR) if name == "a100" else (NVLINK_4, NDR)
+            slower = pick((1, 2, 4))
+            device = replace(DEVICES[name], memory=pick((24, 40, 80)) * GIB)
+            cluster = Cluster(device, size, inside=inside, network=replace(network, bandwidth=network.bandwidth / slower), overhead=0.05)
+            share = 18 * model.parameters() / size / device.memory  # of the memory, if nothing were there twice
+            if not LEAST[size > MANY] <= share <= MOST:
+                continue
+            with contextlib.suppress(PlanError):
+                return model, cluster, best(model, cluster, 1, judged=12)[0].seconds
+
+    def _pick(self, choices: tuple) -> object:
+        return choices[int(self.random.integers(len(choices)))]
+
+
+def _plain(cluster: Cluster) -> dict:
+    parts = {name: dict(vars(getattr(cluster, name))) for name in ("device", "inside", "network")}
+    return dict(vars(cluster)) | parts

@@ -1,0 +1,110 @@
+"""How a training step is shared out among the devices of a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from course_lib.sim.llm.cluster import Cluster
+from course_lib.sim.llm.transformer import Transformer
+
+RECOMPUTE = ("none", "selective", "full")
+
+
+class PlanError(ValueError):
+    """This model cannot be trained so on this cluster; the message says why."""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """A grid, and what else can be chosen.
+
+    Parameters
+    ----------
+    tensor, pipeline, data : int
+        Devices of each axis.
+    interleave : int
+        Chunks of layers that a rank of the pipeline has (Narayanan et al., 2021, section 2.2).
+    micro_batch : int
+        Texts of a micro-batch.
+    sequence_parallel : bool
+        Whether tensor parallel ranks share the positions wherever they do not share heads and columns (Korthikanti et al., 2022).
+    recompute : str
+        What of a layer is computed once more in backward: "none", "selective" (the scores of attention) or "full" (all of it).
+    sharded_optimizer : bool
+        Whether data parallel ranks share the optimizer's state (Rajbhandari et al., 2020, stage 1).
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    data: int = 1
+    interleave: int = 1
+    micro_batch: int = 1
+    sequence_parallel: bool = False
+    recompute: str = "none"
+    sharded_optimizer: bool = False
+
+    @property
+    def gpus(self) -> int:
+        """Devices that it takes."""
+        return self.tensor * self.pipeline * self.data
+
+    def micro_batches(self, model: Transformer) -> int:
+        """Of a data parallel replica, in a step."""
+        return model.batch // (self.data * self.micro_batch)
+
+    def __str__(self) -> str:
+        axes = f"t {self.tensor} × p {self.pipeline} × d {self.data}"
+        more = [f"v {self.interleave}"] if self.interleave > 1 else []
+        more += [f"micro-batches of {self.micro_batch}", f"recompute {self.recompute}"]
+        more += ["sequence parallel"] * self.sequence_parallel + ["optimizer sharded"] * self.sharded_optimizer
+        return ", ".join([axes, *more])
+
+
+def problems(model: Transformer, cluster: Cluster, c: Configuration) -> Iterator[str]:
+    """What does not fit together, but for memory: sentences.
+
+    >>> from course_lib.sim.llm.cluster import A100, Cluster
+    >>> from course_lib.sim.llm.transformer import GPT_22B
+    >>> next(problems(GPT_22B, Cluster(A100, 7), Configuration(tensor=7)))
+    'tensor=7 does not divide 64, the heads: a tensor parallel rank has whole heads.'
+    """
+    if not isinstance(c, Configuration):
+        yield f"a configuration is expected, Configuration(tensor=..., pipeline=..., ...); got {type(c).__name__}."
+        return
+    for name in ("tensor", "pipeline", "data", "interleave", "micro_batch"):
+        value = getattr(c, name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            yield f"{name} must be a whole number, 1 or more; got {value!r}."
+            return
+    if c.recompute not in RECOMPUTE:
+        yield f"recompute must be one of {', '.join(RECOMPUTE)}; got {c.recompute!r}."
+    for name in ("sequence_parallel", "sharded_optimizer"):
+        if not isinstance(getattr(c, name), bool):
+            yield f"{name} must be True or False; got {getattr(c, name)!r}."
+    if c.gpus != cluster.gpus:
+        yield f"{c.tensor} × {c.pipeline} × {c.data} are {c.gpus} devices, and the cluster has {cluster.gpus}."
+    if c.tensor > cluster.node:
+        yield f"tensor={c.tensor} is more than a node of {cluster.node}: its exchanges are too many for the network."
+    stages = c.pipeline * c.interleave
+    for name, value, what, whole, why in (
+        ("tensor", c.tensor, "heads", model.heads, "a tensor parallel rank has whole heads"),
+        ("tensor", c.tensor, "heads of keys and values", model.kv_heads, "a tensor parallel rank has whole heads"),
+        ("tensor", c.tensor, "width of the MLP", model.feed_forward, "a tensor parallel rank has whole columns"),
+        ("pipeline × interleave", stages, "layers", model.layers, "a stage has whole layers"),
+        ("data × micro_batch", c.data * c.micro_batch, "batch", model.batch, "all replicas have equally many micro-batches"),
+    ):
+        if whole % value:
+            yield f"{name}={value} does not divide {whole}, the {what}: {why}."
+    if c.sequence_parallel and model.sequence % c.tensor:
+        yield f"tensor={c.tensor} does not divide {model.sequence}, the positions of a text, which sequence parallel ranks share."
+    if c.interleave > 1 and c.pipeline == 1:
+        yield "interleave is for a pipeline, and pipeline is 1."
+    if c.interleave > 1 and model.batch % (c.data * c.micro_batch) == 0 and c.micro_batches(model) % c.pipeline:
+        yield f"an interleaved pipeline of {c.pipeline} takes micro-batches in groups of so many, and {c.micro_batches(model)} are none."
+
+
+def check(model: Transformer, cluster: Cluster, c: Configuration) -> None:
+    """PlanError with the first of `problems`, if there is one."""
+    for problem in problems(model, cluster, c):
+        raise PlanError(f"{model.name} on {cluster.gpus} devices: {problem}")

@@ -1,0 +1,216 @@
+"""A training step, event by event: the ranks of a pipeline, their messages, and what each holds when.
+
+The ranks of a tensor parallel group do the same at the same time, and so do data parallel replicas: one of each is simulated. Whatever
+follows from who waits for whom, bubbles, memory over time, what overlaps with what, comes out of this, and of no formula.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib.sim.llm import parts
+from course_lib.sim.llm.cluster import Cluster
+from course_lib.sim.llm.configuration import Configuration, check
+from course_lib.sim.llm.schedule import order
+from course_lib.sim.llm.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that a rank of the pipeline did.
+
+    Attributes
+    ----------
+    rank : int
+    kind : str
+        "forward", "backward", "message", "gradients" (reduced among replicas), "update" or "weights" (gathered among them).
+    chunk, micro_batch : int
+        -1 where there is none.
+    start, end : float
+        Seconds.
+    """
+
+    rank: int
+    kind: str
+    chunk: int
+    micro_batch: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a training step takes.
+
+    Attributes
+    ----------
+    model : Transformer
+    cluster : Cluster
+    configuration : Configuration
+    seconds : float
+    events : list of Event
+    memory : list of (numpy.ndarray, numpy.ndarray)
+        For each rank of the pipeline: times in seconds, and the bytes held from then on.
+    state : list of dict of str to float
+        For each rank, what it holds all the time, in bytes by kind.
+    """
+
+    model: Transformer
+    cluster: Cluster
+    configuration: Configuration
+    seconds: float
+    events: list[Event]
+    memory: list[tuple[np.ndarray, np.ndarray]]
+    state: list[dict[str, float]]
+
+    @property
+    def peaks(self) -> list[float]:
+        """For each rank of the pipeline, the most bytes that it holds."""
+        return [float(held.max()) for _, held in self.memory]
+
+    @property
+    def peak(self) -> float:
+        """The most bytes that a rank holds."""
+        return max(self.peaks)
+
+    @property
+    def fits(self) -> bool:
+        """Whether this is no more than a device has."""
+        return self.peak <= self.cluster.device.memory
+
+    @property
+    def tokens(self) -> float:
+        """A second."""
+        return self.model.batch * self.model.sequence / self.seconds
+
+    @property
+    def utilisation(self) -> float:
+        """Model FLOPs utilisation, 0 to 1 (Chowdhery et al., 2022, "PaLM", section 4.1)."""
+        return self.model.flop() / (self.seconds * self.cluster.gpus * self.cluster.device.flops)
+
+
+def simulate(model: Transformer, cluster: Cluster, configuration: Configuration, keep: bool = True) -> Step:
+    """Simulate a training step.
+
+    Parameters
+    ----------
+    model : Transformer
+    cluster : Cluster
+    configuration : Configuration
+    keep : bool
+        Whether to keep the events; without them, it takes less time.
+
+    Raises
+    ------
+    PlanError
+        The configuration does not fit the model or the cluster. It may hold more than a device has: see `Step.fits`.
+    """
+    check(model, cluster, configuration)
+    costs = parts.Costs(model, cluster, configuration)
+    run = _Run(costs, configuration, keep)
+    ended = run.go()
+    end = max(_after(run, costs, rank, when) for rank, when in enumerate(ended)) + cluster.overhead
+    state = [costs.state(rank) for rank in range(configuration.pipeline)]
+    memory = [_held(changes, sum(state[rank].values())) for rank, changes in enumerate(run.changes)]
+    return Step(model, cluster, configuration, end, run.events, memory, state)
+
+
+class _Run:
+    """The pipeline's ranks, each a generator that yields when it can go on, or what it waits for."""
+
+    def __init__(self, costs: parts.Costs, configuration: Configuration, keep: bool):
+        c = configuration
+        self.costs, self.ranks, self.chunks, self.micro_batches, self.keep = (
+            costs,
+            c.pipeline,
+            c.interleave,
+            c.micro_batches(costs.model),
+            keep,
+        )
+        self.arrived: dict[tuple, float] = {}  # by message: when
+        self.waiting: dict[tuple, tuple[float, int]] = {}  # who waits for it, since when
+        self.heap: list[tuple[float, int]] = []
+        self.events: list[Event] = []
+        self.changes: list[list[tuple[float, float]]] = [[] for _ in range(self.ranks)]
+        self.gradients: list[list[tuple[float, int]]] = [[] for _ in range(self.ranks)]  # when a chunk's are complete
+
+    def go(self) -> list[float]:
+        """Run to the end; when each rank is done."""
+        ended = [0.0] * self.ranks
+        ranks = [self._rank(rank) for rank in range(self.ranks)]
+        self.heap = [(0.0, rank) for rank in range(self.ranks)]
+        arrived, waiting, heap, pop, push = self.arrived, self.waiting, self.heap, heapq.heappop, heapq.heappush
+        while heap:
+            now, rank = pop(heap)
+            wanted = ranks[rank].send(now if now else None)
+            if wanted.__class__ is float:
+                push(heap, (wanted, rank))
+            elif wanted is None:
+                ended[rank] = now
+            elif wanted in arrived:
+                push(heap, (max(now, arrived[wanted]), rank))
+            else:
+                waiting[wanted] = now, rank
+        return ended
+
+    def _rank(self, rank: int) -> Iterator[object]:
+        costs, last, now = self.costs, self.ranks * self.chunks - 1, 0.0
+        left = [self.micro_batches] * self.chunks
+        for forward, chunk, k in order(rank, self.ranks, self.chunks, self.micro_batches):
+            stage = chunk * self.ranks + rank
+            if stage != (0 if forward else last):
+                now = yield (forward, stage, k)
+            cost, start = costs.stage(stage), now
+            now = yield start + (cost.forward if forward else cost.backward)
+            if forward:
+                self.changes[rank].append((start, cost.saved))
+            else:
+                self.changes[rank] += [(start, cost.spare), (now, -cost.saved - cost.spare)]
+                left[chunk] -= 1
+                if not left[chunk]:
+                    self.gradients[rank].append((now, chunk))
+            if self.keep:
+                self.events.append(Event(rank, "forward" if forward else "backward", chunk, k, start, now))
+            if stage != (last if forward else 0):
+                start = now
+                now = yield start + costs.message
+                self._send((forward, stage + (1 if forward else -1), k), now)
+                if self.keep and now > start:
+                    self.events.append(Event(rank, "message", chunk, k, start, now))
+        yield None
+
+    def _send(self, message: tuple, when: float) -> None:
+        since, rank = self.waiting.pop(message, (0.0, None))
+        if rank is None:
+            self.arrived[message] = when
+        else:
+            heapq.heappush(self.heap, (max(since, when), rank))
+
+
+def _after(run: _Run, costs: parts.Costs, rank: int, now: float) -> float:
+    """When a rank has its new weights: gradients are reduced chunk by chunk, while it computes what is left; then the optimizer."""
+    free = 0.0
+    for when, chunk in run.gradients[rank]:
+        took = costs.reduce(rank, chunk)
+        free, start = max(free, when) + took, max(free, when)
+        if took and run.keep:
+            run.events.append(Event(rank, "gradients", chunk, -1, start, free))
+    start = max(now, free)
+    end = start + costs.update(rank)
+    if run.keep:
+        run.events.append(Event(rank, "update", -1, -1, start, end))
+    gathered = end + costs.gather(rank)
+    if run.keep and gathered > end:
+        run.events.append(Event(rank, "weights", -1, -1, end, gathered))
+    return gathered
+
+
+def _held(changes: list[tuple[float, float]], state: float) -> tuple[np.ndarray, np.ndarray]:
+    """Times, and the bytes held from then on; what goes, goes before what comes at the same time."""
+    changes = sorted([(0.0, 0.0), *changes])
+    times, amounts = np.array(changes).T
+    return times, state + np.cumsum(amounts)

@@ -1,0 +1,154 @@
+"""Figures of training steps: measured and predicted times, all configurations as a map, memory by kind, the timeline of one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from course_lib import wording
+from course_lib.plots.figures import COLORS, FILLS, INK, PALE, Picture, least_type, new_figure, wide
+from course_lib.sim.llm.events import Step
+
+LOOKS = {"weights": ("#333333", ""), "gradients": ("#777777", ""), "optimizer state": ("#777777", "xx"), "activations": ("#BBBBBB", "")}
+KINDS = {"forward": "forward", "backward": "backward", "message": "communication", "gradients": "communication"}
+KINDS |= {"update": "update", "weights": "communication"}
+
+
+def scatter(found: Sequence[tuple[str, float, float, bool]], title: str) -> Picture:
+    """Times as predicted against times as measured, on the diagonal where they are equal.
+
+    Parameters
+    ----------
+    found : sequence of (str, float, float, bool)
+        Name, measured and predicted seconds, and whether the prediction was fitted to this measurement.
+    title : str
+    """
+    figure, (axes,) = new_figure(6.6, 4.6, title)
+    low, high = (edge([t for _, *times, _ in found for t in times]) for edge in (min, max))
+    axes.plot([low / 1.3, high * 1.3], [low / 1.3, high * 1.3], color="#AAAAAA", linewidth=1)
+    for fitted, marker, label in ((True, "o", "fitted"), (False, "D", "predicted")):
+        some = [(measured, ours) for _, measured, ours, was in found if was == fitted]
+        if some:
+            fill = "white" if fitted else COLORS[0]
+            axes.scatter(*zip(*some, strict=True), marker=marker, s=42, facecolor=fill, edgecolor=COLORS[0], label=label, zorder=3)
+    for name, measured, ours, _ in found:
+        axes.annotate(f"{name}: {ours / measured - 1:+.1%}", (measured, ours), (8, -4), textcoords="offset points", fontsize=8, color=INK)
+    axes.set(xscale="log", yscale="log", xlabel="measured, seconds", ylabel="simulated, seconds", xlim=(low / 1.3, high * 4))
+    ticks = [t for t in (1, 2, 5, 10, 20, 50, 100) if low / 1.3 <= t <= high * 1.3]
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(ticks, labels=[str(t) for t in ticks])
+        axis.set_ticks([], minor=True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    said = "; ".join(f"{name}: measured {measured:g} s, simulated {ours:.2f} s" for name, measured, ours, _ in found)
+    return Picture(figure, f"{title}. {said}")
+
+
+def grids(times: Mapping[tuple[int, int, int], float], title: str) -> Picture:
+    """The fastest step for each grid, as a map of tensor by pipeline; what does not fit is hatched.
+
+    Parameters
+    ----------
+    times : mapping of (int, int, int) to float
+        For each tensor, pipeline and data, seconds; infinity where no such configuration fits into memory. What is not there has sizes
+        that do not divide.
+    title : str
+    """
+    from matplotlib.patches import Rectangle
+
+    tensors, pipelines = (sorted({grid[i] for grid in times}) for i in (0, 1))
+    figure, (axes,) = new_figure(1.6 + 0.95 * len(pipelines), 1.6 + 0.62 * len(tensors), title)
+    finite = [t for t in times.values() if t < math.inf]
+    best = min(finite, default=0.0)
+    for (tensor, pipeline, data), seconds in times.items():
+        x, y = pipelines.index(pipeline), tensors.index(tensor)
+        if seconds == math.inf:
+            axes.add_patch(Rectangle((x, y), 1, 1, facecolor="white", hatch="////", edgecolor="#999999"))
+            continue
+        shade = 1 - 0.75 * min((seconds / best - 1) / 1.5, 1)  # the fastest is the darkest
+        fill = (1 - shade * (1 - 0.0), 1 - shade * (1 - 0.45), 1 - shade * (1 - 0.70))
+        axes.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor="white"))
+        ink = "white" if shade > 0.55 else INK
+        axes.text(x + 0.5, y + 0.4, wording.seconds(seconds), ha="center", va="center", fontsize=8, color=ink)
+        axes.text(x + 0.5, y + 0.75, f"d {data}", ha="center", va="center", fontsize=7, color=ink)
+    axes.set(xlim=(0, len(pipelines)), ylim=(len(tensors), 0), xlabel="pipeline", ylabel="tensor", facecolor=PALE)
+    axes.set_xticks([i + 0.5 for i in range(len(pipelines))], labels=[str(p) for p in pipelines])
+    axes.set_yticks([i + 0.5 for i in range(len(tensors))], labels=[str(t) for t in tensors])
+    axes.tick_params(length=0)
+    told = min(times, key=times.get) if finite else None
+    said = f"the fastest is t {told[0]} × p {told[1]} × d {told[2]}, {wording.seconds(best)}" if told else "none fits"
+    return Picture(figure, f"{title}: {said}; hatched: too much memory; pale: sizes that do not divide")
+
+
+def by_kind(step: Step) -> dict[str, float]:
+    """What the rank that holds most holds then, in bytes by kind."""
+    rank = int(np.argmax(step.peaks))
+    return step.state[rank] | {"activations": step.peaks[rank] - sum(step.state[rank].values())}
+
+
+def memory(steps: Mapping[str, Step], title: str) -> Picture:
+    """The memory of the fullest rank of each step by kind, stacked, against what the device has."""
+    figure, (axes,) = new_figure(7.6, 1.1 + 0.38 * len(steps), title)
+    left, held = np.zeros(len(steps)), [by_kind(step) for step in steps.values()]
+    for kind, (fill, hatch) in LOOKS.items():
+        sizes = np.array([found[kind] for found in held]) / 2**30
+        axes.barh(list(steps), sizes, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
+        left += sizes
+    device = max(step.cluster.device.memory for step in steps.values()) / 2**30
+    axes.axvline(device, color=INK, linestyle=":", linewidth=1.2, label=f"device, {device:.0f} GiB")
+    for i, total in enumerate(left):
+        axes.text(total, i, f" {total:.1f}", va="center", fontsize=9, color=INK)
+    axes.invert_yaxis()
+    axes.set(xlim=(0, max(left.max(), device) * 1.15), xlabel="GiB")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return Picture(figure, f"{title}: " + "; ".join(f"{name} {total:.1f} GiB" for name, total in zip(steps, left, strict=True)))
+
+
+def timeline(step: Step, title: str) -> Picture:
+    """The ranks of the pipeline by time, and the memory of the first and the last."""
+    from matplotlib.collections import PolyCollection
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    n = step.configuration.pipeline
+    row = max(0.1, min(0.4, 5 / n))
+    height = row * n + 2.4
+    figure = Figure(figsize=(wide(9.6, height), height), layout="constrained")
+    figure.suptitle(f"{title}: {wording.seconds(step.seconds)}, MFU {step.utilisation:.1%}", fontsize=12, color=INK)
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[row * n, 1.2])
+    shapes: dict[str, list] = {}
+    for e in step.events:
+        low, high = (e.rank - 0.4, e.rank + 0.2) if e.kind in ("forward", "backward", "update") else (e.rank + 0.2, e.rank + 0.4)
+        shapes.setdefault(KINDS[e.kind], []).append([(e.start, low), (e.end, low), (e.end, high), (e.start, high)])
+    for kind, found in shapes.items():
+        edge = "white" if len(step.events) < 1500 and kind != "communication" else "face"
+        axes.add_collection(PolyCollection(found, facecolors=FILLS[kind], edgecolors=edge, linewidths=0.3))
+    every = 1 + n // 17 + int(1.2 * least_type(figure) > 72 * row * (1 + n // 17))
+    axes.set(xlim=(0, step.seconds), ylim=(n - 0.5, -0.5), yticks=range(0, n, every), facecolor=PALE)
+    axes.set_yticklabels([f"stage {r}" for r in range(0, n, every)], fontsize=8)
+    handles = [Patch(color=FILLS[kind], label=kind) for kind in FILLS if kind in shapes]
+    handles.append(Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle"))
+    axes.legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    for rank, dash in dict.fromkeys([(0, "-"), (n - 1, "--")] if n > 1 else [(0, "-")]):
+        times, held = step.memory[rank]
+        below.step(
+            [*times, step.seconds],
+            [*(held / 2**30), held[-1] / 2**30],
+            where="post",
+            color=INK,
+            linestyle=dash,
+            linewidth=1,
+            label=f"stage {rank}",
+        )
+    device = step.cluster.device.memory / 2**30
+    below.axhline(device, color=INK, linestyle=":", linewidth=1, label=f"device, {device:.0f} GiB")
+    below.set(ylim=(0, 1.15 * max(device, step.peak / 2**30)), xlabel="seconds", ylabel="GiB")
+    below.spines[["top", "right"]].set_visible(False)
+    below.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    over = "" if step.fits else ", which is more than the device has"
+    return Picture(
+        figure, f"{title}: {wording.seconds(step.seconds)}, MFU {step.utilisation:.1%}, at most {step.peak / 2**30:.1f} GiB{over}"
+    )

@@ -1,0 +1,109 @@
+"""What was found, as text, as a page and as a trace for Perfetto."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from course_lib import wording
+from course_lib.sim.llm import pictures
+from course_lib.sim.llm.closed import estimate
+from course_lib.sim.llm.cluster import Cluster
+from course_lib.sim.llm.events import Step, simulate
+from course_lib.sim.llm.search import configurations
+from course_lib.sim.llm.transformer import Transformer
+
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
+table { border-collapse: collapse; } th, td { text-align: left; padding: .2rem 1rem .2rem 0; vertical-align: top; } img { max-width: 100%; }
+"""
+HEADINGS = ("step", "MFU", "memory", "tokens a day", "configuration")
+
+
+def row(step: Step) -> tuple[str, ...]:
+    """A configuration's figures, in the order of `HEADINGS`."""
+    return (
+        wording.seconds(step.seconds),
+        f"{step.utilisation:.1%}",
+        f"{step.peak / 2**30:.1f} GiB",
+        f"{step.tokens * 86400 / 1e9:.2f} billion",
+        str(step.configuration),
+    )
+
+
+def table(steps: Sequence[Step]) -> str:
+    """The figures of several configurations, in columns.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+    """
+    rows = [HEADINGS, *map(row, steps)]
+    widths = [max(len(cells[i]) for cells in rows) for i in range(len(HEADINGS) - 1)]
+    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), cells[-1]]) for cells in rows)
+
+
+def grid_times(model: Transformer, cluster: Cluster) -> dict[tuple[int, int, int], float]:
+    """For each grid the seconds of its fastest configuration that fits, by closed forms; infinity where none fits."""
+    found: dict[tuple[int, int, int], float] = {}
+    for c in configurations(model, cluster):
+        seconds, nbytes = estimate(model, cluster, c)
+        grid = c.tensor, c.pipeline, c.data
+        found[grid] = min(found.get(grid, math.inf), seconds if nbytes <= cluster.device.memory else math.inf)
+    return found
+
+
+def page(model: Transformer, cluster: Cluster, steps: Sequence[Step], price: float | None = None, tokens: float | None = None) -> str:
+    """The report, as HTML with all pictures in it."""
+    best = simulate(model, cluster, steps[0].configuration)
+    title = f"{model.name} on {cluster.gpus} × {cluster.device.name}"
+    facts = {
+        "model": f"{model.parameters() / 1e9:.1f} billion parameters: {model.layers} layers of width {model.hidden}, {model.heads} heads",
+        "step": f"{model.batch} texts of {model.sequence} tokens, {model.flop() / 1e15:,.0f} PFLOP",
+        **dict(zip(HEADINGS, row(best), strict=True)),
+    }
+    if tokens:
+        days = tokens / best.tokens / 86400
+        facts["run"] = f"{tokens / 1e9:,.0f} billion tokens: {days:,.1f} days, {days * cluster.gpus:,.0f} GPU-days"
+        if price:
+            facts["price"] = f"{days * cluster.gpus * 24 * price:,.0f}, at {price:g} for a GPU and an hour"
+    rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts.items())
+    others = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row(step)) + "</tr>" for step in steps)
+    heads = "".join(f"<th>{name}</th>" for name in HEADINGS)
+    named = {f"{i}: {wording.seconds(step.seconds)}": step for i, step in enumerate(steps, 1)}
+    figures = {
+        "All grids": pictures.grids(grid_times(model, cluster), "The fastest step of each grid, by closed forms"),
+        "Memory": pictures.memory(named, "Memory of the fullest rank, by kind"),
+        "The fastest": pictures.timeline(best, "A step"),
+    }
+    drawn = ""
+    for heading, picture in figures.items():
+        data = base64.b64encode(picture.png()).decode()
+        drawn += f'<h2>{heading}</h2><img alt="{html.escape(picture.text)}" src="data:image/png;base64,{data}">'
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
+        f"<h1>{html.escape(title)}</h1><table>{rows}</table><h2>The best</h2><table><tr>{heads}</tr>{others}</table>{drawn}"
+        "<p>Simulated. How far off such times are: <code>make validate</code>.</p></html>\n"
+    )
+
+
+def trace(step: Step, path: Path) -> None:
+    """Write a step for Perfetto (ui.perfetto.dev): each rank of the pipeline with what it computes, what it sends, and its memory."""
+    found: list[dict] = []
+    for rank in range(step.configuration.pipeline):
+        found.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"stage {rank}"}})
+        for tid, name in enumerate(("compute", "communication")):
+            found.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}})
+        for time, held in zip(*step.memory[rank], strict=True):
+            found.append({"ph": "C", "name": "memory", "pid": rank, "tid": 0, "ts": float(time) * 1e6, "args": {"bytes": float(held)}})
+    for e in step.events:
+        what = f", chunk {e.chunk}" if step.configuration.interleave > 1 and e.chunk >= 0 else ""
+        name = e.kind + (f" {e.micro_batch}" if e.micro_batch >= 0 else "") + what
+        row = int(e.kind in ("message", "gradients", "weights"))
+        found.append(dict(ph="X", name=name, cat=e.kind, pid=e.rank, tid=row, ts=e.start * 1e6, dur=(e.end - e.start) * 1e6))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"traceEvents": found, "displayTimeUnit": "ms"}))

@@ -1,0 +1,49 @@
+"""In which order a rank of a pipeline works: 1F1B, and interleaved 1F1B (Narayanan et al., 2021, section 2.2)."""
+
+from __future__ import annotations
+
+Unit = tuple[bool, int, int]  # whether it goes forward, chunk, micro-batch
+
+
+def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Unit]:
+    """The work of a rank.
+
+    Parameters
+    ----------
+    rank, ranks : int
+        Of the pipeline.
+    chunks : int
+        Of layers that each rank has; more than one only if `ranks` divides `micro_batches`.
+    micro_batches : int
+
+    Returns
+    -------
+    list of (bool, int, int)
+        Whether it goes forward, the chunk, the micro-batch.
+
+    Examples
+    --------
+    >>> [f"{'F' if forward else 'B'}{k}" for forward, _, k in order(0, 2, 1, 3)]
+    ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
+    """
+    total = chunks * micro_batches
+    first = min(warm_up(rank, ranks, chunks), total)
+    forward = [(True, *_place(i, ranks, chunks)) for i in range(total)]
+    backward = [(False, chunks - 1 - chunk, k) for chunk, k in (_place(i, ranks, chunks) for i in range(total))]
+    found = forward[:first]
+    for ahead, behind in zip(forward[first:], backward, strict=False):
+        found += [ahead, behind]
+    return found + backward[total - first :]
+
+
+def warm_up(rank: int, ranks: int, chunks: int) -> int:
+    """How many times a rank goes forward before it takes turns."""
+    return ranks - rank - 1 if chunks == 1 else 2 * (ranks - rank - 1) + (chunks - 1) * ranks
+
+
+def _place(i: int, ranks: int, chunks: int) -> tuple[int, int]:
+    """Chunk and micro-batch of a rank's i-th forward: so many micro-batches as ranks with one chunk, then with the next."""
+    if chunks == 1:
+        return 0, i
+    group, rest = divmod(i, ranks * chunks)
+    return rest // ranks, group * ranks + rest % ranks

@@ -1,0 +1,73 @@
+"""The best configurations of a model on a cluster: closed forms choose some, and the simulation of events judges them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from course_lib.sim.llm.closed import estimate
+from course_lib.sim.llm.cluster import Cluster
+from course_lib.sim.llm.configuration import RECOMPUTE, Configuration, PlanError, problems
+from course_lib.sim.llm.events import Step, simulate
+from course_lib.sim.llm.transformer import Transformer
+
+JUDGED = 50
+MICRO_BATCH = 16  # texts of a micro-batch, at most
+MARGIN = 1.03  # the closed form of memory may be so far off
+
+
+def configurations(model: Transformer, cluster: Cluster) -> Iterator[Configuration]:
+    """All that fit together, whatever memory they take; micro-batches of 1, 2, 4, 8 and 16 texts."""
+    for tensor in _divisors(cluster.gpus, cluster.node):
+        for pipeline in _divisors(cluster.gpus // tensor, model.layers):
+            data = cluster.gpus // tensor // pipeline
+            for interleave in _divisors(model.layers // pipeline, model.layers) if pipeline > 1 else [1]:
+                for micro_batch in (1 << i for i in range(MICRO_BATCH.bit_length())):
+                    grid = dict(tensor=tensor, pipeline=pipeline, data=data, interleave=interleave, micro_batch=micro_batch)
+                    if any(problems(model, cluster, Configuration(**grid))):
+                        continue
+                    for recompute in RECOMPUTE if not model.fused else ("none", "full"):  # fused: there are no scores to keep
+                        for sequence in (False, True) if tensor > 1 and model.sequence % tensor == 0 else (False,):
+                            for sharded in (False, True) if data > 1 else (False,):
+                                more = dict(recompute=recompute, sequence_parallel=sequence, sharded_optimizer=sharded)
+                                yield Configuration(**grid, **more)
+
+
+def best(model: Transformer, cluster: Cluster, count: int = 5, judged: int = JUDGED) -> list[Step]:
+    """The fastest configurations that fit into memory.
+
+    Parameters
+    ----------
+    model : Transformer
+    cluster : Cluster
+    count : int
+        How many to give, the fastest first.
+    judged : int
+        How many to simulate.
+
+    Raises
+    ------
+    PlanError
+        There is none.
+    """
+    candidates = [(*estimate(model, cluster, c), c) for c in configurations(model, cluster)]
+    if not candidates:
+        raise PlanError(
+            f"no configuration of {model.name} fits {cluster.gpus} devices: its heads, layers and batch have no divisors that go together."
+        )
+    fitting = [one for one in candidates if one[1] <= MARGIN * cluster.device.memory]
+    if not fitting:
+        least = min(nbytes for _, nbytes, _ in candidates) / 2**30
+        device = f"{cluster.device.name} has {cluster.device.memory / 2**30:.0f} GiB"
+        raise PlanError(f"{model.name} does not fit: every configuration takes at least {least:.0f} GiB on a device, and {device}.")
+    fitting.sort(key=lambda one: one[0])
+    steps = [step for step in (simulate(model, cluster, c, keep=False) for *_, c in fitting[:judged]) if step.fits]
+    if not steps:  # the margin has let all of them through: look further
+        rest = (simulate(model, cluster, c, keep=False) for *_, c in fitting[judged:])
+        steps = [step for step in rest if step.fits][:count]
+        if not steps:
+            raise PlanError(f"{model.name} does not fit: all configurations need more than {cluster.device.name} has.")
+    return sorted(steps, key=lambda step: step.seconds)[:count]
+
+
+def _divisors(whole: int, most: int) -> list[int]:
+    return [n for n in range(1, min(whole, most) + 1) if whole % n == 0]

@@ -1,0 +1,237 @@
+"""Language models on clusters: formulas that others have published, schedules, the search, files and the command."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from course_lib.sim import __main__ as command
+from course_lib.sim.hardware import GIB, Link
+from course_lib.sim.llm import described, published, report
+from course_lib.sim.llm.closed import estimate
+from course_lib.sim.llm.cluster import A100, OVERHEAD, Cluster, cluster
+from course_lib.sim.llm.configuration import Configuration, PlanError, check
+from course_lib.sim.llm.events import simulate
+from course_lib.sim.llm.layer import kept, layer
+from course_lib.sim.llm.parts import Costs
+from course_lib.sim.llm.schedule import order
+from course_lib.sim.llm.search import best, configurations
+from course_lib.sim.llm.transformer import GPT_175B, PRESETS, Transformer
+
+SMALL = Transformer("small", 8, 1024, 16, 512, 1000, batch=32)
+FREE = Link(float("inf"))
+
+
+def free(gpus, **more):
+    """A cluster whose links take no time."""
+    return Cluster(A100, gpus, inside=FREE, network=FREE, **more)
+
+
+@pytest.mark.parametrize("model", [PRESETS[name] for name in ("22b", "175b", "530b", "1t")], ids=lambda model: model.name)
+@pytest.mark.parametrize("t", [1, 8])
+def test_activations_of_a_layer_are_those_of_the_published_formulas(model, t):
+    a = 5 * model.heads * model.sequence / model.hidden
+    want = {(False, "none"): 10 + 24 / t + a / t, (True, "none"): (34 + a) / t, (False, "selective"): 10 + 24 / t}
+    want |= {(True, "selective"): 34 / t, (False, "full"): 2}
+    for (sequence, recompute), units in want.items():
+        found = sum(nbytes for _, nbytes in kept(model, t, sequence, recompute)) / model.hidden
+        assert found == pytest.approx(units) == pytest.approx(published.by_formula(model, t, sequence, recompute))
+
+
+def test_flop_are_those_of_the_published_formula():
+    for measured in published.MEASURED:
+        m = measured.model
+        layers, h, s, v = m.layers, m.hidden, m.sequence, m.vocabulary
+        assert m.flop() == pytest.approx(72 * m.batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * h * layers)))
+
+
+def test_published_measurements_are_met():
+    mean, worst = published.errors(published.times())
+    assert mean <= 0.036 and worst <= 0.08
+    mean, worst = published.errors(published.activations())
+    assert worst <= 0.011
+    matrix, overhead = published.fit()
+    assert matrix == pytest.approx(A100.matrix, abs=5e-4) and overhead == pytest.approx(OVERHEAD, abs=1e-3)
+    assert [m.fitted for m in published.MEASURED] == [True] * 2 + [False] * 6
+
+
+@pytest.mark.parametrize(
+    ("ranks", "chunks", "micro_batches"), [(1, 1, 3), (4, 1, 2), (4, 1, 9), (2, 3, 4), (4, 2, 8), (3, 4, 9), (4, 2, 4)]
+)
+def test_every_rank_does_all_its_work_once_and_nobody_waits_for_ever(ranks, chunks, micro_batches):
+    for rank in range(ranks):
+        work = order(rank, ranks, chunks, micro_batches)
+        assert sorted(work) == sorted((f, c, k) for f in (True, False) for c in range(chunks) for k in range(micro_batches))
+        for chunk in range(chunks):
+            for k in range(micro_batches):
+                assert work.index((True, chunk, k)) < work.index((False, chunk, k))
+    model = replace(SMALL, layers=ranks * chunks, batch=micro_batches)
+    step = simulate(model, free(ranks), Configuration(pipeline=ranks, interleave=chunks))
+    assert len([e for e in step.events if e.kind in ("forward", "backward")]) == 2 * ranks * chunks * micro_batches
+    spans = {}
+    for e in step.events:
+        if e.kind in ("forward", "backward"):
+            spans[e.kind, e.chunk * ranks + e.rank, e.micro_batch] = e
+    for (kind, stage, k), e in spans.items():
+        before = spans.get((kind, stage - 1 if kind == "forward" else stage + 1, k))
+        assert before is None or before.end <= e.start + 1e-12
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 4])
+def test_bubbles_are_those_of_the_closed_form_where_stages_are_equal(chunks):
+    p, m = 4, 16
+    model = replace(SMALL, layers=16, vocabulary=1, batch=m)
+    step = simulate(model, free(p), Configuration(pipeline=p, interleave=chunks))
+    costs = Costs(model, free(p), Configuration(pipeline=p, interleave=chunks))
+    one = layer(model, A100, FREE, Configuration())
+    busy = m * 16 / p * (one.forward + one.backward)
+    work = max(e.end for e in step.events if e.kind == "backward")
+    assert work == pytest.approx(busy * (1 + (p - 1) / (chunks * m)), rel=0.02)
+    assert step.seconds == pytest.approx(work + costs.update(0), rel=0.02)
+
+
+@pytest.mark.parametrize(("chunks", "share"), [(1, 1.0), (2, 1 + 3 / 8), (4, 1 + 3 / 16)])
+def test_memory_of_the_first_stage_is_that_of_the_closed_form(chunks, share):
+    """Korthikanti et al., 2022, section 4.2.3: all layers' worth with 1F1B, and (p - 1) / (p v) more where it is interleaved."""
+    model = replace(SMALL, layers=16, batch=16, dropout=False)
+    step = simulate(model, free(4), Configuration(pipeline=4, interleave=chunks))
+    whole = 16 * model.sequence * sum(nbytes for _, nbytes in kept(model))
+    assert step.peaks[0] - sum(step.state[0].values()) == pytest.approx(whole * share)
+
+
+def test_what_is_recomputed_costs_time_and_saves_memory():
+    plain, selective, full = (simulate(SMALL, free(1), Configuration(recompute=r)) for r in ("none", "selective", "full"))
+    assert plain.seconds < selective.seconds < full.seconds
+    assert plain.peak > selective.peak > full.peak
+    shared = simulate(SMALL, free(4), Configuration(data=4, sharded_optimizer=True))
+    assert shared.state[0]["optimizer state"] == plain.state[0]["optimizer state"] / 4
+    assert plain.state[0]["weights"] + plain.state[0]["gradients"] + plain.state[0]["optimizer state"] == 18 * SMALL.parameters()
+
+
+def test_gradients_travel_while_the_rest_goes_backward():
+    place = Cluster(A100, 8, node=1, network=Link(5e9))
+    step = simulate(SMALL, place, Configuration(pipeline=2, data=4, interleave=4))
+    reduced = [e for e in step.events if e.kind == "gradients" and e.rank == 0]
+    last = max(e.end for e in step.events if e.kind == "backward" and e.rank == 0)
+    assert len(reduced) == 4 and reduced[0].start < last, "the first chunk's are on their way before the last one is done"
+    assert all(a.end <= b.start for a, b in itertools.pairwise(reduced))
+
+
+def test_the_closed_form_is_near_the_simulation():
+    place = cluster("a100", 64)
+    chosen = list(configurations(replace(PRESETS["22b"], batch=64), place))
+    assert len(chosen) > 300
+    for c in chosen[:: len(chosen) // 60]:
+        step = simulate(replace(PRESETS["22b"], batch=64), place, c, keep=False)
+        seconds, nbytes = estimate(replace(PRESETS["22b"], batch=64), place, c)
+        assert seconds == pytest.approx(step.seconds, rel=0.12), c
+        assert nbytes == pytest.approx(step.peak, rel=0.05), c
+
+
+def test_the_search_finds_what_trying_all_finds():
+    model, place = replace(SMALL, batch=16), Cluster(replace(A100, memory=GIB), 8, overhead=0.01)
+    steps = [simulate(model, place, c, keep=False) for c in configurations(model, place)]
+    fastest = min((step for step in steps if step.fits), key=lambda step: step.seconds)
+    found = best(model, place)
+    assert found[0].seconds == pytest.approx(fastest.seconds) and all(step.fits for step in found)
+    assert [s.seconds for s in found] == sorted(s.seconds for s in found)
+    with pytest.raises(PlanError, match="does not fit: every configuration takes at least"):
+        best(GPT_175B, cluster("a100", 8))
+
+
+BAD = {
+    "7 × 1 × 1 are 7 devices, and the cluster has 8": dict(tensor=7),
+    "tensor=16 is more than a node of 8": dict(tensor=16),
+    "pipeline × interleave=3 does not divide 8, the layers": dict(pipeline=3),
+    "does not divide 32, the batch": dict(tensor=1, data=8, micro_batch=5),
+    "interleave is for a pipeline": dict(data=8, interleave=2),
+    "takes micro-batches in groups of so many": dict(pipeline=4, data=2, interleave=2, micro_batch=8),
+    "recompute must be one of none, selective, full; got 'some'": dict(data=8, recompute="some"),
+    "data must be a whole number, 1 or more; got 8.0": dict(data=8.0),
+    "sequence_parallel must be True or False": dict(data=8, sequence_parallel=1),
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_what_does_not_fit_together_gets_a_sentence(said):
+    place = Cluster(
+        A100, {"pipeline × interleave=3 does not divide 8, the layers": 3, "tensor=16 is more than a node of 8": 16}.get(said, 8)
+    )
+    with pytest.raises(PlanError) as error:
+        check(SMALL, place, Configuration(**BAD[said]))
+    assert said in str(error.value)
+
+
+FILES = {
+    "[model]\nlayers = 4": "[model] needs heads, hidden",
+    "[model]\npreset = '9b'": "there is no model '9b'",
+    "[model]\npreset = '7b'\nwidth = 3": "[model] has 'width'; it may have",
+    "[model]\nlayers = 4\nhidden = 65\nheads = 4": "heads=4 does not divide 65",
+    "[cluster]\ngpus = 'many'": "gpus must be a whole number, 1 or more; got 'many'",
+    "[cluster]\ngpus = 8\ndevice = 'tpu'": "there is no device 'tpu'",
+    "[cluster]\ngpus = 8\nnetwork = 3": "network must be a table",
+    "[cluster]\ngpus = 8\nnetwork = {speed = 3}": "[cluster.network] has 'speed'",
+    "[other]\nx = 1": "it may have the tables [model] and [cluster]",
+    "gpus = ": "is no TOML",
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_file_that_is_not_understood_gets_a_sentence(text, tmp_path, capsys):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    assert command.main(["plan", "--model", "7b", "--gpus", "8", "--file", str(path), "--out", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert FILES[text] in said and said.count("course_lib.sim:") == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_model_and_a_cluster_from_a_file(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text(
+        "[model]\npreset = '7b'\nsequence = 2048\n[cluster]\ngpus = 24\nnode = 4\ndevice = {name = 'h100', memory = 94e9}\n"
+        "network = {bandwidth = 12.5e9, latency = 2e-5}\n"
+    )
+    model, place = described.read(path, None, None)
+    assert model == replace(PRESETS["7b"], sequence=2048)
+    assert (place.gpus, place.node, place.device.memory, place.device.processors) == (24, 4, 94e9, 132)
+    assert place.network == Link(12.5e9, 1.0, 2e-5)
+
+
+def test_the_command_prints_the_best_and_writes_a_report_and_a_trace(tmp_path, capsys):
+    words = [
+        "plan",
+        "--model",
+        "7b",
+        "--gpus",
+        "16",
+        "--device",
+        "a100",
+        "--tokens",
+        "2e12",
+        "--price",
+        "1.5",
+        "--out",
+        str(tmp_path / "a" / "b"),
+    ]
+    assert command.main(words) == 0
+    said = capsys.readouterr().out
+    assert said.count("t 1 ×") + said.count("t 2 ×") + said.count("t 4 ×") >= 5 and "GPU-days" in said and "MFU" in said
+    page = (tmp_path / "a" / "b" / "report.html").read_text()
+    assert page.count("data:image/png;base64,") == 3 and "http" not in page
+    trace = json.loads((tmp_path / "a" / "b" / "trace.json").read_text())["traceEvents"]
+    assert {"X", "M", "C"} == {e["ph"] for e in trace}
+    for words, problem in (
+        (["plan", "--gpus", "8"], "say which model and how many devices"),
+        (["plan", "--model", "7b", "--gpus", "0"], "gpus must be a whole number, 1 or more; got 0"),
+        (["plan", "--model", "175b", "--gpus", "8"], "does not fit"),
+        (["plan", "--model", "7b", "--gpus", "8", "--price", "-1"], "--price must be more than 0"),
+    ):
+        assert command.main([*words, "--out", str(tmp_path / "c")]) == 2
+        assert problem in capsys.readouterr().err and not (tmp_path / "c").exists()
+
+
+def test_the_map_says_what_does_not_fit():
+    times = report.grid_times(replace(PRESETS["22b"], batch=64), cluster("a100", 16))
+    assert times[1, 1, 16] == np.inf and min(times.values()) < np.inf
