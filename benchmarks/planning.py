@@ -10,8 +10,8 @@ from benchmarks import bare
 from course_lib.sim.llm.cluster import cluster
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.search import best
 from course_lib.sim.llm.transformer import GPT_175B
+from course_lib.sim.plan.search import best
 
 TURNS = 5
 RATIO = 8.0  # times the bare loop

@@ -39,7 +39,7 @@ MODULES = [  # what a lesson imports
     ),
     *(f"course_lib.sim.{name}" for name in ("checks", "orders", "score", "stats")),
     *(f"course_lib.sim.llm.{name}" for name in ("transformer", "cluster", "configuration", "layer", "events", "closed", "pictures")),
-    *(f"course_lib.sim.llm.{name}" for name in ("published", "report", "checks")),
+    *("course_lib.sim.llm.published", "course_lib.sim.plan.report", "course_lib.sim.plan.checks"),
     *(f"course_lib.check.{name}" for name in ("adam", "optimizer", "perceptron", "wrapper", "zero")),
     *(f"course_lib.check.{name}" for name in ("tensor_parallel", "sequence_parallel", "ring", "context", "experts", "mixture")),
     *(f"course_lib.check.{name}" for name in ("pipeline", "flat_shard", "fsdp", "fsdp_on_ranks", "checkpoint")),

@@ -9,7 +9,7 @@ import pytest
 
 from course_lib.sim import __main__ as command
 from course_lib.sim.hardware import GIB, Link
-from course_lib.sim.llm import described, published, report
+from course_lib.sim.llm import published
 from course_lib.sim.llm.closed import estimate
 from course_lib.sim.llm.cluster import A100, OVERHEAD, Cluster, cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, check
@@ -17,8 +17,9 @@ from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.layer import kept, layer
 from course_lib.sim.llm.parts import Costs
 from course_lib.sim.llm.schedule import order
-from course_lib.sim.llm.search import best, configurations
 from course_lib.sim.llm.transformer import GPT_175B, PRESETS, Transformer
+from course_lib.sim.plan import described, report
+from course_lib.sim.plan.search import best, configurations
 
 SMALL = Transformer("small", 8, 1024, 16, 512, 1000, batch=32)
 FREE = Link(float("inf"))

@@ -35,6 +35,8 @@ class Place:
         self.folder, self.rooms = Path(tempfile.mkdtemp(prefix="course-ranks-")), {}
         self.other_users, self.library = False, self.folder / "library"
         shutil.copytree(LIBRARY / "course_lib", self.library / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
+        for folder in sandbox.UNSEEN:
+            shutil.rmtree(self.library / "course_lib" / folder)
         if hasattr(os, "geteuid") and not os.geteuid() and _others_may_run_python():
             self.other_users = True
             self.folder.chmod(0o711)

@@ -18,6 +18,7 @@ APART = "COURSE_APART"  # set when grading, to one of these: each rank in a sand
 WALLED, OPEN = "walled", "open"
 FOLDERS = ("/tmp", "/dev/shm")  # where a rank may write: in memory, and gone with it
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+UNSEEN = ("sim/plan",)  # of course_lib, what would do an exercise for a student
 ROOM = 8 << 20  # bytes that it may write to each
 NOBODY = 1_999_999_000  # the first of some user ids that no system gives to anybody, one for each rank: they share no account
 
@@ -99,6 +100,8 @@ def _binds(library: Path, data: str) -> list[str]:
     for path in shown(library, data):
         link = path.startswith("/lib") and os.path.islink(path)
         words += ["--symlink", os.readlink(path), path] if link else ["--ro-bind", path, path]
+    for path in (str(library / "course_lib" / folder) for folder in UNSEEN):
+        words += ["--tmpfs", path, "--remount-ro", path]
     return words
 
 

@@ -6,12 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from course_lib.sim.llm import described, published, report
+from course_lib.sim.llm import published
 from course_lib.sim.llm.cluster import cluster
 from course_lib.sim.llm.configuration import PlanError
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.search import best
 from course_lib.sim.llm.transformer import PRESETS
+from course_lib.sim.plan import described, report
+from course_lib.sim.plan.search import best
 
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:

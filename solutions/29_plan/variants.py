@@ -42,7 +42,7 @@ def plan__slowest():
 @loses(20)
 def plan__search(model, cluster):
     """Asks the course's own search."""
-    from course_lib.sim.llm.search import best
+    from course_lib.sim.plan.search import best
 
     return best(model, cluster, 1)[0].configuration
 
@@ -50,10 +50,56 @@ def plan__search(model, cluster):
 @loses(20)
 def plan__search_by_parts(model, cluster):
     """Asks the search for all configurations, and simulates the first that fit."""
-    from course_lib.sim.llm import search
+    from course_lib.sim.plan import search
 
     steps = (simulate(model, cluster, c, keep=False) for c in search.configurations(model, cluster))
     return min((step for step in steps if step.fits), key=lambda step: step.seconds).configuration
+
+
+@loses(20)
+def plan__search_loaded_again(model, cluster):
+    """Gets the search back with what Python has for that."""
+    import importlib
+    import sys
+
+    sys.modules.pop("course_lib.sim.plan", None)
+    sys.modules.pop("course_lib.sim.plan.search", None)
+    return importlib.import_module("course_lib.sim.plan.search").best(model, cluster, 1)[0].configuration
+
+
+@loses(20)
+def plan__search_from_its_file(model, cluster):
+    """Reads the search, and runs what it has read."""
+    import os
+
+    import course_lib
+
+    folder = os.path.join(os.path.dirname(course_lib.__file__), "sim", "plan")
+    names = {}
+    for path, _, files in os.walk(folder):
+        for file in files:
+            if file == "search.py":
+                with open(os.path.join(path, file)) as text:
+                    exec(text.read(), names)
+            elif file.startswith("search") and file.endswith(".pyc"):
+                import marshal
+
+                with open(os.path.join(path, file), "rb") as code:
+                    exec(marshal.loads(code.read()[16:]), names)
+    return names["best"](model, cluster, 1)[0].configuration
+
+
+@loses(20)
+def plan__search_from_a_shell(model, cluster):
+    """Has another process search, which nobody has told anything."""
+    import subprocess
+    import sys
+
+    words = ["plan", "--model", "7b", "--gpus", str(cluster.gpus), "--device", cluster.device.name[:4].lower()]
+    said = subprocess.run([sys.executable, "-m", "course_lib.sim", *words], capture_output=True, text=True, check=True).stdout
+    best = said.splitlines()[3]
+    t, p, d = (int(best.split(f"{axis} ")[1].split()[0].rstrip(",")) for axis in "tpd")
+    return Configuration(t, p, d)
 
 
 @loses(20)

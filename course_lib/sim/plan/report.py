@@ -14,8 +14,8 @@ from course_lib.sim.llm import pictures
 from course_lib.sim.llm.closed import estimate
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.events import Step, simulate
-from course_lib.sim.llm.search import configurations
 from course_lib.sim.llm.transformer import Transformer
+from course_lib.sim.plan.search import configurations
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
