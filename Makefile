@@ -103,7 +103,7 @@ bench: $(DEV) ## Measure (ONLY=name for one)
 	@$(RUN) benchmarks $(ONLY)
 
 validate: $(STUDENT)  ## Print simulated training steps beside what others have measured
-	@$(RUN) course_lib.sim validate
+	@$(RUN) course_lib.sim validate --out plan/validate.png
 
 lint: $(DEV) ## Format and lint
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check --fix -q .

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
 from course_lib.sim.llm import published
-from course_lib.sim.llm.cluster import cluster
+from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.configuration import PlanError
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.transformer import PRESETS
 from course_lib.sim.plan import described, report
 from course_lib.sim.plan.search import best
 
+FILE = """What a file may say (sizes in numbers, rates in bytes a second, memory in bytes; what it leaves out is as usual):
+
+  [model]
+  preset = "7b"               # and what is different there; or layers, hidden and heads
+  sequence = 8192             # batch, vocabulary, feed_forward, gated, kv_heads, fused, dropout
+  [cluster]
+  gpus = 64
+  node = 8
+  device = "a100"             # or {name = "a100", memory = 40e9}, or all of a device's figures
+  network = {bandwidth = 25e9, efficiency = 0.9, latency = 1e-5}
+"""
+
 
 def parse(words: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m course_lib.sim", description="Training steps of language models, simulated.")
     commands = parser.add_subparsers(dest="command", required=True)
-    plan = commands.add_parser("plan", help="the best configurations of a model on a cluster")
+    how = argparse.RawDescriptionHelpFormatter
+    plan = commands.add_parser("plan", help="the best configurations of a model on a cluster", formatter_class=how, epilog=FILE)
     plan.add_argument("--model", help=f"one of {', '.join(PRESETS)}")
     plan.add_argument("--gpus", type=int, help="how many devices")
-    plan.add_argument("--device", default="h100", help="a100 or h100 (h100), in nodes of eight")
-    plan.add_argument("--file", type=Path, help="a TOML file with [model] and [cluster], in place of the three above")
+    plan.add_argument("--device", help="a100 or h100 (h100), in nodes of eight")
+    plan.add_argument("--file", type=Path, help="a TOML file, where it says something else than the three above; see below")
     plan.add_argument("--count", type=int, default=5, help="how many configurations (5)")
     plan.add_argument("--tokens", type=float, help="tokens of the whole run: how long it takes")
     plan.add_argument("--price", type=float, help="of a GPU for an hour: what that costs")
@@ -47,22 +61,21 @@ def main(words: list[str] | None = None) -> int:
 
 def _plan(a: argparse.Namespace) -> int:
     model = described.model_named(a.model) if a.model else None
-    place = cluster(a.device.lower(), a.gpus) if a.gpus is not None else None
+    device = described.device_named(a.device) if a.device else None
+    place = Cluster(device or described.device_named("h100"), a.gpus) if a.gpus is not None else None
     if a.file:
-        model, place = described.read(a.file, model, place)
+        model, place = described.read(a.file, model, device, a.gpus)
     if model is None or place is None:
         raise PlanError("say which model and how many devices: --model and --gpus, or a file with both (--file).")
     for name in ("count", "tokens", "price"):
         value = getattr(a, name)
-        if value is not None and not value > 0:
+        if value is not None and not 0 < value < math.inf:
             raise PlanError(f"--{name} must be more than 0; got {value}.")
     steps = best(model, place, a.count)
     print(f"{model.name} on {place.gpus} × {place.device.name}, {model.batch} texts of {model.sequence} tokens a step:\n")
     print(report.table(steps))
     if a.tokens:
-        days = a.tokens / steps[0].tokens / 86400
-        money = f", {days * place.gpus * 24 * a.price:,.0f} at {a.price:g} a GPU-hour" if a.price else ""
-        print(f"\n{a.tokens / 1e9:,.0f} billion tokens: {days:,.1f} days, {days * place.gpus:,.0f} GPU-days{money}.")
+        print(f"\n{report.whole_run(steps[0], a.tokens, a.price)}.")
     a.out.mkdir(parents=True, exist_ok=True)
     (a.out / "report.html").write_text(report.page(model, place, steps, a.price, a.tokens), encoding="utf-8")
     report.trace(simulate(model, place, steps[0].configuration), a.out / "trace.json")
@@ -75,6 +88,10 @@ def _validate(a: argparse.Namespace) -> int:
     print(published.table(times, f"Seconds an iteration ({published.SOURCE})", "s"))
     print()
     print(published.table(published.activations(), "Activations of a layer, as parts of tensor parallelism's (table 2, figure 7)", "%"))
+    print("Theirs and ours are two ways to count the same arrays: so many bytes a layer, and those that the simulated ranks hold.\n")
+    print("Assumed, neither from a data sheet nor fitted. With another figure, and the two that are fitted fitted again, the errors are:")
+    for name, mean, worst in published.sensitivity():
+        print(f"  {name:24}  {mean:.2%}, {worst:.2%}")
     if a.out:
         a.out.parent.mkdir(parents=True, exist_ok=True)
         a.out.write_bytes(published.picture(times).png())

@@ -6,9 +6,19 @@ powers of two, as a device reports it (80 GB on a label is 80 * 1024**3 bytes).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
+from numbers import Real
 
 GIB = 1024**3
+
+
+def positive(thing: object, what: str, *names: str, endless: bool = False) -> None:
+    """ValueError unless these attributes of a thing are numbers greater than 0; they may be infinite if they may be `endless`."""
+    for name in names:
+        value = getattr(thing, name)
+        if isinstance(value, bool) or not isinstance(value, Real) or not (0 < value < math.inf or (endless and value == math.inf)):
+            raise ValueError(f"{what} must have {'an' if name[0] in 'aeiou' else 'a'} {name} greater than 0; got {value!r}.")
 
 
 @dataclass(frozen=True)
@@ -23,11 +33,21 @@ class Link:
         The part of the bandwidth that a transfer gets.
     latency : float
         Seconds until the first byte of a message arrives.
+
+    Raises
+    ------
+    ValueError
+        A number cannot be.
     """
 
     bandwidth: float
     efficiency: float = 1.0
     latency: float = 0.0
+
+    def __post_init__(self):
+        positive(self, "a link", "bandwidth", "efficiency", endless=True)
+        if self.efficiency > 1 or not 0 <= self.latency < math.inf:
+            raise ValueError(f"a link's efficiency is at most 1, and its latency 0 or more; got {self.efficiency} and {self.latency}.")
 
     def send(self, nbytes: float) -> float:
         """Seconds to send bytes to one other rank."""
@@ -40,6 +60,8 @@ class Link:
         "Optimization of collective communication operations in MPICH", section 4).
         """
         return (n - 1) * self.send(nbytes / n)
+
+    reduce_scatter = all_gather  # as many steps with as many bytes
 
     def all_reduce(self, nbytes: float, n: int) -> float:
         """Seconds of a ring all-reduce: a reduce-scatter, and then an all-gather."""

@@ -61,8 +61,7 @@ class Model(Communication):
         self.sizes: list[float] = []
         self.born: list[int] = []
         self.last: list[int] = []
-        self.stored: set[int] = set()  # what is in the storage
-        self.settled: set[int] = set()  # what was in the storage, or was updated
+        self.loads: list[tuple] = []  # the rows of what was loaded
         self.held, self.task, self.last_exchange = 0.0, None, None
         self.pending = {}  # communications that were not awaited yet, by the number of their result
         layer = dist.layer
@@ -93,10 +92,7 @@ class Model(Communication):
         """The storage takes a value; once, however often it is in there."""
         value.holds += 1
         if value.holds == 1:
-            number = value.id
-            self.stored.add(number)
-            self.settled.add(number)
-            self.rows.append(("hold", number))
+            self.rows.append(("hold", value.id))
             self.held += value.nbytes
             if self.held > self._capacity:
                 raise OutOfMemory(rules.full(self, self._stores), rank=self.rank, time=self.time)
@@ -106,7 +102,6 @@ class Model(Communication):
         value.holds -= 1
         if value.holds == 0:
             number = value.id
-            self.stored.discard(number)
             self.last[number] = len(self.rows)
             self.rows.append(("drop", number))
             self.held -= value.nbytes
@@ -140,7 +135,8 @@ class Model(Communication):
         state = part(OptState, self, layer, 1 << shard, num_shards, False)
         self.born[weight.id] = self.born[state.id] = 0
         self.last[weight.id] = self.last[state.id] = -1
-        self.rows.append(("load", layer, self.time, self.time, (), (weight.id, state.id), (shard, num_shards)))
+        self.loads.append(("load", layer, self.time, self.time, (), (weight.id, state.id), (shard, num_shards)))
+        self.rows.append(self.loads[-1])
         return weight, state
 
     def get_input_activation(self, samples: Iterable[int]) -> Activation:
@@ -220,13 +216,24 @@ class Model(Communication):
 
     def update(self, layer: int, weight_grad: WeightGrad, weight: Weight, opt_state: OptState) -> tuple[Weight, OptState]:
         """The optimizer's step, in place, for a whole layer or for a shard of it."""
-        rules.check_update(self, layer, weight_grad, weight, opt_state)
+        if not (
+            weight.__class__ is Weight
+            and weight_grad.__class__ is WeightGrad
+            and opt_state.__class__ is OptState
+            and weight_grad.layer == layer == weight.layer == opt_state.layer
+            and weight.model is self is weight_grad.model is opt_state.model
+            and weight_grad.mask == self.all_samples
+            and not weight.updated
+            and not opt_state.updated
+            and weight.shards == opt_state.shards == weight_grad.shards
+            and weight.num_shards == opt_state.num_shards == weight_grad.num_shards
+        ):
+            rules.refuse_update(self, layer, weight_grad, weight, opt_state)
         shards, n, start = weight.shards, weight.num_shards, self.time
         new = part(Weight, self, layer, shards, n, True), part(OptState, self, layer, shards, n, True)
         share, spec = shards.bit_count() / n, self.dist.layer
         self.time = start + self.dist.hardware.compute(spec.update_flop(share), spec.update_bytes(share))
         used = self._in_place(new, weight_grad.id, weight.id, opt_state.id)
-        self.settled.update(used)
         self.rows.append(("update", layer, start, self.time, used, (new[0].id, new[1].id), None))
         return new
 

@@ -112,8 +112,8 @@ def refuse_backward(model, layer: object, activation: object, grad: object, weig
     _refuse(model, layer, f"backward got the activation of samples {one} and the gradient of samples {other}: they do not match. {why}")
 
 
-def check_update(model, layer: object, grad: object, weight: object, state: object) -> None:
-    """The optimizer needs all samples, and the same shards of all three."""
+def refuse_update(model, layer: object, grad: object, weight: object, state: object) -> None:
+    """Say why the optimizer's step cannot be done: it needs all samples, and the same shards of all three."""
     check_layer(model, layer)
     for value, kind in ((grad, WeightGrad), (weight, Weight), (state, OptState)):
         check_own(model, value, f"update: the {kind.name}", kind, layer)
@@ -130,11 +130,10 @@ def check_update(model, layer: object, grad: object, weight: object, state: obje
         _refuse(model, layer, f"update before all samples are in the gradient: {told}. {why}")
     if weight.updated or state.updated:
         _refuse(model, layer, "update a second time in one step: the weight or the optimizer state is that of the next step already.")
-    if not weight.shards == state.shards == grad.shards or not weight.num_shards == state.num_shards == grad.num_shards:
-        said = ", ".join(
-            f"{v.name}: {'whole' if v.whole else f'{wording.spans(bits(v.shards))} of {v.num_shards}'}" for v in (grad, weight, state)
-        )
-        _refuse(model, layer, f"update with mismatched shards ({said}): it needs the same of all three.")
+    said = ", ".join(
+        f"{v.name}: {'whole' if v.whole else f'{wording.spans(bits(v.shards))} of {v.num_shards}'}" for v in (grad, weight, state)
+    )
+    _refuse(model, layer, f"update with mismatched shards ({said}): it needs the same of all three.")
 
 
 def _samples(mask: int) -> str:

@@ -81,8 +81,10 @@ def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
     """
     rows, end = model.rows, len(model.rows) - 1
     last, born = np.array(model.last, int), np.array(model.born, int)
-    last[list(model.stored)] = end
-    last[[number for *_, number in loaded(model) if number not in model.settled]] = end
+    moves = {row[1]: row[0] for row in rows if len(row) == 2}  # of what was in the storage: the last move, in or out
+    last[[number for number, move in moves.items() if move == "hold"]] = end
+    settled = moves.keys() | {number for row in rows if row[0] == "update" for number in row[4]}
+    last[[number for *_, number in loaded(model) if number not in settled]] = end
     operations = [i for i, row in enumerate(rows) if row[0] not in _NO_OPERATION]
     times = np.array([rows[i][3] for i in operations])
     sent = [(row[4][0], row[6]) for row in (rows[i] for i in operations) if row[0] == "send"]
@@ -104,10 +106,12 @@ def loaded(model) -> list[tuple[str, int, int, int, int]]:
     list of (str, int, int, int, int)
         "weight" or "optimizer state", layer, shard, of how many, and the value's number.
     """
-    names, last, settled = ("weight", "optimizer state"), model.last, model.settled
-    rows = [row for row in model.rows if row[0] == "load"]
-    found = ((name, row[1], *row[6], number) for row in rows for name, number in zip(names, row[5], strict=True))
-    return [one for one in found if last[one[-1]] >= 0 or one[-1] in settled]
+    names, last = ("weight", "optimizer state"), model.last
+    found = [(name, row[1], *row[6], number) for row in model.loads for name, number in zip(names, row[5], strict=True)]
+    if all(last[one[-1]] >= 0 for one in found):
+        return found
+    stored = {row[1] for row in model.rows if row[0] == "hold"}
+    return [one for one in found if last[one[-1]] >= 0 or one[-1] in stored]
 
 
 def peak_memory(model) -> float:

@@ -85,11 +85,14 @@ class Storage(dict):
     # The other ways to change a dict, by the two above.
 
     def pop(self, key: object, default: object = _MISSING) -> object:
-        if key in self:
-            value = dict.__getitem__(self, key)
-            del self[key]
-            return value
-        return self.__missing__(key) if default is _MISSING else default
+        value = dict.pop(self, key, _MISSING)
+        if value.__class__ in VALUES:
+            self.model.drop(value)
+        elif value is _MISSING:
+            return self.__missing__(key) if default is _MISSING else default
+        else:
+            self._drop_within(key)
+        return value
 
     def popitem(self) -> tuple:
         if not self:

@@ -46,11 +46,15 @@ class Value:
     def __init__(self, *_: object, **__: object):
         raise SimulationError(BY_HAND)
 
+    def __init_subclass__(cls) -> None:
+        if cls.__module__ != __name__:
+            raise SimulationError(f"{cls.__name__} is to be a new kind of value. {BY_HAND}")
+
     def __reduce_ex__(self, _: object) -> tuple:  # what copy and pickle ask for
         raise SimulationError(f"{self!r} is to be copied. {BY_HAND}", rank=self.model.rank, layer=self.layer, time=self.model.time)
 
     def __getattr__(self, name: str) -> object:
-        if name in _SLOTS[type(self)]:  # made by __new__ alone
+        if name in _SLOTS.get(type(self), ()):  # made by __new__ alone
             raise SimulationError(BY_HAND)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 

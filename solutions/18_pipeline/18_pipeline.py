@@ -40,8 +40,9 @@ from course_lib.sim import Dist, Model
 # ## A worked example: a message
 #
 # A `send` is **buffered**: the sender goes on when the message has left, whether or not anyone waits for it. A `receive` ends no earlier
-# than the send did. Rank 0 has little to do, and rank 1 much; and then the other way round. The input takes 1.2 ms, a forward 2.3 ms, the
-# message 1.8 ms. Predict the times.
+# than the send did. Rank 0 has little to do, and rank 1 much; and then the other way round. Predict the times, if
+#
+# {parts_of_the_example}
 
 
 # %% A message tags=["slide"]

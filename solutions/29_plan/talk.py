@@ -8,12 +8,12 @@
 # 7 billion parameters: how many bytes are that in training, before a single text has been read?
 
 # %% [markdown] tags=["fragment"]
-# 18 for each: weights in 16 bits, gradients in 32, and for Adam a copy and two moments, in 32 bits each.
+# 18 for each, 126 GB: weights in 16 bits, gradients in 32, and for Adam a copy and two moments, in 32 bits each.
 
-# %% [markdown] after="Count what a layer waits" tags=["slide-50"]
+# %% [markdown] after="Draw the roofline" tags=["slide-50"]
 # ## A question for the room
 #
-# Why does a wider model wait less, although it sends more?
+# Twice as wide a model sends twice as much for each position. Why does it wait less all the same?
 
 # %% [markdown] tags=["fragment"]
 # Arithmetic grows with the square of the width, messages with the width.

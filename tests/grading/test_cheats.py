@@ -388,14 +388,14 @@ def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
             course.hand_in(PART, name, notebook)
         course.hand_in(PART, "z-honest", course.solved(PART))
         points = course.grade(PART)
-        monkeypatch.setattr(feedback, "DEADLINE", 20)
+        monkeypatch.setattr(feedback, "DEADLINE", 45)  # of those that end, none takes a fifth of it on a quiet machine
         pageless = feedback.feedback(PART, course.home, course.notebooks)
     finally:
         for path in secrets:
             path.unlink()
     assert points.pop("z-honest") == 10 and {name: p for name, p in points.items() if p} == {}
     assert course.failed == ["[z]-honest", "many"]
-    assert pageless == {"blank": "it took more than 20 s, and was ended"}
+    assert pageless == {"blank": "it took more than 45 s, and was ended"}
     assert time.monotonic() - began < 600  # not a speed test: a hang would take longer
     assert fingerprint(library) == untouched
     left = set(os.listdir(tempfile.gettempdir())) - before

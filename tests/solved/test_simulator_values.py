@@ -75,7 +75,7 @@ TAMPERS = {
     "sizes": ("activation", lambda m, v: m.sizes.__setitem__(v.id, 0.0) or v),
     "no time": ("activation", lambda m, v: late(m) or v),
     "rows without time": ("final", lambda m, v: timeless(m) or v),
-    "nothing held": ("activation", lambda m, v: setattr(m, "held", 0.0) or m.stored.clear() or v),
+    "nothing held": ("activation", lambda m, v: setattr(m, "held", 0.0) or v),
     "another rank's": ("gradient", lambda m, v: changed(v, model=m.dist.models[0])),
     "half of the weight": ("weight", lambda m, v: changed(v, shards=1, num_shards=2)),
 }
@@ -86,6 +86,8 @@ def test_values_are_not_made_by_hand(kind):
     for given in ((), (0, 2, range(4), 4), (None, 0, 15)):
         with pytest.raises(sim.SimulationError, match="they come from load_weights"):
             kind(*given)
+    with pytest.raises(sim.SimulationError, match="is to be a new kind of value"):
+        type("Mine", (kind,), {})
     empty = kind.__new__(kind)
     model = sim.Model(0, sim.Dist(1), 2, 4)
     weight, state = model.load_weights(0)

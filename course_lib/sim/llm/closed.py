@@ -1,4 +1,4 @@
-"""A step by closed forms: fast, and nearly what the simulation of events gives."""
+"""A step by closed forms: fast, and about what the simulation of events gives."""
 
 from __future__ import annotations
 
@@ -13,20 +13,25 @@ def estimate(model: Transformer, cluster: Cluster, c: Configuration) -> tuple[fl
     """About how long a step takes, and how much a rank holds, by closed forms.
 
     The slowest rank of the pipeline is busy with all micro-batches; beside that, it waits for the first one to come and the last one to go
-    (Narayanan et al., 2021, section 2.2).
+    (Narayanan et al., 2021, section 2.2). Gradients of a chunk are reduced when all micro-batches have been there: the last chunk's first.
 
     Returns
     -------
     seconds, nbytes : float
     """
     costs, p, v, m = Costs(model, cluster, c), c.pipeline, c.interleave, c.micro_batches(model)
-    busy, held = [], []
-    for rank in {0, p // 2, p - 1}:
+    crossing = cluster.node // (c.tensor * c.data)  # the first rank in the second node: its messages go out, and those of the one before
+    busy, held, after = [], [], []
+    for rank in {0, p // 2, p - 1, *(r for r in (crossing - 1, crossing) if 0 <= r < p)}:
         stages = [costs.stage(chunk * p + rank) for chunk in range(v)]
-        edges = 2 * v - (rank == 0) - (rank == p - 1)
-        busy.append(sum(stage.forward + stage.backward for stage in stages) + edges * costs.message)
-        flying = min(warm_up(rank, p, v) + 1, v * m)
-        held.append(sum(costs.state(rank).values()) + flying * sum(stage.saved for stage in stages) / v + stages[0].spare)
-    seconds = m * max(busy) + (p - 1) * (sum(busy) / len(busy)) / v
-    seconds += max(costs.reduce(rank, 0) + costs.update(rank) + costs.gather(rank) for rank in (0, p - 1)) + cluster.overhead
+        sent = (v - (rank == p - 1)) * costs.message[rank] + (v - (rank == 0)) * costs.message[rank - 1]
+        busy.append(sum(stage.forward + stage.backward for stage in stages) + sent)
+        rounds, rest = divmod(min(warm_up(rank, p, v) + 1, v * m), p * v)  # of the micro-batches that are on their way at once
+        flying = [rounds * p + min(max(rest - chunk * p, 0), p) for chunk in range(v)]
+        saved = sum(n * stage.saved for n, stage in zip(flying, stages, strict=True))
+        held.append(sum(costs.state(rank).values()) + saved + stages[0].spare)
+        last, all_before = costs.reduce(rank, 0), sum(costs.reduce(rank, chunk) for chunk in range(v))
+        hidden = (v - 1) * min(p, m) * stages[0].backward
+        after.append(max(last, all_before - hidden) + costs.update(rank) + costs.gather(rank))
+    seconds = m * max(busy) + (p - 1) * (sum(busy) / len(busy)) / v + max(after) + cluster.overhead
     return seconds, max(held)

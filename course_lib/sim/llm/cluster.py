@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from course_lib.sim.hardware import GIB, Link
+from course_lib.sim.hardware import GIB, Link, positive
+
+# Assumed: no data sheet says so, and nothing was fitted to it. `published.sensitivity` shows what a change of them does.
+STREAM, ATTENTION, SMALL_TILE = 0.8, 0.7, 1.1
+OVERHEAD = 0.0844  # seconds, fitted: see `published`
 
 TILES = ((128, 256), (256, 128), (128, 128))  # rows and columns of the result that one processor makes at once
-SMALL_TILE = 1.1  # a small tile reads its operands more often: so much longer
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,19 @@ class Device:
         Bytes a second, and bytes.
     matrix : float
         The part of `flops` that a processor reaches inside a tile of a large matrix product.
+    inside, network : Link
+        As it is sold: to devices of its node, and to others.
     stream : float
         The part of `memory_bandwidth` that operations number by number reach.
     attention : float
         The part of `matrix` that the small products of attention's heads reach.
+    small_tile : float
+        How many times longer a small tile takes for its FLOP: it reads its operands more often.
+
+    Raises
+    ------
+    ValueError
+        A number cannot be.
     """
 
     name: str
@@ -38,8 +50,18 @@ class Device:
     memory_bandwidth: float
     memory: float
     matrix: float
-    stream: float = 0.8
-    attention: float = 0.7
+    inside: Link
+    network: Link
+    stream: float = STREAM
+    attention: float = ATTENTION
+    small_tile: float = SMALL_TILE
+
+    def __post_init__(self):
+        parts = ("matrix", "stream", "attention")
+        positive(self, f"the device {self.name}", "flops", "processors", "memory_bandwidth", "memory", "small_tile", *parts)
+        for name in parts:
+            if getattr(self, name) > 1:
+                raise ValueError(f"the device {self.name}: {name} is a part, 1 at most; got {getattr(self, name)}.")
 
     def product(self, m: int, n: int, k: int, written: int = 2) -> float:
         """Seconds of a matrix product of ``(m, k)`` by ``(k, n)``.
@@ -56,7 +78,7 @@ class Device:
         one, best = self.flops * self.matrix / self.processors, math.inf
         for rows, columns in TILES:
             waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / self.processors)
-            longer = SMALL_TILE if rows * columns < TILES[0][0] * TILES[0][1] else 1.0
+            longer = self.small_tile if rows * columns < TILES[0][0] * TILES[0][1] else 1.0
             begun = 2.0 * rows * columns * k / one * longer
             best = min(best, waves * (begun + self.stream_time(rows * columns * written * self.processors)))
         return max(best, 2 * (m * k + n * k + m * n) / self.memory_bandwidth)
@@ -64,11 +86,6 @@ class Device:
     def stream_time(self, nbytes: float) -> float:
         """Seconds to read and write so many bytes of its memory."""
         return nbytes / (self.memory_bandwidth * self.stream)
-
-
-# Of a device, each way; NCCL's own tests report such parts of what the data sheets say.
-NVLINK, HDR = Link(300e9, 0.78, 10e-6), Link(25e9, 0.9, 10e-6)  # A100: NVLink 3, InfiniBand with 200 Gb/s
-NVLINK_4, NDR = Link(450e9, 0.78, 10e-6), Link(50e9, 0.9, 10e-6)  # H100: NVLink 4, InfiniBand with 400 Gb/s
 
 
 @dataclass(frozen=True)
@@ -82,30 +99,49 @@ class Cluster:
         All of them.
     node : int
         Devices of a node.
-    inside, network : Link
-        Of a device, within its node and beyond it.
+    inside, network : Link, optional
+        Of a device, within its node and beyond it; as the device is sold by default.
     pod : int
         Devices behind one switch; 0 where one switch has all of them.
     oversubscription : float
         How many times less a device gets beyond its pod.
     overhead : float
         Seconds of a step that are neither a layer's nor the optimizer's: launching, reading the texts, telling the loss.
+
+    Raises
+    ------
+    ValueError
+        A number cannot be.
+
+    Notes
+    -----
+    Devices are numbered so that tensor parallel ranks are next to each other, then data parallel ones, then the pipeline's stages, as
+    Megatron-LM places them.
     """
 
     device: Device
     gpus: int
     node: int = 8
-    inside: Link = NVLINK
-    network: Link = HDR
+    inside: Link | None = None
+    network: Link | None = None
     pod: int = 0
     oversubscription: float = 1.0
-    overhead: float = 0.0
+    overhead: float = OVERHEAD
 
     def __post_init__(self):
-        for name in ("gpus", "node"):
+        for name in ("inside", "network"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(self.device, name))
+        for name, least in (("gpus", 1), ("node", 1), ("pod", 0)):
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"a cluster's {name} must be a whole number, 1 or more; got {value!r}.")
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise ValueError(f"a cluster's {name} must be a whole number, {least} or more; got {value!r}.")
+        if self.pod % self.node:
+            raise ValueError(f"a pod has whole nodes of {self.node}; got a pod of {self.pod}.")
+        positive(self, "a cluster", "oversubscription")
+        if self.oversubscription < 1 or not 0 <= self.overhead < math.inf:
+            wrong = f"{self.oversubscription} and {self.overhead}"
+            raise ValueError(f"a cluster's oversubscription is 1 or more, and its overhead 0 seconds or more; got {wrong}.")
 
     def link(self, n: int, apart: int) -> Link:
         """What a device of a group has to its neighbour in the group's ring.
@@ -117,34 +153,35 @@ class Cluster:
         apart : int
             Every which device of the cluster is in it.
         """
-        if n * apart <= self.node:
+        span = n * apart
+        if self.gpus <= self.node or self.node % span == 0:
             return self.inside
-        together = max(self.node // apart, 1)  # of a node, in the same group: each has a way out of its own
-        less = self.oversubscription if self.pod and n * apart > self.pod else 1.0
+        # Members in the same node have a way out each; where groups and nodes do not fit together, some node has one member only.
+        together = self.node // apart if self.node % apart == span % self.node == 0 else 1
+        return self._out(max(together, 1), self.pod % span == 0)
+
+    def between(self, first: int, last: int) -> Link:
+        """What one of these devices has to another of them, which need not be in its node."""
+        if first // self.node == last // self.node:
+            return self.inside
+        return self._out(1, self.pod and first // self.pod == last // self.pod)
+
+    def _out(self, together: int, within_pod: bool) -> Link:
+        less = 1.0 if within_pod or not self.pod or self.gpus <= self.pod else self.oversubscription
         bandwidth = min(self.network.bandwidth * self.network.efficiency * together / less, self.inside.bandwidth * self.inside.efficiency)
         return Link(bandwidth, 1.0, self.network.latency)
 
 
-# Data sheets: NVIDIA A100 80 GB SXM and H100 SXM. `matrix` of the A100 is fitted, see `published`; the H100's is taken to be the same.
-A100 = Device("A100 80 GB", 312e12, 108, 2039e9, 80 * GIB, matrix=0.907)
-H100 = Device("H100 80 GB", 989e12, 132, 3352e9, 80 * GIB, matrix=0.75)
+# NCCL's own tests report about such parts of what NVLink and InfiniBand have; the latencies are assumed, too.
+_NVLINK, _INFINIBAND, _LATENCY = 0.78, 0.9, 10e-6
+
+
+def _links(nvlink: float, infiniband: float) -> dict[str, Link]:
+    return dict(inside=Link(nvlink, _NVLINK, _LATENCY), network=Link(infiniband, _INFINIBAND, _LATENCY))
+
+
+# Data sheets: NVIDIA A100 80 GB SXM with HDR InfiniBand, H100 SXM with NDR. `matrix` of the A100 is fitted, see `published`; that of the
+# H100 is assumed: a tensor core that is three times as fast waits more often for what it multiplies.
+A100 = Device("A100 80 GB", 312e12, 108, 2039e9, 80 * GIB, matrix=0.907, **_links(300e9, 25e9))
+H100 = Device("H100 80 GB", 989e12, 132, 3352e9, 80 * GIB, matrix=0.75, **_links(450e9, 50e9))
 DEVICES = {"a100": A100, "h100": H100}
-
-
-def cluster(device: str, gpus: int, **changes: object) -> Cluster:
-    """A cluster of nodes of eight, as they are sold: A100 with 200 Gb/s for each device, H100 with 400.
-
-    Raises
-    ------
-    ValueError
-        There is no such device.
-    """
-    if device not in DEVICES:
-        raise ValueError(f"there is no device {device!r}: choose one of {', '.join(DEVICES)}, or describe it in a file (--cluster).")
-    found = Cluster(DEVICES[device], gpus, overhead=OVERHEAD)
-    if device == "h100":
-        found = replace(found, inside=NVLINK_4, network=NDR)
-    return replace(found, **changes)
-
-
-OVERHEAD = 0.0844  # seconds, fitted: see `published`

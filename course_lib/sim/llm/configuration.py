@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.transformer import Transformer
 
 RECOMPUTE = ("none", "selective", "full")
+MOST = 1_000_000  # of anything: no cluster has more
+
+
+def shown(value: object) -> str:
+    """A value that is none, in a few words, however large it is."""
+    try:
+        return repr(value)[:60]
+    except Exception:
+        return f"a {type(value).__name__}"
 
 
 class PlanError(ValueError):
@@ -57,7 +67,8 @@ class Configuration:
         axes = f"t {self.tensor} × p {self.pipeline} × d {self.data}"
         more = [f"v {self.interleave}"] if self.interleave > 1 else []
         more += [f"micro-batches of {self.micro_batch}", f"recompute {self.recompute}"]
-        more += ["sequence parallel"] * self.sequence_parallel + ["optimizer sharded"] * self.sharded_optimizer
+        more += ["sequence parallel"] if self.sequence_parallel is True else []
+        more += ["optimizer sharded"] if self.sharded_optimizer is True else []
         return ", ".join([axes, *more])
 
 
@@ -74,18 +85,20 @@ def problems(model: Transformer, cluster: Cluster, c: Configuration) -> Iterator
         return
     for name in ("tensor", "pipeline", "data", "interleave", "micro_batch"):
         value = getattr(c, name)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            yield f"{name} must be a whole number, 1 or more; got {value!r}."
+        if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= value <= MOST:
+            yield f"{name} must be a whole number from 1 to {MOST:,}; got {shown(value)}."
             return
-    if c.recompute not in RECOMPUTE:
-        yield f"recompute must be one of {', '.join(RECOMPUTE)}; got {c.recompute!r}."
+    if not isinstance(c.recompute, str) or c.recompute not in RECOMPUTE:
+        yield f"recompute must be one of {', '.join(RECOMPUTE)}; got {shown(c.recompute)}."
     for name in ("sequence_parallel", "sharded_optimizer"):
         if not isinstance(getattr(c, name), bool):
-            yield f"{name} must be True or False; got {getattr(c, name)!r}."
+            yield f"{name} must be True or False; got {shown(getattr(c, name))}."
     if c.gpus != cluster.gpus:
         yield f"{c.tensor} × {c.pipeline} × {c.data} are {c.gpus} devices, and the cluster has {cluster.gpus}."
     if c.tensor > cluster.node:
         yield f"tensor={c.tensor} is more than a node of {cluster.node}: its exchanges are too many for the network."
+    elif cluster.gpus > cluster.node and cluster.node % c.tensor:
+        yield f"tensor={c.tensor} does not divide a node of {cluster.node}: some of its groups would lie in two nodes."
     stages = c.pipeline * c.interleave
     for name, value, what, whole, why in (
         ("tensor", c.tensor, "heads", model.heads, "a tensor parallel rank has whole heads"),

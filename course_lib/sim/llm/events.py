@@ -142,23 +142,28 @@ class _Run:
         """Run to the end; when each rank is done."""
         ended = [0.0] * self.ranks
         ranks = [self._rank(rank) for rank in range(self.ranks)]
+        for generator in ranks:
+            next(generator)
         self.heap = [(0.0, rank) for rank in range(self.ranks)]
         arrived, waiting, heap, pop, push = self.arrived, self.waiting, self.heap, heapq.heappop, heapq.heappush
         while heap:
             now, rank = pop(heap)
-            wanted = ranks[rank].send(now if now else None)
-            if wanted.__class__ is float:
-                push(heap, (wanted, rank))
-            elif wanted is None:
-                ended[rank] = now
+            wanted = ranks[rank].send(now)
+            if wanted.__class__ is not tuple:
+                if wanted is None:
+                    ended[rank] = now
+                else:
+                    push(heap, (wanted, rank))
             elif wanted in arrived:
                 push(heap, (max(now, arrived[wanted]), rank))
             else:
                 waiting[wanted] = now, rank
+        assert not waiting, f"ranks wait for what nobody sends: {waiting}"
         return ended
 
     def _rank(self, rank: int) -> Iterator[object]:
-        costs, last, now = self.costs, self.ranks * self.chunks - 1, 0.0
+        costs, last = self.costs, self.ranks * self.chunks - 1
+        now = yield 0.0
         left = [self.micro_batches] * self.chunks
         for forward, chunk, k in order(rank, self.ranks, self.chunks, self.micro_batches):
             stage = chunk * self.ranks + rank
@@ -177,7 +182,7 @@ class _Run:
                 self.events.append(Event(rank, "forward" if forward else "backward", chunk, k, start, now))
             if stage != (last if forward else 0):
                 start = now
-                now = yield start + costs.message
+                now = yield start + costs.message[rank if forward else rank - 1]
                 self._send((forward, stage + (1 if forward else -1), k), now)
                 if self.keep and now > start:
                     self.events.append(Event(rank, "message", chunk, k, start, now))

@@ -16,7 +16,7 @@ from course_lib.sim.llm.cluster import Device
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.transformer import Transformer
 
-HALF, GRADIENT = 2, 8  # bytes of a number; and of a gradient in 32 bits that is added to what is there: read and written
+HALF, ADDED = 2, 8  # bytes of a number; and of a gradient in 32 bits that is added to what is there: read and written
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def layer(model: Transformer, device: Device, link: Link, c: Configuration) -> C
         (m.hidden, m.feed_forward // t),
     )
     forward = sum(device.product(positions, n, k) for n, k in matrices)
-    backward = sum(device.product(positions, k, n) + device.product(n, k, positions, GRADIENT) for n, k in matrices)
+    backward = sum(device.product(positions, k, n) + device.product(n, k, positions, ADDED) for n, k in matrices)
 
     scores = c.micro_batch * m.heads // t * m.sequence**2
     products = 2 * 2 * scores * (m.hidden // m.heads) / (device.flops * device.matrix * device.attention)
@@ -96,7 +96,8 @@ def layer(model: Transformer, device: Device, link: Link, c: Configuration) -> C
     shared = t if c.sequence_parallel else 1
     turned = HALF * 2 * (2 * m.hidden + 2 * m.kv_width) / t  # heads to the front, and back
     inside = HALF * (m.up_width + m.feed_forward) / t
-    wide, wide_back = (22, 22) if m.dropout else (20, 18)  # two norms, two sums with what goes past, dropout
+    # Two norms, two sums with what goes past, dropout; on the way back, those sums are taken to be done together with the norms.
+    wide, wide_back = (22, 22) if m.dropout else (20, 12)
     streamed = device.stream_time(positions * (wide * m.hidden / shared + inside + turned))
     streamed_back = device.stream_time(positions * (wide_back * m.hidden / shared + inside + HALF * m.up_width / t + turned))
 
@@ -122,7 +123,7 @@ def head(model: Transformer, device: Device, link: Link, c: Configuration) -> Co
     m, t, positions = model, c.tensor, c.micro_batch * model.sequence
     columns = -(-m.vocabulary // t)
     forward = device.product(positions, columns, m.hidden) + device.stream_time(12 * positions * columns)
-    backward = device.product(positions, m.hidden, columns) + device.product(columns, m.hidden, positions, GRADIENT)
+    backward = device.product(positions, m.hidden, columns) + device.product(columns, m.hidden, positions, ADDED)
     backward += device.stream_time(12 * positions * columns)
     exchange = link.all_reduce(HALF * positions * m.hidden, t) if t > 1 else 0.0
     shared = t if c.sequence_parallel else 1

@@ -25,8 +25,8 @@ class Costs:
 
     Attributes
     ----------
-    message : float
-        Seconds from one stage of the pipeline to the next, in which both ranks wait.
+    message : list of float
+        For each rank of the pipeline, seconds from it to the next one, or back from there, in which the sender does nothing else.
     """
 
     def __init__(self, model: Transformer, cluster: Cluster, configuration: Configuration):
@@ -37,17 +37,17 @@ class Costs:
         self.tensor = cluster.link(c.tensor, 1)
         self.replicas = cluster.link(c.data, c.tensor)
         self.last = c.pipeline * c.interleave - 1
-        self.message = self._message()
+        self.message = self._messages() if c.pipeline > 1 else [0.0]
         self.stage = cache(self._stage)
 
-    def _message(self) -> float:
+    def _messages(self) -> list[float]:
         """Each of the tensor parallel ranks sends its part; those that share no positions then gather the whole among them."""
         c, m = self.c, self.model
-        if c.pipeline == 1:
-            return 0.0
-        nbytes = HALF * c.micro_batch * m.sequence * m.hidden
+        nbytes, replicas = HALF * c.micro_batch * m.sequence * m.hidden, c.tensor * c.data
         whole = 0.0 if c.sequence_parallel or c.tensor == 1 else self.tensor.all_gather(nbytes, c.tensor)
-        return self.cluster.link(2, c.tensor * c.data).send(nbytes / c.tensor) + whole
+        links = [self.cluster.between(rank * replicas, (rank + 2) * replicas - 1) for rank in range(c.pipeline - 1)]
+        links.append(self.cluster.between(0, c.gpus - 1))  # from the last rank to the first one's next chunk
+        return [link.send(nbytes / c.tensor) + whole for link in links]
 
     def _stage(self, stage: int) -> Cost:
         """A stage of the pipeline for one micro-batch; the first one has the embedding, the last one the vocabulary."""
@@ -85,7 +85,7 @@ class Costs:
         c, nbytes = self.c, GRADIENT * self.parameters(rank, chunk)
         if c.data == 1:
             return 0.0
-        return self.replicas.all_gather(nbytes, c.data) if c.sharded_optimizer else self.replicas.all_reduce(nbytes, c.data)
+        return self.replicas.reduce_scatter(nbytes, c.data) if c.sharded_optimizer else self.replicas.all_reduce(nbytes, c.data)
 
     def update(self, rank: int) -> float:
         """Seconds of the optimizer's step."""

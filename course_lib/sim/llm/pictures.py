@@ -46,6 +46,31 @@ def scatter(found: Sequence[tuple[str, float, float, bool]], title: str) -> Pict
     return Picture(figure, f"{title}. {said}")
 
 
+def roofline(points: Mapping[str, float], roofs: Mapping[str, float], title: str) -> Picture:
+    """Which part of its peak a device can reach at most, by the FLOP that it does for each byte that it sends (Williams et al., 2009).
+
+    Parameters
+    ----------
+    points : mapping of str to float
+        FLOP for each byte, by what sends.
+    roofs : mapping of str to float
+        FLOP that a device can do while a link carries one byte, by link.
+    title : str
+    """
+    figure, (axes,) = new_figure(7.6, 3.6, title)
+    low, high = 0.3 * min(*points.values(), *roofs.values()), 3 * max(*points.values(), *roofs.values())
+    for (name, edge), style in zip(roofs.items(), ("-", "--", ":"), strict=False):
+        axes.plot([low, edge, high], [low / edge, 1, 1], color=INK, linestyle=style, linewidth=1.2, label=name)
+    for i, (name, flop) in enumerate(points.items()):
+        axes.axvline(flop, color=COLORS[i % len(COLORS)], linewidth=1.6, alpha=0.8, label=name)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / max(roofs.values()), 1.6))
+    axes.set(xlabel="FLOP for each byte that is sent", ylabel="part of the peak, at most")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    said = "; ".join(f"{name} {flop:,.0f}" for some in (points, roofs) for name, flop in some.items())
+    return Picture(figure, f"{title}. FLOP for each byte: {said}")
+
+
 def grids(times: Mapping[tuple[int, int, int], float], title: str) -> Picture:
     """The fastest step for each grid, as a map of tensor by pipeline; what does not fit is hatched.
 
@@ -121,7 +146,8 @@ def timeline(step: Step, title: str) -> Picture:
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[row * n, 1.2])
     shapes: dict[str, list] = {}
     for e in step.events:
-        low, high = (e.rank - 0.4, e.rank + 0.2) if e.kind in ("forward", "backward", "update") else (e.rank + 0.2, e.rank + 0.4)
+        low, high = (-0.4, 0.1) if e.kind in ("forward", "backward", "update") else (0.1, 0.25) if e.kind == "message" else (0.25, 0.4)
+        low, high = e.rank + low, e.rank + high
         shapes.setdefault(KINDS[e.kind], []).append([(e.start, low), (e.end, low), (e.end, high), (e.start, high)])
     for kind, found in shapes.items():
         edge = "white" if len(step.events) < 1500 and kind != "communication" else "face"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from course_lib.plots.figures import Picture
 from course_lib.sim.llm import pictures
-from course_lib.sim.llm.cluster import A100, OVERHEAD, Cluster
+from course_lib.sim.llm.cluster import A100, Cluster, Device
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.parts import Costs
@@ -27,7 +27,7 @@ class Measured:
     @property
     def cluster(self) -> Cluster:
         """On which it ran."""
-        return Cluster(A100, self.configuration.gpus, overhead=OVERHEAD)
+        return Cluster(A100, self.configuration.gpus)
 
     @property
     def name(self) -> str:
@@ -50,6 +50,8 @@ MEASURED = [
     *_both(GPT_530B, 280, 49.05, 37.83, tensor=8, pipeline=35, interleave=3),
     *_both(GPT_1T, 512, 94.42, 71.49, tensor=8, pipeline=64),
 ]
+
+ASSUMED = ("stream", "attention", "small_tile")  # of a device: no data sheet says it
 
 # Which part of tensor parallelism's activations each way keeps, by the formulas of Korthikanti et al., 2022, table 2; their figure 7.
 WAYS = {
@@ -110,16 +112,16 @@ def _held(measured: Measured, configuration: Configuration) -> float:
     return kept - (costs.ends(0) if configuration.pipeline == 1 else 0.0)
 
 
-def fit() -> tuple[float, float]:
-    """`Device.matrix` of the A100 and `OVERHEAD`, from the two figures of 22B.
+def fit(device: Device = A100) -> tuple[float, float]:
+    """`Device.matrix` and the overhead of a step, from the two figures of 22B.
 
     The overhead is in both, so their difference tells the first; and what is left over, the second.
     """
-    small, large = 0.5, 1.2
+    small, large = 0.5, 1.0
     full, selective = MEASURED[:2]
     while True:
         matrix = (small + large) / 2
-        ours = [_without_overhead(m, matrix) for m in (full, selective)]
+        ours = [_seconds(m, replace(device, matrix=matrix), 0.0) for m in (full, selective)]
         if large - small < 1e-6:
             return matrix, full.seconds - ours[0]
         if ours[0] - ours[1] > full.seconds - selective.seconds:
@@ -128,9 +130,30 @@ def fit() -> tuple[float, float]:
             large = matrix
 
 
-def _without_overhead(m: Measured, matrix: float) -> float:
-    place = replace(m.cluster, device=replace(m.cluster.device, matrix=matrix), overhead=0.0)
-    return simulate(m.model, place, m.configuration, keep=False).seconds
+def _seconds(m: Measured, device: Device, overhead: float) -> float:
+    return simulate(m.model, Cluster(device, m.configuration.gpus, overhead=overhead), m.configuration, keep=False).seconds
+
+
+def sensitivity() -> list[tuple[str, float, float]]:
+    """What becomes of the errors where a figure is another that was assumed: its name, and mean and worst error after a fit of its own."""
+    inside, network = A100.inside, A100.network
+    others = {f"{name} {way} a tenth": {name: getattr(A100, name) * by} for name in ASSUMED for way, by in (("less", 0.9), ("more", 1.1))}
+    others |= {
+        f"NVLink {way} a tenth": {"inside": replace(inside, efficiency=inside.efficiency * by)}
+        for way, by in (("less", 0.9), ("more", 1.1))
+    }
+    others |= {"InfiniBand less a tenth": {"network": replace(network, efficiency=network.efficiency * 0.9)}}
+    others |= {
+        f"latencies {way}": {"inside": replace(inside, latency=by), "network": replace(network, latency=by)}
+        for way, by in (("halved", 5e-6), ("doubled", 2e-5))
+    }
+    found = []
+    for name, changes in others.items():
+        device = replace(A100, **changes)
+        matrix, overhead = fit(device)
+        rows = [Row(m.name, m.seconds, _seconds(m, replace(device, matrix=matrix), overhead), m.fitted) for m in MEASURED]
+        found.append((name, *errors(rows)))
+    return found
 
 
 def errors(rows: list[Row]) -> tuple[float, float]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace  # noqa: F401  (in an example)
+from dataclasses import dataclass
+
+MOST = 10_000_000  # of anything
 
 
 @dataclass(frozen=True)
@@ -44,10 +46,13 @@ class Transformer:
         for name, default in (("feed_forward", 4 * self.hidden), ("kv_heads", self.heads)):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, default)
+        for name in ("gated", "fused", "dropout"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{self.name}: {name} must be True or False; got {getattr(self, name)!r}.")
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary", "batch", "feed_forward", "kv_heads"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{self.name}: {name} must be a whole number, 1 or more; got {value!r}.")
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
+                raise ValueError(f"{self.name}: {name} must be a whole number from 1 to {MOST:,}; got {value!r}.")
         for name, value, whole in (("heads", self.heads, self.hidden), ("kv_heads", self.kv_heads, self.heads)):
             if whole % value:
                 raise ValueError(f"{self.name}: {name}={value} does not divide {whole}.")
@@ -88,6 +93,7 @@ class Transformer:
         The matrices take 2 for each number and position, the scores of attention as if no position were masked, as Megatron-LM counts them
         (Narayanan et al., 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM", appendix).
 
+        >>> from dataclasses import replace
         >>> round(replace(GPT_175B, batch=64).flop() / 1e15)
         141
         """

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 from course_lib.sim.hardware import Link
-from course_lib.sim.llm.cluster import DEVICES, Cluster, Device, cluster
+from course_lib.sim.llm.cluster import DEVICES, Cluster, Device
 from course_lib.sim.llm.configuration import PlanError
 from course_lib.sim.llm.transformer import PRESETS, Transformer
 
@@ -19,17 +19,24 @@ def model_named(name: str) -> Transformer:
     return PRESETS[name.lower()]
 
 
-def read(path: Path, model: Transformer | None, place: Cluster | None) -> tuple[Transformer | None, Cluster | None]:
+def device_named(name: str) -> Device:
+    """One of `DEVICES`; PlanError if there is none."""
+    if name.lower() not in DEVICES:
+        raise PlanError(f"there is no device {name!r}: choose one of {', '.join(DEVICES)}, or describe it in a file (--file).")
+    return DEVICES[name.lower()]
+
+
+def read(path: Path, model: Transformer | None, device: Device | None, gpus: int | None) -> tuple[Transformer | None, Cluster | None]:
     """A model and a cluster as a file describes them.
 
     Parameters
     ----------
     path : Path
         TOML with the tables ``[model]`` and ``[cluster]``, or one of them. Keys are those of `Transformer` and `Cluster`; a model's may
-        begin with ``preset = "70b"``; a cluster's ``device`` is a name, or a table with what `Device` has; ``inside`` and ``network`` are
-        tables with what `Link` has.
-    model, place
-        What there is where the file has no such table.
+        begin with ``preset = "70b"``; a cluster's ``device`` is a name, or a table with what `Device` has, which may begin with the
+        ``name`` of one that is known; ``inside`` and ``network`` are tables with what `Link` has.
+    model, device, gpus
+        What there is where the file does not say.
 
     Raises
     ------
@@ -48,8 +55,7 @@ def read(path: Path, model: Transformer | None, place: Cluster | None) -> tuple[
     try:
         if "model" in found:
             model = _model(path, dict(_table(path, "model", found["model"])))
-        if "cluster" in found:
-            place = _cluster(path, dict(_table(path, "cluster", found["cluster"])), place)
+        place = _cluster(path, dict(_table(path, "cluster", found.get("cluster", {}))), device, gpus)
     except (TypeError, ValueError) as error:
         raise error if isinstance(error, PlanError) else PlanError(f"{path}: {error}") from None
     return model, place
@@ -59,27 +65,53 @@ def _model(path: Path, keys: dict) -> Transformer:
     base = model_named(str(keys.pop("preset"))) if "preset" in keys else None
     _known(path, "model", keys, Transformer)
     if base:
-        return replace(base, **keys)
-    lacks = {"layers", "hidden", "heads"} - keys.keys()
-    if lacks:
-        raise PlanError(f"{path}: [model] needs {', '.join(sorted(lacks))}, or a preset.")
+        # What followed from a size follows from the new one; and the name is no longer the preset's, if anything is another.
+        derived = {"feed_forward": ("hidden", base.feed_forward == 4 * base.hidden), "kv_heads": ("heads", base.kv_heads == base.heads)}
+        again = {name: None for name, (of, was) in derived.items() if was and of in keys}
+        return replace(base, **again | ({"name": path.stem} if keys else {}) | keys)
+    _all_there(path, "model", keys, {"layers", "hidden", "heads"}, ", or a preset")
     return Transformer(**{"name": path.stem} | keys)
 
 
-def _cluster(path: Path, keys: dict, before: Cluster | None) -> Cluster:
-    gpus = keys.pop("gpus", before.gpus if before else None)
+def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) -> Cluster | None:
+    gpus, described = keys.pop("gpus", gpus), keys.pop("device", device or "h100")
+    if gpus is None and not keys and described == "h100":
+        return None
     if gpus is None:
         raise PlanError(f"{path}: [cluster] needs gpus, how many there are.")
-    device = keys.pop("device", "h100")
+    _links(path, "cluster", keys)
+    _known(path, "cluster", keys, Cluster)
+    if isinstance(described, str):
+        described = device_named(described)
+    elif not isinstance(described, Device):
+        described = _device(path, dict(_table(path, "device", described)))
+    return Cluster(described, gpus, **keys)
+
+
+def _device(path: Path, keys: dict) -> Device:
+    _links(path, "cluster.device", keys)
+    _known(path, "cluster.device", keys, Device)
+    base = DEVICES.get(str(keys.get("name", "")).lower())
+    if base:
+        return replace(base, **{key: value for key, value in keys.items() if key != "name"})
+    needed = {field.name for field in fields(Device) if field.default is MISSING}
+    _all_there(path, "cluster.device", keys, needed, f", or the name of one that is known: {', '.join(DEVICES)}")
+    return Device(**keys)
+
+
+def _links(path: Path, table: str, keys: dict) -> None:
+    """Make links of the tables that describe some."""
     for name in ("inside", "network"):
         if name in keys:
-            keys[name] = Link(**_known(path, f"cluster.{name}", _table(path, name, keys[name]), Link))
-    _known(path, "cluster", keys, Cluster)
-    if isinstance(device, str):
-        return cluster(device.lower(), gpus, **keys)
-    known = _known(path, "cluster.device", dict(_table(path, "device", device)), Device)
-    base = DEVICES.get(str(known.get("name", "")).lower(), DEVICES["h100"])
-    return replace(cluster("h100", gpus, **keys), device=replace(base, **known))
+            known = _known(path, f"{table}.{name}", _table(path, name, keys[name]), Link)
+            _all_there(path, f"{table}.{name}", known, {"bandwidth"}, "")
+            keys[name] = Link(**known)
+
+
+def _all_there(path: Path, table: str, keys: dict, needed: set[str], otherwise: str) -> None:
+    lacks = needed - keys.keys()
+    if lacks:
+        raise PlanError(f"{path}: [{table}] needs {', '.join(sorted(lacks))}{otherwise}.")
 
 
 def _table(path: Path, name: str, value: object) -> dict:
@@ -89,11 +121,15 @@ def _table(path: Path, name: str, value: object) -> dict:
 
 
 def _known(path: Path, table: str, keys: dict, kind: type) -> dict:
-    """The keys, if `kind` has fields of all these names, and numbers where it has numbers."""
+    """The keys, if `kind` has fields of all these names; what they are must be of the field's kind."""
     names = {field.name: field.type for field in fields(kind)}
     for key, value in keys.items():
         if key not in names:
             raise PlanError(f"{path}: [{table}] has {key!r}; it may have {', '.join(names)}.")
-        if names[key] in ("float", "int") and (isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0):
-            raise PlanError(f"{path}: {key} in [{table}] must be a number, 0 or more; got {value!r}.")
+        wanted = names[key].removesuffix(" | None")
+        what, kinds = {"float": ("a number", (int, float)), "int": ("a whole number", int), "bool": ("true or false", bool)}.get(
+            wanted, ("a text", str) if wanted == "str" else ("", object)
+        )
+        if not isinstance(value, kinds) or (isinstance(value, bool) and wanted != "bool"):
+            raise PlanError(f"{path}: {key} in [{table}] must be {what}; got {value!r}.")
     return keys

@@ -21,6 +21,7 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; } th, td { text-align: left; padding: .2rem 1rem .2rem 0; vertical-align: top; } img { max-width: 100%; }
 """
+ROWS = ("compute", "messages to the next stage", "exchanges among replicas")  # of a rank in the trace: they may overlap
 HEADINGS = ("step", "MFU", "memory", "tokens a day", "configuration")
 
 
@@ -57,6 +58,14 @@ def grid_times(model: Transformer, cluster: Cluster) -> dict[tuple[int, int, int
     return found
 
 
+def whole_run(step: Step, tokens: float, price: float | None = None) -> str:
+    """What a run over so many tokens takes: days, GPU-days, and money at a price of a GPU for an hour."""
+    days = tokens / step.tokens / 86400
+    gpu_days = days * step.cluster.gpus
+    money = f", {gpu_days * 24 * price:,.0f} at {price:g} a GPU-hour" if price else ""
+    return f"{tokens / 1e9:,.4g} billion tokens: {days:,.1f} days, {gpu_days:,.0f} GPU-days{money}"
+
+
 def page(model: Transformer, cluster: Cluster, steps: Sequence[Step], price: float | None = None, tokens: float | None = None) -> str:
     """The report, as HTML with all pictures in it."""
     best = simulate(model, cluster, steps[0].configuration)
@@ -67,10 +76,7 @@ def page(model: Transformer, cluster: Cluster, steps: Sequence[Step], price: flo
         **dict(zip(HEADINGS, row(best), strict=True)),
     }
     if tokens:
-        days = tokens / best.tokens / 86400
-        facts["run"] = f"{tokens / 1e9:,.0f} billion tokens: {days:,.1f} days, {days * cluster.gpus:,.0f} GPU-days"
-        if price:
-            facts["price"] = f"{days * cluster.gpus * 24 * price:,.0f}, at {price:g} for a GPU and an hour"
+        facts["run"] = whole_run(best, tokens, price)
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts.items())
     others = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row(step)) + "</tr>" for step in steps)
     heads = "".join(f"<th>{name}</th>" for name in HEADINGS)
@@ -96,14 +102,14 @@ def trace(step: Step, path: Path) -> None:
     found: list[dict] = []
     for rank in range(step.configuration.pipeline):
         found.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"stage {rank}"}})
-        for tid, name in enumerate(("compute", "communication")):
+        for tid, name in enumerate(ROWS):
             found.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}})
         for time, held in zip(*step.memory[rank], strict=True):
             found.append({"ph": "C", "name": "memory", "pid": rank, "tid": 0, "ts": float(time) * 1e6, "args": {"bytes": float(held)}})
     for e in step.events:
         what = f", chunk {e.chunk}" if step.configuration.interleave > 1 and e.chunk >= 0 else ""
         name = e.kind + (f" {e.micro_batch}" if e.micro_batch >= 0 else "") + what
-        row = int(e.kind in ("message", "gradients", "weights"))
+        row = 1 if e.kind == "message" else 2 if e.kind in ("gradients", "weights") else 0
         found.append(dict(ph="X", name=name, cat=e.kind, pid=e.rank, tid=row, ts=e.start * 1e6, dur=(e.end - e.start) * 1e6))
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"traceEvents": found, "displayTimeUnit": "ms"}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from course_lib.sim.hardware import GIB
 from course_lib.sim.llm.closed import estimate
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.configuration import RECOMPUTE, Configuration, PlanError, problems
@@ -56,16 +57,18 @@ def best(model: Transformer, cluster: Cluster, count: int = 5, judged: int = JUD
         )
     fitting = [one for one in candidates if one[1] <= MARGIN * cluster.device.memory]
     if not fitting:
-        least = min(nbytes for _, nbytes, _ in candidates) / 2**30
-        device = f"{cluster.device.name} has {cluster.device.memory / 2**30:.0f} GiB"
-        raise PlanError(f"{model.name} does not fit: every configuration takes at least {least:.0f} GiB on a device, and {device}.")
+        least = min(nbytes for _, nbytes, _ in candidates) / GIB
+        device = f"{cluster.device.name} has {cluster.device.memory / GIB:.1f} GiB"
+        raise PlanError(f"{model.name} does not fit: every configuration takes at least {least:.1f} GiB on a device, and {device}.")
     fitting.sort(key=lambda one: one[0])
-    steps = [step for step in (simulate(model, cluster, c, keep=False) for *_, c in fitting[:judged]) if step.fits]
-    if not steps:  # the margin has let all of them through: look further
-        rest = (simulate(model, cluster, c, keep=False) for *_, c in fitting[judged:])
-        steps = [step for step in rest if step.fits][:count]
-        if not steps:
-            raise PlanError(f"{model.name} does not fit: all configurations need more than {cluster.device.name} has.")
+    steps: list[Step] = []
+    for tried, (*_, c) in enumerate(fitting):
+        if tried >= judged and len(steps) >= count:
+            break
+        step = simulate(model, cluster, c, keep=False)
+        steps += [step] if step.fits else []
+    if not steps:
+        raise PlanError(f"{model.name} does not fit: all configurations need more than {cluster.device.name} has.")
     return sorted(steps, key=lambda step: step.seconds)[:count]
 
 
