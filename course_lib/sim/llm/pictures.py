@@ -124,7 +124,7 @@ def memory(steps: Mapping[str, Step], title: str) -> Picture:
     device = max(step.cluster.device.memory for step in steps.values()) / 2**30
     axes.axvline(device, color=INK, linestyle=":", linewidth=1.2, label=f"device, {device:.0f} GiB")
     for i, total in enumerate(left):
-        axes.text(total, i, f" {total:.1f}", va="center", fontsize=9, color=INK)
+        axes.text(total, i, f" {total:.1f}", va="center", fontsize=9, color=INK, bbox=dict(facecolor="white", edgecolor="none", pad=0.5))
     axes.invert_yaxis()
     axes.set(xlim=(0, max(left.max(), device) * 1.15), xlabel="GiB")
     axes.spines[["top", "right"]].set_visible(False)
