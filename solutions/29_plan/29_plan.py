@@ -69,6 +69,8 @@ print(f"{wording.memory(step.peak)} on a device. Does that fit? {step.fits}")
 # %% Compare with what was measured tags=["given", "slide-50"]
 times = published.times()
 print(published.table(times, published.SOURCE, "s"))
+
+# %% Draw them tags=["given", "slide-50"]
 published.picture(times)
 
 # %% [markdown] tags=["slide-50"]
@@ -84,7 +86,7 @@ published.picture(times)
 # Which axis may leave the node, and which one must not?
 
 
-# %% Draw the roofline tags=["slide-50"]
+# %% Count FLOP for a byte tags=["slide-50"]
 def flop_for_a_byte(model, c):
     """By axis, in the terms above."""
     tokens = model.batch * model.sequence / c.data
@@ -103,6 +105,8 @@ roofs = {
 points = flop_for_a_byte(model, Configuration(tensor=8, pipeline=4, data=16))
 for name, flop in (points | roofs).items():
     print(f"{name}: {flop:,.0f} FLOP for a byte")
+
+# %% Draw the roofline tags=["given", "slide-50"]
 pictures.roofline(points, roofs, "22B, 128 texts of 2,048 tokens a step, on A100")
 
 # %% [markdown] tags=["slide-50"]
