@@ -242,23 +242,25 @@ def test_what_is_printed_is_no_list_of_a_billion():
 
 
 FILES = {
-    "[model]\nlayers = 4": "[model] needs heads, hidden",
+    "[model]\nlayers = 4": "[model] also needs heads and hidden, or a preset",
     "[model]\npreset = '9b'": "there is no model '9b'",
     "[model]\npreset = '7b'\nwidth = 3": "[model] has 'width'; it may have",
-    "[model]\nlayers = 4\nhidden = 65\nheads = 4": "heads=4 does not divide 65",
+    "[model]\nlayers = 4\nhidden = 65\nheads = 4": "heads=4 does not divide hidden=65",
     "[cluster]\ngpus = 'many'": "gpus must be a whole number, 1 or more; got 'many'",
     "[cluster]\ngpus = true": "gpus must be a whole number, 1 or more; got True",
     "[cluster]\ngpus = 0": "gpus must be a whole number, 1 or more; got 0",
     "[cluster]\ngpus = 8\ninside = {bandwidth = 0}": "must have a bandwidth greater than 0; got 0",
-    "[cluster]\ngpus = 8\ninside = {latency = 1e-5}": "[cluster.inside] needs bandwidth",
+    "[cluster]\ngpus = 8\ninside = {latency = 1e-5}": "[cluster.inside] also needs bandwidth",
     "[cluster]\ngpus = 8\ndevice = {name = 'h100', flops = 0}": "must have a flops greater than 0",
-    "[cluster]\ngpus = 8\ndevice = {name = 'mine', flops = 1e15}": "[cluster.device] needs inside, matrix, memory",
+    "[cluster]\ngpus = 8\ndevice = {name = 'mine', flops = 1e15}": "[cluster.device] also needs inside and matrix and memory",
     "[cluster]\ngpus = 8\noversubscription = 0": "must have an oversubscription greater than 0",
     "[model]\npreset = '7b'\ngated = 'no'": "gated in [model] must be true or false; got 'no'",
     "[model]\npreset = '7b'\nlayers = 1000000000": "layers must be a whole number from 1 to 10,000,000",
-    "[cluster]\ngpus = 8\ndevice = 'tpu'": "there is no device 'tpu'",
+    "[cluster]\ngpus = 8\ndevice = 'tpu'": "run.toml: there is no device 'tpu': choose one of a100, h100, or give a table",
     "[cluster]\ngpus = 8\nnetwork = 3": "network must be a table",
     "[cluster]\ngpus = 8\nnetwork = {speed = 3}": "[cluster.network] has 'speed'",
+    "[cluster]\ngpus = 8\nnetwork = {bandwidth = 25}": "bandwidth in [cluster.network] is in bytes a second, so 1e+06 at least; got 25",
+    "[cluster]\ngpus = 8\ndevice = {name = 'a100', memory = 80}": "memory in [cluster.device] is in bytes, so 1e+09 at least",
     "[other]\nx = 1": "it may have the tables [model] and [cluster]",
     "gpus = ": "is no TOML",
 }
@@ -280,12 +282,12 @@ def test_a_model_and_a_cluster_from_a_file(tmp_path):
         "network = {bandwidth = 12.5e9, latency = 2e-5}\n"
     )
     model, place = described.read(path, None, None, None)
-    assert model == replace(PRESETS["7b"], sequence=2048, name="run")
+    assert model == replace(PRESETS["7b"], sequence=2048, name="7B (run.toml)")
     assert (place.gpus, place.node, place.device.memory, place.device.processors) == (24, 4, 94e9, 132)
     assert place.network == Link(12.5e9, 1.0, 2e-5) and place.inside == H100.inside
     path.write_text("[model]\npreset = '22b'\nhidden = 8192\n[cluster]\nnode = 4\n")
     model, place = described.read(path, None, A100, 64)
-    assert model.feed_forward == 4 * 8192 and model.name == "run"
+    assert model.feed_forward == 4 * 8192 and model.name == "22B (run.toml)"
     assert (place.device, place.gpus, place.node, place.inside) == (A100, 64, 4, A100.inside)
 
 
@@ -318,6 +320,7 @@ def test_the_command_prints_the_best_and_writes_a_report_and_a_trace(tmp_path, c
         (["plan", "--model", "175b", "--gpus", "8"], "does not fit"),
         (["plan", "--model", "7b", "--gpus", "8", "--price", "-1"], "--price must be more than 0"),
         (["plan", "--model", "7b", "--gpus", "8", "--tokens", "inf"], "--tokens must be more than 0; got inf"),
+        (["plan", "--model", "7b", "--gpus", "8", "--price", "2"], "say with --tokens how long it is"),
         (["plan", "--model", "7b", "--gpus", "8", "--device", "tpu"], "there is no device 'tpu'"),
     ):
         assert command.main([*words, "--out", str(tmp_path / "c")]) == 2

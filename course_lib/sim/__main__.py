@@ -24,7 +24,9 @@ FILE = """What a file may say (sizes in numbers, rates in bytes a second, memory
   gpus = 64
   node = 8
   device = "a100"             # or {name = "a100", memory = 40e9}, or all of a device's figures
-  network = {bandwidth = 25e9, efficiency = 0.9, latency = 1e-5}
+  network = {bandwidth = 25e9, efficiency = 0.9, latency = 1e-5}   # inside is such a table, too
+  pod = 256                   # devices behind one switch; oversubscription = 2 beyond it
+  overhead = 0.1              # seconds of a step that are no layer's
 """
 
 
@@ -40,7 +42,7 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     plan.add_argument("--file", type=Path, help="a TOML file, where it says something else than the three above; see below")
     plan.add_argument("--count", type=int, default=5, help="how many configurations (5)")
     plan.add_argument("--tokens", type=float, help="tokens of the whole run: how long it takes")
-    plan.add_argument("--price", type=float, help="of a GPU for an hour: what that costs")
+    plan.add_argument("--price", type=float, help="of a GPU for an hour: what those tokens cost")
     plan.add_argument("--out", type=Path, default=Path("plan"), help="folder for the report and the trace (plan)")
     validate = commands.add_parser("validate", help="simulated steps beside what others have measured")
     validate.add_argument("--out", type=Path, help="a PNG file for the scatter plot")
@@ -71,6 +73,8 @@ def _plan(a: argparse.Namespace) -> int:
         value = getattr(a, name)
         if value is not None and not 0 < value < math.inf:
             raise PlanError(f"--{name} must be more than 0; got {value}.")
+    if a.price and not a.tokens:
+        raise PlanError("--price tells what a whole run costs: say with --tokens how long it is.")
     steps = best(model, place, a.count)
     print(f"{model.name} on {place.gpus} × {place.device.name}, {model.batch} texts of {model.sequence} tokens a step:\n")
     print(report.table(steps))

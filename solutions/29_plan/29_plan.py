@@ -19,7 +19,7 @@ from course_lib.sim.llm import pictures, published
 from course_lib.sim.llm.cluster import A100, H100, Cluster
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.transformer import GPT_175B, PRESETS
+from course_lib.sim.llm.transformer import GPT_175B, PRESETS, Transformer
 from course_lib.sim.plan import report
 from course_lib.sim.plan.checks import PlanCheck
 
@@ -32,7 +32,7 @@ from course_lib.sim.llm.closed import estimate
 from course_lib.sim.llm.cluster import H100, Cluster
 from course_lib.sim.llm.configuration import Configuration, problems
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.transformer import PRESETS
+from course_lib.sim.llm.transformer import PRESETS, Transformer
 
 # %% [markdown] tags=["slide"]
 # In parts [16](16_training_step.ipynb) to [20](20_custom_strategy.ipynb) one matrix was a layer. Here the simulator knows the transformer's
@@ -43,12 +43,12 @@ from course_lib.sim.llm.transformer import PRESETS
 # |---|---|---|
 # | `tensor`, `pipeline`, `data` | devices of each axis; their product is all devices | 21, 25, 04 |
 # | `micro_batch` | texts that go through the pipeline together | 19 |
-# | `interleave` | pieces of the model that a pipeline rank has: more pieces, shorter bubbles, more messages | below |
+# | `interleave` (printed as v) | pieces of the model that a pipeline rank has: more pieces, shorter bubbles, more messages | new |
 # | `sequence_parallel` | tensor parallel ranks also share the positions | 22 |
 # | `recompute` | what backward computes once more: `"none"`, `"selective"` (attention's scores) or `"full"` (the layer) | 26 |
 # | `sharded_optimizer` | data parallel ranks share the optimizer's state | 07 |
 #
-# With `pipeline=4` and `interleave=2`, rank 0 has layers 1 and 5 of 8: a micro-batch comes by twice.
+# With `pipeline=4` and `interleave=2`, rank 0 has the first and the fifth of 8 layers: a micro-batch comes by twice.
 
 # %% Look at a step tags=["slide"]
 # %%px
@@ -62,9 +62,9 @@ print(f"{wording.memory(step.peak)} on a device. Does that fit? {step.fits}")
 # ## How far can it be trusted?
 #
 # Others have timed four models on up to 512 devices: each with full recomputation, and with sequence parallel and selective recomputation.
-# Peak rates here are from data sheets. Some parts of them that are reached are assumed; `make validate` lists these, and what a change of
-# them does. Two numbers are fitted to the two runs of the smallest model: how near to its peak a device comes inside a matrix product, and
-# the seconds of a step that are no layer's, such as reading the texts. What does the table say about the other six?
+# Peak rates are from data sheets. What part of a peak is reached is assumed in places; `make validate`, in the course's folder, says where,
+# and what a change would do. Two numbers are fitted to the two runs of the smallest model: how near to its peak a device comes inside a
+# matrix product, and the seconds of a step that are no layer's, such as reading the texts. What does the table say about the other six?
 
 # %% Compare with what was measured tags=["given", "slide-50"]
 times = published.times()
@@ -76,11 +76,12 @@ published.picture(times)
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: when does an axis get bound by its exchanges?
 #
-# A device has so many FLOP to do for each byte that it sends. Its link needs some time for a byte. If the device could do more FLOP in that
-# time than it has, the link is what holds it up: the **roofline**. For a layer of width $h$ (72 $s b h^2$ FLOP, forward and backward):
+# A device has so many FLOP to do for each byte that it sends. Its link needs some time for a byte. If the device could do more in that time,
+# it waits for the link: the **roofline**. A layer of width $h$ takes about $72\, s b h^2$ FLOP, forward and backward, for $b$ texts of $s$
+# positions (without attention's scores). So for a byte there are, with
 #
-# - tensor: four all-reduces of $2 s b h$ bytes, and only a $t$-th of the FLOP: $4.5\, h / (t - 1)$ FLOP for a byte;
-# - pipeline: one activation each way, for $l$ layers: $18\, h\, l$;
+# - tensor: four all-reduces of $2 s b h$ bytes, and only a $t$-th of the FLOP: $4.5\, h / (t - 1)$;
+# - pipeline: one activation each way, for the $l$ layers of a rank: $18\, h\, l$;
 # - data: an all-reduce of 4 bytes for each parameter, once in a step: $0.75$ for each token that the rank has had.
 #
 # Which axis may leave the node, and which one must not?
@@ -97,7 +98,7 @@ def flop_for_a_byte(model, c):
     }
 
 
-model = replace(PRESETS["22b"], batch=128)
+model = replace(PRESETS["22b"], batch=512)
 roofs = {
     name: A100.flops * A100.matrix / (link.bandwidth * link.efficiency)
     for name, link in (("within a node", A100.inside), ("network", A100.network))
@@ -107,20 +108,21 @@ for name, flop in (points | roofs).items():
     print(f"{name}: {flop:,.0f} FLOP for a byte")
 
 # %% Draw the roofline tags=["given", "slide-50"]
-pictures.roofline(points, roofs, "22B, 128 texts of 2,048 tokens a step, on A100")
+pictures.roofline(points, roofs, "22B, 512 texts of 2,048 tokens a step, on A100")
 
 # %% [markdown] tags=["slide-50"]
-# What is to the right of a roof's edge *can* be hidden behind arithmetic. It is not always: a tensor parallel rank needs the sum before it
-# goes on, so it waits, and its exchanges simply add to its time.
+# What is to the right of a roof's corner *can* be hidden behind arithmetic. It is not always: a tensor parallel rank needs the sum before
+# it goes on, so it waits, and its exchanges simply add to its time. And with fewer texts in a step, data moves to the left.
 
 # %% [markdown] tags=["slide-50"]
 # ## What fills the memory?
 #
-# The same model on the same devices, by kind: what falls with which axis? The dotted line is what a device has.
+# The same model on the same devices, by kind: what falls with which axis, and what does not? The dotted line is what a device has.
 
 # %% Draw the memory tags=["given", "slide-50"]
 small = replace(PRESETS["22b"], batch=64)
 ways = {
+    "t 4": Configuration(tensor=4, data=4),
     "t 8": Configuration(tensor=8, data=2),
     "t 8, recompute": Configuration(tensor=8, data=2, recompute="full"),
     "t 8, sequence": Configuration(tensor=8, data=2, sequence_parallel=True),
@@ -136,26 +138,27 @@ pictures.memory(steps, "22B on 16 devices: the fullest rank")
 #
 # Three functions are there.
 #
-# - `problems(model, cluster, c)` gives sentences about what does not fit together: nothing, if all is well.
-# - `estimate(model, cluster, c)` gives about how many seconds a step takes, and how many bytes a device then holds. It takes a fraction of
-#   a millisecond. Its seconds may be a tenth off, its bytes a hundredth.
-# - `simulate(model, cluster, c)` is exact, as far as the simulator is, and takes longer. It gives a step with `seconds`, `peak` and `fits`.
+# - `problems(model, cluster, c)` gives a list of sentences about what does not fit together; it is empty, if all is well.
+# - `estimate(model, cluster, c)` gives about how many seconds a step takes, and how many bytes a device then holds. It takes a tenth of a
+#   millisecond. Its seconds are mostly within 2 %, at worst a tenth off; its bytes, a hundredth.
+# - `simulate(model, cluster, c)` is exact, as far as the simulator is, and takes a hundred times longer, or more. It gives a step with
+#   `seconds`, `peak`, `fits` and its `configuration`.
 #
-# How many configurations are there for 1,024 devices? Which can you leave out without looking at them?
+# There are thousands of configurations for 1,024 devices. Which can you leave out without looking at them?
 
 
 # %% Exercise: plan tags=["exercise", "slide-50"]
 # %%px
 def plan(model, cluster):
-    """The fastest configuration that fits into memory; in a few seconds.
+    """The fastest configuration that fits into memory; in seconds, a minute at most.
 
     Parameters
     ----------
     model : Transformer
-        `layers`, `heads`, `batch` (texts of a step) and others, see its help.
+        `layers`, `heads`, `batch` (texts of a step) and others: help(Transformer).
     cluster : Cluster
         `gpus`, all of which are to be used; `node`, how many of them a node has;
-        `device.memory`, bytes.
+        `device.memory`, bytes; and others: help(Cluster).
 
     Returns
     -------
@@ -201,22 +204,24 @@ for name, device, gpus in (("7b", A100, 16), ("22b", A100, 64), ("70b", H100, 25
     step, times_best = check.choose(PRESETS[name], Cluster(device, gpus))
     chosen[name] = step
     print(f"{name} on {gpus}: {step.configuration}")
-    print(f"   {wording.seconds(step.seconds)}, {times_best:.2f} times the best step")
+    print(f"   {wording.seconds(step.seconds)}, {times_best:.2f} times the best step:", end=" ")
+    print(f"{check.worth(times_best):.0%} of the points")
 
 # %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw models and clusters: sizes, memory, links. The cell below draws one, too.
 #
 # - What you choose must fit into memory, each time: if it does not once, the test gives no points.
-# - Points go by the step: all of them up to 1.05 times the best one, none from 1.5 times on.
+# - Points go by the step: all of them up to 1.05 times the best one, none from 1.5 times on, evenly in between. The mean of all draws counts.
 # - A search that takes longer than a minute is ended.
-# - The course's own search, `course_lib.sim.plan`, is not there when your notebook is graded.
+# - The rank does not have the course's own search, `course_lib.sim.plan`, while your notebook is graded.
 
 # %% Draw a cluster, as the hidden tests do tags=["given", "skip"]
 drawn, place, best_seconds = check.draw((16, 24))
 step, times_best = check.choose(drawn, place, best_seconds)
 print(f"{drawn.layers} layers of width {drawn.hidden} on {place.gpus} × {place.device.name}")
 print(f"with {wording.memory(place.device.memory)} each: {step.configuration}")
-print(f"{wording.seconds(step.seconds)}, {times_best:.2f} times the best step")
+print(f"{wording.seconds(step.seconds)}, {times_best:.2f} times the best step:", end=" ")
+print(f"{check.worth(times_best):.0%} of the points")
 
 # %% Test: small clusters tags=["test"] points=10
 ### BEGIN HIDDEN TESTS
@@ -233,8 +238,8 @@ float(10 * check.score(4, (64, 96, 128, 256, 512)))
 # %% [markdown] tags=["slide"]
 # ## All grids
 #
-# GPT-3's size, 175 billion parameters, on 1,024 devices. Each box is a grid, with the fastest of its configurations. Hatched: nothing fits
-# into memory. Pale: some size does not divide.
+# GPT-3's size, 175 billion parameters, on 1,024 devices. Each box is a grid, with the fastest of its configurations, by `estimate`. The
+# darker, the faster. Hatched: nothing fits into memory. Grey: some size does not divide. Tensor parallel ranks stay in a node of 8.
 
 # %% Draw the map tags=["given", "slide"]
 large, place = replace(GPT_175B, batch=1536), Cluster(A100, 1024)
@@ -243,7 +248,8 @@ pictures.grids(report.grid_times(large, place), "175B on 1,024 × A100, seconds 
 # %% [markdown] tags=["slide"]
 # ## The winner
 #
-# A step of what `plan` chooses: where does it wait, and what fills the memory when?
+# A step of what `plan` chooses: where does it wait, and what fills the memory when? Below each rank's work are its messages, and then what
+# replicas exchange. Tensor parallel exchanges are inside forward and backward.
 
 # %% Draw the winner tags=["given", "slide"]
 winner, _ = check.choose(large, place)
@@ -256,6 +262,7 @@ pictures.timeline(winner, f"{winner.configuration}")
 # 300 billion tokens, as GPT-3 has seen. Put in what a GPU costs you for an hour.
 
 # %% Count days and money tags=["slide-50"]
+# Days and money.
 price, tokens = 2.0, 300e9  # of a GPU and an hour, in your currency
 print(report.whole_run(winner, tokens, price))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from course_lib.sim.llm.cluster import Cluster
-from course_lib.sim.llm.configuration import Configuration
+from course_lib.sim.llm.configuration import Configuration, check
 from course_lib.sim.llm.parts import Costs
 from course_lib.sim.llm.schedule import warm_up
 from course_lib.sim.llm.transformer import Transformer
@@ -18,7 +18,13 @@ def estimate(model: Transformer, cluster: Cluster, c: Configuration) -> tuple[fl
     Returns
     -------
     seconds, nbytes : float
+
+    Raises
+    ------
+    PlanError
+        The configuration does not fit the model or the cluster.
     """
+    check(model, cluster, c)
     costs, p, v, m = Costs(model, cluster, c), c.pipeline, c.interleave, c.micro_batches(model)
     crossing = cluster.node // (c.tensor * c.data)  # the first rank in the second node: its messages go out, and those of the one before
     busy, held, after = [], [], []

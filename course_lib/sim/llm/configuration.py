@@ -72,14 +72,18 @@ class Configuration:
         return ", ".join([axes, *more])
 
 
-def problems(model: Transformer, cluster: Cluster, c: Configuration) -> Iterator[str]:
-    """What does not fit together, but for memory: sentences.
+def problems(model: Transformer, cluster: Cluster, c: Configuration) -> list[str]:
+    """What does not fit together, but for memory: sentences; none, if all is well.
 
     >>> from course_lib.sim.llm.cluster import A100, Cluster
     >>> from course_lib.sim.llm.transformer import GPT_22B
-    >>> next(problems(GPT_22B, Cluster(A100, 7), Configuration(tensor=7)))
+    >>> problems(GPT_22B, Cluster(A100, 7), Configuration(tensor=7))[0]
     'tensor=7 does not divide 64, the heads: a tensor parallel rank has whole heads.'
     """
+    return list(_problems(model, cluster, c))
+
+
+def _problems(model: Transformer, cluster: Cluster, c: Configuration) -> Iterator[str]:
     if not isinstance(c, Configuration):
         yield f"a configuration is expected, Configuration(tensor=..., pipeline=..., ...); got {type(c).__name__}."
         return
@@ -119,5 +123,5 @@ def problems(model: Transformer, cluster: Cluster, c: Configuration) -> Iterator
 
 def check(model: Transformer, cluster: Cluster, c: Configuration) -> None:
     """PlanError with the first of `problems`, if there is one."""
-    for problem in problems(model, cluster, c):
+    for problem in _problems(model, cluster, c):
         raise PlanError(f"{model.name} on {cluster.gpus} devices: {problem}")

@@ -62,11 +62,14 @@ def roofline(points: Mapping[str, float], roofs: Mapping[str, float], title: str
     for (name, edge), style in zip(roofs.items(), ("-", "--", ":"), strict=False):
         axes.plot([low, edge, high], [low / edge, 1, 1], color=INK, linestyle=style, linewidth=1.2, label=name)
     for i, (name, flop) in enumerate(points.items()):
-        axes.axvline(flop, color=COLORS[i % len(COLORS)], linewidth=1.6, alpha=0.8, label=name)
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / max(roofs.values()), 1.6))
-    axes.set(xlabel="FLOP for each byte that is sent", ylabel="part of the peak, at most")
+        axes.axvline(flop, color=COLORS[i % len(COLORS)], linewidth=1.6, alpha=0.8)
+        axes.annotate(name, (flop, 1.0), (4, 8), textcoords="offset points", fontsize=8, color=INK)
+    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / max(roofs.values()), 2.2))
+    axes.set(xlabel="FLOP for each byte that is sent", ylabel="of the peak, at most")
+    axes.set_yticks([0.1, 1.0], labels=["10 %", "100 %"])
+    axes.yaxis.set_ticks([], minor=True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(fontsize=8, frameon=True, edgecolor="white", framealpha=1.0, loc="lower right")
     said = "; ".join(f"{name} {flop:,.0f}" for some in (points, roofs) for name, flop in some.items())
     return Picture(figure, f"{title}. FLOP for each byte: {said}")
 
@@ -150,8 +153,8 @@ def timeline(step: Step, title: str) -> Picture:
         low, high = e.rank + low, e.rank + high
         shapes.setdefault(KINDS[e.kind], []).append([(e.start, low), (e.end, low), (e.end, high), (e.start, high)])
     for kind, found in shapes.items():
-        edge = "white" if len(step.events) < 1500 and kind != "communication" else "face"
-        axes.add_collection(PolyCollection(found, facecolors=FILLS[kind], edgecolors=edge, linewidths=0.3))
+        line = 0.3 if len(step.events) < 1500 and kind != "communication" else 0  # else a piece is little wider than its edge
+        axes.add_collection(PolyCollection(found, facecolors=FILLS[kind], edgecolors="white", linewidths=line, snap=bool(line)))
     every = 1 + n // 17 + int(1.2 * least_type(figure) > 72 * row * (1 + n // 17))
     axes.set(xlim=(0, step.seconds), ylim=(n - 0.5, -0.5), yticks=range(0, n, every), facecolor=PALE)
     axes.set_yticklabels([f"stage {r}" for r in range(0, n, every)], fontsize=8)

@@ -48,14 +48,14 @@ class Transformer:
                 object.__setattr__(self, name, default)
         for name in ("gated", "fused", "dropout"):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{self.name}: {name} must be True or False; got {getattr(self, name)!r}.")
+                raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary", "batch", "feed_forward", "kv_heads"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
-                raise ValueError(f"{self.name}: {name} must be a whole number from 1 to {MOST:,}; got {value!r}.")
-        for name, value, whole in (("heads", self.heads, self.hidden), ("kv_heads", self.kv_heads, self.heads)):
+                raise ValueError(f"{name} must be a whole number from 1 to {MOST:,}; got {value!r}.")
+        for name, value, of, whole in (("heads", self.heads, "hidden", self.hidden), ("kv_heads", self.kv_heads, "heads", self.heads)):
             if whole % value:
-                raise ValueError(f"{self.name}: {name}={value} does not divide {whole}.")
+                raise ValueError(f"{name}={value} does not divide {of}={whole}.")
 
     @property
     def kv_width(self) -> int:

@@ -9,7 +9,7 @@ from course_lib import wording
 from course_lib.check import Check
 from course_lib.sim.hardware import GIB
 from course_lib.sim.llm.cluster import DEVICES, Cluster
-from course_lib.sim.llm.configuration import Configuration, PlanError, problems
+from course_lib.sim.llm.configuration import Configuration, PlanError, problems, shown
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
 from course_lib.sim.plan.search import best
@@ -72,28 +72,33 @@ class PlanCheck(Check):
 
         CheckFailed if it cannot be trained so.
         """
-        self.case = f"{model.name} on {cluster.gpus} × {cluster.device.name} with {cluster.device.memory / GIB:.0f} GiB"
+        self.case = f"{model.name} on {cluster.gpus} × {cluster.device.name.split()[0]} with {cluster.device.memory / GIB:.0f} GiB"
         answer = self.ranks.call(planned, dict(model=dict(vars(model)), cluster=_plain(cluster)), show=self.show)[0]
         if not isinstance(answer, dict):
-            self.fail(f"plan must return a Configuration; got {answer}", "a missing return")
+            usual = "a missing return" if answer == "NoneType" else "its fields alone, or a step: that has a .configuration"
+            self.fail(f"plan must return a Configuration; got {answer}", usual)
         try:
             configuration = Configuration(**answer)
             for problem in problems(model, cluster, configuration):
-                self.fail(f"plan has chosen what does not fit together: {problem}")
+                self.fail(f"plan has chosen what does not fit together: {problem.rstrip('.')}")
             step = simulate(model, cluster, configuration, keep=False)
         except (TypeError, ValueError) as error:
-            self.fail(f"plan has chosen what is no configuration: {error}")
+            self.fail(f"plan has chosen what is no configuration: {shown(error)}")
         if not step.fits:
             room = f"{wording.memory(step.peak)}, and a device has {wording.memory(cluster.device.memory)}"
-            self.fail(
-                f"plan has chosen {configuration}, which takes {room}", "memory that is counted without activations, or on one rank alone"
-            )
+            usual = "what estimate gives second was not looked at, or memory was counted without activations"
+            self.fail(f"plan has chosen {configuration}, which takes {room}", usual)
         if least is None:
             try:
                 least = best(model, cluster, 1, judged=12)[0].seconds
             except PlanError:  # the search has found nothing, and plan has
                 least = step.seconds
         return step, step.seconds / min(step.seconds, least)
+
+    @staticmethod
+    def worth(times: float) -> float:
+        """What a choice earns whose step takes so many times the best one's, from 0 to 1."""
+        return min(max((POOR - times) / (POOR - GOOD), 0.0), 1.0)
 
     def score(self, count: int, gpus: tuple[int, ...]) -> float:
         """The mean of so many drawn cases on clusters of these sizes: from 0 to 1; CheckFailed where plan fails in one.
@@ -107,7 +112,7 @@ class PlanCheck(Check):
         found = 0.0
         for _ in range(count):
             _, times = self.choose(*self.draw(gpus))
-            found += min(max((POOR - times) / (POOR - GOOD), 0.0), 1.0)
+            found += self.worth(times)
         return found / count
 
     def draw(self, gpus: tuple[int, ...]) -> tuple[Transformer, Cluster, float]:
@@ -128,7 +133,7 @@ class PlanCheck(Check):
                 fused=pick((False, True)),
                 dropout=pick((False, True)),
             )
-            device, slower = replace(DEVICES[name], memory=pick((24, 40, 80)) * GIB), pick((1, 2, 4))
+            device, slower = replace(DEVICES[name], name=name.upper(), memory=pick((24, 40, 80)) * GIB), pick((1, 2, 4))
             cluster = Cluster(device, size, network=replace(device.network, bandwidth=device.network.bandwidth / slower), overhead=0.05)
             share = 18 * model.parameters() / size / device.memory  # of the memory, if nothing were there twice
             if not LEAST[size > MANY] <= share <= MOST:

@@ -11,6 +11,14 @@ from course_lib.sim.llm.cluster import DEVICES, Cluster, Device
 from course_lib.sim.llm.configuration import PlanError
 from course_lib.sim.llm.transformer import PRESETS, Transformer
 
+# Less than this is another unit.
+LEAST = {
+    "memory": (1e9, "bytes"),
+    "bandwidth": (1e6, "bytes a second"),
+    "memory_bandwidth": (1e9, "bytes a second"),
+    "flops": (1e9, "FLOP a second"),
+}
+
 
 def model_named(name: str) -> Transformer:
     """One of `PRESETS`; PlanError if there is none."""
@@ -68,7 +76,7 @@ def _model(path: Path, keys: dict) -> Transformer:
         # What followed from a size follows from the new one; and the name is no longer the preset's, if anything is another.
         derived = {"feed_forward": ("hidden", base.feed_forward == 4 * base.hidden), "kv_heads": ("heads", base.kv_heads == base.heads)}
         again = {name: None for name, (of, was) in derived.items() if was and of in keys}
-        return replace(base, **again | ({"name": path.stem} if keys else {}) | keys)
+        return replace(base, **again | ({"name": f"{base.name} ({path.name})"} if keys else {}) | keys)
     _all_there(path, "model", keys, {"layers", "hidden", "heads"}, ", or a preset")
     return Transformer(**{"name": path.stem} | keys)
 
@@ -82,7 +90,11 @@ def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) ->
     _links(path, "cluster", keys)
     _known(path, "cluster", keys, Cluster)
     if isinstance(described, str):
-        described = device_named(described)
+        try:
+            described = device_named(described)
+        except PlanError:
+            known = ", ".join(DEVICES)
+            raise PlanError(f"{path}: there is no device {described!r}: choose one of {known}, or give a table of its figures.") from None
     elif not isinstance(described, Device):
         described = _device(path, dict(_table(path, "device", described)))
     return Cluster(described, gpus, **keys)
@@ -111,7 +123,7 @@ def _links(path: Path, table: str, keys: dict) -> None:
 def _all_there(path: Path, table: str, keys: dict, needed: set[str], otherwise: str) -> None:
     lacks = needed - keys.keys()
     if lacks:
-        raise PlanError(f"{path}: [{table}] needs {', '.join(sorted(lacks))}{otherwise}.")
+        raise PlanError(f"{path}: [{table}] also needs {' and '.join(sorted(lacks))}{otherwise}.")
 
 
 def _table(path: Path, name: str, value: object) -> dict:
@@ -132,4 +144,7 @@ def _known(path: Path, table: str, keys: dict, kind: type) -> dict:
         )
         if not isinstance(value, kinds) or (isinstance(value, bool) and wanted != "bool"):
             raise PlanError(f"{path}: {key} in [{table}] must be {what}; got {value!r}.")
+        if 0 < LEAST.get(key, (0, ""))[0] > value > 0:
+            least, unit = LEAST[key]
+            raise PlanError(f"{path}: {key} in [{table}] is in {unit}, so {least:g} at least; got {value!r}.")
     return keys
