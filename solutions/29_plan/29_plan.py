@@ -107,7 +107,7 @@ points = flop_for_a_byte(model, Configuration(tensor=8, pipeline=4, data=16))
 for name, flop in (points | roofs).items():
     print(f"{name}: {flop:,.0f} FLOP for a byte")
 
-# %% Draw the roofline tags=["given", "slide-50"]
+# %% Draw the roofline tags=["slide-50"]
 pictures.roofline(points, roofs, "22B, 512 texts of 2,048 tokens a step, on A100")
 
 # %% [markdown] tags=["slide-50"]
