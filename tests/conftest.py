@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 
+import hypothesis
 import pytest
 from machine import fashion_files
 from nbclient import NotebookClient
@@ -24,6 +25,9 @@ atexit.register(shutil.rmtree, tempfile.tempdir, ignore_errors=True)
 # In a job that a shell has put into the background SIGINT is ignored, and the tests that interrupt would wait for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+hypothesis.settings.register_profile("course", deadline=None)  # a busy machine is no failure
+hypothesis.settings.load_profile("course")
 
 shm.forget_files()  # where tests are killed, nothing of them is left
 
