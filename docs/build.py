@@ -106,12 +106,14 @@ def run(notebook: NotebookNode, part: str) -> NotebookNode:
     """Run a notebook on real ranks, in a folder that has what earlier parts save."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+    from traitlets.config import Config
 
     with tempfile.TemporaryDirectory() as folder:
         reference.write(folder)
-        quiet = ["--IPKernelApp.log_level=40"]  # it warns that it is not encrypted, on loopback
         where = {"metadata": {"path": folder}}
-        client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=where, extra_arguments=quiet)
+        # Over Unix sockets: ports of loopback, drawn by several builds at once, may be the same.
+        sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
+        client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=where, config=sockets)
         try:
             return client.execute()
         except CellExecutionError as error:

@@ -128,7 +128,7 @@ class PlanCheck(Check):
                 heads=heads,
                 sequence=pick((1024, 2048, 4096)),
                 vocabulary=pick((32000, 51200, 128256)),
-                batch=pick((256, 384, 512)) if size > MANY else pick((64, 96, 128)),
+                batch=pick((128, 192, 256)) if size > MANY else pick((32, 48, 64)),
                 gated=pick((False, True)),
                 fused=pick((False, True)),
                 dropout=pick((False, True)),
