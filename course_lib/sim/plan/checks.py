@@ -8,12 +8,14 @@ from dataclasses import replace
 from course_lib import wording
 from course_lib.check import Check
 from course_lib.sim.hardware import GIB
+from course_lib.sim.llm.closed import estimate
 from course_lib.sim.llm.cluster import DEVICES, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, problems, shown
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
-from course_lib.sim.plan.search import best
+from course_lib.sim.plan.search import best, configurations
 
+APART = 2.0  # times the best step that the slowest one takes in a drawn case, at least
 GOOD, POOR = 1.05, 1.5  # times the best step: up to the first all points, from the second on none
 # The part of all memory that a drawn model's state takes: in small clusters so much that one device cannot have it all.
 LEAST, MOST, MANY = (0.3, 0.1), 0.6, 32
@@ -139,10 +141,19 @@ class PlanCheck(Check):
             if not LEAST[size > MANY] <= share <= MOST:
                 continue
             with contextlib.suppress(PlanError):
-                return model, cluster, best(model, cluster, 1, judged=12)[0].seconds
+                least = best(model, cluster, 1, judged=12)[0].seconds
+                if _slowest(model, cluster) > APART * least:  # else nearly any choice would do
+                    return model, cluster, least
 
     def _pick(self, choices: tuple) -> object:
         return choices[int(self.random.integers(len(choices)))]
+
+
+def _slowest(model: Transformer, cluster: Cluster) -> float:
+    """Seconds of the slowest step that fits, by closed forms, where replicas share the optimizer if there are any."""
+    some = (c for c in configurations(model, cluster) if c.sharded_optimizer == (c.data > 1))
+    found = (estimate(model, cluster, c) for c in some)
+    return max((seconds for seconds, nbytes in found if nbytes < cluster.device.memory), default=0.0)
 
 
 def _plain(thing: object) -> object:
