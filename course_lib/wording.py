@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Iterable
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def spans(numbers: Iterable[int]) -> str:
@@ -28,6 +32,19 @@ def ranks(numbers: Iterable[int]) -> str:
     """
     numbers = list(numbers)
     return f"rank{'s' if len(numbers) > 1 else ''} {spans(numbers)}"
+
+
+def shown(value: object) -> str:
+    """A value that is not what was expected, in a few words, however large it is.
+
+    >>> shown(8.0), len(shown("x" * 10**6)), shown(10**5000)
+    ('8.0', 60, 'an int')
+    """
+    try:
+        return _SHORT.repr(value)[:60]
+    except Exception:  # its own repr, or a number of thousands of digits
+        kind = type(value).__name__[:40]
+        return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def size(nbytes: float) -> str:

@@ -58,6 +58,23 @@ def test_published_measurements_are_met():
     assert [m.fitted for m in published.MEASURED] == [True] * 2 + [False] * 6
 
 
+def test_what_is_assumed_is_fitted_anew_with_another_figure(monkeypatch):
+    monkeypatch.setattr(published, "MEASURED", published.MEASURED[:4])  # of two models: the larger ones take a while
+    monkeypatch.setattr(published, "ASSUMED", ("stream",))
+    found = dict((name, errors) for name, *errors in published.sensitivity())
+    assert list(found) == [
+        "stream less a tenth",
+        "stream more a tenth",
+        *(n for n in found if n.split()[0] in ("NVLink", "InfiniBand", "latencies")),
+    ]
+    slower = replace(A100, stream=0.9 * A100.stream)
+    matrix, overhead = published.fit(slower)
+    assert matrix > A100.matrix and overhead != OVERHEAD, "what streams take longer, matrix products make up for"
+    place = Cluster(replace(slower, matrix=matrix), 64, overhead=overhead)
+    errors = [abs(simulate(m.model, place, m.configuration, keep=False).seconds / m.seconds - 1) for m in published.MEASURED[2:]]
+    assert found["stream less a tenth"] == pytest.approx([sum(errors) / 2, max(errors)])
+
+
 @pytest.mark.parametrize(
     ("ranks", "chunks", "micro_batches"), [(1, 1, 3), (4, 1, 2), (4, 1, 9), (2, 3, 4), (4, 2, 8), (3, 4, 9), (4, 2, 4)]
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 from mpi4py import MPI
 
+from course_lib import wording
+
 _KINDS = "biufc"  # bool, integers, floats, complex numbers: what MPI can move and add
 
 
@@ -98,7 +100,7 @@ def _hint(value: object, what: str) -> str:
 
 def shown(value: object) -> str:
     """A value that is none, in a few words."""
-    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)[:60]
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else wording.shown(value)
 
 
 def _name(value: object) -> str:

@@ -58,10 +58,8 @@ class Model(Communication):
         self.num_layers, self.global_batch_size = num_layers, global_batch_size
         self.time, self.final_weights, self.rows = 0.0, {}, []
         # Of all values that the rank made, by number: bytes, the row since which they are held, and the row in which they were last used.
-        self.sizes: list[float] = []
-        self.born: list[int] = []
-        self.last: list[int] = []
-        self.loads: list[tuple] = []  # the rows of what was loaded
+        self.sizes, self.born, self.last = [], [], []
+        self.loads = []  # the rows of what was loaded
         self.held, self.task, self.last_exchange = 0.0, None, None
         self.pending = {}  # communications that were not awaited yet, by the number of their result
         layer = dist.layer
@@ -101,13 +99,15 @@ class Model(Communication):
         """The storage gives a value back."""
         value.holds -= 1
         if value.holds == 0:
-            number = value.id
-            self.last[number] = len(self.rows)
-            self.rows.append(("drop", number))
+            self.last[value.id] = len(self.rows)
+            self.rows.append(("drop", value.id))
             self.held -= value.nbytes
 
-    def enter(self, nbytes: float) -> int:
-        """The number of a new value, which the row that comes makes."""
+    def enter(self, nbytes: float, number: int | None = None) -> int:
+        """The number of a new value, which the row that comes makes; or the one that a communication got for it, when that began."""
+        if number is not None:
+            self.sizes[number] = nbytes
+            return number
         self.sizes.append(nbytes)
         self.born.append(row := len(self.rows))
         self.last.append(row)

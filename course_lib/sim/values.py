@@ -162,9 +162,7 @@ def batch(kind: type, model, layer: int, mask: int, count: int, number: int | No
     made = _new(kind)
     made.model, made.layer, made.mask, made.count, made.holds = model, layer, mask, count, 0
     made.nbytes = nbytes = model.activation_bytes * count
-    made.id = model.enter(nbytes) if number is None else number
-    if number is not None:
-        model.sizes[number] = nbytes
+    made.id = model.enter(nbytes, number)
     return made
 
 
@@ -180,9 +178,7 @@ def part(kind: type, model, layer: int, shards: int, num_shards: int, what: int 
         made.mask = what
     else:
         made.updated = what
-    made.id = model.enter(nbytes) if number is None else number
-    if number is not None:
-        model.sizes[number] = nbytes
+    made.id = model.enter(nbytes, number)
     return made
 
 

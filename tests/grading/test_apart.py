@@ -351,3 +351,29 @@ def test_ranks_leave_no_shared_memory_behind(three):
     pids = [three._connection.client.rank_process(r).pid for r in range(3)]
     three.stop()
     assert not [pid for pid in pids if os.path.exists(f"/dev/shm/mpich_shm_{pid:x}_0")]
+
+
+def looks_for_the_search(words):
+    """On a rank: what can be imported, found in the library's folder, or read under the path that the library has elsewhere."""
+    import importlib
+    import os
+
+    import course_lib
+
+    found = []
+    for name in ("course_lib.sim.plan", "course_lib.sim.plan.search", "course_lib.sim.plan.checks"):
+        try:
+            found.append(getattr(importlib.import_module(name), "__file__", None))
+        except ImportError:
+            found.append(None)
+    folders = [os.path.join(os.path.dirname(course_lib.__file__), "sim"), words]
+    files = [os.path.join(at, file) for folder in folders for at, _, names in os.walk(folder) for file in names]
+    return [file for file in found if file] + [file for file in files if "search" in file or f"plan{os.sep}" in file]
+
+
+def test_a_rank_has_nothing_that_would_do_an_exercise(hidden):
+    import course_lib
+
+    where = Path(course_lib.__file__).parent / "sim"
+    assert (where / "plan" / "search.py").exists() and sandbox.UNSEEN == ("sim/plan",)
+    assert hidden.call(looks_for_the_search, {"words": str(where)}) == [[]] * 3

@@ -8,17 +8,10 @@ from numbers import Integral
 
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.transformer import Transformer
+from course_lib.wording import shown
 
 RECOMPUTE = ("none", "selective", "full")
 MOST = 1_000_000  # of anything: no cluster has more
-
-
-def shown(value: object) -> str:
-    """A value that is none, in a few words, however large it is."""
-    try:
-        return repr(value)[:60]
-    except Exception:
-        return f"a {type(value).__name__}"
 
 
 class PlanError(ValueError):

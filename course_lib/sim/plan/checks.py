@@ -10,7 +10,7 @@ from course_lib.check import Check
 from course_lib.sim.hardware import GIB
 from course_lib.sim.llm.closed import estimate
 from course_lib.sim.llm.cluster import DEVICES, Cluster
-from course_lib.sim.llm.configuration import Configuration, PlanError, problems, shown
+from course_lib.sim.llm.configuration import Configuration, PlanError, problems
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
 from course_lib.sim.plan.search import best, configurations
@@ -78,14 +78,14 @@ class PlanCheck(Check):
         answer = self.ranks.call(planned, dict(model=dict(vars(model)), cluster=_plain(cluster)), show=self.show)[0]
         if not isinstance(answer, dict):
             usual = "a missing return" if answer == "NoneType" else "its fields alone, or a step: that has a .configuration"
-            self.fail(f"plan must return a Configuration; got {answer}", usual)
+            self.fail(f"plan must return a Configuration; got {str(answer)[:60]}", usual)
         try:
             configuration = Configuration(**answer)
             for problem in problems(model, cluster, configuration):
                 self.fail(f"plan has chosen what does not fit together: {problem.rstrip('.')}")
             step = simulate(model, cluster, configuration, keep=False)
         except (TypeError, ValueError) as error:
-            self.fail(f"plan has chosen what is no configuration: {shown(error)}")
+            self.fail(f"plan has chosen what is no configuration: {wording.shown(error)}")
         if not step.fits:
             room = f"{wording.memory(step.peak)}, and a device has {wording.memory(cluster.device.memory)}"
             usual = "what estimate gives second was not looked at, or memory was counted without activations"
