@@ -79,7 +79,7 @@ class ShardCheck(Check):
                     "arrays in variables of other cells, or large modules that they import on the ranks and that this part does not need"
                 )
                 self.fail(f"before there is a layer, rank {r} keeps {held:,} bytes, and {whole // 4:,} are what this check allows", cause)
-        most = 2 * whole / size + whole / 6
+        most = 2 * whole / size + whole / 4
 
         def look(when: str) -> None:
             for r, (now, then) in enumerate(zip(self.ranks.held()[:size], before, strict=False)):
