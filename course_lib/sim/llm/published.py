@@ -165,10 +165,10 @@ def errors(rows: list[Row]) -> tuple[float, float]:
 def table(rows: list[Row], heading: str, unit: str) -> str:
     """Rows as text, with mean and worst error under them."""
     width = max(len(row.name) for row in rows)
-    lines = [heading, f"{'':{width}}  {'theirs':>8}  {'ours':>8}  {'error':>7}"]
+    lines = [heading, f"{'':{width}}{'theirs':>7}{'ours':>7}{'error':>8}"]
     for row in rows:
-        theirs, ours = (f"{value:8.1%}" if unit == "%" else f"{value:8.2f}" for value in (row.theirs, row.ours))
-        lines.append(f"{row.name:{width}}  {theirs}  {ours}  {row.error:+7.2%}{'  fitted' if row.fitted else ''}")
+        theirs, ours = (f"{value:7.1%}" if unit == "%" else f"{value:7.2f}" for value in (row.theirs, row.ours))
+        lines.append(f"{row.name:{width}}{theirs}{ours}{row.error:+8.2%}{' fitted' if row.fitted else ''}")
     mean, worst = errors(rows)
     return "\n".join([*lines, f"{'mean, and worst, of what was not fitted':{width}}  {mean:.2%}, {worst:.2%}"])
 
