@@ -25,6 +25,9 @@ HEAD = '"""Written by the course\'s notebooks: your functions, as you ran them l
 class SaveError(RuntimeError):
     """A function cannot be saved; the message says why."""
 
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31mSaveError\x1b[0m: {self}"]
+
 
 def save(ranks, *names: str, folder: str | Path = ".") -> None:
     """Save functions of this notebook to their hand-in files; what else is there stays as it is.
