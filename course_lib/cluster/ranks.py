@@ -269,7 +269,7 @@ class Ranks:
         except KeyboardInterrupt:
             self._epoch += 1  # some may have left a transfer that others were in
             raise
-        if any(reply and reply.get("abandoned") for reply in found.values()):
+        if requests.left_something(found):
             self._epoch += 1
         silent = {"outputs": [], "error": requests.error("NoAnswer", "the rank was interrupted before it could answer")}
         return {r: reply or silent for r, reply in found.items()}

@@ -76,6 +76,13 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None, 
     return found
 
 
+def left_something(found: dict[int, dict | None]) -> bool:
+    """Whether what is on its way between ranks must not meet what comes: a rank says so, or one has failed while another one had sent."""
+    answers = [reply for reply in found.values() if reply]
+    failed = any(reply["error"] for reply in answers)
+    return any(reply.get("abandoned") or (failed and reply.get("sent")) for reply in answers)
+
+
 def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
     """Interrupt until all have answered; end ranks that do not react.
 

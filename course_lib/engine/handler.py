@@ -61,7 +61,8 @@ def do(request: dict) -> dict:
         reply = {"outputs": [], "error": tracebacks.describe(error)}
     finally:
         _interruptible_from = math.inf
-        reply["abandoned"] = PENDING in sys.modules and sys.modules[PENDING].abandoned()
+        waits = sys.modules.get(PENDING)
+        reply["abandoned"], reply["sent"] = bool(waits and waits.abandoned()), bool(waits and waits.now.used)
     return reply
 
 
