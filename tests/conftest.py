@@ -8,6 +8,7 @@ import tempfile
 
 import hypothesis
 import pytest
+import slurm_here
 from machine import fashion_files
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
@@ -71,9 +72,26 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line("Training on Fashion-MNIST was left out: its files are not here (apt install dataset-fashion-mnist).")
     if not pytorch.available():
         terminalreporter.write_line("Agreement with PyTorch was left out: torch is not installed (pip install -e '.[torch]').")
+    if without := slurm_here.missing():
+        terminalreporter.write_line(f"Ranks under Slurm were left out: {', '.join(without)} not installed (apt install slurm-wlm munge).")
     if sandbox.problem():
         terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")
         terminalreporter.write_line("What Gradescope and Autolab take was not run: its tests make a clean root with bubblewrap.")
+
+
+@pytest.fixture(scope="session")
+def slurm():
+    """A Slurm of this process of the run, to which `cluster.start(slurm=...)` turns."""
+    running, before = slurm_here.Slurm(), dict(os.environ)
+    os.environ.update(running.environment)
+    yield running
+    left = running.left()
+    running.stop()
+    for name in running.environment:
+        os.environ.pop(name)
+        if name in before:
+            os.environ[name] = before[name]
+    assert not left, f"left behind: {left}"
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Start MPI processes on this machine, one a rank, and run cells on them.
+"""Start MPI processes, one a rank, on this machine or on those of a cluster, and run cells on them.
 
 After ``ranks = cluster.start(8)``, a cell that begins with ``%%px`` runs on all ranks and blocks
 until all are done.
@@ -24,7 +24,7 @@ __all__ = ["Ranks", "RanksGone", "StartError", "start"]
 _current: Ranks | None = None
 
 
-def start(n: int = 4, *, attach: str | None = None) -> Ranks:
+def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) -> Ranks:
     """Bring up `n` ranks and make ``%%px`` run on them.
 
     Starting again with the same `n` keeps the ranks that run; with another `n` replaces them.
@@ -32,7 +32,10 @@ def start(n: int = 4, *, attach: str | None = None) -> Ranks:
     Parameters
     ----------
     n : int
-        Number of MPI processes on this machine.
+        Number of MPI processes.
+    slurm : str, optional
+        Have Slurm give the machines: options of srun, such as ``"--nodes=2 --time=1:00:00"``. The allocation is given back when the
+        ranks are stopped, or when this kernel ends. By default the ranks run on this machine.
     attach : str, optional
         Use engines that already run, started with ``--engines=mpi`` (by Slurm for instance): the
         name of an ipyparallel profile, or the path of a cluster file or connection file. `n` is
@@ -45,19 +48,21 @@ def start(n: int = 4, *, attach: str | None = None) -> Ranks:
     Raises
     ------
     ValueError
-        `n` is not a whole number from 1 to 64.
+        `n` is not a whole number from 1 to 64, or one of the options is the course's to set.
     StartError
         The ranks did not come up; the message has the last lines of their log.
     """
     global _current
     if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= 64:
         raise ValueError(f"cluster.start(n): n is the number of ranks, a whole number from 1 to 64; got {n!r}.")
-    if _current is not None and _current.alive() and _current.n == n and _current.attached == attach:
+    if _current is not None and _current.alive() and _current.n == n and (_current.attached, _current.slurm) == (attach, slurm):
         magic.register(_current)
         return _current
+    if slurm is not None and attach:
+        raise ValueError("cluster.start: slurm= starts ranks, attach= uses some that run; give one of them.")
     if _current is not None:
         _current.stop()
-    _current = Ranks(n, connection(attach) if attach else None)
+    _current = Ranks(n, connection(attach) if attach else None, slurm)
     _current.attached = attach
     magic.register(_current)
     return _current

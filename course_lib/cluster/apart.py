@@ -37,6 +37,8 @@ class Apart:
     n : int
     """
 
+    advice = "Run `make doctor` in the course folder for what to do."
+
     def __init__(self, n: int):
         shm.forget_files()  # of this process, which has MPI to describe calls
         self.n, self.ready = n, set()
@@ -170,6 +172,10 @@ class Apart:
                 how = f"by signal {signal.Signals(code - 128).name}" if 128 < code < 160 else f"with exit code {code}"
                 return f"the process of rank {r} ended, {how}. Usual causes: os._exit or sys.exit in a function, or memory that ran out."
         return "a rank closed its connection."
+
+    def missing(self) -> str:
+        """Which ranks have not begun: not known."""
+        return ""
 
     def log(self) -> str:
         """What the ranks wrote past Python, its end."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from course_lib import wording
 from course_lib.cluster.launch import Processes
+from course_lib.cluster.watch import SILENT, Watch
 
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
@@ -28,11 +30,17 @@ class Connection:
     client : Client
     processes : Processes or None
         None for engines that somebody else has started.
+    hosts : list of str
+        The machine of each rank.
+    watch : Watch or None
+        Where these are several.
     """
 
     n: int
     client: Client
     processes: Processes | None = None
+    hosts: list[str] = field(default_factory=list)
+    watch: Watch | None = None
 
     def alive(self) -> bool:
         """Whether no process has ended, as far as can be seen from here."""
@@ -44,6 +52,13 @@ class Connection:
             what = self.processes.obituary()
             self.end()
             raise RanksGone(f"{what} All ranks end with it. {self.again}")
+        if self.watch and (lost := self.watch.lost()):
+            went = wording.ranks(r for r, host in enumerate(self.hosts) if host in lost)
+            self.end()
+            raise RanksGone(
+                f"nothing has been heard from {', '.join(lost)} for {SILENT:g} s, and {went} went with it: the machine has failed, or its "
+                f"network. All ranks end with it. {self.again}"
+            )
 
     @property
     def again(self) -> str:
@@ -56,6 +71,8 @@ class Connection:
 
     def end(self) -> None:
         """End the processes; engines that somebody else has started are left as they are. Safe to call again."""
+        if self.watch:
+            self.watch.close()
         if self.processes:
             self.processes.stop()
         self.client.close(linger=0)

@@ -29,6 +29,7 @@ class Processes:
     folder: Path
     controller: subprocess.Popen
     mpiexec: subprocess.Popen
+    advice = "Run `make doctor` in the course folder for what to do."
 
     @property
     def client_file(self) -> Path:
@@ -59,6 +60,17 @@ class Processes:
         code = int(found[2])
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return f"the process of rank {found[1]} ended, {how}. Usual causes: os._exit or sys.exit in a function, or memory that ran out."
+
+    def waits(self) -> str | None:
+        """What the start waits for before any process runs: nothing, on this machine."""
+        return None
+
+    def missing(self) -> str:
+        """Which ranks have not begun, where that is known."""
+        return ""
+
+    def forget_keys(self) -> None:
+        """All have come and know the keys: nobody else is to find them."""
 
     def stop(self) -> None:
         """End all processes and remove the folder; safe to call again."""

@@ -30,6 +30,8 @@ class Ranks:
         How many.
     client : Client, optional
         Of engines that already run; new ones are started by default.
+    slurm : str, optional
+        Options for srun: Slurm gives the machines.
 
     Attributes
     ----------
@@ -41,8 +43,8 @@ class Ranks:
         The most bytes that each rank held at once in the last `call` beyond what it held before, where that was to be seen, see `call`.
     """
 
-    def __init__(self, n: int, client: Client | None = None):
-        self.n, self.attached, self.hosts = n, None, []
+    def __init__(self, n: int, client: Client | None = None, slurm: str | None = None):
+        self.n, self.attached, self.slurm, self.hosts = n, None, slurm, []
         self._ran: list[cells.Ran] = []
         self._connection: Connection | None = None
         self._history = unattended.History()
@@ -61,7 +63,8 @@ class Ranks:
 
     def _come_up(self, client: Client | None = None) -> None:
         self._stopped = False
-        self._connection, self.hosts = startup.come_up(self.n, client)
+        self._connection = startup.come_up(self.n, client, self.slurm)
+        self.hosts = self._connection.hosts
         atexit.register(self.stop)
 
     def alive(self) -> bool:
@@ -95,12 +98,8 @@ class Ranks:
         if rerun:
             again, left_out = cells.chosen(self._ran)
             for cell in again:
-                replies.raise_errors(self.run(cell.source, targets=self._again(cell.targets, before), label=cell.label))
+                replies.raise_errors(self.run(cell.source, targets=cell.on(self.n, before), label=cell.label))
             print(cells.told(again, left_out))
-
-    def _again(self, targets: tuple[int, ...], before: int) -> list[int]:
-        """On which ranks a cell runs again that ran on these, when there were so many."""
-        return list(range(self.n)) if len(targets) == before else [t for t in targets if t < self.n]
 
     # Running things.
 

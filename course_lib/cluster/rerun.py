@@ -18,6 +18,10 @@ class Ran:
     targets: tuple[int, ...]
     label: str
 
+    def on(self, n: int, before: int) -> list[int]:
+        """On which of `n` ranks it runs again, where there were `before`: on all if it did so then."""
+        return list(range(n)) if len(self.targets) == before else [t for t in self.targets if t < n]
+
 
 def chosen(ran: list[Ran]) -> tuple[list[Ran], list[Ran]]:
     """The cells to run again, in order, and those that are left out; a cell that ran several times counts once, where it ran last."""

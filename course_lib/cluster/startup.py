@@ -12,6 +12,8 @@ from threadpoolctl import threadpool_limits
 from course_lib.cluster import apart, launch, requests, sandbox
 from course_lib.cluster.connection import Connection, RanksGone
 from course_lib.cluster.launch import Processes
+from course_lib.cluster.slurm import allocate
+from course_lib.cluster.watch import Watch
 from course_lib.engine import wire
 from course_lib.engine.mpiexec import StartError
 
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 FIRST_TRY, START_LIMIT = 30.0, 60.0  # seconds to come up
 
 
-def come_up(n: int, client: Client | None = None) -> tuple[Connection, list[str]]:
+def come_up(n: int, client: Client | None = None, slurm: str | None = None) -> Connection:
     """Bring up `n` ranks; a start that failed may have met what another program left behind, so there is a second try.
 
     Parameters
@@ -30,12 +32,12 @@ def come_up(n: int, client: Client | None = None) -> tuple[Connection, list[str]
         How many.
     client : Client, optional
         Of engines that already run; new ones are started by default.
+    slurm : str, optional
+        Options for srun, with which Slurm is asked for machines; this one by default.
 
     Returns
     -------
-    connection : Connection
-    hosts : list of str
-        Each rank's.
+    Connection
 
     Raises
     ------
@@ -43,36 +45,41 @@ def come_up(n: int, client: Client | None = None) -> tuple[Connection, list[str]
         They ended or did not come up in time; the message has the last lines of their log.
     """
     threadpool_limits(1)  # in this process, too: threads that wait for a core which a rank has make a check five times slower
-    for limit in (START_LIMIT,) if client is not None else (FIRST_TRY, START_LIMIT):
+    for limit in (START_LIMIT,) if client is not None or slurm is not None else (FIRST_TRY, START_LIMIT):
         try:
-            return _try(n, client, limit)
+            return _try(n, client, limit, slurm)
         except StartError:
             if limit == START_LIMIT:
                 raise
 
 
-def _try(n: int, client: Client | None, limit: float) -> tuple[Connection, list[str]]:
+def _try(n: int, client: Client | None, limit: float, slurm: str | None) -> Connection:
     deadline = time.monotonic() + limit
     if client is not None:
         _wait_for_engines(client, n, deadline)
         connection = Connection(n, client)
     else:
-        connection = _start(n, limit, deadline)
+        connection = _start(n, limit, deadline, slurm)
     try:
-        return connection, _hosts(connection, limit)
+        _greet(connection, limit)
     except BaseException:  # an interrupt, too
         connection.end()
         raise
+    return connection
 
 
-def _start(n: int, limit: float, deadline: float) -> Connection:
+def _start(n: int, limit: float, deadline: float, slurm: str | None) -> Connection:
     """Start `n` ranks and wait for them; leaves nothing behind if they do not come up."""
     if os.environ.get(sandbox.APART):
         return _start_apart(n, deadline)
-    processes, client = launch.launch(n), None
+    processes, client = launch.launch(n) if slurm is None else allocate(n, slurm), None
     from course_lib.cluster.client import connect  # it takes a while, and where ranks are kept apart, nobody needs it
 
     try:
+        while waits := processes.waits():  # as long as it takes
+            processes.show(waits)
+            deadline = time.monotonic() + limit
+            _pause("the ranks did not come up", deadline, processes)
         while not processes.client_file.exists():
             _pause("the controller did not come up", deadline, processes)
         try:
@@ -85,6 +92,7 @@ def _start(n: int, limit: float, deadline: float) -> Connection:
         if client is not None:
             client.close(linger=0)
         raise
+    processes.forget_keys()
     return Connection(n, client, processes)
 
 
@@ -104,8 +112,8 @@ def _wait_for_engines(client: Client, n: int, deadline: float, processes: Proces
         _pause(f"only {len(client.ids)} of {n} ranks came up", deadline, processes)
 
 
-def _hosts(connection: Connection, limit: float) -> list[str]:
-    """The ranks' hosts, as the engines say; StartError unless they are the ranks of one MPI job, in order."""
+def _greet(connection: Connection, limit: float) -> None:
+    """Have the ranks say on which machines they are; StartError unless they are the ranks of one MPI job, in order."""
     hello = {"do": "hello", "folder": os.getcwd(), "path": [p for p in sys.path if p]}
     engines = sorted(connection.client.ids)[: connection.n]
     try:
@@ -124,13 +132,15 @@ def _hosts(connection: Connection, limit: float) -> list[str]:
             f"{sorted({f['size'] for f in facts.values()})} and ranks {[f['rank'] for f in facts.values()]}. "
             "Were the engines started by this MPI's own mpiexec?"
         )
-    return [f["host"] for f in facts.values()]
+    connection.hosts = [f["host"] for f in facts.values()]
+    if places := {f["host"]: f["watch"] for f in facts.values() if "watch" in f}:
+        connection.watch = Watch(places)
 
 
 def _pause(problem: str, deadline: float, processes: Processes | None) -> None:
     ended = processes.ended() if processes else None
     if ended:
-        raise StartError(f"{problem}: {ended}\nRun `make doctor` in the course folder for what to do.")
+        raise StartError(f"{problem}: {ended}\n{processes.advice}")
     if time.monotonic() > deadline:
-        raise StartError(f"{problem} in time.\n{processes.log() if processes else ''}")
+        raise StartError(f"{problem} in time. {processes.missing()}\n{processes.log()}" if processes else f"{problem} in time.")
     time.sleep(0.02)

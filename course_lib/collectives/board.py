@@ -1,26 +1,31 @@
-"""The status board: what each rank of this machine is doing, in memory that all of them see.
+"""The status board: what each rank is doing, in memory that all ranks of a machine see.
 
 A rank that waits in a collective reads here whether the others can still come. A collective
 starts only after every rank of its group has put the same call on the board, so a wrong call
 is found before MPI sees it, and MPI stays usable.
 
-One row a rank, in 64-bit words. Only the row's owner writes to it, so no lock is needed.
+One row a rank, in 64-bit words. Only the row's owner writes to it, so no lock is needed. What ranks of other machines write is
+shown here by this machine's mirror, see `hosts`.
 """
 
 from __future__ import annotations
 
 import atexit
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
+from course_lib import host
 from course_lib.collectives import apart, calls, notices
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# What a rank is doing. GAVE_UP: it waited, and has found that nobody will come.
-COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP = 1, 2, 3, 4, 5, 6
+    from course_lib.collectives.hosts import Hosts
+
+# What a rank is doing. GAVE_UP: it waited, and has found that nobody will come. LOST: nothing is heard from its machine.
+COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP, LOST = 1, 2, 3, 4, 5, 6, 7
 
 # The words of a row; what is read while waiting shares one cache line. After them: one word a
 # rank, the last call that this rank saw complete together with that rank (negative: complete,
@@ -30,7 +35,7 @@ KEY, SIGNATURE, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL,
 SEEN = 16
 TEXT_WORDS = 32
 SLOT = 1 << 19  # bytes of one of a rank's two slots, see `slots`
-MAX_RANKS = 62  # a group is a bit mask in one signed word
+MAX_RANKS = 64  # a group is a bit mask in one word
 
 
 @dataclass(frozen=True)
@@ -50,29 +55,39 @@ class Row:
     released: bool
 
 
+def mask(ranks: Iterable[int]) -> int:
+    """A bit mask as a signed word has it: ask it with ``mask >> rank & 1``.
+
+    >>> mask([0, 2]), mask([63]) >> 63 & 1
+    (5, 1)
+    """
+    bits = sum(1 << r for r in ranks)
+    return bits if bits < 1 << 63 else bits - (1 << 64)
+
+
 class Board:
-    """The rows of all ranks of this machine.
+    """The rows of all ranks.
 
     Parameters
     ----------
     world : MPI.Comm
-        All ranks; the call is collective. All of them must be on one machine.
+        All ranks; the call is collective.
+    hosts : Hosts, optional
+        Their machines, where these are several.
     """
 
-    def __init__(self, world: MPI.Comm):
-        self.rank, self.size = world.Get_rank(), world.Get_size()
+    def __init__(self, world: MPI.Comm, hosts: Hosts | None = None):
+        self.rank, self.size, self.hosts = world.Get_rank(), world.Get_size(), hosts
         self.round = 0
         self.last: object = None  # the group that this rank's row shows
-        from mpi4py import MPI
-
         words = -(-(SEEN + 2 * self.size + TEXT_WORDS) // 16) * 16  # rows share no cache line
-        # MPI owns the memory: it goes when the ranks go, and leaves no file behind. What is not touched takes no room.
-        self._window = MPI.Win.Allocate_shared(8 * words + 2 * SLOT + 8 * notices.words(self.size), 8, comm=world)
-        buffers = [memoryview(self._window.Shared_query(r)[0]).cast("B") for r in range(self.size)]
-        self.rows = [b[: 8 * words].cast("q") for b in buffers]
-        self._texts = [b[8 * (words - TEXT_WORDS) : 8 * words] for b in buffers]
-        self.slots = [b[8 * words : 8 * words + 2 * SLOT] for b in buffers]
-        self.notices = notices.Notices([b[8 * words + 2 * SLOT :].cast("q") for b in buffers], self.rank)
+        row, tables, about = 8 * words, 8 * words + 2 * SLOT, 8 * notices.words(self.size)
+        buffers = hosts.open(row, tables, about) if hosts else self._allocate(world, tables + about)
+        self.rows = [b[:row].cast("q") for b in buffers]
+        self._texts = [b[row - 8 * TEXT_WORDS : row] for b in buffers]
+        self.slots = [b[row:tables] for b in buffers]
+        changed = hosts.changed if hosts else None
+        self.notices = notices.Notices([b[tables : tables + about].cast("q") for b in buffers], self.rank, changed)
         self.left = SEEN + self.size  # where a row's last words begin
         self.mine = self.rows[self.rank]
         for i in range(words):
@@ -81,10 +96,35 @@ class Board:
         world.Barrier()
         atexit.register(self._leave)
 
+    def _allocate(self, world: MPI.Comm, size: int) -> list[memoryview]:
+        """So many bytes for each rank. MPI owns the memory: it goes when the ranks go, and leaves no file behind."""
+        from mpi4py import MPI
+
+        self._window = MPI.Win.Allocate_shared(size, 8, comm=world)  # what is not touched takes no room
+        return [memoryview(self._window.Shared_query(r)[0]).cast("B") for r in range(self.size)]
+
+    # Where ranks are on several machines.
+
+    def near(self, ranks: tuple[int, ...]) -> bool:
+        """Whether all these ranks are on this rank's machine."""
+        return self.hosts is None or self.hosts.near(ranks)
+
+    def heard_since(self, moment: float) -> bool:
+        """Whether all that is to be seen of ranks elsewhere was true after this moment of `time.monotonic`."""
+        return self.hosts is None or self.hosts.heard_since(moment)
+
+    def state(self, rank: int) -> int:
+        """What a rank is doing."""
+        if self.hosts and self.hosts.of[rank] in self.hosts.lost():
+            return LOST
+        return self.rows[rank][STATE]
+
+    # What this rank says.
+
     def begin(self, round: int, targets: int) -> None:
         """Start a cell: its number, and (a bit mask) the ranks that were asked to run it."""
         self.say("")
-        self.mine[TARGETS] = targets
+        self.mine[TARGETS] = targets if targets < 1 << 63 else targets - (1 << 64)
         self.mine[STATE] = COMPUTING
         self.mine[ROUND] = round
         self.round = round
@@ -116,7 +156,7 @@ class Board:
 
     def snapshot(self) -> list[Row]:
         """Every rank's row, as it is now."""
-        rows = []
+        rows, lost = [], self.hosts.lost() if self.hosts else ()
         for r, row in enumerate(self.rows):
             key, members = row[KEY], row[MEMBERS]
             others = [o for o in range(self.size) if members >> o & 1 and o != r]
@@ -124,7 +164,8 @@ class Board:
                 released = key != 0 and any(abs(self.rows[o][SEEN + r]) == key for o in others)
             else:
                 released = self._come(r, row, others)
-            rows.append(Row(r, row[STATE], row[ROUND], row[TARGETS], key, members, row[OPERATION], released))
+            state = LOST if lost and self.hosts.of[r] in lost else row[STATE]
+            rows.append(Row(r, state, row[ROUND], row[TARGETS], key, members, row[OPERATION], released))
         return rows
 
     def _come(self, rank: int, row: memoryview, others: list[int]) -> bool:
@@ -150,7 +191,7 @@ class Board:
         moving = {
             r.rank
             for r in rows
-            if (r.round < newest and asked >> r.rank & 1)
+            if (r.round < newest and asked >> r.rank & 1 and r.state != LOST)
             or (r.round == newest and r.state == COMPUTING)
             or (r.state == WAITING and r.released)
         }
@@ -180,15 +221,23 @@ def open_board() -> Board | None:
     Returns
     -------
     Board or None
-        None when the ranks are kept apart, are on several machines, or are more than 62: then
-        there is no memory that all of them see, and waits end by a plain time limit.
+        None when the ranks are kept apart or are more than 64: then waits end by a plain time limit.
+
+    Raises
+    ------
+    ConnectionError
+        Ranks are on several machines, which do not reach each other.
     """
     if apart.line:
         return None
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    node = world.Split_type(MPI.COMM_TYPE_SHARED)
-    one_machine = node.Get_size() == world.Get_size() <= MAX_RANKS
-    node.Free()
-    return Board(world) if one_machine else None
+    if world.Get_size() > MAX_RANKS:
+        return None
+    names = world.allgather(host.name())
+    if len(set(names)) == 1:
+        return Board(world)
+    from course_lib.collectives.hosts import Hosts
+
+    return Board(world, Hosts(world, names))

@@ -89,6 +89,16 @@ def too_late(rank: int, where_: str, limit: float) -> str:
     )
 
 
+def who(ranks: list[int], board: Board) -> str:
+    """Ranks as a sentence names them, with their machines where these are several: "ranks 0, 1 (n1) and rank 4 (n2)"."""
+    if not board.hosts:
+        return wording.ranks(ranks)
+    there: dict[str, list[int]] = {}
+    for r in ranks:
+        there.setdefault(board.hosts.where(r), []).append(r)
+    return " and ".join(f"{wording.ranks(some)} ({machine})" for machine, some in there.items())
+
+
 def _waits(row: status.Row, board: Board) -> bool:
     return row.state in (status.WAITING, status.GAVE_UP) and row.round == board.round
 
@@ -113,6 +123,8 @@ def deadlock(board: Board) -> str:
                 call = f"{OPERATIONS[row.operation]} #{number} on {group}" + (f" ({place})" if place else "")
             messages |= row.operation in (SEND, RECV)
             waits.setdefault(call, []).append(row.rank)
+        elif row.state == status.LOST:
+            reasons.setdefault("is lost: nothing is heard from there any more", []).append(row.rank)
         elif row.round < board.round:
             reasons.setdefault("was not asked to run this cell", []).append(row.rank)
         elif row.state == status.FINISHED:
@@ -121,12 +133,14 @@ def deadlock(board: Board) -> str:
             reasons.setdefault(f"has raised {board.text(row.rank) or 'an error'}", []).append(row.rank)
         elif row.state == status.GONE:
             reasons.setdefault("has ended", []).append(row.rank)
-    parts = [f"{wording.ranks(w)} wait{'s' if len(w) == 1 else ''} in {c}" for c, w in waits.items()]
-    for reason, who in reasons.items():
-        if len(who) > 1:
-            reason = reason.replace("has ", "have ", 1).replace("was ", "were ", 1)
-        parts.append(f"{wording.ranks(who)} {reason}")
-    if any(reason.startswith("has raised") for reason in reasons):
+    parts = [f"{who(w, board)} wait{'s' if len(w) == 1 else ''} in {c}" for c, w in waits.items()]
+    for reason, some in reasons.items():
+        if len(some) > 1:
+            reason = reason.replace("has ", "have ", 1).replace("was ", "were ", 1).replace("is lost", "are lost", 1)
+        parts.append(f"{who(some, board)} {reason}")
+    if any(reason.startswith("is lost") for reason in reasons):
+        hint = "A machine or its network has failed: ranks.restart(rerun=True) brings up new ranks."
+    elif any(reason.startswith("has raised") for reason in reasons):
         hint = "Mend that error first."
     elif messages and reasons:
         hint = "What one rank receives, another one must send: look for an if on the rank, and at the ranks and tags in the calls."

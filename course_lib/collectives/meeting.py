@@ -49,7 +49,7 @@ class Group(Begins):
 
     def __init__(self, members: tuple[int, ...], board: Board | None, limit: float = LIMIT):
         self.members, self.board = members, board
-        self.mask = sum(1 << r for r in members) if board else 0
+        self.mask = status.mask(members) if board else 0
         self.limit = limit
         self._hash = hash(members) & 0xFFFFFF
         self._round, self._key, self._call, self._signature, self._epoch = -1, 0, None, 0, now.epoch
@@ -64,8 +64,10 @@ class Group(Begins):
             self._others = [board.rows[r] for r in others]
             self._seen_me = [(board.rows[r], me) for r in others]
             self._seen = [status.SEEN + r for r in others]
+        near = not board or board.near(members)
+        self._poke = None if near else board.hosts.poke
         self._make()
-        self.shared = SharedExchange(board, members) if board else None
+        self.shared = SharedExchange(board, members) if board and near else None
 
     def _make(self) -> None:
         """Have MPI make the communicator: nothing ends that call, so all must be here, and stay."""
@@ -111,6 +113,8 @@ class Group(Begins):
         if shown is not None:
             self.shared.put(key, shown)
         mine[KEY] = key
+        if self._poke:
+            self._poke()
         matched, turns = None, self._first_turn
         while matched is None:
             for row in self._others:
@@ -199,7 +203,7 @@ class Group(Begins):
             picture = [(r.rank, r.state in waits or r.state, r.key) for r in rows if self.mask >> r.rank & 1] if stuck else None
             if not any(r.rank == board.rank for r in stuck) or picture != before:
                 before, since = picture, time.monotonic()
-            elif time.monotonic() - since > SURE:
+            elif time.monotonic() - since > SURE and board.heard_since(since):
                 board.mine[status.STATE] = status.GAVE_UP
                 time.sleep(SURE)  # let the others see the same picture
                 raise DeadlockError(explain.deadlock(board))

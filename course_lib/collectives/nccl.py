@@ -7,13 +7,12 @@ learn NCCL's unique id, and before each transfer they see that all make the same
 from __future__ import annotations
 
 import importlib
-import socket
 import zlib
 
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import wording
+from course_lib import host, wording
 from course_lib.collectives.communicator import Communicator
 
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
@@ -26,7 +25,7 @@ WAY_OUT = "Without GPUs, init() gives a communicator over MPI."
 def start() -> NcclCommunicator:
     """A communicator of all ranks, each with a GPU of its own; see `collectives.init`."""
     comm = Communicator()
-    mine = np.array([zlib.crc32(socket.gethostname().encode()), _gpus()], np.int64)
+    mine = np.array([zlib.crc32(host.name().encode()), _gpus()], np.int64)
     everyone = np.empty((comm.Get_size(), 2), np.int64)
     comm.Allgather(mine, everyone)  # so that all ranks raise the same sentence, or none does
     for missing, what in (
@@ -36,8 +35,8 @@ def start() -> NcclCommunicator:
         lacking = np.flatnonzero(everyone[:, 1] == missing).tolist()
         if lacking:
             raise RuntimeError(f"init(backend='nccl'): {what} on {wording.ranks(lacking)}. Try: pip install -e '.[gpu]'. {WAY_OUT}")
-    for host in np.unique(everyone[:, 0]):
-        here = np.flatnonzero(everyone[:, 0] == host).tolist()
+    for machine in np.unique(everyone[:, 0]):
+        here = np.flatnonzero(everyone[:, 0] == machine).tolist()
         gpus = int(everyone[here[0], 1])
         if gpus < len(here):
             raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Notices in memory that all ranks of a machine see: which messages were sent to whom, and which collectives were started.
+"""Notices in memory that all ranks see: which messages were sent to whom, and which collectives were started.
 
 A message's notice says its tag, dtype and size before the message itself moves: so a receiver finds what was sent to it, and says what
 does not fit, before MPI sees it. A notice of a start says that this rank has come to a non-blocking collective, and with which call.
@@ -10,6 +10,7 @@ rings of others; which messages it has accepted; and its starts.
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 
 # Other processors may show a word before one that was written earlier.
 IN_ORDER = platform.machine() in ("x86_64", "AMD64")
@@ -33,10 +34,12 @@ class Notices:
         Of 64-bit words, zeros at first.
     rank : int
         Whose process this is.
+    changed : callable, optional
+        Is told which word of this rank's table has changed, and which rank waits for that (None: any), see `hosts`.
     """
 
-    def __init__(self, tables: list[memoryview], rank: int):
-        size = len(tables)
+    def __init__(self, tables: list[memoryview], rank: int, changed: Callable[[int, int | None], None] | None = None):
+        size, self._changed = len(tables), changed
         self._tables, self._rank, self.mine = tables, rank, tables[rank]
         self._taken = size * RING * WORDS  # where these parts of a table begin
         self._accepted = self._taken + size
@@ -55,6 +58,8 @@ class Notices:
         if not IN_ORDER:  # words may be seen in another order than they were written
             table[start + 3] = hash((number, kind, count))
         table[start] = number
+        if self._changed:
+            self._changed(start, dest)
 
     def read(self, source: int) -> tuple[int, int, int] | None:
         """The next notice from a rank to this one: number, kind and count; None if there is none yet."""
@@ -67,6 +72,8 @@ class Notices:
             return None  # not all of it is to be seen yet
         self.following[source] = number + 1
         self.mine[self._taken + source] = number
+        if self._changed:
+            self._changed(self._taken + source, source)
         return number, kind, count
 
     def table(self, rank: int) -> memoryview:
@@ -101,7 +108,9 @@ class Notices:
 
     def accept(self, source: int, number: int) -> None:
         """Say that this rank has a receive for that message."""
-        self.mine[self._accepted + source * RING + number % RING] = number
+        self.mine[place := self._accepted + source * RING + number % RING] = number
+        if self._changed:
+            self._changed(place, source)
 
     def accepted(self, source: int, dest: int, number: int) -> bool:
         """Whether `dest` has a receive for that message."""
@@ -116,12 +125,16 @@ class Notices:
                     self.mine[place + i] = word
                 self.mine[place + 5] = hash((key, *call))
                 self.mine[place] = key
+                if self._changed:
+                    self._changed(place, None)
                 return place
         return None
 
     def over(self, place: int) -> None:
         """Take a start's notice away: all have seen it."""
         self.mine[place] = 0
+        if self._changed:
+            self._changed(place, None)
 
     def found(self, rank: int, key: int) -> tuple[int, ...] | None:
         """The call that a rank has started with this key."""

@@ -175,7 +175,7 @@ def _wait_long(step: Step, board: Board | None, limit: float) -> None:
             found = [(r.rank, r.state in waits or r.state, r.key) for r in rows] if any(r.rank == board.rank for r in stuck) else None
             if found is None or found != picture:
                 picture, since = found, time.monotonic()
-            elif time.monotonic() - since > SURE:
+            elif time.monotonic() - since > SURE and board.heard_since(since):
                 board.mine[status.STATE] = status.GAVE_UP
                 time.sleep(SURE)  # let the others see the same picture
                 raise DeadlockError(explain.deadlock(board))
@@ -193,7 +193,8 @@ def _show(step: Step, board: Board) -> None:
     operation, mask, detail = step.needs()
     mine = board.mine
     board.last = None  # this rank's row shows no group any more
-    mine[status.MEMBERS], mine[status.OPERATION], mine[status.DETAIL] = mask | 1 << board.rank, operation, detail
+    members = [r for r in range(board.size) if mask >> r & 1 or r == board.rank]
+    mine[status.MEMBERS], mine[status.OPERATION], mine[status.DETAIL] = status.mask(members), operation, detail
     mine[status.DTYPE], mine[status.COUNT] = -1, 0
     mine[status.KEY] = -(now.serial * status.MAX_RANKS + board.rank + 1)
     board.say(step.say())
@@ -203,8 +204,8 @@ def _show(step: Step, board: Board) -> None:
 def someone_left(board: Board, members: tuple[int, ...]) -> float:
     """Seconds that this rank still waits when another one has left a transfer, in the middle or with its part done; 0 if none has."""
     rows, round_ = board.rows, board.mine[status.ROUND]
-    states = {rows[r][status.STATE] for r in members if r != board.rank and rows[r][status.ROUND] >= round_}
-    if states & {status.RAISED, status.GONE, status.GAVE_UP}:
+    states = {board.state(r) for r in members if r != board.rank and rows[r][status.ROUND] >= round_}
+    if states & {status.RAISED, status.GONE, status.GAVE_UP, status.LOST}:
         return LEFT
     return DONE if status.FINISHED in states else 0.0
 
@@ -213,7 +214,7 @@ def drain(board: Board) -> None:
     """After a cell: drive on what is open while other ranks are still in it, which may wait for that."""
     mine, rows = board.mine, board.rows
     while go_on():
-        others = [row for r, row in enumerate(rows) if r != board.rank and mine[status.TARGETS] >> r & 1]
-        if not any(row[status.ROUND] < mine[status.ROUND] or row[status.STATE] in (COMPUTING, WAITING) for row in others):
+        others = [r for r in range(board.size) if r != board.rank and mine[status.TARGETS] >> r & 1 and board.state(r) != status.LOST]
+        if not any(rows[r][status.ROUND] < mine[status.ROUND] or rows[r][status.STATE] in (COMPUTING, WAITING) for r in others):
             return
         time.sleep(1e-4)

@@ -13,12 +13,12 @@ import math
 import os
 import pickle
 import signal
-import socket
 import sys
 import time
 import warnings
 from collections.abc import Iterator
 
+from course_lib import host
 from course_lib.collectives import apart
 from course_lib.engine import gates, live, loops, tracebacks, wire
 from course_lib.engine.capture import Outputs, captured
@@ -93,8 +93,10 @@ def _hello(request: dict) -> dict:
     shell.user_ns["exit"] = shell.user_ns["quit"] = sys.exit  # IPython's do nothing on a rank, without a word
     warnings.filterwarnings("ignore", "To exit: use")  # what IPython says of SystemExit
     shell.kernel.pre_handler_hook = shell.kernel.post_handler_hook = lambda: None  # they set SIGINT's handler, see `handle`
-    open_board()
-    me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": socket.gethostname()}
+    board = open_board()
+    me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": host.name()}
+    if board and board.hosts:
+        me["watch"] = list(board.hosts.watch)
     return {"outputs": [], "error": None, "value": wire.encode(me)}
 
 

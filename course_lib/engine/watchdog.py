@@ -44,7 +44,7 @@ def watch_from_environment() -> None:
         return
 
     def watch() -> None:
-        _wait_for(*watched)
+        wait_for(*watched)
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
         os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -52,7 +52,7 @@ def watch_from_environment() -> None:
     threading.Thread(target=watch, daemon=True, name="watchdog").start()
 
 
-def _wait_for(pid: int, created: float) -> None:
+def wait_for(pid: int, created: float) -> None:
     """Wait until this very process is gone; where the system can tell (Linux), without looking again and again."""
     if hasattr(os, "pidfd_open"):
         with contextlib.suppress(OSError):

@@ -1,0 +1,212 @@
+"""An allocation of a Slurm cluster, in which the ranks and their controller run; it looks like `launch.Processes`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from course_lib import wording
+from course_lib.cluster.launch import Processes
+from course_lib.engine import watchdog
+from course_lib.engine.mpiexec import THREADS, StartError
+from course_lib.engine.slurm import GIVEN_BACK
+
+SHARED = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
+LOOK = 2.0  # seconds between two questions to Slurm
+NEVER = (
+    "PartitionConfig",
+    "PartitionNodeLimit",
+    "PartitionTimeLimit",
+    "BadConstraints",
+    "AccountNotAllowed",
+    "InvalidAccount",
+    "InvalidQOS",
+    "QOSNotAllowed",
+)
+TAKEN = {
+    **dict.fromkeys(("--ntasks", "-n"), "cluster.start(n) says how many"),
+    **dict.fromkeys(("--job-name", "-J"), "by its name the course finds its job again, to give it back"),
+    **dict.fromkeys(("--mpi", "--multi-prog", "--pty", "--kill-on-bad-exit", "-K", "--no-kill", "-k"), "the course starts the ranks"),
+    **dict.fromkeys(("--output", "-o", "--error", "-e", "--input", "-i", "--label", "-l"), "the course reads what the ranks write"),
+    **dict.fromkeys(("--test-only", "--jobid", "--overlap", "--het-group", "--array"), "the course asks for an allocation of its own"),
+}
+
+# How a job ends, in the words of srun's log, and in ours.
+ENDS = (
+    (r"DUE TO TIME LIMIT", "the allocation's time is over. Ask for more, such as --time=2:00:00."),
+    (r"DUE TO NODE FAILURE|Node failure on (?P<node>\S+)", "a machine of the allocation has failed{node}."),
+    (r"DUE TO PREEMPTION", "another job has taken the machines: this one was preempted."),
+    (r"oom.kill|Out Of Memory", "memory ran out: ask for more, such as --mem=16G, or let fewer ranks run on a machine."),
+)
+TASK = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
+CANCELLED = re.compile(r"CANCELLED AT|Force Terminated|Job allocation \d+ has been revoked|forcing job termination", re.IGNORECASE)
+
+
+@dataclass
+class Allocation(Processes):
+    """What `Processes` has for the ranks of this machine, for those of a Slurm job."""
+
+    advice = "What Slurm knows: `squeue --me`, `sinfo`."
+    name: str = ""
+    shown: list[str] = field(default_factory=list)
+    asked: float = 0.0
+    runs: bool = False
+
+    def ended(self) -> str | None:
+        """None while it runs or waits in the queue; else what srun wrote last."""
+        if self.mpiexec.poll() is None:
+            return None
+        return f"the Slurm job ended. {self._said()}".strip()
+
+    def _said(self) -> str:
+        log = self.log(200)
+        for pattern, sentence in ENDS:
+            if found := re.search(pattern, log):
+                node = found.groupdict().get("node")
+                return sentence.format(node=f": {node}" if node else "")
+        if task := TASK.search(log):
+            some = [int(t) for part in task["tasks"].split(",") for t in _span(part)]
+            how = task["how"].strip()
+            return f"The process of {wording.ranks(some)} on {task['node']} ended: {how[0].lower()}{how[1:]}."
+        if CANCELLED.search(log):
+            return "It was cancelled, with scancel or by the cluster."
+        return self.log()
+
+    def obituary(self) -> str:
+        """How the ranks ended, in a sentence or two."""
+        return f"the ranks' Slurm job has ended. {self._said()}"
+
+    def waits(self) -> str | None:
+        """What the job waits for in the queue, if it still does; None once it runs."""
+        if self.runs or (self.folder / "rank-0").exists():
+            self.runs = True
+            return None
+        if time.monotonic() < self.asked:
+            return self.shown[-1] if self.shown else "Slurm is asked for an allocation"
+        self.asked = time.monotonic() + LOOK
+        words = ["squeue", "--me", "--noheader", f"--name={self.name}", "--format=%i|%T|%r|%V|%S"]
+        try:
+            found = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
+        except (OSError, subprocess.TimeoutExpired):
+            found = ""
+        if not found:
+            return self.shown[-1] if self.shown else "Slurm is asked for an allocation"
+        job, state, reason, since, begins = (found.splitlines()[0].split("|") + [""] * 5)[:5]
+        if state not in ("PENDING", "CONFIGURING"):
+            self.runs = True
+            return None
+        clock = since.partition("T")[2] or since
+        guess = "" if begins in ("", "N/A") else f"; Slurm expects it to begin at {begins.replace('T', ' ')}"
+        why = "" if reason in ("", "None") else f" ({reason})"
+        if reason in NEVER:
+            guess = ". With these options it will never begin: stop the cell, and ask for less, or for another partition"
+        return f"Slurm job {job} waits in the queue since {clock}{why}{guess}"
+
+    def show(self, waits: str) -> None:
+        """Tell the user what it waits for, when that is new."""
+        if waits not in self.shown:
+            self.shown.append(waits)
+            print(f"{waits}.", flush=True)
+
+    def missing(self) -> str:
+        """Which ranks have not even begun, in a sentence; empty if all have."""
+        begun = {int(file.name.partition("-")[2]): file for file in self.folder.glob("rank-*")}
+        absent = [r for r in range(self.n) if r not in begun]
+        if not absent or not begun:
+            return ""
+        machines = sorted({file.read_text() for file in begun.values()})
+        return f"{wording.ranks(absent)} did not begin; the others are on {', '.join(machines)}."
+
+    def forget_keys(self) -> None:
+        """All have come and know the keys: nobody else is to find them."""
+        shutil.rmtree(self.folder / "security", ignore_errors=True)
+
+    def stop(self) -> None:
+        """Give the allocation back; safe to call again."""
+        if self.mpiexec.poll() is None:
+            self.mpiexec.terminate()
+            try:
+                self.mpiexec.wait(GIVEN_BACK + 10)
+            except subprocess.TimeoutExpired:
+                self.mpiexec.kill()
+                self.mpiexec.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _span(part: str) -> range:
+    first, _, last = part.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def options(text: str) -> list[str]:
+    """The options for srun, in words.
+
+    Raises
+    ------
+    ValueError
+        One of them is the course's to set, or the quotes do not fit.
+    """
+    if not isinstance(text, str):
+        raise TypeError(
+            f'cluster.start(slurm=...): expected options of srun, such as "--nodes=2 --time=1:00:00"; got {wording.shown(text)}.'
+        )
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"cluster.start(slurm={text!r}): {error}.") from None
+    for word in words:
+        name = word.partition("=")[0]
+        for taken, why in TAKEN.items():
+            if (name[:2] == taken and not name.startswith("--")) or (len(name) > 3 and taken.startswith(name) and len(taken) > 2):
+                raise ValueError(f"cluster.start(slurm={text!r}): {word} cannot be given here; {why}.")
+    return words
+
+
+def allocate(n: int, text: str) -> Allocation:
+    """Ask Slurm for an allocation for `n` ranks; returns at once.
+
+    Parameters
+    ----------
+    n : int
+    text : str
+        Options of srun.
+
+    Raises
+    ------
+    ValueError
+        An option is the course's to set.
+    StartError
+        There is no srun, or no folder that all machines see.
+    """
+    words = options(text)
+    if not shutil.which("srun"):
+        raise StartError(
+            "slurm=...: there is no srun on this machine. Open the notebook on a machine of a Slurm cluster from which jobs are started."
+        )
+    shared = Path(os.environ.get(SHARED) or Path.home())
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".course-ranks-", dir=shared))
+    except OSError as error:
+        raise StartError(
+            f"slurm=...: no folder can be made in {shared} ({error.strerror}). {SHARED} names one that all machines of the cluster see."
+        ) from None
+    try:
+        (folder / "security").mkdir(mode=0o700)
+        name = f"course-{folder.name.rpartition('-')[2]}"
+        environment = {**os.environ, **THREADS, **watchdog.environment(str(folder))}
+        command = [sys.executable, "-m", "course_lib.engine.slurm", "ask", str(n), name, str(folder), *words]
+        with (folder / "log.txt").open("wb") as log:
+            streams = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            asking = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return Allocation(n, folder, asking, asking, name)

@@ -1,0 +1,162 @@
+"""The status board of ranks on several machines.
+
+The ranks of each machine share memory, in which all ranks of the world have their place. A process beside them (`mirror`) shows the
+other machines what has changed there, and writes down what comes from them. So a rank reads about all others as it does on one machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING
+
+from course_lib import host
+from course_lib.collectives import mirror
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+SILENT = 8.0  # seconds after which a machine counts as gone from which nothing was heard
+START = 20.0  # seconds for the mirrors to find each other
+
+
+class Hosts:
+    """The machines, and the memory that the ranks of this one share.
+
+    Parameters
+    ----------
+    world : MPI.Comm
+        All ranks; the call is collective.
+    names : list of str
+        The machine of each rank.
+
+    Attributes
+    ----------
+    of : list of int
+        The number of each rank's machine.
+    watch : tuple of (str, int, str)
+        Where this machine's mirror listens, and the secret: for the kernel, which looks whether the machine is there.
+    """
+
+    def __init__(self, world: MPI.Comm, names: list[str]):
+        self.names = list(dict.fromkeys(names))
+        self.of = [self.names.index(name) for name in names]
+        self.rank, self.mine = world.Get_rank(), self.of[world.Get_rank()]
+        self._world = world
+
+    def open(self, row: int, tables: int, words: int) -> list[memoryview]:
+        """Make the memory, and have the mirrors find each other; one buffer a rank.
+
+        Parameters
+        ----------
+        row, tables, words : int
+            Bytes: of a rank's row; where its table of notices begins; and of that table.
+
+        Raises
+        ------
+        ConnectionError
+            Machines do not reach each other.
+        """
+        world, size = self._world, self._world.Get_size()
+        blocks = -(-words // (8 * mirror.BLOCK))
+        each = -(-(tables + words + 8 * blocks) // 64) * 64
+        total = each * size + 8 * len(self.names)
+        node = world.Split(self.mine, self.rank)
+        leads, folder, server = node.Get_rank() == 0, None, None
+        if leads:
+            shm = "/dev/shm"
+            folder = tempfile.mkdtemp(prefix="course-board-", dir=shm if os.access(shm, os.W_OK) else None)
+        folder = node.bcast(folder)
+        try:
+            if leads:
+                with open(f"{folder}/board", "wb") as file:
+                    file.truncate(total)
+                poke, server = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket()
+                poke.bind(f"{folder}/poke")
+                server.bind((host.address(), 0))
+                server.listen(64)
+            node.Barrier()
+            board = os.open(f"{folder}/board", os.O_RDWR)
+            memory = memoryview(mmap.mmap(board, total))
+            self._poke = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            self._poke.setblocking(False)
+            self._poke.connect(f"{folder}/poke")
+            node.Barrier()
+        finally:
+            if leads:
+                shutil.rmtree(folder, ignore_errors=True)
+        addresses = world.allgather(server.getsockname() if leads else None)
+        peers = [next(a for r, a in enumerate(addresses) if a and self.of[r] == h) for h in range(len(self.names))]
+        secret = world.bcast(secrets.token_hex(32) if not self.rank else None)
+        if leads:
+            facts = {"memory": board, "poke": poke.fileno(), "listen": server.fileno(), "secret": secret, "host": self.mine}
+            facts |= {"ranks": [[r for r in range(size) if self.of[r] == h] for h in range(len(self.names))], "peers": peers}
+            facts |= {"each": each, "row": row, "tables": tables, "words": words, "marks": tables + words, "blocks": blocks}
+            self._start({**facts, "heard": each * size}, (board, poke.fileno(), server.fileno()))
+            poke.close()
+            server.close()
+        os.close(board)
+        node.Free()
+        self.watch = (*peers[self.mine], secret)
+        self._heard = memory[each * size :].cast("q")
+        buffers = [memory[r * each : (r + 1) * each] for r in range(size)]
+        self._marks = buffers[self.rank][tables + words :].cast("q")
+        self._find(peers)
+        return buffers
+
+    def _start(self, facts: dict, descriptors: tuple[int, ...]) -> None:
+        """Start this machine's mirror; it ends when this process does, as its input then ends."""
+        command, none = [sys.executable, "-I", "-S", mirror.__file__], subprocess.DEVNULL
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=none, pass_fds=descriptors, cwd="/", start_new_session=True)
+        self._process.stdin.write(json.dumps(facts).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _find(self, peers: list[tuple[str, int]]) -> None:
+        """Wait until all machines are heard."""
+        deadline = time.monotonic() + START
+        while missing := [h for h in range(len(self.names)) if not self._heard[h]]:
+            if time.monotonic() > deadline:
+                where = ", ".join(f"{self.names[h]} ({peers[h][0]}:{peers[h][1]})" for h in missing)
+                raise ConnectionError(
+                    f"{self.names[self.mine]} has heard nothing from {where} in {START:g} s. The machines of a cluster must reach each "
+                    f"other over TCP. Where they have several networks, {host.ADDRESS} says which one to use, such as ib0."
+                )
+            time.sleep(0.01)
+
+    def poke(self) -> None:
+        """Have what this rank has changed sent to the other machines at once, not at the next beat."""
+        with contextlib.suppress(OSError):  # it has been poked, and has not looked yet; or it is gone
+            self._poke.send(b"1")
+
+    def changed(self, word: int, rank: int | None = None) -> None:
+        """A word of this rank's table has changed; `rank` (all by default) waits for it."""
+        self._marks[word // mirror.BLOCK] += 1
+        if rank is None or self.of[rank] != self.mine:
+            self.poke()
+
+    def near(self, ranks: tuple[int, ...]) -> bool:
+        """Whether all these ranks are on this machine."""
+        return all(self.of[r] == self.mine for r in ranks)
+
+    def heard_since(self, moment: float) -> bool:
+        """Whether what is in the memory of each machine that is not lost was read there after this moment of `time.monotonic`."""
+        lost = self.lost()
+        return all(self._heard[h] > moment * 1e9 for h in range(len(self.names)) if h not in lost)
+
+    def lost(self) -> list[int]:
+        """Machines from which nothing has been heard for long; when this one's mirror is gone, those are all others."""
+        now = time.monotonic_ns()
+        return [h for h in range(len(self.names)) if h != self.mine and now - self._heard[h] > SILENT * 1e9]
+
+    def where(self, rank: int) -> str:
+        """The name of a rank's machine."""
+        return self.names[self.of[rank]]

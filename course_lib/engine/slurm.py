@@ -1,0 +1,149 @@
+"""Ranks under Slurm. ``python -m course_lib.engine.slurm`` asks for an allocation, and gives it back whatever happens; `rank` is what
+runs in it.
+
+srun does both, asking and running. It is watched from here, beside the notebook's kernel: when that is gone, however it ended, srun is
+ended and the job cancelled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from course_lib import host
+from course_lib.engine import watchdog
+
+GIVEN_BACK = 20.0  # seconds for Slurm to end a job
+HOME, MOST = "COURSE_HOME", 64  # where the controller connects to; connections
+KEPT = ("SLURM_CONF",)  # of the job in which the kernel itself may run
+LEFT = [
+    "squeue",
+    "--me",
+    "--noheader",
+    "--format=%i",
+    "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED",
+]  # a machine that failed completes late
+SETTINGS = {"enable_curve": True}  # nobody else on the cluster can run a cell, or read what is sent
+
+
+def environment() -> dict[str, str]:
+    """The environment for srun: without the job in which the kernel may run, and without the kernel, which is on another machine."""
+    inside = "SLURM_JOB_ID" in os.environ
+    strange = ("SLURM", "PMI") if inside else ("PMI_",)
+    left_out = (watchdog.OWNER, watchdog.FOLDER, "JPY_PARENT_PID")
+    return {k: v for k, v in os.environ.items() if k in KEPT or not (k.startswith(strange) or k in left_out)}
+
+
+def command(n: int, name: str, folder: str, options: list[str]) -> list[str]:
+    """The srun that asks for an allocation and runs `n` ranks in it."""
+    ours = ["--mpi=pmi2", f"--ntasks={n}", f"--job-name={name}", "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]
+    return ["srun", *ours, *options, sys.executable, "-m", "course_lib.engine.slurm", "rank", str(n), folder]
+
+
+def ask(n: int, name: str, folder: str, options: list[str]) -> int:
+    """Run srun until it ends, or until the kernel is gone or asks to stop; then nothing of the job is left. Returns srun's exit code."""
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the kernel's
+    owner = watchdog.owner()
+    if owner:
+
+        def watch() -> None:
+            watchdog.wait_for(*owner)
+            over.set()
+
+        threading.Thread(target=watch, daemon=True).start()
+    server = socket.create_server((host.address(), 0))
+    threading.Thread(target=_hold, args=(server,), daemon=True).start()
+    where = {HOME: json.dumps(server.getsockname())}
+    srun = subprocess.Popen(command(n, name, folder, options), stdin=subprocess.DEVNULL, env=environment() | where, start_new_session=True)
+    while srun.poll() is None and not over.wait(0.1):
+        pass
+    give_back(srun, name)
+    if over.is_set():
+        shutil.rmtree(folder, ignore_errors=True)
+    return srun.returncode
+
+
+def _hold(server: socket.socket) -> None:
+    """Keep what connects: that breaks when this process is gone, or its machine."""
+    held = []
+    while True:
+        held = [*held[-MOST:], server.accept()[0]]
+
+
+def give_back(srun: subprocess.Popen, name: str) -> None:
+    """End srun, so that it asks for nothing more, and the job, until Slurm knows of none by this name."""
+    with contextlib.suppress(ProcessLookupError):
+        srun.kill()
+    srun.wait()
+    deadline = time.monotonic() + GIVEN_BACK
+    while time.monotonic() < deadline:
+        left = subprocess.run([*LEFT, f"--name={name}"], capture_output=True, text=True, check=False)
+        if left.returncode == 0 and not left.stdout.strip():
+            return
+        subprocess.run(["scancel", "--me", f"--name={name}"], capture_output=True, check=False)
+        time.sleep(0.2)
+    print(f"Slurm did not end the job {name} within {GIVEN_BACK:g} s: `squeue --me` shows it, `scancel` ends it.", flush=True)
+
+
+def rank(n: int, folder: str) -> None:
+    """Be one rank in the allocation; the first one starts the controller beside it."""
+    number, place = int(os.environ["SLURM_PROCID"]), Path(folder)
+    (place / f"rank-{number}").write_text(host.name())
+    if number == 0:
+        network = SETTINGS | {"ip": host.address(), "location": host.address()}
+        beside = os.environ | watchdog.environment("")
+        words = [sys.executable, "-m", "course_lib.engine.slurm", "controller", str(n), folder, json.dumps(network)]
+        subprocess.Popen(words, env=beside, start_new_session=True)
+    os.environ.pop(HOME, None)
+    from course_lib.engine import application
+
+    application.serve(application.prepare(folder))
+
+
+def controller(n: int, folder: str, network: dict) -> None:
+    """Be the controller. When the process that asked for the job is gone, also with its whole machine, then so is the job."""
+    from course_lib.engine.controller import run_controller
+
+    threading.Thread(target=_end_with_home, args=(os.environ.pop(HOME),), daemon=True).start()
+    watchdog.watch_from_environment()
+    sys.modules["numpy"] = None  # ipyparallel would import it
+    run_controller(n, folder, network)
+
+
+def _end_with_home(where: str) -> None:
+    try:
+        home = socket.create_connection(tuple(json.loads(where)), 30)
+    except OSError as error:
+        print(f"{host.name()} cannot reach {where} ({error}): if that machine fails, this job goes on until its time is over.", flush=True)
+        return
+    home.settimeout(None)
+    home.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):  # a minute without an answer
+        if hasattr(socket, name):
+            home.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    with contextlib.suppress(OSError):
+        home.recv(1)
+    subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], check=False)
+
+
+if __name__ == "__main__":
+    sys.modules["debugpy"] = None  # ipykernel would import it, for a second of each start
+    what, count, *words = sys.argv[1:]
+    sys.argv = ["course_lib.engine"]
+    if what == "ask":
+        sys.exit(ask(int(count), words[0], words[1], words[2:]))
+    elif what == "rank":
+        rank(int(count), words[0])
+    else:
+        controller(int(count), words[0], json.loads(words[1]))

@@ -1,0 +1,56 @@
+"""This machine: the name by which the others of a cluster know it, and the address at which they reach it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+
+ADDRESS = "COURSE_ADDRESS"  # an address of this machine, or the name of its network, such as ib0, where it has several
+
+
+def name() -> str:
+    """The machine's name: Slurm's for it inside a job, else its own."""
+    return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def address() -> str:
+    """An IPv4 address at which other machines reach this one.
+
+    Returns
+    -------
+    str
+        What COURSE_ADDRESS says; else what the machine's own name stands for; else that of its first network.
+
+    Raises
+    ------
+    ValueError
+        COURSE_ADDRESS is neither an address nor a network of this machine.
+    """
+    wanted, networks = os.environ.get(ADDRESS), _networks()
+    if wanted:
+        if wanted in networks:
+            return networks[wanted]
+        try:
+            return str(ipaddress.IPv4Address(wanted))
+        except ValueError:
+            raise ValueError(
+                f"{ADDRESS}={wanted!r}: expected an IPv4 address of {name()}, or one of its networks, which are {', '.join(networks)}."
+            ) from None
+    for own in (name(), socket.gethostname()):
+        try:
+            found = socket.gethostbyname(own)
+        except OSError:
+            continue
+        if not found.startswith("127."):
+            return found
+    return next((found for found in networks.values() if not found.startswith("127.")), "127.0.0.1")
+
+
+def _networks() -> dict[str, str]:
+    """The networks that are up: name and IPv4 address."""
+    import psutil  # here: most ranks never ask
+
+    up = psutil.net_if_stats()
+    addresses = {net: [a.address for a in found if a.family == socket.AF_INET] for net, found in psutil.net_if_addrs().items()}
+    return {net: found[0] for net, found in addresses.items() if found and net in up and up[net].isup}

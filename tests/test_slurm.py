@@ -1,0 +1,492 @@
+"""Ranks under a real Slurm, on two machines (which are one, see `slurm_here`)."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+
+import psutil
+import pytest
+import slurm_here
+from processes import wait_until
+
+from course_lib.cluster import Ranks, RanksGone, StartError, slurm, start, startup
+from course_lib.cluster.replies import RanksError
+
+pytestmark = [
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.skipif(bool(slurm_here.missing()), reason="Slurm is not installed (apt install slurm-wlm munge)"),
+]
+OPTIONS = "--nodes=2 --time=10 --overcommit"
+SETUP = """
+import ctypes, os, signal, time
+import numpy as np
+from course_lib.collectives import Communicator
+comm = Communicator()
+rank = comm.Get_rank()
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks(slurm):
+    ranks = Ranks(8, slurm=OPTIONS)
+    ranks.run(SETUP)
+    yield ranks
+    ranks.stop()
+
+
+@pytest.fixture
+def own(slurm):
+    """Ranks that a test may end; nothing of them is left after it."""
+    made = []
+
+    def make(n=4, options=OPTIONS):
+        made.append(Ranks(n, slurm=options))
+        made[0].run(SETUP)
+        return made[0]
+
+    before = set(slurm.jobs())
+    yield make
+    for ranks in made:
+        ranks.stop()
+    assert wait_until(lambda: set(slurm.jobs()) <= before, 30)
+
+
+def errors(found):
+    return [reply["error"] and f"{reply['error']['name']}: {reply['error']['message']}" for _, reply in found]
+
+
+def test_ranks_come_up_on_both_machines(ranks):
+    assert ranks.hosts == ["n1"] * 4 + ["n2"] * 4
+    assert "8 ranks on 2 machines" in repr(ranks)
+    ranks.run("total = np.empty(3)\ncomm.Allreduce(np.full(3, rank + 1.0), total)")
+    assert [t.tolist() for t in ranks.pull("total")] == [[36.0] * 3] * 8
+
+
+def test_a_deadlock_over_two_machines_is_named_rank_by_rank(ranks):
+    began = time.monotonic()
+    said = set(errors(ranks.run("if rank != 5:\n    comm.Barrier()")))
+    assert time.monotonic() - began < 3.0 + 5.0  # 3 s is what the benchmark asks for; a busy machine may be slower
+    (text,) = said - {None}
+    assert "ranks 0–3 (n1) and ranks 4, 6, 7 (n2) wait in Barrier" in text and "rank 5 (n2) has finished the cell without it" in text
+    assert errors(ranks.run("comm.Barrier()")) == [None] * 8
+
+
+@pytest.mark.parametrize(
+    "cell, words",
+    [
+        (
+            "if rank == 0:\n    comm.Recv(np.empty(2), 7)\nif rank == 7:\n    comm.Recv(np.empty(2), 0)",
+            ["rank 0 (n1) waits in Recv from rank 7"],
+        ),
+        ("comm.Allreduce(np.ones(2 + rank // 4), np.empty(2 + rank // 4))", ["MismatchError", "ranks 0–3", "of 2 float64", "of 3 float64"]),
+        ("comm.Recv(np.empty(2), (rank + 1) % 8)", ["rank 3 (n1) waits in Recv from rank 4", "rank 4 (n2) waits in Recv from rank 5"]),
+        ("if rank == 6:\n    1 / 0\ncomm.Barrier()", ["rank 6 (n2) has raised ZeroDivisionError"]),
+        (
+            "half = comm.Split(rank % 2)\nif rank != 2:\n    half.Barrier()",
+            ["rank 0 (n1) and ranks 4, 6 (n2) wait", "rank 2 (n1) has finished"],
+        ),
+        ("if rank == 0:\n    comm.Send(np.ones(3), 7)\nif rank == 7:\n    comm.Recv(np.empty(2), 0)", ["3 float64", "2 float64"]),
+        ("if rank != 7:\n    comm.Iallreduce(np.ones(1), np.empty(1)).Wait()", ["Iallreduce", "rank 7 (n2) has finished"]),
+    ],
+)
+def test_what_cannot_end_is_named_and_the_next_cell_works(ranks, cell, words):
+    said = " ".join(filter(None, errors(ranks.run(cell))))
+    assert [word for word in words if word not in said] == [], said
+    assert errors(ranks.run("comm.Allreduce(np.ones(2), np.empty(2))")) == [None] * 8
+
+
+def test_messages_and_collectives_between_machines_are_right(ranks):
+    ranks.run("""
+ring = np.empty(1000)
+for k in range(50):
+    comm.Sendrecv(np.full(1000, rank + 100.0 * k), (rank + 1) % 8, 0, ring, (rank - 1) % 8, 0)
+    assert (ring == (rank - 1) % 8 + 100 * k).all()
+everyone = np.empty(8 * 5)
+comm.Iallgather(np.full(5, float(rank)), everyone).Wait()
+if rank == 0:
+    for k in range(100):
+        comm.Send(np.full(10, float(k)), 7)
+if rank == 7:
+    got = np.empty(10)
+    for k in range(100):
+        comm.Recv(got, 0)
+        assert (got == k).all()
+""")
+    assert ranks.pull("everyone")[5].tolist() == [float(r) for r in range(8) for _ in range(5)]
+
+
+def test_a_rank_that_computes_is_never_taken_for_stuck(ranks):
+    # A step of C that keeps Python's lock: neither a thread of this rank nor its Python says a word meanwhile.
+    found = ranks.run("if rank == 6:\n    ctypes.PyDLL(None).sleep(12)\ncomm.Barrier()")
+    assert errors(found) == [None] * 8
+
+
+def test_a_suspended_rank_is_not_taken_for_gone(ranks):
+    pids = _pids(ranks)
+    os.kill(pids[6], signal.SIGSTOP)
+    try:
+        resumed = subprocess.Popen([sys.executable, "-S", "-c", f"import os, time; time.sleep(10); os.kill({pids[6]}, 18)"])
+        assert errors(ranks.run("comm.Barrier()")) == [None] * 8
+    finally:
+        os.kill(pids[6], signal.SIGCONT)
+        resumed.wait()
+
+
+def _pids(ranks):
+    ranks.run("pid = os.getpid()")
+    return ranks.pull("pid")
+
+
+def test_an_interrupt_reaches_all_machines(ranks):
+    found = ranks.run("if rank == 0:\n    comm.Barrier()\nelse:\n    time.sleep(60)", limit=2.0)
+    assert any("TimeLimit" in (error or "") for error in errors(found))
+    assert errors(ranks.run("comm.Barrier()")) == [None] * 8
+
+
+def test_the_controller_and_the_mirrors_let_in_nobody_without_the_keys(ranks):
+    import zmq
+
+    ours = [p for p in psutil.process_iter() if "mirror.py" in " ".join(_line(p)) or "slurm controller" in " ".join(_line(p))]
+    addresses = {(c.laddr.ip, c.laddr.port) for p in ours for c in p.net_connections("tcp") if c.status == "LISTEN"}
+    assert {ip for ip, _ in addresses} == {"127.0.0.1"} and len(addresses) >= 4
+    context = zmq.Context()
+    try:
+        for ip, port in addresses:
+            with socket.create_connection((ip, port), 5) as stranger:
+                stranger.settimeout(8)
+                stranger.sendall(b"\x00" * 200)
+                data = b"x"
+                while data:  # until it is closed, or says nothing: no port answers a stranger for long
+                    try:
+                        data = stranger.recv(4096)
+                    except (TimeoutError, ConnectionError):
+                        break
+            dealer = context.socket(zmq.DEALER)
+            dealer.linger = 0
+            dealer.connect(f"tcp://{ip}:{port}")
+            dealer.send_multipart([b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", b"{}"])
+            assert not dealer.poll(300), "somebody without a key got an answer"
+            dealer.close()
+    finally:
+        context.term()
+    assert errors(ranks.run("comm.Barrier()")) == [None] * 8
+
+
+def _line(process):
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_no_key_is_left_where_others_could_read_it(ranks, slurm):
+    for folder in slurm.folder.glob(".course-ranks-*"):
+        assert folder.stat().st_mode & 0o077 == 0
+        assert not list(folder.glob("security/*"))
+    for process in psutil.process_iter():  # nor on a command line
+        if "course_lib" in " ".join(_line(process)):
+            assert not [word for word in _line(process) if len(word) == 64 and set(word) <= set("0123456789abcdef")]
+
+
+@contextmanager
+def all_machines_taken(slurm):
+    """A job of somebody else that leaves no room."""
+    words = ["srun", "--nodes=2", "--exclusive", "--job-name=other", "sleep", "300"]
+    other = subprocess.Popen(words, env={**os.environ, **slurm.environment}, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert wait_until(lambda: "RUNNING" in slurm.ask("squeue", "-h", "--name=other", "-o", "%T"), 30)
+    try:
+        yield
+    finally:
+        other.kill()
+        other.wait()
+        slurm.ask("scancel", "--name=other")
+
+
+@pytest.mark.parametrize(
+    "options, word",
+    [
+        ("--ntasks=3", "cluster.start(n) says how many"),
+        ("-n3", "cluster.start(n) says how many"),
+        ("-n 3", "cluster.start(n) says how many"),
+        ("--ntas=3", "cluster.start(n) says how many"),
+        ("--mpi=none", "the course starts the ranks"),
+        ("-J mine", "finds its job again"),
+        ("--output=x", "reads what the ranks write"),
+        ('--nodes="2', "No closing quotation"),
+    ],
+)
+def test_options_that_are_the_courses_get_a_sentence(options, word):
+    with pytest.raises(ValueError) as error:
+        slurm.options(options)
+    assert word in str(error.value)
+
+
+def test_options_of_the_users_pass():
+    assert slurm.options("--nodes=2 -N2 --ntasks-per-node=4 --time=1:00:00 -p main --mem=4G -A 'my account'")
+    with pytest.raises(TypeError, match="expected options of srun"):
+        slurm.options(True)
+
+
+def test_what_slurm_refuses_is_said(slurm):
+    with pytest.raises(StartError, match="the Slurm job ended") as error:
+        Ranks(4, slurm="--partition=nowhere")
+    assert "invalid partition" in str(error.value)
+
+
+def test_what_will_never_begin_is_said(slurm):
+    kernel = program(slurm, options="--nodes=7")
+    try:
+        while "waits in the queue" not in (said := kernel.stdout.readline()):
+            assert said
+        assert "With these options it will never begin" in said, said
+    finally:
+        kernel.terminate()
+        kernel.wait()
+    assert wait_until(lambda: "PartitionNodeLimit" not in slurm.ask("squeue", "-h", "-o", "%r"), 30)
+
+
+def test_without_slurm_there_is_a_sentence(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(StartError, match="there is no srun on this machine"):
+        Ranks(4, slurm="--nodes=2")
+
+
+def test_slurm_and_attach_exclude_each_other():
+    with pytest.raises(ValueError, match="give one of them"):
+        start(4, slurm="--nodes=2", attach="default")
+
+
+def test_new_ranks_come_from_slurm_too(own):
+    ranks = own(4)
+    ranks.run("def double(x):\n    return 2 * x", label="cell [2]")
+    ranks.restart(rerun=True, n=6)
+    assert len(ranks.hosts) == 6 and set(ranks.hosts) == {"n1", "n2"}
+    assert ranks.call("double", {"x": 4}) == [8] * 6
+
+
+def test_a_rank_that_ends_is_named_with_its_machine(own):
+    ranks = own(4)
+    with pytest.raises(RanksGone, match=r"rank 3 on n2 ended: exited with exit code 7"):
+        ranks.run("if rank == 3:\n    os._exit(7)\ncomm.Barrier()")
+
+
+def test_a_killed_rank_is_named_with_its_machine(own):
+    ranks = own(4)
+    with pytest.raises(RanksGone, match=r"rank 2 on n2 ended: killed"):
+        ranks.run("if rank == 2:\n    os.kill(os.getpid(), signal.SIGKILL)\ncomm.Barrier()")
+
+
+def test_a_cancelled_job_is_said(own, slurm):
+    ranks = own(4)
+    subprocess.Popen(["sh", "-c", "sleep 1; scancel --me"], env={**os.environ, **slurm.environment})
+    with pytest.raises(RanksGone, match=r"cancelled, with scancel"):
+        ranks.run("time.sleep(60)")
+
+
+def test_the_queue_is_shown_and_an_interrupt_leaves_it(slurm, capfd, monkeypatch):
+    pause, count = startup._pause, []
+
+    def interrupted(*words):
+        count.append(1)
+        if len(count) > 200:
+            raise KeyboardInterrupt
+        pause(*words)
+
+    monkeypatch.setattr(startup, "_pause", interrupted)
+    with all_machines_taken(slurm), pytest.raises(KeyboardInterrupt):
+        Ranks(4, slurm=OPTIONS)
+    shown = capfd.readouterr().out
+    assert "waits in the queue since" in shown and "(Resources)" in shown
+    assert wait_until(lambda: not [j for j in slurm.ask("squeue", "-h", "-o", "%j").split() if j.startswith("course-")], 20)
+
+
+PROGRAM = """
+import sys, time
+from course_lib import cluster
+print("asks", flush=True)
+ranks = cluster.start(4, slurm={options!r})
+print("up", flush=True)
+{then}
+"""
+
+
+def program(slurm, then="time.sleep(120)", options=OPTIONS):
+    """A kernel's process of its own."""
+    words = [sys.executable, "-c", PROGRAM.format(options=options, then=then)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **slurm.environment}, start_new_session=True)
+
+
+def of_course(slurm):
+    return [job for job in slurm.ask("squeue", "-h", "-o", "%j").split() if job.startswith("course-")]
+
+
+@pytest.mark.parametrize("when", ["in the queue", "while it asks", "while ranks run"])
+def test_the_kernels_end_gives_the_allocation_back(slurm, when):
+    before = of_course(slurm)
+    kernel = program(slurm)
+    try:
+        if when == "while ranks run":
+            while "up" not in kernel.stdout.readline():
+                pass
+        elif when == "in the queue":
+            assert wait_until(lambda: len(of_course(slurm)) > len(before), 30)
+        else:
+            kernel.stdout.readline()
+    finally:
+        kernel.kill()
+        kernel.wait()
+    assert wait_until(lambda: set(of_course(slurm)) <= set(before), 40)
+    time.sleep(1.0)  # nor does it ask again
+    assert set(of_course(slurm)) <= set(before)
+
+
+def test_a_kernel_that_ends_in_good_order_leaves_nothing(slurm):
+    before = of_course(slurm)
+    kernel = program(slurm, "pass")
+    assert kernel.wait(60) == 0
+    assert wait_until(lambda: set(of_course(slurm)) <= set(before), 20)  # Slurm itself takes a second
+
+
+def test_a_kernel_inside_a_job_asks_for_one_of_its_own(slurm):
+    words = [
+        "srun",
+        "--nodes=1",
+        "--ntasks=1",
+        "--overcommit",
+        sys.executable,
+        "-c",
+        PROGRAM.format(options=OPTIONS, then="print(ranks.hosts)"),
+    ]
+    environment = {**os.environ, **slurm.environment}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL, check=False)
+    assert "['n1', 'n1', 'n2', 'n2']" in done.stdout, done.stderr
+
+
+def test_when_srun_is_gone_with_its_machine_the_job_ends(slurm):
+    """Not even the process that watches for the kernel's end is left."""
+    before = of_course(slurm)
+    kernel = program(slurm)
+    while "up" not in kernel.stdout.readline():
+        pass
+    family = [p for p in psutil.process_iter() if " ask 4 " in " ".join(_line(p)) or (_line(p) and _line(p)[0].endswith("srun"))]
+    mine = [p for p in family if p.environ().get("SLURM_CONF") == slurm.environment["SLURM_CONF"] and not _other(p, before)]
+    for process in mine:
+        process.suspend()
+    for process in [*mine, kernel]:
+        process.kill()
+    kernel.wait()
+    assert wait_until(lambda: set(of_course(slurm)) <= set(before), 40)
+
+
+def _other(process, names):
+    return any(name in " ".join(_line(process)) for name in names)
+
+
+def machine_stops(slurm, node, after):
+    """From then on nothing of a machine runs, or says a word; its processes, to let them go on."""
+    processes = [p for p in slurm.of_node(node) if not any(name in " ".join(_line(p)) for name in ("pytest",))]
+    words = [sys.executable, "-S", "-c", f"import os, time; time.sleep({after}); [os.kill(p, 19) for p in {[p.pid for p in processes]}]"]
+    subprocess.Popen(words)
+    return processes
+
+
+@pytest.mark.parametrize("node, went", [("n2", "ranks 2, 3"), ("n1", "ranks 0, 1")])
+@pytest.mark.parametrize("cell", ["comm.Barrier() if rank % 2 else time.sleep(60)", "time.sleep(60)"])
+def test_a_machine_that_fails_is_named_with_its_ranks(own, slurm, node, went, cell):
+    ranks = own(4)
+    stopped = machine_stops(slurm, node, 1.0)
+    began = time.monotonic()
+    try:
+        with pytest.raises(RanksGone, match=f"nothing has been heard from {node} for 8 s, and {went} went with it"):
+            ranks.run(cell)
+        assert time.monotonic() - began < 16.0 + 5.0  # with what it takes to end the job
+    finally:
+        for process in stopped:
+            if process.is_running():
+                process.resume()
+
+
+def test_a_machine_that_is_silent_for_a_while_comes_back(own, slurm):
+    ranks = own(4)
+    stopped = machine_stops(slurm, "n2", 0.5)
+    subprocess.Popen([sys.executable, "-S", "-c", f"import os, time; time.sleep(5); [os.kill(p, 18) for p in {[p.pid for p in stopped]}]"])
+    assert errors(ranks.run("time.sleep(2)\ncomm.Barrier()")) == [None] * 4
+
+
+def mirrors(ranks):
+    ranks.run("children = [int(c) for c in open(f'/proc/self/task/{os.getpid()}/children').read().split()]")
+    children = [child for some in ranks.pull("children") for child in some]
+    return [child for child in children if "mirror.py" in " ".join(_line(psutil.Process(child)))]
+
+
+def test_without_a_mirror_ranks_do_not_wait_for_ever(own):
+    ranks = own(4)
+    found = mirrors(ranks)
+    assert len(found) == 2
+    for pid in found:
+        os.kill(pid, signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises((RanksGone, RanksError)):
+        ranks.call(lambda: comm.Barrier())  # noqa: F821
+    assert time.monotonic() - began < 20
+
+
+def test_ranks_that_no_kernel_watches_say_that_a_machine_is_lost(slurm, tmp_path):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import os, time\nfrom course_lib.collectives import Communicator\ncomm = Communicator()\ncomm.Barrier()\n"
+        "print('ready', flush=True)\ntime.sleep(3)\ntry:\n    comm.Barrier()\nexcept Exception as error:\n    print(error, flush=True)\n"
+    )
+    words = ["srun", "--job-name=program", *OPTIONS.split(), "--ntasks=4", "--mpi=pmi2", sys.executable, str(script)]
+    environment = {**os.environ, **slurm.environment}
+    running = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    stopped = []
+    try:
+        for _ in range(4):
+            assert "ready" in running.stdout.readline()
+        stopped = [p for p in psutil.process_iter() if str(script) in " ".join(_line(p)) and p.environ().get("SLURMD_NODENAME") == "n2"]
+        stopped += [p for rank in stopped for p in rank.children()]
+        for process in stopped:
+            process.suspend()
+        said = running.stdout.readline()
+        assert "ranks 0, 1 (n1) wait in Barrier" in said and "ranks 2, 3 (n2) are lost" in said, said
+    finally:
+        for process in stopped:
+            process.resume()
+        running.kill()
+        running.wait()
+        slurm.ask("scancel", "--name=program")
+    assert wait_until(lambda: "program" not in slurm.ask("squeue", "-h", "-o", "%j"), 20)
+
+
+def test_what_squeue_says_is_shown(tmp_path, monkeypatch):
+    done = subprocess.CompletedProcess([], 0, "12|PENDING|Priority|2026-11-20T14:03:00|2026-11-20T15:00:00\n", "")
+    monkeypatch.setattr(slurm.subprocess, "run", lambda *words, **options: done)
+    waiting = slurm.Allocation(4, tmp_path, None, None, "course-x")
+    assert waiting.waits() == "Slurm job 12 waits in the queue since 14:03:00 (Priority); Slurm expects it to begin at 2026-11-20 15:00:00"
+
+
+@pytest.mark.parametrize(
+    "log, words",
+    [
+        ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-20T15:00:00 DUE TO TIME LIMIT ***", "time is over"),
+        ("srun: error: Node failure on n2\nsrun: Force Terminated job 5", "has failed: n2"),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=5.0\nsrun: error: n2: task 3: Out Of Memory", "memory ran out"),
+        ("srun: error: n2: tasks 4-5,7: Killed", "ranks 4, 5, 7 on n2 ended: killed"),
+    ],
+)
+def test_how_a_job_ends_is_said(tmp_path, log, words):
+    (tmp_path / "log.txt").write_text(log)
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert words in slurm.Allocation(8, tmp_path, ended, ended, "course-x").obituary()
+
+
+def test_ranks_that_did_not_begin_are_named(tmp_path):
+    for rank in (0, 1, 3):
+        (tmp_path / f"rank-{rank}").write_text("n1")
+    assert slurm.Allocation(5, tmp_path, None, None).missing() == "ranks 2, 4 did not begin; the others are on n1."
