@@ -261,6 +261,13 @@ def test_make_lab_listens_on_loopback_with_a_token(tmp_path, monkeypatch):
     assert "--no-browser" in words or doctor.sys.platform == "darwin"
 
 
+def test_what_a_user_says_to_make_lab_is_said_once(tmp_path):
+    for said in (["--ServerApp.ip=0.0.0.0"], ["--ip=0.0.0.0"], ["--ip", "0.0.0.0"]):
+        words = lab.command(tmp_path, [*said, "--log-level=INFO"])
+        assert words[-len(said) - 1 :] == [*said, "--log-level=INFO"] and "127.0.0.1" not in str(words) and "ERROR" not in str(words)
+    assert f"--ServerApp.root_dir={tmp_path}" in words
+
+
 def test_the_doctor_has_a_line_for_everything():
     lines = [line for _, line in doctor.report()]
     for word in ("Python 3", "MPICH", "4 ranks start", "cores", "memory", "threads", "/dev/shm", "browser", "network"):

@@ -89,7 +89,7 @@ def shared_memory() -> Line:
     if not os.path.isdir("/dev/shm"):
         return None, "no /dev/shm (macOS has none, and needs none)", ""
     free = shutil.disk_usage("/dev/shm").free
-    return free >= 64 * 1024**2, f"/dev/shm: {wording.memory(free)} free", "8 ranks want 64 MB: docker run --shm-size=256m"
+    return free >= 32 * 1024**2, f"/dev/shm: {wording.memory(free)} free", "8 ranks want 32 MiB: run the container with --shm-size=64m"
 
 
 def browser() -> Line:

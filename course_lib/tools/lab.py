@@ -43,8 +43,15 @@ def copy_new(notebooks: Path, work: Path) -> list[Path]:
 
 
 def command(work: Path, arguments: list[str]) -> list[str]:
-    """The command that opens JupyterLab in `work`, on loopback, with a token."""
-    lab = [sys.executable, "-m", "jupyterlab", "--ServerApp.ip=127.0.0.1", f"--ServerApp.root_dir={work}", "--log-level=ERROR"]
+    """The command that opens JupyterLab in `work`, on loopback, with a token; what the arguments set, they set instead."""
+    own = {
+        ("ServerApp.ip", "ip"): "127.0.0.1",
+        ("ServerApp.root_dir", "notebook-dir"): work,
+        ("Application.log_level", "log-level"): "ERROR",
+    }
+    set_already = {word.removeprefix("--").partition("=")[0] for word in arguments}  # Jupyter refuses to start with two of one
+    options = [f"--{names[0]}={value}" for names, value in own.items() if not set_already.intersection(names)]
+    lab = [sys.executable, "-m", "jupyterlab", *options]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         lab.append("--allow-root")  # in a container there is often no other user
     display = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
@@ -62,7 +69,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join([str(Path(__file__).parent / "config"), *others])}
 
 
-def main() -> None:
+def prepare() -> Path:
+    """Bring my_work/ up to date, and say what is new; returns where it is."""
     first_cell.put()
     work = ROOT / "my_work"
     new = copy_new(ROOT / "notebooks", work)
@@ -71,6 +79,11 @@ def main() -> None:
         print(f"New in my_work/: {', '.join(p.name for p in new)}")
     for mine in update.outdated(ROOT / "notebooks", work):
         print(f"{mine.name} has changed since you opened it: make update PART={mine.stem} brings the new text in, and keeps your cells.")
+    return work
+
+
+def main() -> None:
+    work = prepare()
     print("Opening JupyterLab in my_work/. Your files there are yours: nothing is ever overwritten. Ctrl-C twice ends it.", flush=True)
     words = command(work, sys.argv[1:])
     os.chdir(work)
