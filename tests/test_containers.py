@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CONTAINERFILE = (ROOT / "Containerfile").read_text()
 DEVCONTAINER = json.loads((ROOT / ".devcontainer" / "devcontainer.json").read_text())
 POST_BUILD = ROOT / "binder" / "postBuild"
+FROM = re.compile(r"^\s*from\s+(\S+)", re.MULTILINE | re.IGNORECASE)  # as editors read it: also a line of Python
 ALL = CONTAINERFILE + json.dumps(DEVCONTAINER) + "".join(path.read_text() for path in sorted((ROOT / "binder").iterdir()))
 
 
@@ -38,7 +39,7 @@ def test_what_the_commands_name_is_there():
 
 
 def test_no_address_but_the_usual_ones_and_no_root():
-    assert "://" not in ALL and re.findall(r"^FROM (\S+)$", CONTAINERFILE, re.MULTILINE) == ["python:3.12-slim-bookworm"]
+    assert "://" not in ALL and re.findall(FROM, CONTAINERFILE) == ["python:3.12-slim-bookworm"]
     assert re.findall(r"^USER (\w+)$", CONTAINERFILE, re.MULTILINE) == [DEVCONTAINER["remoteUser"]] == ["student"]
 
 
