@@ -29,6 +29,7 @@ from lectures import talk
 DOCS = Path(__file__).resolve().parent
 OUT = DOCS / "_build"
 LEADERBOARD = GRADING / "leaderboard.html"  # if `make leaderboard` has written it
+PAGES = ["containers"]  # written by hand, as they are
 MODULES = [  # what a lesson imports
     *("course_lib.cluster", "course_lib.collectives", "course_lib.traffic", "course_lib.memory", "course_lib.mesh", "course_lib.plots"),
     *("course_lib.check", "course_lib.autograd", "course_lib.layers", "course_lib.ddp", "course_lib.zero", "course_lib.saving"),
@@ -191,6 +192,8 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
     leaders = '<a href="leaderboard.html">The leaderboard of part 20.</a>' if LEADERBOARD.exists() else ""
     words = (DOCS / "index.md").read_text().replace("{{ parts }}", table()).replace("{{ leaderboard }}", leaders)
     put(words, folder / "index.md")
+    for name in PAGES:
+        put((DOCS / f"{name}.md").read_text(), folder / f"{name}.md")
     put((DOCS / "api.md").read_text().replace("{{ modules }}", "\n".join(f"api/{name}" for name in MODULES)), folder / "api.md")
     (folder / "api").mkdir(exist_ok=True)
     for name in MODULES:

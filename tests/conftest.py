@@ -43,6 +43,7 @@ LONG = {
     "test_all_variants_get_what_they_deserve[26": 300,
     "test_all_variants_get_what_they_deserve[27": 150,
     "test_all_variants_get_what_they_deserve[23": 180,
+    "test_64_mb_are_enough": 80,
     "test_harm_is_held": 60,
     "test_no_cheat": 60,
     "test_a_bad_exercise": 40,

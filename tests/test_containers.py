@@ -44,8 +44,10 @@ def test_no_address_but_the_usual_ones_and_no_root():
 
 
 def test_into_the_container_goes_what_a_student_needs_and_no_answer():
-    taken = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-    assert all((ROOT / name).exists() for name in taken) and {"course_lib", "notebooks", "Makefile"} <= set(taken)
+    lines = (ROOT / ".dockerignore").read_text().splitlines()
+    assert (ROOT / "binder" / ".dockerignore").read_text().splitlines() == lines and "*" in lines  # repo2docker looks for it there
+    taken = [line[1:] for line in lines if line.startswith("!")]
+    assert all((ROOT / name).exists() for name in taken) and {"binder", "course_lib", "notebooks", "Makefile"} <= set(taken)
     assert not {"solutions", "grading", "lectures", "tests"} & set(taken)
 
 
