@@ -1,8 +1,8 @@
 """A Slurm of the tests' own: a controller and two machines, n1 and n2, all on this one, on loopback, with nothing of the system's."""
 
 import contextlib
-import getpass
 import os
+import pwd
 import shutil
 import signal
 import socket
@@ -76,7 +76,7 @@ class Slurm:
         ports = _ports(3)
         host = socket.gethostname()
         nodes = [f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={p} CPUs=8" for n, p in zip(NODES, ports[1:], strict=True)]
-        words = dict(host=host, controller=ports[0], user=getpass.getuser(), folder=self.folder, nodes="\n".join(nodes))
+        words = dict(host=host, controller=ports[0], user=pwd.getpwuid(os.geteuid()).pw_name, folder=self.folder, nodes="\n".join(nodes))
         (self.folder / "slurm.conf").write_text(CONFIG.format(**words))
         (self.folder / "state").mkdir()
         key = self.folder / "munge.key"
