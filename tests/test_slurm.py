@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import psutil
 import pytest
@@ -486,4 +486,37 @@ def test_how_a_job_ends_is_said(tmp_path, log, words):
 def test_ranks_that_did_not_begin_are_named(tmp_path):
     for rank in (0, 1, 3):
         (tmp_path / f"rank-{rank}").write_text("n1")
-    assert slurm.Allocation(5, tmp_path, None, None).missing() == "ranks 2, 4 did not begin; the others are on n1."
+    (tmp_path / "ready-0").touch()
+    said = slurm.Allocation(5, tmp_path, None, None).missing()
+    assert "ranks 2, 4 did not begin; the others are on n1." in said and "ranks 1, 3 (n1) began, and did not get ready" in said
+
+
+def test_a_rank_that_does_not_come_is_named(slurm, monkeypatch):
+    monkeypatch.setattr(startup, "SLURM_LIMIT", 8.0)
+    words = [sys.executable, "-S", "-c", SUSPENDS, slurm.environment["SLURM_CONF"]]
+    suspends = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    try:
+        with pytest.raises(StartError, match=r"ranks? 3") as error:
+            Ranks(4, slurm=OPTIONS)
+        assert "n2" in str(error.value) or "did not begin" in str(error.value)
+    finally:
+        with suppress(ProcessLookupError):  # ended with the job
+            os.kill(int(suspends.stdout.readline()), signal.SIGCONT)
+        suspends.wait()
+    assert wait_until(lambda: not of_course(slurm), 30)
+
+
+SUSPENDS = """
+import os, sys, time
+while True:
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = open(f"/proc/{pid}/environ").read().split(chr(0))
+        except OSError:
+            continue
+        line = open(f"/proc/{pid}/cmdline").read()
+        if "SLURM_PROCID=3" in words and f"SLURM_CONF={sys.argv[1]}" in words and "engine.slurm" in line:
+            os.kill(int(pid), 19)
+            print(pid)
+            sys.exit()
+"""

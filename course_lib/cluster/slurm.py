@@ -20,6 +20,7 @@ from course_lib.engine.mpiexec import THREADS, StartError
 from course_lib.engine.slurm import GIVEN_BACK
 
 SHARED = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
+START_LIMIT = 120.0  # seconds from the begin of the job until all ranks are there: 64 that read the same files at once take their time
 LOOK = 2.0  # seconds between two questions to Slurm
 NEVER = (
     "PartitionConfig",
@@ -117,13 +118,17 @@ class Allocation(Processes):
             print(f"{waits}.", flush=True)
 
     def missing(self) -> str:
-        """Which ranks have not even begun, in a sentence; empty if all have."""
-        begun = {int(file.name.partition("-")[2]): file for file in self.folder.glob("rank-*")}
-        absent = [r for r in range(self.n) if r not in begun]
-        if not absent or not begun:
-            return ""
-        machines = sorted({file.read_text() for file in begun.values()})
-        return f"{wording.ranks(absent)} did not begin; the others are on {', '.join(machines)}."
+        """Which ranks have not begun, or have begun and are not ready, in a sentence or two; empty if all are."""
+        begun = {int(file.name.partition("-")[2]): file.read_text() for file in self.folder.glob("rank-*")}
+        ready = {int(file.name.partition("-")[2]) for file in self.folder.glob("ready-*")}
+        said = []
+        if absent := [r for r in range(self.n) if r not in begun]:
+            others = f"; the others are on {', '.join(sorted(set(begun.values())))}" if begun else ""
+            said.append(f"{wording.ranks(absent)} did not begin{others}.")
+        if slow := [r for r in begun if r not in ready]:
+            where = ", ".join(sorted({begun[r] for r in slow}))
+            said.append(f"{wording.ranks(slow)} ({where}) began, and did not get ready: is {Path(sys.prefix)} slow to read there?")
+        return " ".join(said)
 
     def forget_keys(self) -> None:
         """All have come and know the keys: nobody else is to find them."""

@@ -12,6 +12,7 @@ from threadpoolctl import threadpool_limits
 from course_lib.cluster import apart, launch, requests, sandbox
 from course_lib.cluster.connection import Connection, RanksGone
 from course_lib.cluster.launch import Processes
+from course_lib.cluster.slurm import START_LIMIT as SLURM_LIMIT
 from course_lib.cluster.slurm import allocate
 from course_lib.cluster.watch import Watch
 from course_lib.engine import wire
@@ -47,7 +48,7 @@ def come_up(n: int, client: Client | None = None, slurm: str | None = None) -> C
     threadpool_limits(1)  # in this process, too: threads that wait for a core which a rank has make a check five times slower
     for limit in (START_LIMIT,) if client is not None or slurm is not None else (FIRST_TRY, START_LIMIT):
         try:
-            return _try(n, client, limit, slurm)
+            return _try(n, client, SLURM_LIMIT if slurm is not None else limit, slurm)
         except StartError:
             if limit == START_LIMIT:
                 raise

@@ -108,7 +108,9 @@ def rank(n: int, folder: str) -> None:
     os.environ.pop(HOME, None)
     from course_lib.engine import application
 
-    application.serve(application.prepare(folder))
+    engine = application.prepare(folder)
+    (place / f"ready-{number}").touch()  # all it needs is loaded: what may still take long is MPI
+    application.serve(engine)
 
 
 def controller(n: int, folder: str, network: dict) -> None:
