@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pwd
+import random
 import shutil
 import signal
 import socket
@@ -21,6 +22,7 @@ CONFIG = """
 ClusterName=course
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
+FirstJobId={first}
 SlurmUser={user}
 SlurmdUser={user}
 AuthType=auth/munge
@@ -76,7 +78,12 @@ class Slurm:
         ports = _ports(3)
         host = socket.gethostname()
         nodes = [f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={p} CPUs=8" for n, p in zip(NODES, ports[1:], strict=True)]
-        words = dict(host=host, controller=ports[0], user=pwd.getpwuid(os.geteuid()).pw_name, folder=self.folder, nodes="\n".join(nodes))
+        first = random.SystemRandom().randrange(
+            10**4, 6 * 10**7
+        )  # MPI names shared memory after the job's number: none that was here before
+        words = dict(
+            first=first, host=host, controller=ports[0], user=pwd.getpwuid(os.geteuid()).pw_name, folder=self.folder, nodes="\n".join(nodes)
+        )
         (self.folder / "slurm.conf").write_text(CONFIG.format(**words))
         (self.folder / "state").mkdir()
         key = self.folder / "munge.key"

@@ -391,8 +391,10 @@ def machine_stops(slurm, node, after):
     return processes
 
 
-@pytest.mark.parametrize("node, went", [("n2", "ranks 2, 3"), ("n1", "ranks 0, 1")])
-@pytest.mark.parametrize("cell", ["comm.Barrier() if rank % 2 else time.sleep(60)", "time.sleep(60)"])
+@pytest.mark.parametrize(
+    ("node", "went", "cell"),
+    [("n2", "ranks 2, 3", "comm.Barrier() if rank % 2 else time.sleep(60)"), ("n1", "ranks 0, 1", "time.sleep(60)")],
+)
 def test_a_machine_that_fails_is_named_with_its_ranks(own, slurm, node, went, cell):
     ranks = own(4)
     stopped = machine_stops(slurm, node, 1.0)

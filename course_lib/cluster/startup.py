@@ -125,7 +125,8 @@ def _greet(connection: Connection, limit: float) -> None:
         if reply and reply["error"] and reply["error"]["name"] == "TimeLimit":
             raise StartError(f"rank {engine} did not answer within {limit:g} s.\n{connection.log()}")
         if reply is None or reply["error"]:
-            raise StartError(f"rank {engine} does not answer: {reply}\n{connection.log()}")
+            said = reply["error"]["message"] if reply else "nothing"
+            raise StartError(f"rank {engine} cannot take part: it says {said}\n{connection.log()}")
     facts = {engine: wire.decode(reply["value"]) for engine, reply in replies.items()}
     if {f["size"] for f in facts.values()} != {len(facts)} or any(engine != f["rank"] for engine, f in facts.items()):
         raise StartError(

@@ -115,9 +115,8 @@ class Board:
 
     def state(self, rank: int) -> int:
         """What a rank is doing."""
-        if self.hosts and self.hosts.of[rank] in self.hosts.lost():
-            return LOST
-        return self.rows[rank][STATE]
+        state = self.rows[rank][STATE]
+        return LOST if self.hosts and state != GONE and self.hosts.of[rank] in self.hosts.lost() else state
 
     # What this rank says.
 
@@ -164,7 +163,7 @@ class Board:
                 released = key != 0 and any(abs(self.rows[o][SEEN + r]) == key for o in others)
             else:
                 released = self._come(r, row, others)
-            state = LOST if lost and self.hosts.of[r] in lost else row[STATE]
+            state = LOST if lost and row[STATE] != GONE and self.hosts.of[r] in lost else row[STATE]
             rows.append(Row(r, state, row[ROUND], row[TARGETS], key, members, row[OPERATION], released))
         return rows
 

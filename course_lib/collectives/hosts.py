@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from course_lib import host
@@ -70,42 +71,25 @@ class Hosts:
         blocks = -(-words // (8 * mirror.BLOCK))
         each = -(-(tables + words + 8 * blocks) // 64) * 64
         total = each * size + 8 * len(self.names)
-        node = world.Split(self.mine, self.rank)
-        leads, folder, server = node.Get_rank() == 0, None, None
-        if leads:
-            shm = "/dev/shm"
-            folder = tempfile.mkdtemp(prefix="course-board-", dir=shm if os.access(shm, os.W_OK) else None)
-        folder = node.bcast(folder)
+        leads = self.of.index(self.mine) == self.rank
+        place, problem = _Place(), None
         try:
             if leads:
-                with open(f"{folder}/board", "wb") as file:
-                    file.truncate(total)
-                poke, server = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM), socket.socket()
-                poke.bind(f"{folder}/poke")
-                server.bind((host.address(), 0))
-                server.listen(64)
-            node.Barrier()
-            board = os.open(f"{folder}/board", os.O_RDWR)
-            memory = memoryview(mmap.mmap(board, total))
-            self._poke = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-            self._poke.setblocking(False)
-            self._poke.connect(f"{folder}/poke")
-            node.Barrier()
-        finally:
+                problem = _tried(lambda: place.make(total))
+            found = self._agree((place.folder, place.address), problem)
+            leaders = [found[self.of.index(h)] for h in range(len(self.names))]
+            problem = _tried(lambda: place.enter(leaders[self.mine][0], total))
+            self._agree(None, problem)
+            peers = [address for _, address in leaders]
+            secret = world.bcast(secrets.token_hex(32) if not self.rank else None)
             if leads:
-                shutil.rmtree(folder, ignore_errors=True)
-        addresses = world.allgather(server.getsockname() if leads else None)
-        peers = [next(a for r, a in enumerate(addresses) if a and self.of[r] == h) for h in range(len(self.names))]
-        secret = world.bcast(secrets.token_hex(32) if not self.rank else None)
-        if leads:
-            facts = {"memory": board, "poke": poke.fileno(), "listen": server.fileno(), "secret": secret, "host": self.mine}
-            facts |= {"ranks": [[r for r in range(size) if self.of[r] == h] for h in range(len(self.names))], "peers": peers}
-            facts |= {"each": each, "row": row, "tables": tables, "words": words, "marks": tables + words, "blocks": blocks}
-            self._start({**facts, "heard": each * size}, (board, poke.fileno(), server.fileno()))
-            poke.close()
-            server.close()
-        os.close(board)
-        node.Free()
+                facts = {"memory": place.board, "poke": place.poked.fileno(), "listen": place.server.fileno(), "secret": secret}
+                facts |= {"ranks": [[r for r in range(size) if self.of[r] == h] for h in range(len(self.names))], "peers": peers}
+                facts |= {"each": each, "row": row, "tables": tables, "words": words, "marks": tables + words, "blocks": blocks}
+                self._start({**facts, "host": self.mine, "heard": each * size})
+        finally:
+            place.leave()
+        self._poke, memory = place.poke, place.memory
         self.watch = (*peers[self.mine], secret)
         self._heard = memory[each * size :].cast("q")
         buffers = [memory[r * each : (r + 1) * each] for r in range(size)]
@@ -113,10 +97,23 @@ class Hosts:
         self._find(peers)
         return buffers
 
-    def _start(self, facts: dict, descriptors: tuple[int, ...]) -> None:
+    def _agree(self, said: object, problem: str | None) -> list:
+        """What all ranks say; ConnectionError on all of them when one has a problem."""
+        found = self._world.allgather((said, problem))
+        if problems := sorted({f"{self.where(r)}: {problem}" for r, (_, problem) in enumerate(found) if problem}):
+            raise ConnectionError(f"the machines cannot be connected. {'; '.join(problems).rstrip('.')}.")
+        return [said for said, _ in found]
+
+    def _start(self, facts: dict) -> None:
         """Start this machine's mirror; it ends when this process does, as its input then ends."""
-        command, none = [sys.executable, "-I", "-S", mirror.__file__], subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=none, pass_fds=descriptors, cwd="/", start_new_session=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", mirror.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[facts[name] for name in ("memory", "poke", "listen")],
+            cwd="/",
+            start_new_session=True,
+        )
         self._process.stdin.write(json.dumps(facts).encode() + b"\n")
         self._process.stdin.flush()
 
@@ -160,3 +157,48 @@ class Hosts:
     def where(self, rank: int) -> str:
         """The name of a rank's machine."""
         return self.names[self.of[rank]]
+
+
+class _Place:
+    """What the ranks of a machine find each other by while they start: a folder for this user alone, with the memory and a socket."""
+
+    def __init__(self):
+        self.folder: str | None = None
+        self.address: tuple[str, int] | None = None
+        self.server = self.poked = self.board = None
+
+    def make(self, size: int) -> None:
+        shm = "/dev/shm"
+        self.folder = tempfile.mkdtemp(prefix="course-board-", dir=shm if os.access(shm, os.W_OK) else None)
+        with open(f"{self.folder}/board", "wb") as file:
+            file.truncate(size)
+        self.poked = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.poked.bind(f"{self.folder}/poke")
+        self.server = socket.create_server((host.address(), 0), backlog=64)
+        self.address = self.server.getsockname()
+
+    def enter(self, folder: str, size: int) -> None:
+        self.board = os.open(f"{folder}/board", os.O_RDWR)
+        self.memory = memoryview(mmap.mmap(self.board, size))
+        self.poke = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.poke.setblocking(False)
+        self.poke.connect(f"{folder}/poke")
+
+    def leave(self) -> None:
+        """All have entered, and the mirror has what it needs."""
+        for held in (self.server, self.poked):
+            if held:
+                held.close()
+        if self.board is not None:
+            os.close(self.board)
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _tried(step: Callable[[], None]) -> str | None:
+    """What went wrong, for the others to hear of it, too."""
+    try:
+        step()
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None

@@ -138,7 +138,7 @@ class Messages:
         n = self._size
         if not (self._group.board and 0 <= dest < n and 0 <= source < n and type(tag) is int and 0 <= tag <= LARGEST_TAG):
             return None
-        if not self._group.board.near((self.ranks[dest], self.ranks[source])):
+        if self._group.board.hosts:  # other machines are to see each notice
             return None
         if len(self._lanes) == MOST_LANES:
             self._lanes.clear()

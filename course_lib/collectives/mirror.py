@@ -245,6 +245,7 @@ class Mirror:
                 poll.register(descriptor, select.POLLIN | (select.POLLOUT if link.out else 0))
             events = dict(poll.poll(max(0, (next_beat - now) * 1000)))
             if 0 in events:
+                self.tell()  # that they have ended
                 return
             poked = self.poke.fileno() in events
             with contextlib.suppress(BlockingIOError):
