@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_lib.cluster import magic
+from course_lib.cluster import allowance, magic, rest
 from course_lib.cluster.connection import RanksGone
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.startup import START_LIMIT
@@ -45,7 +45,7 @@ def start(n: int = 4, *, attach: str | None = None) -> Ranks:
     Raises
     ------
     ValueError
-        `n` is not a whole number from 1 to 64.
+        `n` is not a whole number from 1 to 64, or more than this machine's users may have.
     StartError
         The ranks did not come up; the message has the last lines of their log.
     """
@@ -55,11 +55,14 @@ def start(n: int = 4, *, attach: str | None = None) -> Ranks:
     if _current is not None and _current.alive() and _current.n == n and _current.attached == attach:
         magic.register(_current)
         return _current
+    if attach is None:
+        allowance.checked(n)
     if _current is not None:
         _current.stop()
     _current = Ranks(n, connection(attach) if attach else None)
     _current.attached = attach
     magic.register(_current)
+    rest.watch(_current)
     return _current
 
 

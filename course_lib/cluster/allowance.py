@@ -1,0 +1,43 @@
+"""How many ranks a user may have at a time, where many share a machine; the hub says it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import psutil
+
+RANKS = "COURSE_RANKS"  # set by the hub; unset, there is no limit but that of `cluster.start`
+
+
+def checked(n: int) -> int:
+    """The number of ranks, if this user may have so many more beside those of other notebooks.
+
+    Raises
+    ------
+    ValueError
+        These would be too many; the message says how many there may be.
+    """
+    most = int(os.environ.get(RANKS) or 0)
+    elsewhere = running() if most else 0
+    if not most or n + elsewhere <= most:
+        return n
+    if n > most:
+        raise ValueError(
+            f"expected at most {most} ranks, which this server allows each user; got {n}. Use cluster.start({most}), or fewer."
+        )
+    raise ValueError(
+        f"expected at most {max(0, most - elsewhere)} ranks; got {n}. This server allows each user {most}, and {elsewhere} of yours run "
+        "in another notebook. Run ranks.stop() there, or shut its kernel down."
+    )
+
+
+def running() -> int:
+    """The ranks of this user that other processes than this one have started."""
+    found = 0
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ValueError):
+            words = process.cmdline()
+            if "course_lib.engine.mpiexec" in words and process.uids().real == os.getuid() and process.ppid() != os.getpid():
+                found += int(words[words.index("course_lib.engine.mpiexec") + 2])
+    return found
