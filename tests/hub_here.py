@@ -21,6 +21,8 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 from uuid import uuid4
 
+import psutil
+
 ROOT = Path(__file__).resolve().parent.parent
 OWN = """c = get_config()
 c.JupyterHub.authenticator_class = "shared-password"  # for tests alone
@@ -151,19 +153,13 @@ class Person:
     def start(self, timeout: float = 180) -> None:
         """Log in, start the server, and wait until it is ready."""
         self.log_in()
-        ask = lambda path, method, **body: self.open(  # noqa: E731
-            f"/hub/api/users/{self.name}{path}",
-            json.dumps(body).encode() if method == "POST" else None,
-            method=method,
-            **{"X-XSRFToken": self.xsrf, "Content-Type": "application/json"},
-        )
-        said = ask("/tokens", "POST", note="test")
+        said = self.ask("/tokens", "POST", note="test")
         assert '"token"' in said, f"no token for {self.name}: {said[:500]}\n{self.hub.log()}"
         self.token = json.loads(said)["token"]
-        said = ask("/server", "POST")
+        said = self.ask("/server", "POST")
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            facts = json.loads(ask("", "GET"))
+            facts = json.loads(self.ask(""))
             if (server := facts["servers"].get("")) and server["ready"]:
                 return
             assert server or time.monotonic() < deadline - timeout + 5, (
@@ -171,6 +167,16 @@ class Person:
             )
             time.sleep(0.5)
         raise AssertionError(f"the server of {self.name} did not come up\n{self.hub.log()}")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the Hub wants of a page that asks."""
+        return {"X-XSRFToken": self.xsrf, "Content-Type": "application/json"}
+
+    def ask(self, path: str, method: str = "GET", **body: str) -> str:
+        """What the Hub says of this user."""
+        data = json.dumps(body).encode() if method == "POST" else None
+        return self.open(f"/hub/api/users/{self.name}{path}", data, method=method, **self.headers)
 
     def api(self, path: str, method: str = "GET", body: object = None) -> str:
         """What the server's own interface says."""
@@ -216,3 +222,43 @@ class Kernel:
                 said.append(re.sub(r"\x1b\[[\d;]*m", "", "\n".join(content["traceback"])))
             elif kind == "status" and content["execution_state"] == "idle":
                 return "".join(said)
+
+
+def processes_of(name: str) -> list[int]:
+    """The processes of a user, by id."""
+    uid = pwd.getpwnam(name).pw_uid
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.uids().real == uid and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+    return found
+
+
+def megabytes(pids: list[int]) -> float:
+    """Memory of processes, where what several share counts once (PSS)."""
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            total += sum(
+                int(line.split()[1]) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")
+            )
+    return total * 1024 / 1e6
+
+
+def everything() -> dict[str, set]:
+    """What a hub makes: its processes and their sockets, folders, control groups, users."""
+    words = ("jupyterhub", "configurable-http-proxy", "hub.culler", "course_lib.tools.hub", "--seccomp")
+    processes = set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            line = " ".join(process.cmdline())
+            if any(word in line for word in words) and process.status() != psutil.STATUS_ZOMBIE:
+                processes.add((process.pid, line[:100]))
+    return {
+        "processes": processes,
+        "folders": set(Path("/tmp").glob("hub-*")),
+        "groups": set(Path("/sys/fs/cgroup").glob("**/course-hub-*")),
+        "users": {user.pw_name for user in pwd.getpwall()},
+        "sockets": {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "/tmp/hub-" in line},
+    }

@@ -54,6 +54,7 @@ def start(n: int = 4, *, attach: str | None = None) -> Ranks:
         raise ValueError(f"cluster.start(n): n is the number of ranks, a whole number from 1 to 64; got {n!r}.")
     if _current is not None and _current.alive() and _current.n == n and _current.attached == attach:
         magic.register(_current)
+        rest.watch(_current)
         return _current
     if attach is None:
         allowance.checked(n)

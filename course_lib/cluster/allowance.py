@@ -33,11 +33,13 @@ def checked(n: int) -> int:
 
 
 def running() -> int:
-    """The ranks of this user that other processes than this one have started."""
-    found = 0
+    """The ranks of this user that other notebooks than this one have started."""
+    found, mine = {}, set()
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ValueError):
+        with contextlib.suppress(psutil.Error, ValueError, IndexError):
             words = process.cmdline()
-            if "course_lib.engine.mpiexec" in words and process.uids().real == os.getuid() and process.ppid() != os.getpid():
-                found += int(words[words.index("course_lib.engine.mpiexec") + 2])
-    return found
+            if "course_lib.engine.mpiexec" in words and process.uids().real == os.getuid():
+                _, _, n, folder = words[words.index("course_lib.engine.mpiexec") :]  # the ranks, its forks, have the same words
+                found[folder] = int(n)
+                mine |= {folder} if process.ppid() == os.getpid() else set()
+    return sum(n for folder, n in found.items() if folder not in mine)

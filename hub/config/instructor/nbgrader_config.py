@@ -5,3 +5,4 @@ from grading.config import configure
 c = get_config()  # noqa: F821  nbgrader defines it
 configure(c)
 c.Exchange.root = "/exchange"  # as the wall shows it
+c.ExchangeFactory.collect = "grading.collecting.exchange.CollectOwn"
