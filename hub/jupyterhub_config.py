@@ -52,7 +52,7 @@ c.Walled.hub_socket, c.Walled.instructors = str(hub_socket), set(s.instructors)
 c.Walled.readable = [s.data] if s.data else []
 c.Walled.mem_limit, c.Walled.cpu_limit = s.memory, s.cores or None
 c.Walled.cmd = [sys.executable, "-I", "-m", "course_lib.tools.hub"]
-c.Walled.env_keep = ["PATH", "LANG", "LC_ALL"]
+c.Walled.env_keep = ["LANG", "LC_ALL"]
 c.Walled.disable_user_config = True
 c.Walled.default_url = "/lab"
 c.Walled.start_timeout = c.Walled.http_timeout = 180  # a whole class at once
@@ -65,6 +65,7 @@ def of(kind):
 
 config = [str(Path(__file__).parent / "config" / who) for who in ("student", "instructor")]
 c.Walled.environment = {
+    "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
     "COURSE_RANKS": str(s.ranks),
     "COURSE_REST": str(s.rest),
     "COURSE_DATA_DIR": s.data,

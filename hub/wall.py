@@ -14,10 +14,20 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc")
+SYSTEM = (
+    "/usr",
+    "/bin",
+    "/sbin",
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/etc",
+    "/sys/devices/system",
+)  # the last: MPI looks how many processors there are
 HUB_SOCKET = "/run/hub.sock"  # where the Hub's own interface is found inside
 EXCHANGE = "/exchange"
 OWN = ("/tmp", "/dev/shm")
+NETWORKS = "/sys/class/net"  # there, and empty: without it UCX complains in every notebook
 FOR_STUDENTS = ("course_lib", "notebooks", "hub/config/student", ".venv")  # of the course's folder: no solution, no hidden test
 LEAST_ID = 1000  # below it are the system's own accounts
 
@@ -55,7 +65,7 @@ class Wall:
         """The words before the server's own command; `filter_from` is a descriptor with the program of `calls`, for students."""
         binds = [*self._shown(), *self._writable()]
         above = {str(folder) for path in (*binds[2::3], HUB_SOCKET) for folder in Path(path).parents} - {"/", "/dev", *OWN}
-        folders = [word for path in sorted(above) for word in ("--dir", path)]
+        folders = [word for path in sorted({*above, NETWORKS}) for word in ("--dir", path)]
         own = [word for path in OWN for word in ("--perms", "1777", "--size", str(self.room), "--tmpfs", path)]
         return [
             *(_program("bwrap"), "--dev", "/dev", *own, *folders, "--proc", "/proc"),

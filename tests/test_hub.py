@@ -1,4 +1,4 @@
-"""JupyterHub as `make hub` starts it, with accounts made for the test: a whole class at once, and a student who wants what is not theirs."""
+"""JupyterHub as `make hub` starts it, with accounts made for the test: a class at once, and a student who wants what is not theirs."""
 
 import json
 import os
@@ -52,9 +52,8 @@ def people(hub):
     with ThreadPoolExecutor(len(CLASS)) as pool:
         found = list(pool.map(come, CLASS))
     pids = [pid for name in CLASS for pid in processes_of(name)]
-    print(
-        f"\n{len(CLASS)} users with 8 ranks: up in {time.monotonic() - began:.0f} s, {megabytes(pids) / len(CLASS):.0f} MB a user, {len(pids)} processes"
-    )
+    up, size = time.monotonic() - began, megabytes(pids) / len(CLASS)
+    print(f"\n{len(CLASS)} users with 8 ranks: up in {up:.0f} s, {size:.0f} MB a user, {len(pids)} processes")
     assert [(said, sums) for _, said, sums in found if "8 ranks on this machine" not in said or "the sum is 8" not in sums] == []
     return {person.name: person for person, _, _ in found}
 
@@ -138,7 +137,7 @@ ATTACKS = {
     "its Python": "open(os.__file__, 'a')",
     "the system": "open('/etc/passwd', 'a')",
     "the root of the tree": "os.mkdir('/mine')",
-    "a namespace of one's own": "os.unshare(os.CLONE_NEWUSER) if hasattr(os, 'unshare') else refused(libc.unshare(0x10000000))",
+    "a namespace of one's own": "refused(libc.unshare(0x10000000))",
     "a namespace by clone": "refused(libc.syscall(56, 0x10000000 | 17, 0, 0, 0, 0))",
     "a namespace by clone3": "refused(libc.syscall(435, 0, 0))",
     "a mount": "refused(libc.mount(b'tmpfs', b'/tmp', b'tmpfs', 0, None))",
@@ -204,22 +203,19 @@ def test_a_token_opens_ones_own_server_only(hub, people):
     ada, bob = (people[name] for name in CLASS[:2])
     said = ada.notebook.run(
         """
-import asyncio, json, os
+import json, os
 from jupyterhub.httpclient import fetch
 async def ask(path, method="GET"):
     try:
-        answer = await fetch(os.environ["JUPYTERHUB_API_URL"] + path, method=method, headers={"Authorization": "token " + os.environ["JUPYTERHUB_API_TOKEN"]})
-        return 200, (await answer.text() if hasattr(answer, "text") and callable(answer.text) else "")
+        await fetch(os.environ["JUPYTERHUB_API_URL"] + path, method=method, headers=me)
+        return 200
     except Exception as error:
-        return getattr(error, "code", getattr(error, "status", type(error).__name__)), ""
-import threading
-found = []
-names = ["/user", "/users", "/users/%s", "/users/%s/server", "/proxy", "/shutdown"]
-def run(): found.extend(asyncio.run(all_()))
-async def all_(): return [await ask(n % OTHER if "%" in n else n, "POST" if n in ("/shutdown", "/users/%s/server") else "GET") for n in names]
-t = threading.Thread(target=run); t.start(); t.join()
-print(json.dumps([code for code, _ in found]))
-""".replace("OTHER", repr(bob.name))
+        return getattr(error, "status", type(error).__name__)
+me = {"Authorization": "token " + os.environ["JUPYTERHUB_API_TOKEN"]}
+asked = [("/user", "GET"), ("/users", "GET"), ("/users/OTHER", "GET"), ("/users/OTHER/server", "POST")]
+asked += [("/proxy", "GET"), ("/shutdown", "POST")]
+print(json.dumps([await ask(*words) for words in asked]))
+""".replace("OTHER", bob.name)
     )
     codes = json.loads(said)
     assert codes[0] == 200, said
@@ -275,7 +271,7 @@ os.killpg(0, 9)
 """
 print(subprocess.run(["python3", "-c", code], capture_output=True, text=True, start_new_session=True).stdout)
 ''')
-    assert int(said or 0) < 600, f"a fork bomb is not held: {said}"
+    assert 50 < int(said) < 600, f"a fork bomb is not held: {said}"
     said = greedy.notebook.run("""
 done = subprocess.run(["python3", "-c", "x = [bytearray(1 << 26) for _ in range(64)]; print('had it')"], capture_output=True, text=True)
 print(done.returncode, done.stdout)
