@@ -7,7 +7,7 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub.wall import account
+from hub.wall import FOLDERS, account
 
 COURSE = Path(__file__).resolve().parent.parent
 COURSE_ID = "distributed-training"  # nbgrader's name for it, as in grading.config
@@ -92,10 +92,12 @@ def make_folders(settings: Settings) -> None:
     settings.home.mkdir(parents=True, exist_ok=True)
     settings.home.chmod(0o700)
     settings.sockets.mkdir(mode=0o700, exist_ok=True)
-    for folder, mode in ((settings.exchange, 0o755), (settings.exchange / "outbound", 0o755), (settings.exchange / "inbound", 0o1733)):
+    for folder, mode in ((settings.exchange, 0o755), *((settings.exchange / name, mode) for name, mode in FOLDERS.items())):
         folder.mkdir(parents=True, exist_ok=True)
-        os.chown(folder, owner.pw_uid, owner.pw_gid)
-        folder.chmod(mode)
+        descriptor = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+        os.fchown(descriptor, owner.pw_uid, owner.pw_gid)
+        os.fchmod(descriptor, mode)
+        os.close(descriptor)
 
 
 def _number(name: str, default: int) -> int:

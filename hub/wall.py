@@ -26,6 +26,7 @@ SYSTEM = (
 )  # the last: MPI looks how many processors there are
 HUB_SOCKET = "/run/hub.sock"  # where the Hub's own interface is found inside
 EXCHANGE = "/exchange"
+FOLDERS = {"outbound": 0o755, "inbound": 0o1733, "feedback": 0o711}  # of a course in it, as nbgrader wants them
 OWN = ("/tmp", "/dev/shm")
 NETWORKS = "/sys/class/net"  # there, and empty: without it UCX complains in every notebook
 FOR_STUDENTS = ("course_lib", "notebooks", "hub/config/student", ".venv")  # of the course's folder: no solution, no hidden test
@@ -92,11 +93,13 @@ class Wall:
         return [*words, "--ro-bind", str(self.hub_socket), HUB_SOCKET]
 
     def _writable(self) -> list[str]:
-        course = f"{EXCHANGE}/{self.exchange.name}"
-        if self.instructor:
-            words = ["--bind", str(self.exchange), course]
-        else:
-            words = ["--ro-bind", str(self.exchange), course, "--bind", str(self.exchange / "inbound"), f"{course}/inbound"]
+        words = [
+            "--ro-bind",
+            str(self.exchange),
+            f"{EXCHANGE}/{self.exchange.name}",
+        ]  # nobody puts another folder in the place of one of these
+        for name in FOLDERS if self.instructor else ("inbound",):
+            words += ["--bind", str(self.exchange / name), f"{EXCHANGE}/{self.exchange.name}/{name}"]
         return [*words, "--bind", self.user.pw_dir, self.user.pw_dir]
 
 

@@ -55,10 +55,10 @@ def free_port() -> int:
 class Hub:
     """A hub with accounts for `names`; the first is the instructor's."""
 
-    def __init__(self, names: list[str], **settings: str):
+    def __init__(self, names: list[str], port: int = 0, **settings: str):
         self.folder = Path(tempfile.mkdtemp(prefix="hub-", dir="/tmp"))  # a short path, for sockets
         self.folder.chmod(0o755)
-        self.port, self.password, self.names = free_port(), uuid4().hex, names
+        self.port, self.password, self.names = port or free_port(), uuid4().hex, names
         self.url = f"http://127.0.0.1:{self.port}"
         self.process = None
         self.settings = {

@@ -229,6 +229,8 @@ print(json.dumps([await ask(*words) for words in asked]))
 
 def test_more_ranks_than_are_allowed_are_refused_in_a_sentence(people):
     notebook = people[CLASS[2]].notebook
+    assert "4 ranks on this machine" in notebook.run("ranks = cluster.start(4)\nprint(ranks)"), "fewer than there are"
+    assert "8 ranks on this machine" in notebook.run("ranks = cluster.start(8)\nprint(ranks)"), "one's own ranks count as another's"
     said = notebook.run("cluster.start(9)")
     assert "expected at most 8 ranks, which this server allows each user; got 9. Use cluster.start(8), or fewer." in said
     said = notebook.run("ranks.restart(n=12)")

@@ -39,7 +39,7 @@ def test_ranks_stay_where_nobody_asks_them_to_rest(kernel):
 
 def test_a_user_has_only_so_many_ranks(monkeypatch):
     monkeypatch.setenv(allowance.RANKS, "3")
-    monkeypatch.setattr(allowance, "running", lambda: 0)  # of other tests
+    monkeypatch.setattr(allowance, "running", dict)  # of other tests
     with pytest.raises(ValueError, match=r"at most 3 ranks, which this server allows each user; got 4. Use cluster.start\(3\), or fewer."):
         cluster.start(4)
     ranks = Ranks(3)  # in whatever way they are started
@@ -54,12 +54,15 @@ def test_a_user_has_only_so_many_ranks(monkeypatch):
 
 
 def test_the_ranks_of_all_notebooks_count(kernel, monkeypatch):
-    kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
-    before = allowance.running()  # other tests run beside this one
-    assert before >= 2
-    monkeypatch.setenv(allowance.RANKS, str(before + 1))
-    monkeypatch.setattr(allowance, "running", lambda: before)
-    with pytest.raises(ValueError, match=rf"at most 1 ranks; got 2. .* {before} of yours run in another"):
+    folder, _ = kernel.run("from course_lib import cluster\nranks = cluster.start(2)\nprint(ranks._connection.processes.folder)")
+    mine = Ranks(3)
+    found = allowance.running()  # those of other tests, too
+    assert found[folder.strip()] == 2
+    assert str(mine._connection.processes.folder) not in found, "who restarts ranks is told that they are another notebook's"
+    mine.stop()
+    monkeypatch.setenv(allowance.RANKS, "3")
+    monkeypatch.setattr(allowance, "running", lambda: {folder: 2})
+    with pytest.raises(ValueError, match="at most 1 ranks; got 2. This server allows each user 3, and 2 of yours run in another"):
         Ranks(2)
     ranks = Ranks(1)
     ranks.stop()

@@ -19,7 +19,7 @@ def checked(n: int) -> int:
         These would be too many; the message says how many there may be.
     """
     most = int(os.environ.get(RANKS) or 0)
-    elsewhere = running() if most else 0
+    elsewhere = sum(running().values()) if most else 0
     if not most or n + elsewhere <= most:
         return n
     if n > most:
@@ -32,14 +32,14 @@ def checked(n: int) -> int:
     )
 
 
-def running() -> int:
-    """The ranks of this user that other notebooks than this one have started."""
+def running() -> dict[str, int]:
+    """The ranks of this user that other notebooks than this one have started: their folder, and how many."""
     found, mine = {}, set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ValueError, IndexError):
             words = process.cmdline()
-            if "course_lib.engine.mpiexec" in words and process.uids().real == os.getuid():
-                _, _, n, folder = words[words.index("course_lib.engine.mpiexec") :]  # the ranks, its forks, have the same words
+            if "course_lib.engine.mpiexec" in words and process.uids().real == os.getuid():  # a rank, or what started it
+                _, _, n, folder = words[words.index("course_lib.engine.mpiexec") :]
                 found[folder] = int(n)
-                mine |= {folder} if process.ppid() == os.getpid() else set()
-    return sum(n for folder, n in found.items() if folder not in mine)
+                mine |= {folder} if os.getpid() in [above.pid for above in process.parents()] else set()
+    return {folder: n for folder, n in found.items() if folder not in mine}
