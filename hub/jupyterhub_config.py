@@ -14,12 +14,16 @@ from hub import limits, settings, walled
 s = settings.read()
 settings.make_folders(s)
 first_cell.put()
+limits.tidy()
 if problem := limits.problem():
     print(problem, flush=True)
 
 c = get_config()  # noqa: F821  JupyterHub defines it
 course = settings.COURSE
 hub_socket = s.sockets / "hub.sock"
+
+
+with_hub = ["setpriv", "--pdeathsig=TERM"]  # what runs so ends with the Hub, however that ends
 
 
 def unix(path):
@@ -34,7 +38,7 @@ c.ConfigurableHTTPProxy.api_url = unix(s.sockets / "proxy.sock")
 c.ConfigurableHTTPProxy.auth_token = walled.secret(s.home / "proxy.secret")
 c.ConfigurableHTTPProxy.pid_file = str(s.home / "proxy.pid")
 proxy = course / ".venv" / "node_modules" / ".bin" / "configurable-http-proxy"
-c.ConfigurableHTTPProxy.command = [str(proxy) if proxy.exists() else shutil.which("configurable-http-proxy") or str(proxy)]
+c.ConfigurableHTTPProxy.command = [*with_hub, str(proxy) if proxy.exists() else shutil.which("configurable-http-proxy") or str(proxy)]
 if s.domain:
     c.JupyterHub.subdomain_host = s.domain  # each user's pages are an origin of their own
 c.JupyterHub.cookie_secret_file = str(s.home / "cookie.secret")
@@ -82,6 +86,7 @@ c.JupyterHub.services = [
     {
         "name": "culler",
         "command": [
+            *with_hub,
             sys.executable,
             "-m",
             "hub.culler",

@@ -21,6 +21,11 @@ def made(uid: int, memory: int | None, cores: float | None, processes: int) -> l
     return cgroup.made(name, memory or 1 << 50, processes, cores or 0)
 
 
+def tidy() -> None:
+    """End and remove what a hub that was killed has left."""
+    cgroup.tidy(NAME.format(""), lambda group: True)
+
+
 def enter(groups: list[Path], processes: int = PROCESSES) -> None:
     """Put this process, root's still, under the limits, and all that it will start."""
     cgroup.join(groups, os.getpid())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,7 +92,8 @@ def make_folders(settings: Settings) -> None:
     owner = pwd.getpwnam(settings.instructors[0])
     settings.home.mkdir(parents=True, exist_ok=True)
     settings.home.chmod(0o700)
-    settings.sockets.mkdir(mode=0o700, exist_ok=True)
+    shutil.rmtree(settings.sockets, ignore_errors=True)  # of a hub that was killed
+    settings.sockets.mkdir(mode=0o700)
     for folder, mode in ((settings.exchange, 0o755), *((settings.exchange / name, mode) for name, mode in FOLDERS.items())):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -79,6 +79,9 @@ class Walled(LocalProcessSpawner):
             "TMPDIR": "/tmp",
         }
 
+    def load_state(self, state: dict) -> None:
+        """Forget what an earlier Hub has started: it went with that Hub."""
+
     async def stop(self, now: bool = False) -> None:
         """End the server and all that it has started: with its wall, the kernel ends every process inside."""
         if self.pid:

@@ -53,18 +53,19 @@ def free_port() -> int:
 
 
 class Hub:
-    """A hub with accounts for `names`; the first is the instructor's."""
+    """A hub with accounts for `names`; the first is the instructor's. With `group`, that group may come in, with the system's passwords."""
 
-    def __init__(self, names: list[str], port: int = 0, **settings: str):
+    def __init__(self, names: list[str], port: int = 0, group: str = "", **settings: str):
         self.folder = Path(tempfile.mkdtemp(prefix="hub-", dir="/tmp"))  # a short path, for sockets
         self.folder.chmod(0o755)
         self.port, self.password, self.names = port or free_port(), uuid4().hex, names
         self.url = f"http://127.0.0.1:{self.port}"
-        self.process = None
+        self.process, self.group = None, group
         self.settings = {
             "COURSE_HUB": str(self.folder / "hub"),
             "COURSE_HUB_PORT": str(self.port),
             "COURSE_INSTRUCTORS": names[0],
+            "COURSE_GROUP": group,
             **settings,
         }
         try:
@@ -75,9 +76,13 @@ class Hub:
                     ["useradd", "--home-dir", home, "--create-home", "--shell", "/bin/bash", name], check=True, capture_output=True
                 )
                 home.chmod(0o700)
+            if group:
+                subprocess.run(["groupadd", group], check=True)
+                subprocess.run(["chpasswd"], input="".join(f"{name}:{self.password}\n" for name in names), text=True, check=True)
             (self.folder / "hub").mkdir(mode=0o700)
             text = OWN.format(password=self.password, users=set(names), level=os.environ.get("COURSE_HUB_LOG", "ERROR"))
-            (self.folder / "hub" / "own.py").write_text(text)
+            if not group:
+                (self.folder / "hub" / "own.py").write_text(text)
             self.start()
         except BaseException:
             self.close()
@@ -118,6 +123,8 @@ class Hub:
                 self.process.wait(10)
         for name in self.names:
             subprocess.run(["userdel", name], capture_output=True)
+        if self.group:
+            subprocess.run(["groupdel", self.group], capture_output=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

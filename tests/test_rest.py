@@ -62,7 +62,7 @@ def test_the_ranks_of_all_notebooks_count(kernel, monkeypatch):
     mine.stop()
     monkeypatch.setenv(allowance.RANKS, "3")
     monkeypatch.setattr(allowance, "running", lambda: {folder: 2})
-    with pytest.raises(ValueError, match="at most 1 ranks; got 2. This server allows each user 3, and 2 of yours run in another"):
+    with pytest.raises(ValueError, match=r"at most 1 ranks; got 2. This server allows each user 3, and 2 of yours run in another"):
         Ranks(2)
     ranks = Ranks(1)
     ranks.stop()

@@ -41,5 +41,5 @@ def running() -> dict[str, int]:
             if "course_lib.engine.mpiexec" in words and process.uids().real == os.getuid():  # a rank, or what started it
                 _, _, n, folder = words[words.index("course_lib.engine.mpiexec") :]
                 found[folder] = int(n)
-                mine |= {folder} if os.getpid() in [above.pid for above in process.parents()] else set()
+                mine |= {folder} if os.getpid() in [above.pid for above in process.parents()[:2]] else set()
     return {folder: n for folder, n in found.items() if folder not in mine}
