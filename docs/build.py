@@ -50,6 +50,7 @@ MODULES = [  # what a lesson imports
     ),
     *("course_lib.plots.context", "course_lib.plots.experts"),
 ]
+PAGES = ("jupyterhub",)  # beside the parts and the library
 LONGEST = 600  # seconds for a cell
 
 
@@ -191,6 +192,8 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
     leaders = '<a href="leaderboard.html">The leaderboard of part 20.</a>' if LEADERBOARD.exists() else ""
     words = (DOCS / "index.md").read_text().replace("{{ parts }}", table()).replace("{{ leaderboard }}", leaders)
     put(words, folder / "index.md")
+    for name in PAGES:
+        shutil.copyfile(DOCS / f"{name}.md", folder / f"{name}.md")
     put((DOCS / "api.md").read_text().replace("{{ modules }}", "\n".join(f"api/{name}" for name in MODULES)), folder / "api.md")
     (folder / "api").mkdir(exist_ok=True)
     for name in MODULES:

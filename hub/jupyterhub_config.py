@@ -4,6 +4,7 @@ What you add goes into own.py in the folder COURSE_HUB, which is read last: anot
 """
 
 import shutil
+import signal
 import sys
 from pathlib import Path
 from urllib.parse import quote
@@ -11,6 +12,7 @@ from urllib.parse import quote
 from course_lib.tools import first_cell
 from hub import limits, settings, walled
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored, and ending takes half a minute
 s = settings.read()
 settings.make_folders(s)
 first_cell.put()

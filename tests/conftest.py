@@ -6,6 +6,7 @@ import shutil
 import signal
 import tempfile
 
+import hub_here
 import hypothesis
 import pytest
 from machine import fashion_files
@@ -74,6 +75,8 @@ def pytest_terminal_summary(terminalreporter):
     if sandbox.problem():
         terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")
         terminalreporter.write_line("What Gradescope and Autolab take was not run: its tests make a clean root with bubblewrap.")
+    if os.geteuid() == 0 and hub_here.missing():
+        terminalreporter.write_line(f"JupyterHub was left out: {hub_here.missing()}.")
 
 
 @pytest.fixture(scope="session")

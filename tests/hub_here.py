@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import pwd
@@ -217,8 +218,9 @@ class Kernel:
         self.socket.send(json.dumps({"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}))
         said = []
         while True:
-            got = json.loads(self.socket.recv())
-            if got["parent_header"].get("msg_id") != message:
+            text = self.socket.recv()
+            got = {} if isinstance(text, bytes) else json.loads(text)  # bytes are a widget's
+            if not got or got["parent_header"].get("msg_id") != message:
                 continue
             kind, content = got["header"]["msg_type"], got["content"]
             if kind == "stream":
@@ -251,6 +253,20 @@ def megabytes(pids: list[int]) -> float:
                 int(line.split()[1]) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")
             )
     return total * 1024 / 1e6
+
+
+@contextlib.contextmanager
+def nothing_left():
+    """See to it that a hub leaves nothing; those of other runs of the tests on this machine have the same users, and wait."""
+    turn = os.open(shutil.which("bwrap"), os.O_RDONLY)  # a file that is there anyway
+    fcntl.flock(turn, fcntl.LOCK_EX)
+    try:
+        before = everything()
+        yield
+        after = everything()
+        assert {kind: after[kind] - before[kind] for kind in before} == {kind: set() for kind in before}, "something stays behind"
+    finally:
+        os.close(turn)
 
 
 def everything() -> dict[str, set]:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hub_here import Hub, Person, everything, megabytes, missing, processes_of
+from hub_here import Hub, Person, megabytes, missing, nothing_left, processes_of
 
 from course_lib.tools import lab
 
@@ -29,12 +29,10 @@ if comm.Get_rank() == 0:
 @pytest.fixture(scope="module")
 def hub():
     """A hub with an instructor and a class; afterwards, nothing of it is left."""
-    before = everything()
-    hub = Hub(["hubteach", *CLASS])
-    yield hub
-    hub.close()
-    after = everything()
-    assert {kind: after[kind] - before[kind] for kind in before} == {kind: set() for kind in before}, "something stays behind"
+    with nothing_left():
+        hub = Hub(["hubteach", *CLASS])
+        yield hub
+        hub.close()
 
 
 @pytest.fixture(scope="module")

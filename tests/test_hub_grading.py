@@ -7,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from hub_here import Hub, Person, everything, free_port, missing
+from hub_here import Hub, Person, free_port, missing, nothing_left
 from test_browser import CHROMIUM, FLAGS
 
 from course_lib.tools import lab
@@ -42,12 +42,10 @@ json.dump(notebook, open("{PART}.ipynb", "w"))
 @pytest.fixture(scope="module")
 def hub():
     """A hub with an instructor, a student, and one who cheats."""
-    before = everything()
-    hub = Hub(["hubteach", "hubada", "hubeve"])
-    yield hub
-    hub.close()
-    after = everything()
-    assert {kind: after[kind] - before[kind] for kind in before} == {kind: set() for kind in before}, "something stays behind"
+    with nothing_left():
+        hub = Hub(["hubteach", "hubada", "hubeve"])
+        yield hub
+        hub.close()
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ import signal
 import subprocess
 
 import pytest
-from hub_here import Hub, Person, everything, missing, processes_of
+from hub_here import Hub, Person, everything, missing, nothing_left, processes_of
 from processes import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(missing() is not None, reason=f"There is no hub here: {missing()}.")]
@@ -14,10 +14,8 @@ pytestmark = [pytest.mark.root, pytest.mark.skipif(missing() is not None, reason
 @pytest.fixture(autouse=True)
 def nothing_is_left():
     """Of no hub of these tests."""
-    before = everything()
-    yield
-    after = everything()
-    assert {kind: after[kind] - before[kind] for kind in before} == {kind: set() for kind in before}, "something stays behind"
+    with nothing_left():
+        yield
 
 
 @pytest.mark.parametrize("name", ["root", "daemon", "nobody-of-that-name"])
