@@ -117,6 +117,18 @@ def test_a_hand_in_goes_all_the_way(hub, people, graded):
     assert len(row["submissions"]) == 1
 
 
+def test_feedback_comes_back(hub, people, graded):
+    said = sh(people["hubteach"], f"cd {lab.ROOT}", f"make feedback PART={PART}", "cd", f"nbgrader release_feedback {PART}")
+    said += sh(people["hubada"], f"nbgrader fetch_feedback {PART}")
+    found = list((hub.home("hubada") / "distributed-training" / PART / "feedback").glob("*/*.html"))
+    assert [path.name for path in found] == [f"{PART}.html"], said
+
+
+def test_new_text_comes_into_a_notebook_that_was_begun(people):
+    said = sh(people["hubada"], "cd ~/distributed-training", "python -m course_lib.tools.update")
+    assert "All notebooks in distributed-training/ are up to date." in said
+
+
 def test_forged_hand_ins_are_not_collected(hub, graded):
     assert graded["forge"] == "", "the drop-box took less than a cheat would put there"
     why = graded["collect"]
@@ -191,6 +203,7 @@ def test_an_instructor_reads_the_course_and_writes_at_home(people):
 
 
 if CHROMIUM:
+    from playwright.sync_api import TimeoutError as NotReady
 
     @pytest.fixture
     def page(hub):
@@ -207,7 +220,12 @@ if CHROMIUM:
         page.fill("#username_input", name)
         page.fill("#password_input", hub.password)
         page.click("#login_submit")
-        page.wait_for_selector(".jp-Launcher", timeout=120_000)
+        try:
+            page.wait_for_selector(".jp-Launcher", timeout=60_000)
+        except NotReady:
+            pytest.fail(
+                f"JupyterLab did not come up for {name}; {page.url} shows:\n{page.locator('body').inner_text()[-1500:]}\n{hub.log()}"
+            )
 
     def test_the_formgrader_is_shown_and_what_students_wrote_does_nothing_there(hub, people, graded, page):
         log_in(page, hub, "hubteach")

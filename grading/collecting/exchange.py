@@ -20,8 +20,8 @@ from grading.plain import printable
 
 FORM = re.compile(r"(?P<student>.+)\+(?P<part>[^+]+)\+(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? [A-Z]+)(\+[\w=-]+)?")
 SLACK = timedelta(minutes=10)  # that handing in may take, and that clocks may differ
-MOST = 50 << 20  # bytes of a file
-FILES = 50  # of a hand-in
+MOST = 20 << 20  # bytes of a file
+FILES = 10  # of a hand-in
 SECRET = "submission_secret.txt"  # with which a student finds the feedback
 
 
