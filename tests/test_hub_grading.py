@@ -118,7 +118,7 @@ def test_a_hand_in_goes_all_the_way(hub, people, graded):
 
 
 def test_feedback_comes_back(hub, people, graded):
-    said = sh(people["hubteach"], f"cd {lab.ROOT}", f"make feedback PART={PART}", "cd", f"nbgrader release_feedback {PART}")
+    said = sh(people["hubteach"], f"cd {lab.ROOT}", f"make feedback PART={PART}", f"nbgrader release_feedback {PART}")
     said += sh(people["hubada"], f"nbgrader fetch_feedback {PART}")
     found = list((hub.home("hubada") / "distributed-training" / PART / "feedback").glob("*/*.html"))
     assert [path.name for path in found] == [f"{PART}.html"], said

@@ -13,7 +13,7 @@ import stat
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from nbgrader.exchange.default import ExchangeCollect
+from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import parse_utc
 
 from grading.plain import printable
@@ -51,6 +51,23 @@ class CollectOwn(ExchangeCollect):
             self.log.warning("%s says that it came %s, and was changed at %s: that counts.", record["username"], said, newest)
             said = newest.strftime("%Y-%m-%d %H:%M:%S.%f UTC")
         (Path(dest) / "timestamp.txt").write_text(said)
+
+
+class ReleaseToOwner(ExchangeReleaseFeedback):
+    """nbgrader's release of feedback, for pages that `make feedback` wrote: the secret of each hand-in lies in submitted/."""
+
+    def copy_files(self) -> None:
+        """Release the pages of those who handed in by the exchange; others get theirs in the way that they came."""
+        others = []
+        for page in Path(self.coursedir.root).glob(f"feedback/*/{self.coursedir.assignment_id}"):
+            came = Path(self.coursedir.root) / "submitted" / page.parent.name / page.name
+            if not (came / SECRET).exists():
+                others.append(page.parent.name)
+                continue
+            for name in (SECRET, "timestamp.txt"):
+                (page / name).write_bytes((came / name).read_bytes())
+        self.coursedir.student_id_exclude = ",".join(filter(None, [self.coursedir.student_id_exclude, *others]))
+        super().copy_files()
 
 
 def read(folder: Path, part: str) -> dict:
