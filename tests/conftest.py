@@ -5,8 +5,8 @@ import os
 import shutil
 import signal
 import tempfile
+from importlib.util import find_spec
 
-import hub_here
 import hypothesis
 import pytest
 from machine import fashion_files
@@ -75,8 +75,11 @@ def pytest_terminal_summary(terminalreporter):
     if sandbox.problem():
         terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")
         terminalreporter.write_line("What Gradescope and Autolab take was not run: its tests make a clean root with bubblewrap.")
-    if os.geteuid() == 0 and hub_here.missing():
-        terminalreporter.write_line(f"JupyterHub was left out: {hub_here.missing()}.")
+    if os.geteuid() == 0 and find_spec("hub_here"):  # a student's copy has no hub
+        from hub_here import missing
+
+        if missing():
+            terminalreporter.write_line(f"JupyterHub was left out: {missing()}.")
 
 
 @pytest.fixture(scope="session")
