@@ -5,13 +5,19 @@ RUN := $(BIN)/python -m
 
 STUDENT := $(BIN)/.for-students
 GRADING := $(BIN)/.for-grading
+HUB := $(BIN)/.for-hub
 DEV := $(BIN)/.for-developers
 JOBS ?= 6
 
-.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback report leaderboard variants cheats student-archive gradescope autolab bench validate lint constraints
+.PHONY: help install lab update test doctor solved lecture site pictures release autograde collect grades feedback report leaderboard hub variants cheats student-archive gradescope autolab bench validate lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+# JupyterHub's proxy, which is no Python package.
+PROXY = command -v configurable-http-proxy >/dev/null || ls .venv/node_modules/.bin/configurable-http-proxy >/dev/null 2>&1 || \
+  npm install --silent --no-audit --no-fund --prefix .venv configurable-http-proxy@5 || { rm -f $(HUB); \
+  echo "JupyterHub needs configurable-http-proxy 5: install Node.js 20 or newer with npm, or the proxy itself, and say it again."; exit 1; }
 
 # What installs into .venv, on first use: with uv where it is, with pip where it is not. $(1): the extras.
 define install
@@ -31,6 +37,10 @@ $(STUDENT): pyproject.toml constraints.txt
 $(GRADING): pyproject.toml constraints.txt
 	$(call install,[grading],the course and what grading needs)
 	@touch $(STUDENT)
+$(HUB): pyproject.toml constraints.txt
+	$(call install,[hub],the course and JupyterHub)
+	@$(PROXY)
+	@touch $(STUDENT) $(GRADING)
 $(DEV): pyproject.toml constraints.txt
 	$(call install,[dev],the course and what its tests need)
 	@touch $(STUDENT) $(GRADING)
@@ -98,6 +108,9 @@ gradescope: $(GRADING) ## Write dist/gradescope-PART.zip, an autograder for Grad
 
 autolab: $(GRADING) ## Write dist/autolab-PART/, an autograder for Autolab (PART=..., PYTHON_VERSION=3.12, MINUTES=10)
 	@PYTHON_VERSION=$(PYTHON_VERSION) MINUTES=$(MINUTES) $(RUN) grading.elsewhere.make autolab $(PART)
+
+hub: $(HUB) ## Start JupyterHub for a class, as root (COURSE_INSTRUCTORS=ada,grace; docs/jupyterhub.md has the settings)
+	@$(RUN) jupyterhub --config=hub/jupyterhub_config.py
 
 bench: $(DEV) ## Measure (ONLY=name for one)
 	@$(RUN) benchmarks $(ONLY)

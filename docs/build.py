@@ -29,7 +29,7 @@ from lectures import talk
 DOCS = Path(__file__).resolve().parent
 OUT = DOCS / "_build"
 LEADERBOARD = GRADING / "leaderboard.html"  # if `make leaderboard` has written it
-PAGES = ["containers", "slurm"]  # written by hand, as they are
+PAGES = ["slurm", "jupyterhub", "containers"]  # written by hand, as they are
 MODULES = [  # what a lesson imports
     *("course_lib.cluster", "course_lib.collectives", "course_lib.traffic", "course_lib.memory", "course_lib.mesh", "course_lib.plots"),
     *("course_lib.check", "course_lib.autograd", "course_lib.layers", "course_lib.ddp", "course_lib.zero", "course_lib.saving"),

@@ -10,7 +10,20 @@ from grading.paths import ROOT
 
 NAME = "distributed-training-course"
 # Tests that need solutions/ or grading/ stay here, too: they tell what the answers are.
-LEFT_OUT = ("solutions/", "grading/", "lectures/", "tests/grading/", "tests/lectures/", "tests/solved/", "benchmarks/", ".ci/", ".git")
+LEFT_OUT = (
+    "solutions/",
+    "grading/",
+    "lectures/",
+    "tests/grading/",
+    "tests/lectures/",
+    "tests/solved/",
+    "benchmarks/",
+    ".ci/",
+    ".git",
+    "hub/",
+    "tests/hub_here.py",
+    "tests/test_hub",
+)
 
 
 def files() -> list[Path]:

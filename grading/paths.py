@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOLUTIONS = ROOT / "solutions"
 NOTEBOOKS = ROOT / "notebooks"
-GRADING = ROOT / "grading"
+GRADING = Path(os.environ.get("COURSE_GRADING") or ROOT / "grading")  # on a hub it is the instructor's own, and the course is read only
 
 
 def parts() -> list[str]:

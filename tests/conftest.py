@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import tempfile
+from importlib.util import find_spec
 
 import hypothesis
 import pytest
@@ -78,6 +79,11 @@ def pytest_terminal_summary(terminalreporter):
     if sandbox.problem():
         terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")
         terminalreporter.write_line("What Gradescope and Autolab take was not run: its tests make a clean root with bubblewrap.")
+    if os.geteuid() == 0 and find_spec("hub_here"):  # a student's copy has no hub
+        from hub_here import missing
+
+        if missing():
+            terminalreporter.write_line(f"JupyterHub was left out: {missing()}.")
 
 
 @pytest.fixture(scope="session")

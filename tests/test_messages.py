@@ -113,6 +113,15 @@ LEGAL = {
         "outs = [np.empty(2) for _ in range(300)]\nwaits = [comm.Iallreduce(np.full(2, float(i)), out) for i, out in enumerate(outs)]\n"
         "for wait in waits: wait.Wait()\nassert [out[0] for out in outs] == [8.0 * i for i in range(300)]"
     ),
+    "many small sends, and a barrier that comes first on the other side": (
+        "got = np.empty(2)\nif rank == 0: [comm.Send(np.full(2, float(i)), 3) for i in range(40)]\ncomm.Barrier()\n"
+        "for i in range(40 * (rank == 3)): comm.Recv(got, 0); assert got[0] == i"
+    ),
+    "starts with nothing in them": (
+        "import time\ncounts, nothing = [1] * 7 + [0], np.empty(0)\nfor k in range(10):\n"
+        "    time.sleep(0.01 * (rank % 2))\n    comm.Iallreduce(np.empty(0), np.empty(0)).Wait()\n"
+        "    comm.Ireduce_scatter(np.ones(7), np.empty(counts[rank]), counts).Wait()"
+    ),
     "a message between starts": (
         "out, got = np.empty(2), np.empty(1)\nwait = comm.Iallreduce(np.ones(2), out)\n"
         "comm.Sendrecv(np.ones(1), rank ^ 1, 0, got, rank ^ 1, 0)\nwait.Wait()\nassert out[0] == 8"
@@ -161,6 +170,11 @@ WRONG = {  # source, the ranks that raise, and what all of them say
         "x = np.ones(300_000)\nif rank < 2: comm.Send(x, 1 - rank); comm.Recv(x, 1 - rank)",
         [0, 1],
         ["DeadlockError", "rank 0 waits in Send to rank 1", "rank 1 waits in Send to rank 0"],
+    ),
+    "a large send before a barrier, and its receive behind it": (
+        "x = np.ones(300_000)\nif rank == 0: comm.Send(x, 3)\ncomm.Barrier()\nif rank == 3: comm.Recv(x, 0)",
+        list(range(8)),
+        ["DeadlockError", "rank 0 waits in Send to rank 3", "ranks 1–7 wait in Barrier"],
     ),
     "a receive that nobody sends": (
         "if rank == 3: comm.Recv(np.empty(2), 6)",

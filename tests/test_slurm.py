@@ -88,6 +88,10 @@ def test_a_deadlock_over_two_machines_is_named_rank_by_rank(ranks):
         ),
         ("if rank == 0:\n    comm.Send(np.ones(3), 7)\nif rank == 7:\n    comm.Recv(np.empty(2), 0)", ["3 float64", "2 float64"]),
         ("if rank != 7:\n    comm.Iallreduce(np.ones(1), np.empty(1)).Wait()", ["Iallreduce", "rank 7 (n2) has finished"]),
+        (
+            "x = np.ones(300_000)\nif rank == 0:\n    comm.Send(x, 7)\ncomm.Barrier()\nif rank == 7:\n    comm.Recv(x, 0)",
+            ["rank 0 (n1) waits in Send to rank 7", "ranks 1–3 (n1) and ranks 4–7 (n2) wait in Barrier"],
+        ),
     ],
 )
 def test_what_cannot_end_is_named_and_the_next_cell_works(ranks, cell, words):
@@ -102,6 +106,11 @@ ring = np.empty(1000)
 for k in range(50):
     comm.Sendrecv(np.full(1000, rank + 100.0 * k), (rank + 1) % 8, 0, ring, (rank - 1) % 8, 0)
     assert (ring == (rank - 1) % 8 + 100 * k).all()
+for k in range(10):
+    time.sleep(0.01 * (rank % 2))
+    comm.Iallreduce(np.empty(0), np.empty(0)).Wait()
+    counts = [1] * 7 + [0]
+    comm.Ireduce_scatter(np.ones(7), np.empty(counts[rank]), counts).Wait()
 everyone = np.empty(8 * 5)
 comm.Iallgather(np.full(5, float(rank)), everyone).Wait()
 if rank == 0:
@@ -210,6 +219,8 @@ def all_machines_taken(slurm):
         ("-n3", "cluster.start(n) says how many"),
         ("-n 3", "cluster.start(n) says how many"),
         ("--ntas=3", "cluster.start(n) says how many"),
+        ("--export=NONE", "this notebook's environment"),
+        ("nodes=2", "expected options of srun"),
         ("--mpi=none", "the course starts the ranks"),
         ("-J mine", "finds its job again"),
         ("--output=x", "reads what the ranks write"),
@@ -381,6 +392,39 @@ def test_when_srun_is_gone_with_its_machine_the_job_ends(slurm):
 
 def _other(process, names):
     return any(name in " ".join(_line(process)) for name in names)
+
+
+def processes_of(slurm, words):
+    """The course's processes with these words, of jobs of this Slurm."""
+    found = [p for p in psutil.process_iter() if words in " ".join(_line(p))]
+    return [p for p in found if p.environ().get("SLURM_CONF") == slurm.environment["SLURM_CONF"]]
+
+
+def test_strangers_at_the_door_of_the_process_that_asked_end_nothing(own, slurm):
+    before = {p.pid for p in processes_of(slurm, "course_lib.engine.slurm ask")}
+    ranks = own(4)
+    (asks,) = [p for p in processes_of(slurm, "course_lib.engine.slurm ask") if p.pid not in before]
+    (door,) = [c.laddr for c in asks.net_connections("tcp") if c.status == "LISTEN"]
+    strangers = [socket.create_connection(tuple(door), 5) for _ in range(150)]
+    for stranger in strangers[:20]:
+        with suppress(OSError):  # put out already, for one who came later
+            stranger.sendall(b"0" * 64)
+    try:
+        assert errors(ranks.run("time.sleep(4)\ncomm.Barrier()")) == [None] * 4
+    finally:
+        for stranger in strangers:
+            stranger.close()
+
+
+def test_a_controller_that_ends_is_named(own, slurm):
+    before = {p.pid for p in processes_of(slurm, "course_lib.engine.slurm controller")}
+    ranks = own(4)
+    (controller,) = [p for p in processes_of(slurm, "course_lib.engine.slurm controller") if p.pid not in before]
+    subprocess.Popen([sys.executable, "-S", "-c", f"import os, time; time.sleep(1); os.kill({controller.pid}, 9)"])
+    began = time.monotonic()
+    with pytest.raises(RanksGone, match="process that passes cells on to the ranks has ended"):
+        ranks.run("time.sleep(60)")
+    assert time.monotonic() - began < 20
 
 
 def machine_stops(slurm, node, after):

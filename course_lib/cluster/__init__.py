@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_lib.cluster import magic
+from course_lib.cluster import allowance, magic, rest
 from course_lib.cluster.connection import RanksGone
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.startup import START_LIMIT
@@ -48,7 +48,7 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
     Raises
     ------
     ValueError
-        `n` is not a whole number from 1 to 64, or one of the options is the course's to set.
+        `n` is not a whole number from 1 to 64, or more than this machine's users may have; or one of the options is the course's to set.
     StartError
         The ranks did not come up; the message has the last lines of their log.
     """
@@ -57,14 +57,18 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
         raise ValueError(f"cluster.start(n): n is the number of ranks, a whole number from 1 to 64; got {n!r}.")
     if _current is not None and _current.alive() and _current.n == n and (_current.attached, _current.slurm) == (attach, slurm):
         magic.register(_current)
+        rest.watch(_current)
         return _current
     if slurm is not None and attach:
         raise ValueError("cluster.start: slurm= starts ranks, attach= uses some that run; give one of them.")
+    if attach is None and slurm is None:
+        allowance.checked(n)
     if _current is not None:
         _current.stop()
     _current = Ranks(n, connection(attach) if attach else None, slurm)
     _current.attached = attach
     magic.register(_current)
+    rest.watch(_current)
     return _current
 
 

@@ -12,6 +12,8 @@ from course_lib.cluster.watch import SILENT, Watch
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
 
+STOPPED = "the ranks were stopped. ranks.restart(rerun=True) brings up new ones, and runs the cells again that only define."
+
 
 class RanksGone(RuntimeError):
     """The ranks' processes have ended; `start` brings up new ones."""

@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING
 
 from course_lib import memory, wording
-from course_lib.cluster import here, replies, requests, sandbox, startup, unattended
+from course_lib.cluster import allowance, here, replies, requests, rest, sandbox, startup, unattended
 from course_lib.cluster import rerun as cells
-from course_lib.cluster.connection import Connection, RanksGone
+from course_lib.cluster.connection import STOPPED, Connection, RanksGone
 from course_lib.cluster.packing import pack
 from course_lib.engine import wire
 
@@ -62,7 +62,7 @@ class Ranks:
     # Coming up and going away.
 
     def _come_up(self, client: Client | None = None) -> None:
-        self._stopped = False
+        self._stopped, self.rested = False, None
         self._connection = startup.come_up(self.n, client, self.slurm)
         self.hosts = self._connection.hosts
         atexit.register(self.stop)
@@ -73,7 +73,7 @@ class Ranks:
 
     def stop(self) -> None:
         """End all processes of this cluster; attached engines are left as they are."""
-        self._stopped = True
+        self._stopped, self.rested = True, None
         self._end()
 
     def _end(self) -> None:
@@ -92,8 +92,8 @@ class Ranks:
         n : int, optional
             How many they are now; as many as before by default.
         """
+        before, self.n = self.n, (n or self.n) if self.slurm else allowance.checked(n or self.n)
         self._end()
-        before, self.n = self.n, n or self.n
         self._come_up()
         if rerun:
             again, left_out = cells.chosen(self._ran)
@@ -274,16 +274,16 @@ class Ranks:
         return {r: reply or silent for r, reply in found.items()}
 
     def _be_up(self) -> None:
-        """RanksGone when the ranks have ended; where nobody is there to start them again, new ones go on."""
+        """RanksGone when the ranks have ended; new ones go on for those that rest, and where nobody is there to start them again."""
         if self.alive():
             return
-        if unattended.limit() and not self._stopped:
+        if self.rested:
+            rest.wake(self)
+        elif unattended.limit() and not self._stopped:
             self.restart()
             self._history.again(lambda what: self._do(what, None))
         elif self._connection is None:
-            raise RanksGone(
-                "the ranks were stopped. ranks.restart(rerun=True) brings up new ones, and runs the cells again that only define."
-            )
+            raise RanksGone(STOPPED)
         else:
             connection, self._connection = self._connection, None
             connection.check()

@@ -35,6 +35,7 @@ NEVER = (
 TAKEN = {
     **dict.fromkeys(("--ntasks", "-n"), "cluster.start(n) says how many"),
     **dict.fromkeys(("--job-name", "-J"), "by its name the course finds its job again, to give it back"),
+    **dict.fromkeys(("--export",), "the ranks need this notebook's environment"),
     **dict.fromkeys(("--mpi", "--multi-prog", "--pty", "--kill-on-bad-exit", "-K", "--no-kill", "-k"), "the course starts the ranks"),
     **dict.fromkeys(("--output", "-o", "--error", "-e", "--input", "-i", "--label", "-l"), "the course reads what the ranks write"),
     **dict.fromkeys(("--test-only", "--jobid", "--overlap", "--het-group", "--array"), "the course asks for an allocation of its own"),
@@ -44,6 +45,10 @@ TAKEN = {
 ENDS = (
     (r"DUE TO TIME LIMIT", "the allocation's time is over. Ask for more, such as --time=2:00:00."),
     (r"DUE TO NODE FAILURE|Node failure on (?P<node>\S+)", "a machine of the allocation has failed{node}."),
+    (
+        r"the controller ended with code",
+        "The process that passes cells on to the ranks has ended. Usual causes: it was killed, or memory ran out.",
+    ),
     (r"DUE TO PREEMPTION", "another job has taken the machines: this one was preempted."),
     (r"oom.kill|Out Of Memory", "memory ran out: ask for more, such as --mem=16G, or let fewer ranks run on a machine."),
 )
@@ -76,7 +81,8 @@ class Allocation(Processes):
         if task := TASK.search(log):
             some = [int(t) for part in task["tasks"].split(",") for t in _span(part)]
             how = task["how"].strip()
-            return f"The process of {wording.ranks(some)} on {task['node']} ended: {how[0].lower()}{how[1:]}."
+            others = [line for line in log.strip().splitlines() if not line.startswith("srun: ") and not CANCELLED.search(line)][-4:]
+            return "\n".join([f"The process of {wording.ranks(some)} on {task['node']} ended: {how[0].lower()}{how[1:]}.", *others])
         if CANCELLED.search(log):
             return "It was cancelled, with scancel or by the cluster."
         return self.log()
@@ -136,13 +142,16 @@ class Allocation(Processes):
 
     def stop(self) -> None:
         """Give the allocation back; safe to call again."""
-        if self.mpiexec.poll() is None:
+        ended_by_itself = self.mpiexec.poll() is not None
+        if not ended_by_itself:
             self.mpiexec.terminate()
             try:
                 self.mpiexec.wait(GIVEN_BACK + 10)
             except subprocess.TimeoutExpired:
                 self.mpiexec.kill()
                 self.mpiexec.wait()
+        elif self.folder.exists() and self.mpiexec.returncode < 0:  # it was killed, and gave nothing back
+            subprocess.run(["scancel", "--me", f"--name={self.name}"], capture_output=True, timeout=GIVEN_BACK, check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
@@ -167,6 +176,8 @@ def options(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"cluster.start(slurm={text!r}): {error}.") from None
+    if words and not words[0].startswith("-"):
+        raise ValueError(f'cluster.start(slurm={text!r}): expected options of srun, such as "--nodes=2"; {words[0]} is none.')
     for word in words:
         name = word.partition("=")[0]
         for taken, why in TAKEN.items():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
-from course_lib.cluster import apart, launch, requests, sandbox
+from course_lib.cluster import allowance, apart, launch, requests, sandbox
 from course_lib.cluster.connection import Connection, RanksGone
 from course_lib.cluster.launch import Processes
 from course_lib.cluster.slurm import START_LIMIT as SLURM_LIMIT
@@ -45,6 +45,8 @@ def come_up(n: int, client: Client | None = None, slurm: str | None = None) -> C
     StartError
         They ended or did not come up in time; the message has the last lines of their log.
     """
+    if client is None and slurm is None and sandbox.APART not in os.environ:
+        allowance.checked(n)
     threadpool_limits(1)  # in this process, too: threads that wait for a core which a rank has make a check five times slower
     for limit in (START_LIMIT,) if client is not None or slurm is not None else (FIRST_TRY, START_LIMIT):
         try:

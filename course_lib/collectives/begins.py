@@ -32,10 +32,10 @@ class Begins:
         source = self.members.index(sources[0]) if len(sources) == 1 else MPI.ANY_SOURCE
         return direct.Received(self, source, tag, array, what)
 
-    def starting(self, call: tuple[int, int, int, int], begin: Callable) -> pending.Step:
+    def starting(self, call: tuple[int, int, int, int], begin: Callable, empty: bool = False) -> pending.Step:
         """A collective that does not block."""
         if self.board:
-            return starts.Starting(self, call, begin)
+            return starts.Starting(self, call, begin, empty)
         self.fresh()
         return direct.Direct(self.members, begin(self.mpi), f"{known.OPERATIONS[call[0]]} on {self}")
 

@@ -146,8 +146,8 @@ class Hosts:
 
     def heard_since(self, moment: float) -> bool:
         """Whether what is in the memory of each machine that is not lost was read there after this moment of `time.monotonic`."""
-        lost = self.lost()
-        return all(self._heard[h] > moment * 1e9 for h in range(len(self.names)) if h not in lost)
+        known = {self.mine, *self.lost()}  # what its own ranks do is in the memory at once
+        return all(self._heard[h] > moment * 1e9 for h in range(len(self.names)) if h not in known)
 
     def lost(self) -> list[int]:
         """Machines from which nothing has been heard for long; when this one's mirror is gone, those are all others."""

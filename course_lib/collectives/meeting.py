@@ -16,7 +16,7 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import traffic
-from course_lib.collectives import apart, explain, pending, relayed, starts
+from course_lib.collectives import apart, explain, mailbox, pending, relayed, starts
 from course_lib.collectives import board as status
 from course_lib.collectives import calls as known
 from course_lib.collectives.base import interrupts_wait, of_ranks
@@ -185,7 +185,7 @@ class Group(Begins):
 
     def _wait_long(self, key: int) -> None:
         """The patient half of `meet`: pause, and look whether this rank waits for nobody."""
-        board, before, since = self.board, None, 0.0
+        board, before, since, box = self.board, None, 0.0, mailbox.open_box(self.board)
         board.say(explain.where())
         board.mine[STATE] = WAITING
         pause = 5e-5
@@ -196,6 +196,7 @@ class Group(Begins):
                 return
             if any(board.notices.found(r, key) for r in self.members if r != board.rank):
                 raise MismatchError(self.different(key))  # there it has another call
+            box.read()  # who sends to this rank waits for that, or finds that it does not receive
             rows = board.snapshot()
             stuck = board.stuck(rows)
             # A rank that gave up meanwhile changes nothing: it waited for the same.

@@ -57,13 +57,15 @@ class NonBlocking:
         send, recv = self._buffers(sendbuf, recvbuf, "Ireduce_scatter")
         counts = self._parts(send, recv, recvcounts, "Ireduce_scatter")
         call = (IREDUCE_SCATTER, recv.dtype.num, send.size, reduction_code(op) + (hash(tuple(counts)) & 0xFFFFFF) * 16)
-        return self._start(call, lambda mpi: mpi.Ireduce_scatter(send, recv, counts, op), send, recv, send.nbytes)
+        return self._start(call, lambda mpi: mpi.Ireduce_scatter(send, recv, counts, op), send, recv, send.nbytes, not all(counts))
 
     def _buffers(self, sendbuf: object, recvbuf: object, where: str) -> tuple:
         return (sendbuf, recvbuf) if self._ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, where)
 
-    def _start(self, call: tuple[int, int, int, int], begin: Callable, send: object, recv: np.ndarray, payload: int) -> Request:
-        step = self._group.starting(call, begin)
+    def _start(
+        self, call: tuple[int, int, int, int], begin: Callable, send: object, recv: np.ndarray, payload: int, empty: bool = False
+    ) -> Request:
+        step = self._group.starting(call, begin, empty or not call[2])
         self._group.count(OPERATIONS[call[0]].removeprefix("I").capitalize(), payload)
         if memory.held is not None:
             memory.held.exchanged(send, recv)

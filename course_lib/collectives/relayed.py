@@ -147,7 +147,7 @@ class RelayedGroup:
         whom = f"rank {sources[0]}" if len(sources) == 1 else "any rank"
         return Begun(self.members, call, done, f"{what} from {whom}{explain.tagged(tag)}")
 
-    def starting(self, call: tuple[int, int, int, int], begin: Callable) -> Begun:
+    def starting(self, call: tuple[int, int, int, int], begin: Callable, empty: bool = False) -> Begun:
         """A collective that does not block: `begin` is given a group, on which the call is made."""
         name = OPERATIONS[call[0]]
         start = _Start(self, call)

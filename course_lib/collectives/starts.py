@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from course_lib import wording
 from course_lib.collectives import board as status
 from course_lib.collectives import explain
 from course_lib.collectives.calls import OPERATIONS
 from course_lib.collectives.errors import MismatchError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
 
 
 class Starting:
@@ -22,14 +26,18 @@ class Starting:
         Operation, dtype, count and detail.
     begin : callable
         Given MPI's communicator, begins the transfer and returns its request.
+    empty : bool
+        Whether a rank gets nothing, and so may have ended before all have begun.
     """
 
     collective = True
 
-    def __init__(self, group, call: tuple[int, int, int, int], begin: Callable):
+    def __init__(self, group, call: tuple[int, int, int, int], begin: Callable, empty: bool = False):
         self.group, self.call, self._begin, self.members = group, call, begin, group.members
         self.key, self.request, self.error = group.next_key(), None, None
         self._place: int | None = None
+        self._all_begun: MPI.Request | None = None
+        self._empty = empty
         self._beginning = False
         group.unstarted.append(self)
 
@@ -42,7 +50,7 @@ class Starting:
                 self._beginning = False
         if self.error is not None:
             return True
-        if self.request is not None and self.request.Test():
+        if self.request is not None and self.request.Test() and (self._all_begun is None or self._all_begun.Test()):
             self.drop()  # all ranks have begun, so all have seen it
             return True
         return False
@@ -63,7 +71,7 @@ class Starting:
             self.fail()
             return
         group.fresh()
-        self.request = self._begin(group.mpi)
+        self.request, self._all_begun = self._begin(group.mpi), group.mpi.Ibarrier() if self._empty else None
         group.unstarted.remove(self)
 
     def missing(self) -> list[int]:

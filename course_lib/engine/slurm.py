@@ -8,8 +8,11 @@ ended and the job cancelled.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import os
+import secrets
+import select
 import shutil
 import signal
 import socket
@@ -17,13 +20,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 from course_lib import host
 from course_lib.engine import watchdog
 
 GIVEN_BACK = 20.0  # seconds for Slurm to end a job
-HOME, MOST = "COURSE_HOME", 64  # where the controller connects to; connections
+HOME, MOST = "COURSE_HOME", 64  # where the controller connects to; others that connect there
+CONTROLLER_ENDED = 93  # the exit code of rank 0 then
 KEPT = ("SLURM_CONF",)  # of the job in which the kernel itself may run
 LEFT = [
     "squeue",
@@ -46,7 +51,7 @@ def environment() -> dict[str, str]:
 def command(n: int, name: str, folder: str, options: list[str]) -> list[str]:
     """The srun that asks for an allocation and runs `n` ranks in it."""
     ours = ["--mpi=pmi2", f"--ntasks={n}", f"--job-name={name}", "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]
-    return ["srun", *ours, *options, sys.executable, "-m", "course_lib.engine.slurm", "rank", str(n), folder]
+    return ["srun", *options, *ours, sys.executable, "-m", "course_lib.engine.slurm", "rank", str(n), folder]
 
 
 def ask(n: int, name: str, folder: str, options: list[str]) -> int:
@@ -62,9 +67,16 @@ def ask(n: int, name: str, folder: str, options: list[str]) -> int:
             over.set()
 
         threading.Thread(target=watch, daemon=True).start()
-    server = socket.create_server((host.address(), 0))
-    threading.Thread(target=_hold, args=(server,), daemon=True).start()
-    where = {HOME: json.dumps(server.getsockname())}
+    try:
+        server = socket.create_server((host.address(), 0))
+    except (OSError, ValueError) as error:
+        print(
+            f"{host.name()} cannot listen for its job: {error}. COURSE_ADDRESS names a network of every machine, such as ib0.", flush=True
+        )
+        return 1
+    token = secrets.token_hex(16)
+    threading.Thread(target=_hold, args=(server, token.encode()), daemon=True).start()
+    where = {HOME: json.dumps([*server.getsockname(), token])}
     srun = subprocess.Popen(command(n, name, folder, options), stdin=subprocess.DEVNULL, env=environment() | where, start_new_session=True)
     while srun.poll() is None and not over.wait(0.1):
         pass
@@ -74,11 +86,22 @@ def ask(n: int, name: str, folder: str, options: list[str]) -> int:
     return srun.returncode
 
 
-def _hold(server: socket.socket) -> None:
-    """Keep what connects: that breaks when this process is gone, or its machine."""
-    held = []
+def _hold(server: socket.socket, token: bytes) -> None:
+    """Keep the connection of the job's controller, which knows the token: it breaks when this process is gone, or its machine."""
+    known, strangers = [], deque()
     while True:
-        held = [*held[-MOST:], server.accept()[0]]
+        with contextlib.suppress(OSError):
+            readable = select.select([server, *strangers], [], [])[0]
+            if server in readable:
+                strangers.append(server.accept()[0])
+            for one in [s for s in strangers if s in readable]:
+                strangers.remove(one)
+                if hmac.compare_digest(one.recv(len(token)), token):
+                    known.append(one)
+                else:
+                    one.close()
+            if len(strangers) > MOST:
+                strangers.popleft().close()
 
 
 def give_back(srun: subprocess.Popen, name: str) -> None:
@@ -104,13 +127,20 @@ def rank(n: int, folder: str) -> None:
         network = SETTINGS | {"ip": host.address(), "location": host.address()}
         beside = os.environ | watchdog.environment("")
         words = [sys.executable, "-m", "course_lib.engine.slurm", "controller", str(n), folder, json.dumps(network)]
-        subprocess.Popen(words, env=beside, start_new_session=True)
+        running = subprocess.Popen(words, env=beside, start_new_session=True)
+        threading.Thread(target=_end_with, args=(running,), daemon=True).start()
     os.environ.pop(HOME, None)
     from course_lib.engine import application
 
     engine = application.prepare(folder)
     (place / f"ready-{number}").touch()  # all it needs is loaded: what may still take long is MPI
     application.serve(engine)
+
+
+def _end_with(running: subprocess.Popen) -> None:
+    """Without the controller nobody reaches the ranks: end this one, and so the job."""
+    running.wait()
+    os._exit(CONTROLLER_ENDED)
 
 
 def controller(n: int, folder: str, network: dict) -> None:
@@ -124,10 +154,15 @@ def controller(n: int, folder: str, network: dict) -> None:
 
 
 def _end_with_home(where: str) -> None:
+    address, port, token = json.loads(where)
     try:
-        home = socket.create_connection(tuple(json.loads(where)), 30)
+        home = socket.create_connection((address, port), 30)
+        home.sendall(token.encode())
     except OSError as error:
-        print(f"{host.name()} cannot reach {where} ({error}): if that machine fails, this job goes on until its time is over.", flush=True)
+        print(
+            f"{host.name()} cannot reach {address}:{port} ({error}): if that machine fails, this job goes on until its time is over.",
+            flush=True,
+        )
         return
     home.settimeout(None)
     home.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

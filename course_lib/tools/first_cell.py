@@ -6,16 +6,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 
+WORK = "COURSE_WORK"  # set by the hub: where saved functions lie
 CONFIG = """# Written by `make lab`: until ranks are up, %%px says how to start them.
 c.InteractiveShellApp.extensions.append("course_lib.tools.first_cell")
 """
 
 
 def load_ipython_extension(shell) -> None:
-    """Register the magics, in a kernel that has just started."""
+    """Register the magics, in a kernel that has just started; on a hub, it works in the user's folder, wherever its notebook is."""
+    work = Path(os.environ.get(WORK) or "/nowhere")
+    if work in Path.cwd().parents:
+        os.chdir(work)
     shell.register_magic_function(_no_ranks, "cell", "px")
     shell.register_magic_function(_no_ranks, "line", "px")
 

@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("part", nargs="?", help="such as 03_naive_forward; all that have changed by default")
     part = parser.parse_args().part
     root = Path(__file__).resolve().parents[2]
-    notebooks, work = root / "notebooks", root / "my_work"
+    notebooks, work = root / "notebooks", Path(os.environ.get("COURSE_WORK") or root / "my_work")  # on a hub, in the user's home
     sources = {path.stem: path for path in sorted(notebooks.glob("*/*.ipynb"))}
     if part and part not in sources:
         sys.exit(f"There is no part {part!r}; there are {', '.join(sources)}.")
@@ -183,7 +183,7 @@ def main() -> None:
     for name in chosen:
         mine = work / sources[name].name
         if not mine.exists():
-            sys.exit(f"{mine.name} is not in my_work/ yet: make lab puts it there.")
+            sys.exit(f"{mine.name} is not in {work.name}/ yet: make lab puts it there.")
         try:
             old, both = update(mine, sources[name])
         except UpdateError as error:
@@ -191,12 +191,12 @@ def main() -> None:
         if old is None:
             print(f"{mine.name} is up to date.")
             continue
-        print(f"{mine.name} has the new text, and your cells. As it was before: my_work/{old.name}.")
+        print(f"{mine.name} has the new text, and your cells. As it was before: {work.name}/{old.name}.")
         print("  If it is open in JupyterLab: File, Reload Notebook from Disk.")
         for line in both:
             print(f'  You and the course have both changed the cell that begins with "{line}". Your text stands.')
     if not chosen:
-        print("All notebooks in my_work/ are up to date.")
+        print(f"All notebooks in {work.name}/ are up to date.")
 
 
 if __name__ == "__main__":

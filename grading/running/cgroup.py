@@ -1,4 +1,5 @@
 """A control group for a hand-in, where the system lends one: a limit for all of its processes together, and a way to end them all.
+The hub makes one for each user's server.
 
 Root has one on most machines, others where their login session was given one (systemd, `Delegate=`); elsewhere the limits of each process
 hold alone. Version 2 is tried first, then version 1 (kernel documentation, admin-guide/cgroup-v2.rst and cgroup-v1/).
@@ -16,17 +17,34 @@ from pathlib import Path
 ROOT = Path("/sys/fs/cgroup")
 MEMORY = 4 << 30  # bytes of a hand-in, all of its processes together
 PROCESSES = 512  # and threads
+PERIOD = 100_000  # microseconds in which processors are dealt out
 
 
 @contextlib.contextmanager
 def limited(name: str) -> Iterator[list[Path]]:
     """Groups for one hand-in, none where there are none to be had; whatever is still in them in the end is ended."""
-    groups = _second(name) or _first(name)
+    groups = made(name, MEMORY, PROCESSES)
     try:
         yield groups
     finally:
         for group in groups:
-            _end(group)
+            end(group)
+
+
+def made(name: str, memory: int, processes: int, cores: float | None = None) -> list[Path]:
+    """New groups of that name, none where there are none to be had.
+
+    Parameters
+    ----------
+    name : str
+    memory : int
+        Bytes, of all of its processes together.
+    processes : int
+        And threads.
+    cores : float, optional
+        Processors that it may use; with 0, as many as there are, and a fair share where others want them, too.
+    """
+    return _second(name, memory, processes, cores) or _first(name, memory, processes, cores)
 
 
 def room() -> int:
@@ -41,10 +59,10 @@ def room() -> int:
 
 def tidy(prefix: str, is_left: Callable[[Path], bool]) -> None:
     """End and remove the groups that graders have left that were killed."""
-    for parent in {folder for controller in ("", "memory", "pids") for folder in _above(controller)}:
+    for parent in {folder for controller in ("", "memory", "pids", "cpu") for folder in _above(controller)}:
         for group in parent.glob(f"{prefix}*"):
             if is_left(group):
-                _end(group)
+                end(group)
 
 
 def join(groups: list[Path], pid: int) -> None:
@@ -64,13 +82,14 @@ def _own(controller: str) -> Path | None:
     return Path(found[0].lstrip("/")) if found else None
 
 
-def _second(name: str) -> list[Path]:
+def _second(name: str, memory: int, processes: int, cores: float | None) -> list[Path]:
     """A group beside this process's, or above, where the controllers are handed down."""
     for folder in _above(""):
         with contextlib.suppress(OSError):
             handed_down = (folder / "cgroup.subtree_control").read_text().split()
             if {"memory", "pids"} <= set(handed_down):
-                return [_made(folder / name, {"memory.max": MEMORY, "memory.swap.max": 0, "pids.max": PROCESSES})]
+                limits = {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
+                return [_made(folder / name, limits | ({"cpu.max": f"{int(cores * PERIOD)} {PERIOD}"} if cores else {}))]
     return []
 
 
@@ -80,9 +99,11 @@ def _above(controller: str) -> list[Path]:
     return [] if own is None else [root / own, *(root / above for above in own.parents)]
 
 
-def _first(name: str) -> list[Path]:
-    groups = []
-    for controller, limits in (("memory", {"memory.limit_in_bytes": MEMORY}), ("pids", {"pids.max": PROCESSES})):
+def _first(name: str, memory: int, processes: int, cores: float | None) -> list[Path]:
+    groups, wanted = [], [("memory", {"memory.limit_in_bytes": memory}), ("pids", {"pids.max": processes})]
+    if cores is not None:
+        wanted.append(("cpu", {"cpu.cfs_quota_us": int(cores * PERIOD)} if cores else {}))
+    for controller, limits in wanted:
         own = _own(controller)
         with contextlib.suppress(OSError):
             if own is not None:
@@ -90,7 +111,7 @@ def _first(name: str) -> list[Path]:
     return groups
 
 
-def _made(group: Path, limits: dict[str, int]) -> Path:
+def _made(group: Path, limits: dict[str, int | str]) -> Path:
     group.mkdir()
     try:
         for file, most in limits.items():
@@ -102,7 +123,7 @@ def _made(group: Path, limits: dict[str, int]) -> Path:
     return group
 
 
-def _end(group: Path) -> None:
+def end(group: Path) -> None:
     """End what is in it, and remove it; it may take a moment until the kernel lets go."""
     for _ in range(50):
         with contextlib.suppress(OSError, ValueError):

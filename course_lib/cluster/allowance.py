@@ -1,0 +1,45 @@
+"""How many ranks a user may have at a time, where many share a machine; the hub says it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import psutil
+
+RANKS = "COURSE_RANKS"  # set by the hub; unset, there is no limit but that of `cluster.start`
+
+
+def checked(n: int) -> int:
+    """The number of ranks, if this user may have so many more beside those of other notebooks.
+
+    Raises
+    ------
+    ValueError
+        These would be too many; the message says how many there may be.
+    """
+    most = int(os.environ.get(RANKS) or 0)
+    elsewhere = sum(running().values()) if most else 0
+    if not most or n + elsewhere <= most:
+        return n
+    if n > most:
+        raise ValueError(
+            f"expected at most {most} ranks, which this server allows each user; got {n}. Use cluster.start({most}), or fewer."
+        )
+    raise ValueError(
+        f"expected at most {max(0, most - elsewhere)} ranks; got {n}. This server allows each user {most}, and {elsewhere} of yours run "
+        "in another notebook. Run ranks.stop() there, or shut its kernel down."
+    )
+
+
+def running() -> dict[str, int]:
+    """The ranks of this user that other notebooks than this one have started: their folder, and how many."""
+    found, mine = {}, set()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ValueError, IndexError):
+            words = process.cmdline()
+            if "course_lib.engine.mpiexec" in words and process.uids().real == os.getuid():  # a rank, or what started it
+                _, _, n, folder = words[words.index("course_lib.engine.mpiexec") :]
+                found[folder] = int(n)
+                mine |= {folder} if os.getpid() in [above.pid for above in process.parents()[:2]] else set()
+    return {folder: n for folder, n in found.items() if folder not in mine}

@@ -1,0 +1,52 @@
+"""A user's server on JupyterHub: new notebooks come into the user's folder, and JupyterLab is served on a socket that is open already.
+
+The Hub starts it behind a wall, see `hub.wall`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+
+from jupyter_server.serverapp import ServerApp
+from jupyterhub.singleuser.extension import JupyterHubSingleUser
+
+from course_lib.tools import first_cell, lab, update
+
+LISTEN = "COURSE_LISTEN"  # the descriptor of the socket
+LOG = ".jupyterhub.log"
+
+
+class Server(ServerApp):
+    """A Jupyter server that opens no port."""
+
+    def _find_http_port(self) -> None:
+        pass
+
+    def _bind_http_server(self) -> None:
+        listener = socket.socket(fileno=int(os.environ.pop(LISTEN)))
+        listener.setblocking(False)
+        os.set_inheritable(listener.fileno(), False)
+        self.http_server.add_socket(listener)
+
+
+def main() -> None:
+    home = Path.home()
+    log = os.open(home / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    work = Path(os.environ[first_cell.WORK])
+    work.mkdir(parents=True, exist_ok=True)
+    new = lab.copy_new(lab.ROOT / "notebooks", work)
+    update.keep_untouched(lab.ROOT / "notebooks", work)
+    print(f"{len(new)} new notebooks in {work}.", flush=True)
+    os.chdir(home)
+    JupyterHubSingleUser.serverapp_class = Server  # a class of our own would be looked for among the server's extensions
+    JupyterHubSingleUser.launch_instance(sys.argv[1:])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The hub's configuration; `make hub` starts it, and docs/jupyterhub.md says what each setting is for.
+
+What you add goes into own.py in the folder COURSE_HUB, which is read last: another way to log in, TLS, other limits.
+"""
+
+import shutil
+import signal
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+from course_lib.tools import first_cell
+from hub import limits, settings, walled
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored, and ending takes half a minute
+s = settings.read()
+settings.make_folders(s)
+first_cell.put()
+limits.tidy()
+if problem := limits.problem():
+    print(problem, flush=True)
+
+c = get_config()  # noqa: F821  JupyterHub defines it
+course = settings.COURSE
+hub_socket = s.sockets / "hub.sock"
+
+
+with_hub = ["setpriv", "--pdeathsig=TERM"]  # what runs so ends with the Hub, however that ends
+
+
+def unix(path):
+    return f"http+unix://{quote(str(path), safe='')}"
+
+
+# One port is open, on loopback: the proxy's. The Hub, the proxy's interface and the servers listen on Unix sockets that root reaches.
+c.JupyterHub.bind_url = f"http://127.0.0.1:{s.port}"
+c.JupyterHub.hub_bind_url = c.JupyterHub.hub_connect_url = unix(hub_socket)
+c.JupyterHub.hub_socket_mode = 0o666  # its folder is closed: only what is inside a wall sees it, and says there who it is, with a token
+c.ConfigurableHTTPProxy.api_url = unix(s.sockets / "proxy.sock")
+c.ConfigurableHTTPProxy.auth_token = walled.secret(s.home / "proxy.secret")
+c.ConfigurableHTTPProxy.pid_file = str(s.home / "proxy.pid")
+proxy = course / ".venv" / "node_modules" / ".bin" / "configurable-http-proxy"
+c.ConfigurableHTTPProxy.command = [*with_hub, str(proxy) if proxy.exists() else shutil.which("configurable-http-proxy") or str(proxy)]
+if s.domain:
+    c.JupyterHub.subdomain_host = s.domain  # each user's pages are an origin of their own
+c.JupyterHub.cookie_secret_file = str(s.home / "cookie.secret")
+c.JupyterHub.db_url = f"sqlite:///{s.home / 'jupyterhub.sqlite'}"
+
+# Who may come in: users of this server, with their passwords. Nobody is JupyterHub's administrator, who could enter others' servers.
+c.JupyterHub.authenticator_class = "pam"
+c.PAMAuthenticator.allowed_groups = {s.group}
+c.Authenticator.allowed_users = set(s.instructors)
+
+# Their servers.
+c.JupyterHub.spawner_class = walled.Walled
+c.Walled.folder, c.Walled.course, c.Walled.exchange = str(s.sockets), str(course), str(s.exchange)
+c.Walled.hub_socket, c.Walled.instructors = str(hub_socket), set(s.instructors)
+c.Walled.readable = [s.data] if s.data else []
+c.Walled.mem_limit, c.Walled.cpu_limit = s.memory, s.cores or None
+c.Walled.cmd = [sys.executable, "-I", "-m", "course_lib.tools.hub"]
+c.Walled.env_keep = ["LANG", "LC_ALL"]
+c.Walled.disable_user_config = True
+c.Walled.default_url = "/lab"
+c.Walled.start_timeout = c.Walled.http_timeout = 180  # a whole class at once
+
+
+def of(kind):
+    """Makes a setting that depends on who it is."""
+    return lambda spawner: kind[spawner.instructor]
+
+
+config = [str(Path(__file__).parent / "config" / who) for who in ("student", "instructor")]
+c.Walled.environment = {
+    "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
+    "COURSE_RANKS": str(s.ranks),
+    "COURSE_REST": str(s.rest),
+    "COURSE_DATA_DIR": s.data,
+    "COURSE_WORK": lambda spawner: f"{walled.account(spawner.user.name).pw_dir}/distributed-training",
+    "COURSE_GRADING": lambda spawner: f"{walled.account(spawner.user.name).pw_dir}/grading" if spawner.instructor else "",
+    "JUPYTERHUB_ROOT_DIR": lambda spawner: (
+        walled.account(spawner.user.name).pw_dir + ("" if spawner.instructor else "/distributed-training")
+    ),
+    "JUPYTER_CONFIG_PATH": of([f"{folder}:{course / 'course_lib' / 'tools' / 'config'}" for folder in config]),
+}
+
+# A server that nobody uses goes, and every one after a time.
+c.JupyterHub.services = [
+    {
+        "name": "culler",
+        "command": [
+            *with_hub,
+            sys.executable,
+            "-m",
+            "hub.culler",
+            f"--timeout={s.idle}",
+            f"--max-age={s.session}",
+            f"--cull-every={max(1, min(300, s.idle // 2))}",
+        ],
+        "cwd": str(course),
+    }
+]
+c.JupyterHub.load_roles = [
+    {"name": "culler", "services": ["culler"], "scopes": ["list:users", "read:users:activity", "read:servers", "delete:servers"]}
+]
+
+own = s.home / "own.py"
+if own.exists():
+    load_subconfig(str(own))  # noqa: F821  JupyterHub defines it

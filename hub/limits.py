@@ -1,0 +1,56 @@
+"""Limits for all processes of a user together: memory, processes, processors."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from pathlib import Path
+
+from grading.running import cgroup
+
+PROCESSES = 512  # and threads, of one user: a server with three notebooks of 8 ranks has about 200
+FILES = 4096  # that a process may have open: eight ranks take a hundred sockets
+NAME = "course-hub-{}"
+
+
+def made(uid: int, memory: int | None, cores: float | None, processes: int) -> list[Path]:
+    """Control groups for a user's server; what an earlier one has left is ended first."""
+    name = NAME.format(uid)
+    cgroup.tidy(name, lambda group: group.name == name)
+    return cgroup.made(name, memory or 1 << 50, processes, cores or 0)
+
+
+def tidy() -> None:
+    """End and remove what a hub that was killed has left."""
+    cgroup.tidy(NAME.format(""), lambda group: True)
+
+
+def enter(groups: list[Path], processes: int = PROCESSES) -> None:
+    """Put this process, root's still, under the limits, and all that it will start."""
+    cgroup.join(groups, os.getpid())
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    files = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))  # of the user, here as well as in other walls
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("500")  # where memory runs out, it is not the Hub that goes
+
+
+def problem() -> str | None:
+    """What is missing of these limits on this machine, in a sentence; None if all hold."""
+    groups = made(0, 1 << 30, 1, PROCESSES)
+    controllers = {kind for kind in ("memory", "pids", "cpu") if any((g / f"{kind}.{f}").exists() for g in groups for f in _SIGNS[kind])}
+    for group in groups:
+        cgroup.end(group)
+    missing = [word for kind, word in (("memory", "memory"), ("pids", "processes"), ("cpu", "processors")) if kind not in controllers]
+    if not missing:
+        return None
+    return (
+        f"No limit holds for {' and '.join(missing)} of a user's processes together: the system lends no control group for them. "
+        "Usual causes: the Hub is not root, or runs in a container without cgroups."
+    )
+
+
+_SIGNS = {"memory": ("max", "limit_in_bytes"), "pids": ("max",), "cpu": ("max", "shares")}

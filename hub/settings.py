@@ -1,0 +1,109 @@
+"""What an administrator says about the hub, from the environment; `make hub` begins with it."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from hub.wall import FOLDERS, account
+
+COURSE = Path(__file__).resolve().parent.parent
+COURSE_ID = "distributed-training"  # nbgrader's name for it, as in grading.config
+
+
+class SettingsError(SystemExit):
+    """A setting cannot be used; the message says which, and what it should be."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings, and where things lie."""
+
+    home: Path
+    port: int
+    instructors: tuple[str, ...]
+    group: str
+    domain: str
+    ranks: int
+    rest: int
+    memory: str
+    cores: float
+    idle: int
+    session: int
+    data: str
+
+    @property
+    def exchange(self) -> Path:
+        """nbgrader's folder of this course."""
+        return self.home / "exchange" / COURSE_ID
+
+    @property
+    def sockets(self) -> Path:
+        """Where sockets are; root's alone."""
+        return self.home / "run"
+
+
+def read() -> Settings:
+    """The settings of this environment.
+
+    Raises
+    ------
+    SettingsError
+        One of them is missing or wrong.
+    """
+    if os.geteuid():
+        raise SettingsError("The hub starts servers for others, so it runs as root: sudo make hub COURSE_HUB=... COURSE_INSTRUCTORS=...")
+    said = os.environ.get
+    home = Path(said("COURSE_HUB", "/srv/course-hub"))
+    if not home.is_absolute() or str(home) != str(home).lower() or len(str(home)) > 60:
+        raise SettingsError(f"COURSE_HUB={home}: expected a full path of at most 60 characters in lower case, for it is part of addresses.")
+    instructors = tuple(name.strip() for name in said("COURSE_INSTRUCTORS", "").split(",") if name.strip())
+    if not instructors:
+        raise SettingsError("COURSE_INSTRUCTORS is not set. Who grades? COURSE_INSTRUCTORS=ada,grace: the first one releases and collects.")
+    for name in instructors:
+        try:
+            account(name)
+        except PermissionError as why:
+            raise SettingsError(f"COURSE_INSTRUCTORS: {why}") from None
+    return Settings(
+        home=home,
+        port=_number("COURSE_HUB_PORT", 8000),
+        instructors=instructors,
+        group=said("COURSE_GROUP", "students"),
+        domain=said("COURSE_HUB_DOMAIN", ""),
+        ranks=_number("COURSE_RANKS", 8),
+        rest=_number("COURSE_REST", 900),
+        memory=said("COURSE_MEMORY", "2G"),
+        cores=_number("COURSE_CORES", 0),
+        idle=_number("COURSE_IDLE", 3600),
+        session=_number("COURSE_SESSION", 12 * 3600),
+        data=said("COURSE_DATA_DIR", ""),
+    )
+
+
+def make_folders(settings: Settings) -> None:
+    """The hub's folder, for root alone, and the exchange in it, as nbgrader wants it.
+
+    Students put hand-ins into inbound/, and cannot list, change or remove those of others.
+    """
+    owner = pwd.getpwnam(settings.instructors[0])
+    settings.home.mkdir(parents=True, exist_ok=True)
+    settings.home.chmod(0o700)
+    shutil.rmtree(settings.sockets, ignore_errors=True)  # of a hub that was killed
+    settings.sockets.mkdir(mode=0o700)
+    for folder, mode in ((settings.exchange, 0o755), *((settings.exchange / name, mode) for name, mode in FOLDERS.items())):
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
+        os.fchown(descriptor, owner.pw_uid, owner.pw_gid)
+        os.fchmod(descriptor, mode)
+        os.close(descriptor)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name) or str(default)
+    if not text.isdigit():
+        raise SettingsError(f"{name}={text}: expected a whole number.")
+    return int(text)

@@ -1,0 +1,125 @@
+"""The spawner: each user's server runs behind a wall, and is reached by a socket that root has made."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+from urllib.parse import quote
+
+from jupyterhub.spawner import LocalProcessSpawner
+from traitlets import Int, List, Set, Unicode
+
+from grading.running import cgroup
+from hub import calls, limits
+from hub.wall import HUB_SOCKET, Wall, account
+
+
+class Walled(LocalProcessSpawner):
+    """A server for one user, as that user, behind a wall (see `wall`), with limits (see `limits`)."""
+
+    folder = Unicode(help="Where sockets are made; root's alone.").tag(config=True)
+    course = Unicode(help="The course's folder.").tag(config=True)
+    exchange = Unicode(help="nbgrader's folder of this course.").tag(config=True)
+    hub_socket = Unicode(help="The socket on which the Hub listens.").tag(config=True)
+    instructors = Set(help="Who grades.").tag(config=True)
+    readable = List(help="Other folders that all may read.").tag(config=True)
+    processes = Int(limits.PROCESSES, help="Processes and threads of a user.").tag(config=True)
+    room = Int(1 << 30, help="Bytes for /tmp, and for /dev/shm; they count as memory.").tag(config=True)
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.groups: list[Path] = []
+        self.place: Path | None = None
+
+    @property
+    def instructor(self) -> bool:
+        """Whether this is the server of one who grades."""
+        return self.user.name in self.instructors
+
+    async def start(self) -> str:
+        """Start the server; returns where it is reached."""
+        user = account(self.user.name)
+        wall = Wall(user, Path(self.course), Path(self.hub_socket), Path(self.exchange), self.instructor, tuple(self.readable), self.room)
+        self.clean()
+        self.place = place = Path(self.folder) / str(user.pw_uid)
+        shutil.rmtree(place, ignore_errors=True)  # of a hub that was killed
+        self.groups = limits.made(user.pw_uid, self.mem_limit, self.cpu_limit, self.processes)
+        place.mkdir(mode=0o700)
+        with listening(place / "server:80") as listener, tempfile.TemporaryFile() as filter_:
+            (place / "server").symlink_to("server:80")  # JupyterHub and its proxy read the same address in two ways
+            filter_.write(calls.without_namespaces())
+            filter_.seek(0)
+            environment = self.walled_environment(listener.fileno())
+            self.proc = subprocess.Popen(
+                [*wall.command(filter_.fileno()), *self.cmd, *self.get_args()],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                cwd="/",
+                start_new_session=True,
+                pass_fds=(listener.fileno(), filter_.fileno()),
+                preexec_fn=lambda: limits.enter(self.groups, self.processes),
+            )
+        self.pid = self.proc.pid
+        return f"http+unix://{quote(str(place / 'server'), safe='')}"
+
+    def walled_environment(self, descriptor: int) -> dict[str, str]:
+        """What the server's environment holds: the Hub's addresses as they are inside, and the socket that it is to serve."""
+        outside, inside = quote(self.hub_socket, safe=""), quote(HUB_SOCKET, safe="")
+        environment = {name: text.replace(outside, inside) for name, text in self.get_env().items()}
+        return environment | {
+            "JUPYTERHUB_SERVICE_URL": f"http://127.0.0.1:8888{self.server.base_url}",  # nobody listens there
+            "COURSE_LISTEN": str(descriptor),
+            "XDG_RUNTIME_DIR": "/tmp",
+            "TMPDIR": "/tmp",
+        }
+
+    def load_state(self, state: dict) -> None:
+        """Forget what an earlier Hub has started: it went with that Hub."""
+
+    async def stop(self, now: bool = False) -> None:
+        """End the server and all that it has started: with its wall, the kernel ends every process inside."""
+        if self.pid:
+            await self._signal(signal.SIGKILL)
+            await self.wait_for_death(self.kill_timeout)
+        await self.poll()
+        self.clean()
+
+    async def poll(self) -> int | None:
+        """None while the server runs; when it has ended, nothing of it is left."""
+        ended = await super().poll()
+        if ended is not None:
+            self.clean()
+        return ended
+
+    def clean(self) -> None:
+        """Remove the socket and the control groups; who is still in them is ended."""
+        for group in self.groups:
+            cgroup.end(group)
+        self.groups = []
+        if self.place:
+            shutil.rmtree(self.place, ignore_errors=True)
+        self.place = None
+
+
+def listening(path: Path) -> socket.socket:
+    """A socket that only root reaches; the server is given it open, so nobody can put another in its place."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    os.chmod(path, 0o600)
+    listener.listen(128)
+    return listener
+
+
+def secret(path: Path) -> str:
+    """A secret in a file of root's, made if there is none."""
+    if not path.exists():
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(32))
+    return path.read_text()

@@ -1,0 +1,70 @@
+"""Ranks rest when no cell runs for a while, and a user has only so many; the hub sets both, and here they are tried without one."""
+
+import time
+
+import pytest
+from processes import course_processes, wait_until
+
+from course_lib import cluster
+from course_lib.cluster import Ranks, RanksGone, allowance, rest
+
+
+def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
+    before = course_processes()
+    kernel.run(f"import os\nos.environ['{rest.REST}'] = '2'")
+    said, error = kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
+    assert error is None
+    kernel.run("%%px\ndef double(x):\n    return 2 * x")
+    kernel.run("%%px\nprint('done'); total = 5")
+    _, error = kernel.run("import time; time.sleep(4)\nassert ranks.alive(), 'ranks rested while a cell ran'")
+    assert error is None
+    assert course_processes() - before
+    assert wait_until(lambda: not course_processes() - before, 15), "ranks do not rest"
+    said, error = kernel.run("%%px\nprint(double(4))")
+    assert error is None
+    assert "The ranks rested, as no cell had run for 2 s; new ones come up." in said
+    assert "Run again: cell [3]. Not run again, as they do more than define functions and variables: cell [4]." in said
+    assert "8" in said.split("variables: cell [4].")[1]
+    _, error = kernel.run("ranks.stop()")
+    time.sleep(3)
+    _, error = kernel.run("%%px\n1")
+    assert "the ranks were stopped" in error, "ranks that were stopped stay so"
+
+
+def test_ranks_stay_where_nobody_asks_them_to_rest(kernel):
+    kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
+    said, error = kernel.run("from course_lib.cluster import rest\nprint(rest._alarm.ranks)")
+    assert (said, error) == ("None\n", None)
+
+
+def test_a_user_has_only_so_many_ranks(monkeypatch):
+    monkeypatch.setenv(allowance.RANKS, "3")
+    monkeypatch.setattr(allowance, "running", dict)  # of other tests
+    with pytest.raises(ValueError, match=r"at most 3 ranks, which this server allows each user; got 4. Use cluster.start\(3\), or fewer."):
+        cluster.start(4)
+    ranks = Ranks(3)  # in whatever way they are started
+    try:
+        with pytest.raises(ValueError, match="at most 3 ranks"):
+            ranks.restart(n=4)
+        assert ranks.alive(), "who asks for too many keeps what there is"
+        ranks.restart(n=2)
+        assert len(ranks.run("1")) == 2
+    finally:
+        ranks.stop()
+
+
+def test_the_ranks_of_all_notebooks_count(kernel, monkeypatch):
+    folder, _ = kernel.run("from course_lib import cluster\nranks = cluster.start(2)\nprint(ranks._connection.processes.folder)")
+    mine = Ranks(3)
+    found = allowance.running()  # those of other tests, too
+    assert found[folder.strip()] == 2
+    assert str(mine._connection.processes.folder) not in found, "who restarts ranks is told that they are another notebook's"
+    mine.stop()
+    monkeypatch.setenv(allowance.RANKS, "3")
+    monkeypatch.setattr(allowance, "running", lambda: {folder: 2})
+    with pytest.raises(ValueError, match=r"at most 1 ranks; got 2. This server allows each user 3, and 2 of yours run in another"):
+        Ranks(2)
+    ranks = Ranks(1)
+    ranks.stop()
+    with pytest.raises(RanksGone):
+        ranks.run("1")
