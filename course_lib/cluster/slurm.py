@@ -17,7 +17,7 @@ from course_lib import wording
 from course_lib.cluster.launch import Processes
 from course_lib.engine import watchdog
 from course_lib.engine.mpiexec import THREADS, StartError
-from course_lib.engine.slurm import GIVEN_BACK
+from course_lib.engine.slurm import CONTROLLER_ENDED, GIVEN_BACK
 
 SHARED = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
 START_LIMIT = 120.0  # seconds from the begin of the job until all ranks are there: 64 that read the same files at once take their time
@@ -45,14 +45,11 @@ TAKEN = {
 ENDS = (
     (r"DUE TO TIME LIMIT", "the allocation's time is over. Ask for more, such as --time=2:00:00."),
     (r"DUE TO NODE FAILURE|Node failure on (?P<node>\S+)", "a machine of the allocation has failed{node}."),
-    (
-        r"the controller ended with code",
-        "The process that passes cells on to the ranks has ended. Usual causes: it was killed, or memory ran out.",
-    ),
     (r"DUE TO PREEMPTION", "another job has taken the machines: this one was preempted."),
     (r"oom.kill|Out Of Memory", "memory ran out: ask for more, such as --mem=16G, or let fewer ranks run on a machine."),
 )
 TASK = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
+NOISE = re.compile(r"^srun: |^slurmstepd: |\[IPController\]|\[Engine")
 CANCELLED = re.compile(r"CANCELLED AT|Force Terminated|Job allocation \d+ has been revoked|forcing job termination", re.IGNORECASE)
 
 
@@ -79,9 +76,11 @@ class Allocation(Processes):
                 node = found.groupdict().get("node")
                 return sentence.format(node=f": {node}" if node else "")
         if task := TASK.search(log):
+            if task["how"].strip().endswith(f"exit code {CONTROLLER_ENDED}"):
+                return "The process that passes cells on to the ranks has ended. Usual causes: it was killed, or memory ran out."
             some = [int(t) for part in task["tasks"].split(",") for t in _span(part)]
             how = task["how"].strip()
-            others = [line for line in log.strip().splitlines() if not line.startswith("srun: ") and not CANCELLED.search(line)][-4:]
+            others = [line for line in log.strip().splitlines() if not NOISE.search(line)][-4:]
             return "\n".join([f"The process of {wording.ranks(some)} on {task['node']} ended: {how[0].lower()}{how[1:]}.", *others])
         if CANCELLED.search(log):
             return "It was cancelled, with scancel or by the cluster."
