@@ -11,6 +11,7 @@ class Words(Board):
 
     def __init__(self, size: int):
         self.size, self.rank, self.round, self.left = size, 0, 0, 0
+        self.hosts = None
         self.rows = [[0] * (status.SEEN + size) for _ in range(size)]
         self._said = [""] * size
 
