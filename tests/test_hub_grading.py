@@ -221,7 +221,7 @@ if CHROMIUM:
         page.fill("#password_input", hub.password)
         page.click("#login_submit")
         try:
-            page.wait_for_selector(".jp-Launcher", timeout=60_000)
+            page.wait_for_selector(".jp-Launcher", timeout=180_000)
         except NotReady:
             pytest.fail(
                 f"JupyterLab did not come up for {name}; {page.url} shows:\n{page.locator('body').inner_text()[-1500:]}\n{hub.log()}"
@@ -231,9 +231,9 @@ if CHROMIUM:
         log_in(page, hub, "hubteach")
         page.click(".lm-MenuBar-item:has-text('Nbgrader')")
         page.click(".lm-Menu-item:has-text('Formgrader') >> nth=0")
-        page.wait_for_selector("iframe", timeout=30_000)
+        page.wait_for_selector("iframe", timeout=90_000)
         frame = page.frame_locator("iframe").first
-        frame.locator(f"text={PART}").first.wait_for(timeout=30_000)
+        frame.locator(f"text={PART}").first.wait_for(timeout=90_000)
         assert "Manage Assignments" in frame.locator("body").inner_text(), "the formgrader is a blank frame"
         if os.environ.get("COURSE_SCREENSHOT"):
             page.screenshot(path=os.environ["COURSE_SCREENSHOT"])
@@ -242,7 +242,7 @@ if CHROMIUM:
             number = next(row["id"] for row in found if row["student"] == student)
             inside = page.frames[-1]
             inside.goto(f"{hub.url}/user/hubteach/formgrader/submissions/{number}/?index=0")
-            inside.wait_for_selector("text=Splitting the data", timeout=30_000)
+            inside.wait_for_selector("text=Splitting the data", timeout=90_000)
             page.wait_for_timeout(1000)
             assert "Submission" in inside.locator("body").inner_text()
             assert "taken" not in page.title(), "a hand-in acts in the instructor's name"
@@ -253,7 +253,7 @@ if CHROMIUM:
         entries = page.locator(".lm-Menu-item").all_inner_texts()
         assert [e.split("\t")[0] for e in entries if e] == ["Assignment List"]
         page.click(".lm-Menu-item:has-text('Assignment List')")
-        page.locator(f"text={PART}").first.wait_for(timeout=30_000)
+        page.locator(f"text={PART}").first.wait_for(timeout=90_000)
 
     def test_with_a_domain_each_users_pages_are_an_origin_of_their_own(page):
         port = free_port()
