@@ -13,6 +13,7 @@ import slurm_here
 from machine import fashion_files
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
+from processes import wait_until
 
 from course_lib.cluster import Ranks, sandbox
 from course_lib.collectives import shm
@@ -92,7 +93,7 @@ def slurm():
     running, before = slurm_here.Slurm(), dict(os.environ)
     os.environ.update(running.environment)
     yield running
-    left = running.left()
+    left = not wait_until(lambda: not running.left(), 30) and running.left()
     running.stop()
     for name in running.environment:
         os.environ.pop(name)

@@ -140,6 +140,7 @@ def rank(n: int, folder: str) -> None:
 def _end_with(running: subprocess.Popen) -> None:
     """Without the controller nobody reaches the ranks: end this one, and so the job."""
     running.wait()
+    time.sleep(3)  # where the whole job ends, so does this rank meanwhile
     os._exit(CONTROLLER_ENDED)
 
 
