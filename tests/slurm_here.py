@@ -65,7 +65,7 @@ class Slurm:
 
     def __init__(self):
         self.folder = Path(tempfile.mkdtemp(prefix="course-slurm-"))
-        self.processes = {}
+        self.processes, self.first = {}, 0
         os.chmod(self.folder, 0o755)
         self.environment = {"SLURM_CONF": f"{self.folder}/slurm.conf", "COURSE_ADDRESS": "127.0.0.1", "COURSE_SHARED": str(self.folder)}
         try:
@@ -171,6 +171,11 @@ class Slurm:
         for process in self.left():
             with contextlib.suppress(psutil.Error):
                 process.kill()
+        for process in psutil.process_iter():  # steps that wait for a daemon which is gone
+            with contextlib.suppress(psutil.Error, ValueError, IndexError):
+                words = process.cmdline()
+                if words[0].startswith("slurmstepd: [") and self.first <= int(words[0][13:].partition(".")[0]) < self.first + 1000:
+                    process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
