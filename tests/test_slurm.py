@@ -28,15 +28,32 @@ rank = comm.Get_rank()
 
 
 @pytest.fixture(scope="module")
-def ranks(slurm):
-    ranks = Ranks(8, slurm=OPTIONS)
-    ranks.run(SETUP)
-    yield ranks
-    ranks.stop()
+def common(slurm):
+    """The ranks that many tests use, if they run."""
+    running = []
+    yield running
+    for ranks in running:
+        ranks.stop()
 
 
 @pytest.fixture
-def own(slurm):
+def ranks(common):
+    if not common:
+        common.append(Ranks(8, slurm=OPTIONS))
+        common[0].run(SETUP)
+    return common[0]
+
+
+@pytest.fixture
+def alone(slurm, common):
+    """No job runs: the tests come in any order, and some stop machines, or cancel all that is theirs."""
+    while common:
+        common.pop().stop()
+    assert wait_until(lambda: not slurm.jobs() and not processes_of(slurm, "course_lib.engine.slurm"), 60)
+
+
+@pytest.fixture
+def own(slurm, alone):
     """Ranks that a test may end; nothing of them is left after it."""
     made = []
 
@@ -45,11 +62,10 @@ def own(slurm):
         made[0].run(SETUP)
         return made[0]
 
-    before = set(slurm.jobs())
     yield make
     for ranks in made:
         ranks.stop()
-    assert wait_until(lambda: set(slurm.jobs()) <= before, 30)
+    assert wait_until(lambda: not slurm.jobs(), 60)
 
 
 def errors(found):
@@ -245,7 +261,7 @@ def test_what_slurm_refuses_is_said(slurm):
     assert "invalid partition" in str(error.value)
 
 
-def test_what_will_never_begin_is_said(slurm):
+def test_what_will_never_begin_is_said(alone, slurm):
     kernel = program(slurm, options="--nodes=7")
     try:
         while "waits in the queue" not in (said := kernel.stdout.readline()):
@@ -295,7 +311,7 @@ def test_a_cancelled_job_is_said(own, slurm):
         ranks.run("time.sleep(60)")
 
 
-def test_the_queue_is_shown_and_an_interrupt_leaves_it(slurm, capfd, monkeypatch):
+def test_the_queue_is_shown_and_an_interrupt_leaves_it(alone, slurm, capfd, monkeypatch):
     pause, count = startup._pause, []
 
     def interrupted(*words):
@@ -309,7 +325,7 @@ def test_the_queue_is_shown_and_an_interrupt_leaves_it(slurm, capfd, monkeypatch
         Ranks(4, slurm=OPTIONS)
     shown = capfd.readouterr().out
     assert "waits in the queue since" in shown and "(Resources)" in shown
-    assert wait_until(lambda: not [j for j in slurm.ask("squeue", "-h", "-o", "%j").split() if j.startswith("course-")], 20)
+    assert wait_until(lambda: not of_course(slurm), 20)
 
 
 PROGRAM = """
@@ -333,33 +349,31 @@ def of_course(slurm):
 
 
 @pytest.mark.parametrize("when", ["in the queue", "while it asks", "while ranks run"])
-def test_the_kernels_end_gives_the_allocation_back(slurm, when):
-    before = of_course(slurm)
+def test_the_kernels_end_gives_the_allocation_back(alone, slurm, when):
     kernel = program(slurm)
     try:
         if when == "while ranks run":
             while "up" not in kernel.stdout.readline():
                 pass
         elif when == "in the queue":
-            assert wait_until(lambda: len(of_course(slurm)) > len(before), 30)
+            assert wait_until(lambda: of_course(slurm), 30)
         else:
             kernel.stdout.readline()
     finally:
         kernel.kill()
         kernel.wait()
-    assert wait_until(lambda: set(of_course(slurm)) <= set(before), 40)
+    assert wait_until(lambda: not of_course(slurm), 40)
     time.sleep(1.0)  # nor does it ask again
-    assert set(of_course(slurm)) <= set(before)
+    assert not of_course(slurm)
 
 
-def test_a_kernel_that_ends_in_good_order_leaves_nothing(slurm):
-    before = of_course(slurm)
+def test_a_kernel_that_ends_in_good_order_leaves_nothing(alone, slurm):
     kernel = program(slurm, "pass")
     assert kernel.wait(60) == 0
-    assert wait_until(lambda: set(of_course(slurm)) <= set(before), 20)  # Slurm itself takes a second
+    assert wait_until(lambda: not of_course(slurm), 20)  # Slurm itself takes a second
 
 
-def test_a_kernel_inside_a_job_asks_for_one_of_its_own(slurm):
+def test_a_kernel_inside_a_job_asks_for_one_of_its_own(alone, slurm):
     words = [
         "srun",
         "--nodes=1",
@@ -374,24 +388,19 @@ def test_a_kernel_inside_a_job_asks_for_one_of_its_own(slurm):
     assert "['n1', 'n1', 'n2', 'n2']" in done.stdout, done.stderr
 
 
-def test_when_srun_is_gone_with_its_machine_the_job_ends(slurm):
+def test_when_srun_is_gone_with_its_machine_the_job_ends(alone, slurm):
     """Not even the process that watches for the kernel's end is left."""
-    before = of_course(slurm)
     kernel = program(slurm)
     while "up" not in kernel.stdout.readline():
         pass
     family = [p for p in psutil.process_iter() if " ask 4 " in " ".join(_line(p)) or (_line(p) and _line(p)[0].endswith("srun"))]
-    mine = [p for p in family if _environment(p).get("SLURM_CONF") == slurm.environment["SLURM_CONF"] and not _other(p, before)]
+    mine = [p for p in family if _environment(p).get("SLURM_CONF") == slurm.environment["SLURM_CONF"]]
     for process in mine:
         process.suspend()
     for process in [*mine, kernel]:
         process.kill()
     kernel.wait()
-    assert wait_until(lambda: set(of_course(slurm)) <= set(before), 40)
-
-
-def _other(process, names):
-    return any(name in " ".join(_line(process)) for name in names)
+    assert wait_until(lambda: not of_course(slurm), 40)
 
 
 def processes_of(slurm, words):
@@ -408,9 +417,8 @@ def _environment(process):
 
 
 def test_strangers_at_the_door_of_the_process_that_asked_end_nothing(own, slurm):
-    before = {p.pid for p in processes_of(slurm, "course_lib.engine.slurm ask")}
     ranks = own(4)
-    (asks,) = [p for p in processes_of(slurm, "course_lib.engine.slurm ask") if p.pid not in before]
+    (asks,) = processes_of(slurm, "course_lib.engine.slurm ask")
     (door,) = [c.laddr for c in asks.net_connections("tcp") if c.status == "LISTEN"]
     strangers = [socket.create_connection(tuple(door), 5) for _ in range(150)]
     for stranger in strangers[:20]:
@@ -424,9 +432,8 @@ def test_strangers_at_the_door_of_the_process_that_asked_end_nothing(own, slurm)
 
 
 def test_a_controller_that_ends_is_named(own, slurm):
-    before = {p.pid for p in processes_of(slurm, "course_lib.engine.slurm controller")}
     ranks = own(4)
-    (controller,) = [p for p in processes_of(slurm, "course_lib.engine.slurm controller") if p.pid not in before]
+    (controller,) = processes_of(slurm, "course_lib.engine.slurm controller")
     subprocess.Popen([sys.executable, "-S", "-c", f"import os, time; time.sleep(1); os.kill({controller.pid}, 9)"])
     began = time.monotonic()
     with pytest.raises(RanksGone, match="process that passes cells on to the ranks has ended"):
@@ -485,7 +492,7 @@ def test_without_a_mirror_ranks_do_not_wait_for_ever(own):
     assert time.monotonic() - began < 20
 
 
-def test_ranks_that_no_kernel_watches_say_that_a_machine_is_lost(slurm, tmp_path):
+def test_ranks_that_no_kernel_watches_say_that_a_machine_is_lost(alone, slurm, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         "import os, time\nfrom course_lib.collectives import Communicator\ncomm = Communicator()\ncomm.Barrier()\n"
@@ -544,7 +551,7 @@ def test_ranks_that_did_not_begin_are_named(tmp_path):
     assert "ranks 2, 4 did not begin; the others are on n1." in said and "ranks 1, 3 (n1) began, and did not get ready" in said
 
 
-def test_a_rank_that_does_not_come_is_named(slurm, monkeypatch, tmp_path):
+def test_a_rank_that_does_not_come_is_named(alone, slurm, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import os, time\nif os.environ.get('SLURM_PROCID') == '3':\n    time.sleep(300)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(startup, "SLURM_LIMIT", 20.0)
