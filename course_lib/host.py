@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 
+AWAY = "COURSE_AWAY"  # set for ranks whose notebook may be on another machine, though they are all on one
 ADDRESS = "COURSE_ADDRESS"  # an address of this machine, or the name of its network, such as ib0, where it has several
 
 
@@ -30,13 +30,11 @@ def address() -> str:
     wanted, networks = os.environ.get(ADDRESS), _networks()
     if wanted:
         if wanted in networks:
-            return networks[wanted]
-        try:
-            return str(ipaddress.IPv4Address(wanted))
-        except ValueError:
-            raise ValueError(
-                f"{ADDRESS}={wanted!r}: expected an IPv4 address of {name()}, or one of its networks, which are {', '.join(networks)}."
-            ) from None
+            return networks[wanted][0]
+        if not any(wanted in some for some in networks.values()):
+            known = ", ".join(f"{net} ({some[0]})" for net, some in networks.items())
+            raise ValueError(f"{ADDRESS}={wanted!r}: expected an IPv4 address of {name()}, or one of its networks, which are {known}.")
+        return wanted
     for own in (name(), socket.gethostname()):
         try:
             found = socket.gethostbyname(own)
@@ -44,13 +42,13 @@ def address() -> str:
             continue
         if not found.startswith("127."):
             return found
-    return next((found for found in networks.values() if not found.startswith("127.")), "127.0.0.1")
+    return next((some[0] for some in networks.values() if not some[0].startswith("127.")), "127.0.0.1")
 
 
-def _networks() -> dict[str, str]:
-    """The networks that are up: name and IPv4 address."""
+def _networks() -> dict[str, list[str]]:
+    """The networks that are up: name and IPv4 addresses."""
     import psutil  # here: most ranks never ask
 
     up = psutil.net_if_stats()
     addresses = {net: [a.address for a in found if a.family == socket.AF_INET] for net, found in psutil.net_if_addrs().items()}
-    return {net: found[0] for net, found in addresses.items() if found and net in up and up[net].isup}
+    return {net: found for net, found in addresses.items() if found and net in up and up[net].isup}

@@ -4,6 +4,7 @@ import contextlib
 import os
 import pwd
 import random
+import re
 import shutil
 import signal
 import socket
@@ -64,25 +65,31 @@ class Slurm:
     """Starts with the object, and ends with `stop`; use it by its `environment`."""
 
     def __init__(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="course-slurm-"))
-        self.processes, self.first = {}, 0
-        os.chmod(self.folder, 0o755)
-        self.environment = {"SLURM_CONF": f"{self.folder}/slurm.conf", "COURSE_ADDRESS": "127.0.0.1", "COURSE_SHARED": str(self.folder)}
-        try:
-            self._start()
-        except BaseException:
-            self.stop()
-            raise
+        for again in (True, True, False):
+            self.folder = Path(tempfile.mkdtemp(prefix="course-slurm-"))
+            self.processes, self.first = {}, 0
+            os.chmod(self.folder, 0o755)
+            self.environment = {"SLURM_CONF": f"{self.folder}/slurm.conf", "COURSE_ADDRESS": "127.0.0.1", "COURSE_SHARED": str(self.folder)}
+            try:
+                self._start()
+                return
+            except BaseException as error:
+                self.stop()
+                if not (again and isinstance(error, AssertionError)):  # else somebody else has taken a port meanwhile
+                    raise
 
     def _start(self):
         ports = _ports(3)
         host = socket.gethostname()
         nodes = [f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={p} CPUs=8" for n, p in zip(NODES, ports[1:], strict=True)]
-        first = random.SystemRandom().randrange(
-            10**4, 6 * 10**7
-        )  # MPI names shared memory after the job's number: none that was here before
+        self.first = random.SystemRandom().randrange(10**4, 6 * 10**7)  # MPI names shared memory after the job's number: none of before
         words = dict(
-            first=first, host=host, controller=ports[0], user=pwd.getpwuid(os.geteuid()).pw_name, folder=self.folder, nodes="\n".join(nodes)
+            first=self.first,
+            host=host,
+            controller=ports[0],
+            user=pwd.getpwuid(os.geteuid()).pw_name,
+            folder=self.folder,
+            nodes="\n".join(nodes),
         )
         (self.folder / "slurm.conf").write_text(CONFIG.format(**words))
         (self.folder / "state").mkdir()
@@ -144,7 +151,9 @@ class Slurm:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                step = process.name() == "slurmstepd" and str(self.folder) in " ".join(process.environ().values())
+                words = process.cmdline()  # a step writes its job's number there, and over its environment
+                step = re.match(r"slurmstepd: \[(\d+)", words[0]) if words else None
+                step = step and self.first <= int(step[1]) < self.first + 1000
                 task = process.environ().get("SLURM_CONF") == self.environment["SLURM_CONF"] and "SLURM_PROCID" in process.environ()
                 if (step or task) and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
@@ -155,7 +164,7 @@ class Slurm:
         if "slurmctld" in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.ask("scancel", "--me")
-            _until(lambda: not self.left(), 5)
+            _until(lambda: not self.left(), 10)
         for process in self.left():
             with contextlib.suppress(psutil.Error):
                 process.send_signal(signal.SIGKILL)
@@ -171,11 +180,6 @@ class Slurm:
         for process in self.left():
             with contextlib.suppress(psutil.Error):
                 process.kill()
-        for process in psutil.process_iter():  # steps that wait for a daemon which is gone
-            with contextlib.suppress(psutil.Error, ValueError, IndexError):
-                words = process.cmdline()
-                if words[0].startswith("slurmstepd: [") and self.first <= int(words[0][13:].partition(".")[0]) < self.first + 1000:
-                    process.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

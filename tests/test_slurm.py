@@ -1,6 +1,7 @@
 """Ranks under a real Slurm, on two machines (which are one, see `slurm_here`)."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from processes import wait_until
 
 from course_lib.cluster import Ranks, RanksGone, StartError, slurm, start, startup
 from course_lib.cluster.replies import RanksError
+from course_lib.collectives import mirror
+from course_lib.engine import slurm as asking
 
 pytestmark = pytest.mark.skipif(bool(slurm_here.missing()), reason="Slurm is not installed (apt install slurm-wlm munge)")
 OPTIONS = "--nodes=2 --time=10 --overcommit"
@@ -170,32 +173,47 @@ def test_an_interrupt_reaches_all_machines(ranks):
 
 
 def test_the_controller_and_the_mirrors_let_in_nobody_without_the_keys(ranks, slurm):
-    import zmq
-
-    ours = [*processes_of(slurm, "mirror.py"), *processes_of(slurm, "engine.slurm controller")]
-    addresses = {(c.laddr.ip, c.laddr.port) for p in ours for c in p.net_connections("tcp") if c.status == "LISTEN"}
-    assert {ip for ip, _ in addresses} == {"127.0.0.1"} and len(addresses) >= 4
-    context = zmq.Context()
-    try:
-        for ip, port in addresses:
-            with socket.create_connection((ip, port), 5) as stranger:
-                stranger.settimeout(8)
-                stranger.sendall(b"\x00" * 200)
-                data = b"x"
-                while data:  # until it is closed, or says nothing: no port answers a stranger for long
-                    try:
-                        data = stranger.recv(4096)
-                    except (TimeoutError, ConnectionError):
-                        break
-            dealer = context.socket(zmq.DEALER)
-            dealer.linger = 0
-            dealer.connect(f"tcp://{ip}:{port}")
-            dealer.send_multipart([b"<IDS|MSG>", b"", b"{}", b"{}", b"{}", b"{}"])
-            assert not dealer.poll(300), "somebody without a key got an answer"
-            dealer.close()
-    finally:
-        context.term()
+    plain = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # the greeting of ZMTP 3, without encryption
+    doors = listening(processes_of(slurm, "engine.slurm controller"))
+    assert len(doors) >= 4
+    for door in doors:
+        with socket.create_connection(door, 5) as stranger:
+            stranger.settimeout(20)
+            stranger.sendall(plain[:11])
+            greeting = stranger.recv(64, socket.MSG_WAITALL)
+            assert greeting[12:32].rstrip(b"\0") == b"CURVE", greeting
+            stranger.sendall(plain[11:])
+            assert not everything(stranger)
+    doors = listening(processes_of(slurm, "mirror.py"))
+    assert len(doors) == 2
+    for door in doors:
+        for who in (0, 1, 2, mirror.WATCHER):
+            for known in (bytes(32), os.urandom(32), b""):
+                with socket.create_connection(door, 5) as stranger:
+                    nonce = stranger.recv(16, socket.MSG_WAITALL)
+                    stranger.sendall(mirror.greeting(known, nonce, who) + bytes(16))
+                    assert not everything(stranger), who
+        with socket.create_connection(door, 5) as stranger:  # nor one who says nothing, for long
+            assert len(everything(stranger)) == 16
     assert errors(ranks.run("comm.Barrier()")) == [None] * 8
+
+
+def listening(processes):
+    """Where they listen: on loopback here."""
+    doors = {(c.laddr.ip, c.laddr.port) for p in processes for c in p.net_connections("tcp") if c.status == "LISTEN"}
+    assert {ip for ip, _ in doors} == {"127.0.0.1"}
+    return doors
+
+
+def everything(connection):
+    """What is said on a connection until the other side closes it, which it must do soon."""
+    connection.settimeout(20)
+    said, deadline = b"", time.monotonic() + 20
+    with suppress(ConnectionError):
+        while more := connection.recv(4096):
+            said += more
+            assert time.monotonic() < deadline, said
+    return said
 
 
 def _line(process):
@@ -209,9 +227,9 @@ def test_no_key_is_left_where_others_could_read_it(ranks, slurm):
     for folder in slurm.folder.glob(".course-ranks-*"):
         assert folder.stat().st_mode & 0o077 == 0
         assert not list(folder.glob("security/*"))
-    for process in psutil.process_iter():  # nor on a command line
-        if "course_lib" in " ".join(_line(process)):
-            assert not [word for word in _line(process) if len(word) == 64 and set(word) <= set("0123456789abcdef")]
+    lines = [" ".join(_line(p)) for p in processes_of(slurm, "course_lib")]  # nor on a command line
+    assert len(lines) > 8
+    assert not [line for line in lines if re.search(r"[0-9a-f]{32}", line)]
 
 
 @contextmanager
@@ -237,6 +255,13 @@ def all_machines_taken(slurm):
         ("--ntas=3", "cluster.start(n) says how many"),
         ("--export=NONE", "this notebook's environment"),
         ("nodes=2", "expected options of srun"),
+        ("--nodes=2 short", "short belongs to none"),
+        ("-N2 true", "true belongs to none"),
+        ("-N 2 true", "true belongs to none"),
+        ("--nodes=2 -- true", "belongs to none"),
+        ("--wait=0", "when one rank ends, all do"),
+        ("-D /tmp", "where the notebook is"),
+        ("-Mother", "SLURM_CLUSTERS"),
         ("--mpi=none", "the course starts the ranks"),
         ("-J mine", "finds its job again"),
         ("--output=x", "reads what the ranks write"),
@@ -296,6 +321,22 @@ def test_a_rank_that_ends_is_named_with_its_machine(own):
     ranks = own(4)
     with pytest.raises(RanksGone, match=r"rank 3 on n2 ended: exited with exit code 7"):
         ranks.run("if rank == 3:\n    os._exit(7)\ncomm.Barrier()")
+
+
+def test_a_rank_that_ends_in_good_order_does_not_leave_the_others_waiting(own):
+    ranks = own(4)
+    with pytest.raises(RanksGone, match=r"rank 3 on n2 ended before the others"):
+        ranks.run("if rank == 3:\n    os._exit(0)\ncomm.Barrier()")
+
+
+def test_modules_beside_the_notebook_are_not_pythons_own(own, tmp_path, monkeypatch):
+    (tmp_path / "hmac.py").write_text("raise SystemExit('a stranger')")
+    (tmp_path / "mine.py").write_text("x = 7")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    ranks = own(4)
+    ranks.run("import mine\nfound = mine.x, os.getcwd()")
+    assert ranks.pull("found") == [(7, str(tmp_path))] * 4
 
 
 def test_a_killed_rank_is_named_with_its_machine(own):
@@ -441,40 +482,58 @@ def test_a_controller_that_ends_is_named(own, slurm):
     assert time.monotonic() - began < 20
 
 
-def machine_stops(slurm, node, after):
-    """From then on nothing of a machine runs, or says a word; its processes, to let them go on."""
-    processes = [p for p in slurm.of_node(node) if not any(name in " ".join(_line(p)) for name in ("pytest",))]
-    words = [sys.executable, "-S", "-c", f"import os, time; time.sleep({after}); [os.kill(p, 19) for p in {[p.pid for p in processes]}]"]
-    subprocess.Popen(words)
-    return processes
+@contextmanager
+def machine_stops(slurm, node, after, for_=60.0):
+    """Soon nothing of a machine runs, or says a word, for so many seconds."""
+    pids = [p.pid for p in slurm.of_node(node) if "pytest" not in " ".join(_line(p))]
+    program = f"""
+import os, time
+def tell(number):
+    for pid in {pids}:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            pass
+time.sleep({after})
+tell({int(signal.SIGSTOP)})
+time.sleep({for_})
+tell({int(signal.SIGCONT)})
+"""
+    teller = subprocess.Popen([sys.executable, "-S", "-c", program])
+    try:
+        yield
+    finally:
+        teller.kill()
+        teller.wait()
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize(
-    ("node", "went", "cell"),
-    [("n2", "ranks 2, 3", "comm.Barrier() if rank % 2 else time.sleep(60)"), ("n1", "ranks 0, 1", "time.sleep(60)")],
+    ("options", "node", "went", "cell"),
+    [
+        (OPTIONS, "n2", "ranks 2, 3", "comm.Barrier() if rank % 2 else time.sleep(60)"),
+        (OPTIONS, "n1", "ranks 0, 1", "time.sleep(60)"),
+        ("--nodes=1 --time=10 --nodelist=n2", "n2", "ranks 0–3", "time.sleep(60)"),
+    ],
 )
-def test_a_machine_that_fails_is_named_with_its_ranks(own, slurm, node, went, cell):
-    ranks = own(4)
-    stopped = machine_stops(slurm, node, 1.0)
+def test_a_machine_that_fails_is_named_with_its_ranks(own, slurm, options, node, went, cell):
+    ranks = own(4, options)
+    assert node in ranks.hosts
     began = time.monotonic()
-    try:
-        with pytest.raises(RanksGone, match=f"nothing has been heard from {node} for 8 s, and {went} went with it"):
-            ranks.run(cell)
-        assert time.monotonic() - began < 30.0  # 12 s on a quiet machine, with what it takes to end the job
-    finally:
-        for process in stopped:
-            if process.is_running():
-                process.resume()
+    with machine_stops(slurm, node, 1.0), pytest.raises(RanksGone, match=f"heard from {node} for 8 s, and {went} went with it"):
+        ranks.run(cell)
+    assert time.monotonic() - began < 30.0  # 12 s on a quiet machine, with what it takes to end the job
 
 
 def test_a_machine_that_is_silent_for_a_while_comes_back(own, slurm):
     ranks = own(4)
-    stopped = machine_stops(slurm, "n2", 0.5)
-    subprocess.Popen([sys.executable, "-S", "-c", f"import os, time; time.sleep(5); [os.kill(p, 18) for p in {[p.pid for p in stopped]}]"])
-    assert errors(ranks.run("time.sleep(2)\ncomm.Barrier()")) == [None] * 4
+    with machine_stops(slurm, "n2", 0.5, 4.5):
+        assert errors(ranks.run("time.sleep(2)\ncomm.Barrier()")) == [None] * 4
 
 
-def mirrors(ranks):
+def mirrors_of(ranks):
     ranks.run("children = [int(c) for c in open(f'/proc/self/task/{os.getpid()}/children').read().split()]")
     children = [child for some in ranks.pull("children") for child in some]
     return [child for child in children if "mirror.py" in " ".join(_line(psutil.Process(child)))]
@@ -482,7 +541,7 @@ def mirrors(ranks):
 
 def test_without_a_mirror_ranks_do_not_wait_for_ever(own):
     ranks = own(4)
-    found = mirrors(ranks)
+    found = mirrors_of(ranks)
     assert len(found) == 2
     for pid in found:
         os.kill(pid, signal.SIGKILL)
@@ -543,12 +602,49 @@ def test_how_a_job_ends_is_said(tmp_path, log, words):
     assert words in slurm.Allocation(8, tmp_path, ended, ended, "course-x").obituary()
 
 
+def test_a_slurm_that_does_not_answer_holds_nobody_up_and_the_job_that_is_left_is_named(tmp_path, monkeypatch, capfd):
+    for name in ("squeue", "scancel"):
+        (tmp_path / name).write_text("#!/bin/sh\nexec sleep 60\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(asking, "ASK", 0.3)
+    monkeypatch.setattr(asking, "GIVEN_BACK", 1.0)
+    began = time.monotonic()
+    asking.give_back(subprocess.Popen(["true"]), "course-x")
+    assert time.monotonic() - began < 10
+    said = capfd.readouterr().out
+    assert said == "Slurm did not end the job course-x within 1 s: `squeue --name=course-x` shows it, `scancel --name=course-x` ends it.\n"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "log.txt").write_text(f"something else\n{said}")
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    slurm.Allocation(4, folder, ended, ended, "course-x").stop()
+    assert capfd.readouterr().out == said and not folder.exists()
+
+
+def test_another_program_that_srun_ran_in_our_place_is_said(tmp_path):
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert "a word in slurm=... that belongs to no option" in slurm.Allocation(4, tmp_path, ended, ended, "course-x").ended()
+
+
 def test_ranks_that_did_not_begin_are_named(tmp_path):
     for rank in (0, 1, 3):
         (tmp_path / f"rank-{rank}").write_text("n1")
     (tmp_path / "ready-0").touch()
     said = slurm.Allocation(5, tmp_path, None, None).missing()
     assert "ranks 2, 4 did not begin; the others are on n1." in said and "ranks 1, 3 (n1) began, and did not get ready" in said
+
+
+def test_machines_that_cannot_be_connected_say_why(alone, slurm, monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os\nif os.environ.get('SLURM_PROCID') == '2':\n    os.environ['COURSE_ADDRESS'] = '192.0.2.1'\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with pytest.raises(StartError, match=r"the machines cannot be connected. n2: COURSE_ADDRESS='192.0.2.1': expected .* lo \(127.0.0.1\)"):
+        Ranks(4, slurm=OPTIONS)
+    assert wait_until(lambda: not of_course(slurm), 30)
 
 
 def test_a_rank_that_does_not_come_is_named(alone, slurm, monkeypatch, tmp_path):

@@ -17,7 +17,7 @@ from course_lib import wording
 from course_lib.cluster.launch import Processes
 from course_lib.engine import watchdog
 from course_lib.engine.mpiexec import THREADS, StartError
-from course_lib.engine.slurm import CONTROLLER_ENDED, GIVEN_BACK
+from course_lib.engine.slurm import CONTROLLER_ENDED, GIVEN_BACK, MODULE, NOT_ENDED, tell
 
 SHARED = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
 START_LIMIT = 120.0  # seconds from the begin of the job until all ranks are there: 64 that read the same files at once take their time
@@ -37,6 +37,9 @@ TAKEN = {
     **dict.fromkeys(("--job-name", "-J"), "by its name the course finds its job again, to give it back"),
     **dict.fromkeys(("--export",), "the ranks need this notebook's environment"),
     **dict.fromkeys(("--mpi", "--multi-prog", "--pty", "--kill-on-bad-exit", "-K", "--no-kill", "-k"), "the course starts the ranks"),
+    **dict.fromkeys(("--wait", "-W"), "when one rank ends, all do"),
+    **dict.fromkeys(("--chdir", "-D"), "the ranks go where the notebook is"),
+    **dict.fromkeys(("--clusters", "-M"), "SLURM_CLUSTERS in the environment says which, to all commands"),
     **dict.fromkeys(("--output", "-o", "--error", "-e", "--input", "-i", "--label", "-l"), "the course reads what the ranks write"),
     **dict.fromkeys(("--test-only", "--jobid", "--overlap", "--het-group", "--array"), "the course asks for an allocation of its own"),
 }
@@ -49,7 +52,8 @@ ENDS = (
     (r"oom.kill|Out Of Memory", "memory ran out: ask for more, such as --mem=16G, or let fewer ranks run on a machine."),
 )
 TASK = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
-NOISE = re.compile(r"^srun: |^slurmstepd: |\[IPController\]|\[Engine")
+FIRST = re.compile(r"srun: First task exited[^\n]*\n(?:srun: StepId=[^\n]*\n)*?srun: StepId=\S+ tasks? (?P<tasks>[\d,-]+): exited")
+NOISE = re.compile(r"^srun: |^slurmstepd: |\[IPController\]|\[Controller\]|\[Engine")
 CANCELLED = re.compile(r"CANCELLED AT|Force Terminated|Job allocation \d+ has been revoked|forcing job termination", re.IGNORECASE)
 
 
@@ -75,15 +79,22 @@ class Allocation(Processes):
             if found := re.search(pattern, log):
                 node = found.groupdict().get("node")
                 return sentence.format(node=f": {node}" if node else "")
+        if first := FIRST.search(log):
+            ended = _ranks(first["tasks"])
+            where = ", ".join(sorted({(self.folder / f"rank-{r}").read_text() for r in ended}))
+            return f"The process of {wording.ranks(ended)} on {where} ended before the others. Usual cause: os._exit in a function."
         if task := TASK.search(log):
-            if task["how"].strip().endswith(f"exit code {CONTROLLER_ENDED}"):
-                return "The process that passes cells on to the ranks has ended. Usual causes: it was killed, or memory ran out."
-            some = [int(t) for part in task["tasks"].split(",") for t in _span(part)]
             how = task["how"].strip()
             others = [line for line in log.strip().splitlines() if not NOISE.search(line)][-4:]
+            if how.endswith(f"exit code {CONTROLLER_ENDED}"):
+                cause = "It was killed, or memory ran out, or what it wrote last says why:"
+                return "\n".join([f"The process that passes cells on to the ranks has ended. {cause}", *others])
+            some = _ranks(task["tasks"])
             return "\n".join([f"The process of {wording.ranks(some)} on {task['node']} ended: {how[0].lower()}{how[1:]}.", *others])
         if CANCELLED.search(log):
             return "It was cancelled, with scancel or by the cluster."
+        if self.mpiexec.returncode == 0 and not list(self.folder.glob("rank-*")):
+            return "srun ran something else than the course: is there a word in slurm=... that belongs to no option?"
         return self.log()
 
     def obituary(self) -> str:
@@ -98,11 +109,7 @@ class Allocation(Processes):
         if time.monotonic() < self.asked:
             return self.shown[-1] if self.shown else "Slurm is asked for an allocation"
         self.asked = time.monotonic() + LOOK
-        words = ["squeue", "--me", "--noheader", f"--name={self.name}", "--format=%i|%T|%r|%V|%S"]
-        try:
-            found = subprocess.run(words, capture_output=True, text=True, timeout=10, check=False).stdout.strip()
-        except (OSError, subprocess.TimeoutExpired):
-            found = ""
+        found = tell("squeue", "--noheader", f"--user={os.geteuid()}", f"--name={self.name}", "--format=%i|%T|%r|%V|%S")
         if not found:
             return self.shown[-1] if self.shown else "Slurm is asked for an allocation"
         job, state, reason, since, begins = (found.splitlines()[0].split("|") + [""] * 5)[:5]
@@ -150,13 +157,17 @@ class Allocation(Processes):
                 self.mpiexec.kill()
                 self.mpiexec.wait()
         elif self.folder.exists() and self.mpiexec.returncode < 0:  # it was killed, and gave nothing back
-            subprocess.run(["scancel", "--me", f"--name={self.name}"], capture_output=True, timeout=GIVEN_BACK, check=False)
+            tell("scancel", f"--user={os.geteuid()}", f"--name={self.name}")
+        for line in self.log().splitlines():
+            if line.startswith(NOT_ENDED):
+                print(line, flush=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def _span(part: str) -> range:
-    first, _, last = part.partition("-")
-    return range(int(first), int(last or first) + 1)
+def _ranks(tasks: str) -> list[int]:
+    """The ranks in srun's words, such as 0-2,5."""
+    spans = [part.partition("-") for part in tasks.split(",")]
+    return [rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)]
 
 
 def options(text: str) -> list[str]:
@@ -175,8 +186,12 @@ def options(text: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise ValueError(f"cluster.start(slurm={text!r}): {error}.") from None
-    if words and not words[0].startswith("-"):
-        raise ValueError(f'cluster.start(slurm={text!r}): expected options of srun, such as "--nodes=2"; {words[0]} is none.')
+    for before, word in zip(["", *words], words, strict=False):
+        takes = before.startswith("-") and "=" not in before and (before.startswith("--") or len(before) == 2)
+        if word == "--" or not (word.startswith("-") or takes):
+            raise ValueError(
+                f'cluster.start(slurm={text!r}): expected options of srun, such as "--nodes=2 --partition=short"; {word} belongs to none.'
+            )
     for word in words:
         name = word.partition("=")[0]
         for taken, why in TAKEN.items():
@@ -217,9 +232,9 @@ def allocate(n: int, text: str) -> Allocation:
         (folder / "security").mkdir(mode=0o700)
         name = f"course-{folder.name.rpartition('-')[2]}"
         environment = {**os.environ, **THREADS, **watchdog.environment(str(folder))}
-        command = [sys.executable, "-m", "course_lib.engine.slurm", "ask", str(n), name, str(folder), *words]
+        command = [sys.executable, *MODULE, "ask", str(n), name, str(folder), *words]
         with (folder / "log.txt").open("wb") as log:
-            streams = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            streams = dict(cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             asking = subprocess.Popen(command, env=environment, start_new_session=True, **streams)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)

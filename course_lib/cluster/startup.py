@@ -137,8 +137,13 @@ def _greet(connection: Connection, limit: float) -> None:
             "Were the engines started by this MPI's own mpiexec?"
         )
     connection.hosts = [f["host"] for f in facts.values()]
-    if places := {f["host"]: f["watch"] for f in facts.values() if "watch" in f}:
-        connection.watch = Watch(places)
+    places = {f["host"]: f["watch"] for f in facts.values() if "watch" in f}
+    try:
+        connection.watch = Watch(places) if places else None
+    except StartError as error:
+        if connection.processes:
+            raise
+        print(error, flush=True)  # whoever started these engines may have reasons, such as a tunnel
 
 
 def _pause(problem: str, deadline: float, processes: Processes | None) -> None:

@@ -11,6 +11,7 @@ shown here by this machine's mirror, see `hosts`.
 from __future__ import annotations
 
 import atexit
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -35,6 +36,7 @@ KEY, SIGNATURE, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL,
 SEEN = 16
 TEXT_WORDS = 32
 SLOT = 1 << 19  # bytes of one of a rank's two slots, see `slots`
+SURE = 0.25  # seconds that a deadlock must be seen unchanged
 MAX_RANKS = 64  # a group is a bit mask in one word
 
 
@@ -138,6 +140,11 @@ class Board:
         if not keep_call:
             self.mine[KEY] = 0
         self.mine[STATE] = state
+
+    def give_up(self) -> None:
+        """This rank waits for what will never come; the others get the time to see the same picture."""
+        self.mine[STATE] = GAVE_UP
+        time.sleep(SURE)
 
     def _leave(self) -> None:
         """The process ends; what it has raised stays to be read."""

@@ -21,9 +21,9 @@ from course_lib.collectives import board as status
 from course_lib.collectives import calls as known
 from course_lib.collectives.base import interrupts_wait, of_ranks
 from course_lib.collectives.begins import Begins
-from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
+from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, SURE, WAITING, Board, open_board
 from course_lib.collectives.errors import DeadlockError, MismatchError
-from course_lib.collectives.pending import LIMIT, SPINS, SURE, now, someone_left
+from course_lib.collectives.pending import LIMIT, SPINS, now, someone_left
 from course_lib.collectives.relayed import RelayedGroup
 from course_lib.collectives.slots import IN_ORDER, SharedExchange, sched_yield
 
@@ -205,9 +205,9 @@ class Group(Begins):
             if not any(r.rank == board.rank for r in stuck) or picture != before:
                 before, since = picture, time.monotonic()
             elif time.monotonic() - since > SURE and board.heard_since(since):
-                board.mine[status.STATE] = status.GAVE_UP
-                time.sleep(SURE)  # let the others see the same picture
-                raise DeadlockError(explain.deadlock(board))
+                said = explain.deadlock(board)  # before others end, who have found the same
+                board.give_up()
+                raise DeadlockError(said)
             if now.open and pending.go_on():
                 sched_yield()
             else:

@@ -11,13 +11,12 @@ from typing import Protocol
 
 from course_lib.collectives import base, explain
 from course_lib.collectives import board as status
-from course_lib.collectives.board import COMPUTING, WAITING, Board
+from course_lib.collectives.board import COMPUTING, SURE, WAITING, Board
 from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.slots import sched_yield
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
 PATIENCE = 0.02  # seconds until a wait is shown on the board
-SURE = 0.25  # seconds that a deadlock must be seen unchanged
 LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
 DONE = 30.0  # and after one has done its part: it finished its cell, and on a busy machine this rank may take its time
 LIMIT = 60.0  # seconds of a wait, where ranks do not see each other
@@ -176,9 +175,9 @@ def _wait_long(step: Step, board: Board | None, limit: float) -> None:
             if found is None or found != picture:
                 picture, since = found, time.monotonic()
             elif time.monotonic() - since > SURE and board.heard_since(since):
-                board.mine[status.STATE] = status.GAVE_UP
-                time.sleep(SURE)  # let the others see the same picture
-                raise DeadlockError(explain.deadlock(board))
+                said = explain.deadlock(board)  # before others end, who have found the same
+                board.give_up()
+                raise DeadlockError(said)
         if busy:
             sched_yield()
         else:

@@ -83,6 +83,7 @@ def _hello(request: dict) -> dict:
 
     from course_lib.collectives import base
     from course_lib.collectives.board import open_board
+    from course_lib.collectives.hosts import beacon
 
     base.base()
     with contextlib.suppress(OSError):
@@ -93,10 +94,16 @@ def _hello(request: dict) -> dict:
     shell.user_ns["exit"] = shell.user_ns["quit"] = sys.exit  # IPython's do nothing on a rank, without a word
     warnings.filterwarnings("ignore", "To exit: use")  # what IPython says of SystemExit
     shell.kernel.pre_handler_hook = shell.kernel.post_handler_hook = lambda: None  # they set SIGINT's handler, see `handle`
-    board = open_board()
     me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": host.name()}
-    if board and board.hosts:
-        me["watch"] = list(board.hosts.watch)
+    try:
+        board = open_board()
+        hosts = board.hosts if board else None
+        if os.environ.get(host.AWAY):
+            hosts = hosts or beacon()
+    except Exception as error:  # such as machines that do not reach each other
+        return {"outputs": [], "error": tracebacks.describe(error)}
+    if hosts:
+        me["watch"] = list(hosts.watch)
     return {"outputs": [], "error": None, "value": wire.encode(me)}
 
 

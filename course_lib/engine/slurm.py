@@ -29,14 +29,13 @@ from course_lib.engine import watchdog
 GIVEN_BACK = 20.0  # seconds for Slurm to end a job
 HOME, MOST = "COURSE_HOME", 64  # where the controller connects to; others that connect there
 CONTROLLER_ENDED = 93  # the exit code of rank 0 then
+FIRST = 3  # seconds from the end of the first rank to that of the job
 KEPT = ("SLURM_CONF",)  # of the job in which the kernel itself may run
-LEFT = [
-    "squeue",
-    "--me",
-    "--noheader",
-    "--format=%i",
-    "--states=PENDING,CONFIGURING,RUNNING,SUSPENDED",
-]  # a machine that failed completes late
+LEFT = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED")  # a machine that failed completes late
+ASK, AGAIN = 5.0, 10.0  # seconds for Slurm to answer; until it is told again, where it did not
+NOT_ENDED = "Slurm did not end the job"
+MODULE = ["-P", "-m", "course_lib.engine.slurm"]  # no folder of somebody's comes before Python's own modules
+OTHERWISE = ("SLURM_REMOTE_CWD", "SLURM_WORKING_DIR", "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_LABELIO")  # ways that are ours
 SETTINGS = {"enable_curve": True}  # nobody else on the cluster can run a cell, or read what is sent
 
 
@@ -44,14 +43,15 @@ def environment() -> dict[str, str]:
     """The environment for srun: without the job in which the kernel may run, and without the kernel, which is on another machine."""
     inside = "SLURM_JOB_ID" in os.environ
     strange = ("SLURM", "PMI") if inside else ("PMI_",)
-    left_out = (watchdog.OWNER, watchdog.FOLDER, "JPY_PARENT_PID")
+    left_out = (watchdog.OWNER, watchdog.FOLDER, "JPY_PARENT_PID", *OTHERWISE)
     return {k: v for k, v in os.environ.items() if k in KEPT or not (k.startswith(strange) or k in left_out)}
 
 
 def command(n: int, name: str, folder: str, options: list[str]) -> list[str]:
     """The srun that asks for an allocation and runs `n` ranks in it."""
-    ours = ["--mpi=pmi2", f"--ntasks={n}", f"--job-name={name}", "--kill-on-bad-exit=1", "--input=none", "--unbuffered"]
-    return ["srun", *options, *ours, sys.executable, "-m", "course_lib.engine.slurm", "rank", str(n), folder]
+    ours = ["--mpi=pmi2", f"--ntasks={n}", f"--job-name={name}", "--input=none", "--unbuffered", "--export=ALL"]
+    ours += ["--kill-on-bad-exit=1", f"--wait={FIRST}"]
+    return ["srun", *options, *ours, sys.executable, *MODULE, "rank", str(n), folder]
 
 
 def ask(n: int, name: str, folder: str, options: list[str]) -> int:
@@ -109,14 +109,23 @@ def give_back(srun: subprocess.Popen, name: str) -> None:
     with contextlib.suppress(ProcessLookupError):
         srun.kill()
     srun.wait()
+    job = [f"--user={os.geteuid()}", f"--name={name}"]
     deadline = time.monotonic() + GIVEN_BACK
     while time.monotonic() < deadline:
-        left = subprocess.run([*LEFT, f"--name={name}"], capture_output=True, text=True, check=False)
-        if left.returncode == 0 and not left.stdout.strip():
+        if tell("squeue", "--noheader", "--format=%i", f"--states={','.join(LEFT)}", *job) == "":
             return
-        subprocess.run(["scancel", "--me", f"--name={name}"], capture_output=True, check=False)
+        tell("scancel", *job)
         time.sleep(0.2)
-    print(f"Slurm did not end the job {name} within {GIVEN_BACK:g} s: `squeue --me` shows it, `scancel` ends it.", flush=True)
+    print(f"{NOT_ENDED} {name} within {GIVEN_BACK:g} s: `squeue --name={name}` shows it, `scancel --name={name}` ends it.", flush=True)
+
+
+def tell(*words: str) -> str | None:
+    """What a command of Slurm's writes; None if it fails, or says nothing for long, as where the controller of Slurm is away."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=ASK, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def rank(n: int, folder: str) -> None:
@@ -126,10 +135,11 @@ def rank(n: int, folder: str) -> None:
     if number == 0:
         network = SETTINGS | {"ip": host.address(), "location": host.address()}
         beside = os.environ | watchdog.environment("")
-        words = [sys.executable, "-m", "course_lib.engine.slurm", "controller", str(n), folder, json.dumps(network)]
+        words = [sys.executable, *MODULE, "controller", str(n), folder, json.dumps(network)]
         running = subprocess.Popen(words, env=beside, start_new_session=True)
         threading.Thread(target=_end_with, args=(running,), daemon=True).start()
     os.environ.pop(HOME, None)
+    os.environ[host.AWAY] = "1"
     from course_lib.engine import application
 
     engine = application.prepare(folder)
@@ -172,7 +182,8 @@ def _end_with_home(where: str) -> None:
             home.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     with contextlib.suppress(OSError):
         home.recv(1)
-    subprocess.run(["scancel", os.environ["SLURM_JOB_ID"]], check=False)
+    while tell("scancel", os.environ["SLURM_JOB_ID"]) is None:
+        time.sleep(AGAIN)
 
 
 if __name__ == "__main__":
