@@ -153,9 +153,11 @@ class Slurm:
             with contextlib.suppress(psutil.Error):
                 words = process.cmdline()  # a step writes its job's number there, and over its environment
                 step = re.match(r"slurmstepd: \[(\d+)", words[0]) if words else None
-                step = step and self.first <= int(step[1]) < self.first + 1000
-                task = process.environ().get("SLURM_CONF") == self.environment["SLURM_CONF"] and "SLURM_PROCID" in process.environ()
-                if (step or task) and process.status() != psutil.STATUS_ZOMBIE:
+                ours = step and self.first <= int(step[1]) < self.first + 1000
+                ours = ours or (
+                    process.environ().get("SLURM_CONF") == self.environment["SLURM_CONF"] and "SLURM_PROCID" in process.environ()
+                )
+                if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
 

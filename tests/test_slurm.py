@@ -180,7 +180,7 @@ def test_the_controller_and_the_mirrors_let_in_nobody_without_the_keys(ranks, sl
         with socket.create_connection(door, 5) as stranger:
             stranger.settimeout(20)
             stranger.sendall(plain[:11])
-            greeting = stranger.recv(64, socket.MSG_WAITALL)
+            greeting = exactly(stranger, 64)
             assert greeting[12:32].rstrip(b"\0") == b"CURVE", greeting
             stranger.sendall(plain[11:])
             assert not everything(stranger)
@@ -190,7 +190,7 @@ def test_the_controller_and_the_mirrors_let_in_nobody_without_the_keys(ranks, sl
         for who in (0, 1, 2, mirror.WATCHER):
             for known in (bytes(32), os.urandom(32), b""):
                 with socket.create_connection(door, 5) as stranger:
-                    nonce = stranger.recv(16, socket.MSG_WAITALL)
+                    nonce = exactly(stranger, 16)
                     stranger.sendall(mirror.greeting(known, nonce, who) + bytes(16))
                     assert not everything(stranger), who
         with socket.create_connection(door, 5) as stranger:  # nor one who says nothing, for long
@@ -203,6 +203,14 @@ def listening(processes):
     doors = {(c.laddr.ip, c.laddr.port) for p in processes for c in p.net_connections("tcp") if c.status == "LISTEN"}
     assert {ip for ip, _ in doors} == {"127.0.0.1"}
     return doors
+
+
+def exactly(connection, size):
+    """So many bytes, or what comes until it is closed."""
+    said = b""
+    while len(said) < size and (more := connection.recv(size - len(said))):
+        said += more
+    return said
 
 
 def everything(connection):

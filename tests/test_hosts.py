@@ -1,0 +1,75 @@
+"""The status board on several machines, which are one: ranks are told different names for it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from course_lib.engine.mpiexec import LAUNCHERS, find_mpiexec
+
+MACHINE = 'export SLURMD_NODENAME=n$((PMI_RANK * MACHINES / PMI_SIZE + 1)); exec "$@"'
+
+SAY = """
+import os
+def say(*words):
+    with open(f"said-{os.environ['PMI_RANK']}", "a") as file:
+        print(*words, file=file)
+"""
+
+
+def run(tmp_path, machines, n, program):
+    """What ranks on pretended machines `say`, a list for each rank, and their log."""
+    script = tmp_path / "program.py"
+    script.write_text(SAY + program)
+    mpiexec = find_mpiexec()
+    words = [mpiexec, *LAUNCHERS[Path(mpiexec).name], "-n", str(n), "sh", "-c", MACHINE, "sh", sys.executable, str(script)]
+    environment = {**os.environ, "COURSE_ADDRESS": "127.0.0.1", "MACHINES": str(machines)}
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+    return [(tmp_path / f"said-{r}").read_text().splitlines() for r in range(n)], done.stderr
+
+
+def test_what_machines_say_to_each_other_arrives(tmp_path):
+    said, log = run(
+        tmp_path,
+        3,
+        6,
+        """
+import numpy as np
+from course_lib.collectives import Communicator
+comm = Communicator()
+rank, total, ring = comm.Get_rank(), np.empty(2), np.empty(3)
+for _ in range(20):
+    comm.Allreduce(np.full(2, float(rank)), total)
+    comm.Sendrecv(np.full(3, float(rank)), (rank + 1) % 6, 0, ring, (rank - 1) % 6, 0)
+say(rank, total, ring[0])
+try:
+    comm.Barrier() if rank != 4 else comm.Recv(ring, 5)
+except Exception as error:
+    say(type(error).__name__, str(error))
+""",
+    )
+    assert [lines[0] for lines in said] == [f"{r} [15. 15.] {(r - 1) % 6:.1f}" for r in range(6)], log
+    for _, error in said:
+        assert error.startswith("DeadlockError ") and "rank 4 (n3) waits in Recv from rank 5" in error, said
+        assert "ranks 0, 1 (n1) and ranks 2, 3 (n2) and rank 5 (n3) wait in Barrier #21 on world{0–5}" in error, said
+
+
+def test_where_two_of_three_machines_do_not_reach_each_other_all_ranks_say_so(tmp_path):
+    said, log = run(
+        tmp_path,
+        3,
+        6,
+        """
+from course_lib.collectives import Communicator, hosts
+def find(self, peers):
+    if self.mine != 1:
+        raise ConnectionError(f"nothing was heard from {self.names[2 - self.mine]}")
+hosts.Hosts._find = find
+try:
+    Communicator()
+except ConnectionError as error:
+    say(error)
+""",
+    )
+    sentence = "the machines cannot be connected. n1: nothing was heard from n3; n3: nothing was heard from n1. Those of a cluster must"
+    assert all(len(lines) == 1 and lines[0].startswith(sentence) for lines in said), (said, log)
