@@ -151,8 +151,8 @@ class Slurm:
         found = []
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                words = process.cmdline()  # a step writes its job's number there, and over its environment
-                step = re.match(r"slurmstepd: \[(\d+)", words[0]) if words else None
+                # A step writes its job's number there, and over its environment.
+                step = re.match(r"slurmstepd: +\[(\d+)", " ".join(process.cmdline()))
                 ours = step and self.first <= int(step[1]) < self.first + 1000
                 ours = ours or (
                     process.environ().get("SLURM_CONF") == self.environment["SLURM_CONF"] and "SLURM_PROCID" in process.environ()
