@@ -14,8 +14,8 @@ import psutil
 import pytest
 from processes import course_processes, wait_until
 
-from course_lib import cluster
-from course_lib.cluster import Ranks, RanksGone, client, launch, requests
+from course_lib import cluster, host
+from course_lib.cluster import Ranks, RanksGone, client, launch, requests, watch
 from course_lib.engine import mpiexec
 
 
@@ -251,8 +251,11 @@ def test_a_missing_mpiexec_gets_a_sentence(monkeypatch, tmp_path):
         launch.find_mpiexec()
 
 
-def test_attaching_to_engines_that_already_run(monkeypatch):
+def test_attaching_to_engines_that_already_run(monkeypatch, capfd):
     import ipyparallel
+
+    monkeypatch.setenv(host.AWAY, "1")  # as if they were on another machine
+    monkeypatch.setenv(host.ADDRESS, "127.0.0.1")
 
     monkeypatch.setenv("PATH", str(Path(launch.find_mpiexec()).parent), prepend=os.pathsep)  # ipyparallel takes mpiexec from there
     running = ipyparallel.Cluster(engines="mpi", n=2, log_level=50)
@@ -262,12 +265,19 @@ def test_attaching_to_engines_that_already_run(monkeypatch):
         ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\nout = np.empty(1)")
         ranks.run("Communicator().Allreduce(np.ones(1), out)\ntotal = float(out[0])")
         assert ranks.pull("total") == [2.0, 2.0]
+        assert ranks._connection.watch and "nobody would notice" not in capfd.readouterr().out
         ranks.stop()
+        monkeypatch.setattr(watch, "_connect", unreachable)  # the kernel reaches them by a tunnel
         ranks = cluster.start(2, attach=running.cluster_file)  # they still run: stop leaves them
+        assert "nobody would notice if that machine failed" in capfd.readouterr().out
         assert ranks.pull("total") == [2.0, 2.0]
         ranks.stop()
     finally:
         running.stop_cluster_sync()
+
+
+def unreachable(*where):
+    raise OSError("no route")
 
 
 def test_attaching_to_nothing_gets_a_sentence():
