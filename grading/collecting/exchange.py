@@ -185,11 +185,13 @@ def _content(name: str, place: int, owner: int, most: int) -> tuple[bytes, float
         descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
     except OSError as error:
         raise ValueError(f"{name} cannot be opened: {error.strerror}") from None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != owner or facts.st_nlink > 1:
             raise ValueError(f"{name} is no file of the student's alone")
-        content = file.read(most + 1) if facts.st_size <= most else b""
-        if len(content) > most or facts.st_size > most:
-            raise ValueError(f"{name} is larger than {most} bytes")
+        with open(descriptor, "rb", closefd=False) as file:
+            if facts.st_size > most or len(content := file.read(most + 1)) > most:
+                raise ValueError(f"{name} is larger than {most} bytes")
         return content, os.fstat(descriptor).st_ctime
+    finally:
+        os.close(descriptor)
