@@ -10,14 +10,15 @@ from pathlib import Path
 from urllib.parse import quote
 
 from course_lib.tools import first_cell
-from hub import limits, settings, walled
+from hub import limits, members, settings, walled
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored, and ending takes half a minute
 s = settings.read()
+settings.lock(s.home)  # before anything that would end the servers of a hub that runs
 settings.make_folders(s)
 first_cell.put()
-limits.tidy()
-if problem := limits.problem():
+limits.tidy(s.sockets)
+if problem := limits.problem(s.sockets):
     print(problem, flush=True)
 
 c = get_config()  # noqa: F821  JupyterHub defines it
@@ -47,9 +48,11 @@ c.JupyterHub.cookie_secret_file = str(s.home / "cookie.secret")
 c.JupyterHub.db_url = f"sqlite:///{s.home / 'jupyterhub.sqlite'}"
 
 # Who may come in: users of this server, with their passwords. Nobody is JupyterHub's administrator, who could enter others' servers.
-c.JupyterHub.authenticator_class = "pam"
+c.JupyterHub.authenticator_class = members.Members
 c.PAMAuthenticator.allowed_groups = {s.group}
 c.Authenticator.allowed_users = set(s.instructors)
+c.Authenticator.allow_existing_users = False  # who was once in is not let in for that
+c.Members.auth_refresh_strict = c.Members.refresh_pre_spawn = True  # its second look is for tokens as well
 
 # Their servers.
 c.JupyterHub.spawner_class = walled.Walled

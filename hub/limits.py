@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import resource
 from pathlib import Path
@@ -11,19 +12,23 @@ from grading.running import cgroup
 
 PROCESSES = 512  # and threads, of one user: a server with three notebooks of 8 ranks has about 200
 FILES = 4096  # that a process may have open: eight ranks take a hundred sockets
-NAME = "course-hub-{}"
 
 
-def made(uid: int, memory: int | None, cores: float | None, processes: int) -> list[Path]:
+def name_of(hub: Path, uid: int | str) -> str:
+    """What a user's control groups are called; those of a hub in another folder have other names."""
+    return f"course-hub-{hashlib.sha256(bytes(hub)).hexdigest()[:8]}-{uid}"
+
+
+def made(hub: Path, uid: int, memory: int | None, cores: float | None, processes: int) -> list[Path]:
     """Control groups for a user's server; what an earlier one has left is ended first."""
-    name = NAME.format(uid)
+    name = name_of(hub, uid)
     cgroup.tidy(name, lambda group: group.name == name)
     return cgroup.made(name, memory or 1 << 50, processes, cores or 0)
 
 
-def tidy() -> None:
-    """End and remove what a hub that was killed has left."""
-    cgroup.tidy(NAME.format(""), lambda group: True)
+def tidy(hub: Path) -> None:
+    """End and remove what a hub in that folder has left that was killed."""
+    cgroup.tidy(name_of(hub, ""), lambda group: True)
 
 
 def enter(groups: list[Path], processes: int = PROCESSES) -> None:
@@ -38,9 +43,9 @@ def enter(groups: list[Path], processes: int = PROCESSES) -> None:
         Path("/proc/self/oom_score_adj").write_text("500")  # where memory runs out, it is not the Hub that goes
 
 
-def problem() -> str | None:
+def problem(hub: Path) -> str | None:
     """What is missing of these limits on this machine, in a sentence; None if all hold."""
-    groups = made(0, 1 << 30, 1, PROCESSES)
+    groups = made(hub, 0, 1 << 30, 1, PROCESSES)
     controllers = {kind for kind in ("memory", "pids", "cpu") if any((g / f"{kind}.{f}").exists() for g in groups for f in _SIGNS[kind])}
     for group in groups:
         cgroup.end(group)

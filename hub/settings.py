@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import shutil
@@ -84,14 +85,34 @@ def read() -> Settings:
     )
 
 
+def lock(home: Path) -> None:
+    """Have a hub's folder, made if there is none, for this process alone, as long as it lives.
+
+    Raises
+    ------
+    SettingsError
+        Another hub has it.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)
+    descriptor = os.open(home / "lock", os.O_RDWR | os.O_CREAT, 0o600)  # stays open: the kernel ends the lock with the process
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise SettingsError(
+            f"A hub runs already in {home}: process {os.read(descriptor, 20).decode().strip()}. End it first, or give this one "
+            "a folder and a port of its own: COURSE_HUB=/srv/another-hub COURSE_HUB_PORT=8001"
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{os.getpid()}\n".encode())
+
+
 def make_folders(settings: Settings) -> None:
-    """The hub's folder, for root alone, and the exchange in it, as nbgrader wants it.
+    """What is in the hub's folder: a place for sockets, and the exchange, as nbgrader wants it.
 
     Students put hand-ins into inbound/, and cannot list, change or remove those of others.
     """
     owner = pwd.getpwnam(settings.instructors[0])
-    settings.home.mkdir(parents=True, exist_ok=True)
-    settings.home.chmod(0o700)
     shutil.rmtree(settings.sockets, ignore_errors=True)  # of a hub that was killed
     settings.sockets.mkdir(mode=0o700)
     for folder, mode in ((settings.exchange, 0o755), *((settings.exchange / name, mode) for name, mode in FOLDERS.items())):

@@ -24,6 +24,7 @@ SYSTEM = (
     "/etc",
     "/sys/devices/system",
 )  # the last: MPI looks how many processors there are
+NAMES = ("/var/lib/sss/pipes", "/var/lib/sss/mc", "/run/nslcd", "/run/systemd/userdb")  # where users are asked for who are not in /etc
 HUB_SOCKET = "/run/hub.sock"  # where the Hub's own interface is found inside
 EXCHANGE = "/exchange"
 FOLDERS = {"outbound": 0o755, "inbound": 0o1733, "feedback": 0o711}  # of a course in it, as nbgrader wants them
@@ -88,9 +89,9 @@ class Wall:
                 words += ["--ro-bind", path, path]
         python = () if sys.base_prefix.startswith("/usr") else (sys.base_prefix,)
         course = (str(self.course),) if self.instructor else tuple(str(self.course / name) for name in FOR_STUDENTS)
-        for path in (*python, *course, *self.readable):
+        for path in (*python, *course, *self.readable, *filter(os.path.isdir, NAMES)):
             words += ["--ro-bind", path, path]
-        return [*words, "--ro-bind", str(self.hub_socket), HUB_SOCKET]
+        return [*words, "--symlink", "/run", "/var/run", "--ro-bind", str(self.hub_socket), HUB_SOCKET]
 
     def _writable(self) -> list[str]:
         words = [

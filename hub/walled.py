@@ -49,7 +49,7 @@ class Walled(LocalProcessSpawner):
         self.clean()
         self.place = place = Path(self.folder) / str(user.pw_uid)
         shutil.rmtree(place, ignore_errors=True)  # of a hub that was killed
-        self.groups = limits.made(user.pw_uid, self.mem_limit, self.cpu_limit, self.processes)
+        self.groups = limits.made(Path(self.folder), user.pw_uid, self.mem_limit, self.cpu_limit, self.processes)
         place.mkdir(mode=0o700)
         with listening(place / "server:80") as listener, tempfile.TemporaryFile() as filter_:
             (place / "server").symlink_to("server:80")  # JupyterHub and its proxy read the same address in two ways

@@ -25,6 +25,7 @@ from uuid import uuid4
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
+START = [sys.executable, "-m", "jupyterhub", "--config=hub/jupyterhub_config.py"]
 OWN = """c = get_config()
 c.JupyterHub.authenticator_class = "shared-password"  # for tests alone
 c.SharedPasswordAuthenticator.user_password = "{password}"
@@ -54,9 +55,12 @@ def free_port() -> int:
 
 
 class Hub:
-    """A hub with accounts for `names`; the first is the instructor's. With `group`, that group may come in, with the system's passwords."""
+    """A hub with accounts for `names`; the first is the instructor's. With `group`, that group may come in, with the system's passwords.
 
-    def __init__(self, names: list[str], port: int = 0, group: str = "", **settings: str):
+    `own` are lines for own.py, `settings` the environment's.
+    """
+
+    def __init__(self, names: list[str], port: int = 0, group: str = "", own: str = "", **settings: str):
         self.folder = Path(tempfile.mkdtemp(prefix="hub-", dir="/tmp"))  # a short path, for sockets
         self.folder.chmod(0o755)
         self.port, self.password, self.names = port or free_port(), uuid4().hex, names
@@ -82,8 +86,7 @@ class Hub:
                 subprocess.run(["chpasswd"], input="".join(f"{name}:{self.password}\n" for name in names), text=True, check=True)
             (self.folder / "hub").mkdir(mode=0o700)
             text = OWN.format(password=self.password, users=set(names), level=os.environ.get("COURSE_HUB_LOG", "ERROR"))
-            if not group:
-                (self.folder / "hub" / "own.py").write_text(text)
+            (self.folder / "hub" / "own.py").write_text(f"c = get_config()\n{own}" if group else text + own)
             self.start()
         except BaseException:
             self.close()
@@ -91,10 +94,9 @@ class Hub:
 
     def start(self) -> None:
         """Start the hub, and wait until it answers."""
-        words = [sys.executable, "-m", "jupyterhub", "--config=hub/jupyterhub_config.py"]
         with (self.folder / "log.txt").open("ab") as log:
             environment = {**os.environ, **self.settings}
-            self.process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(START, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
         for _ in range(300):
             with contextlib.suppress(OSError):
                 urllib.request.urlopen(f"{self.url}/hub/health", timeout=5).close()
@@ -113,8 +115,8 @@ class Hub:
         """A user's home."""
         return Path(pwd.getpwnam(name).pw_dir)
 
-    def close(self) -> None:
-        """End the hub and remove its users and files."""
+    def end(self) -> None:
+        """End the hub, as Ctrl-C does."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
@@ -122,6 +124,10 @@ class Hub:
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
                 self.process.wait(10)
+
+    def close(self) -> None:
+        """End the hub and remove its users and files."""
+        self.end()
         for name in self.names:
             subprocess.run(["userdel", name], capture_output=True)
         if self.group:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -127,10 +128,20 @@ ATTACKS = {
     "the Hub's secrets": "open('{hub}/cookie.secret').read()",
     "the Hub's sockets": "os.listdir('{hub}/run')",
     "the passwords": "open('/etc/shadow').read()",
-    "what others handed in": "os.listdir('/exchange/distributed-training/inbound')",
-    "the exchange's releases": "open('/exchange/distributed-training/outbound/mine', 'w')",
-    "the exchange's folder": "os.mkdir('/exchange/distributed-training/feedback')",
-    "the drop-box itself": "os.rmdir('/exchange/distributed-training/inbound')",
+    "what others handed in": "os.listdir('{exchange}/inbound')",
+    "another's notebook in the drop-box": "open('{exchange}/inbound/another/1.ipynb', 'w')",
+    "another's folder in the drop-box": "os.rename('{exchange}/inbound/another', '{exchange}/inbound/mine')",
+    "a file in another's folder": "open('{exchange}/inbound/another/2.ipynb', 'w')",
+    "the rights of another's folder": "os.chmod('{exchange}/inbound/another', 0o777)",
+    "a new release": "open('{exchange}/outbound/mine', 'w')",
+    "what was released": "open('{exchange}/outbound/released', 'w')",
+    "the place of what was released": "os.rename('{exchange}/outbound/released', '{exchange}/outbound/mine')",
+    "the place of all releases": "os.rename('{exchange}/outbound', '{exchange}/mine')",
+    "others' feedback": "os.listdir('{exchange}/feedback')",
+    "a feedback": "open('{exchange}/feedback/mine.html', 'w')",
+    "another's feedback": "open('{exchange}/feedback/another.html', 'w')",
+    "the exchange's folder": "os.mkdir('{exchange}/mine')",
+    "the drop-box itself": "os.chmod('{exchange}/inbound', 0o777)",
     "the installation": "open('{course}/course_lib/__init__.py', 'a')",
     "its Python": "open(os.__file__, 'a')",
     "the system": "open('/etc/passwd', 'a')",
@@ -156,11 +167,18 @@ ATTACKS = {
 @pytest.fixture(scope="module")
 def tries(hub, people):
     """What became of each attack, all by one student."""
+    exchange, teacher, other = hub.folder / "hub/exchange/distributed-training", hub.home("hubteach"), hub.home(CLASS[1])
+    (exchange / "inbound" / "another").mkdir()
+    for name, owner in {"inbound/another/1.ipynb": other, "outbound/released": teacher, "feedback/another.html": teacher}.items():
+        (exchange / name).write_text("{}")
+        shutil.chown(exchange / name, owner.owner())
+    shutil.chown(exchange / "inbound" / "another", other.owner())
     lines = "\n".join(f"try_({name!r}, lambda: {what})" for name, what in ATTACKS.items())
     lines = (
         lines.replace("{course}", str(lab.ROOT))
         .replace("{hub}", str(hub.folder / "hub"))
-        .replace("{other}", str(hub.home(CLASS[1]).stat().st_uid))
+        .replace("{other}", str(other.stat().st_uid))
+        .replace("{exchange}", "/exchange/distributed-training")
     )
     said = people[CLASS[0]].notebook.run(f"""
 import ctypes, json, os, resource, socket
@@ -176,6 +194,7 @@ def try_(name, what):
 {lines}
 print(json.dumps(found))
 """)
+    assert (exchange / "inbound/another/1.ipynb").read_text() == (exchange / "outbound/released").read_text() == "{}"
     return json.loads(said)
 
 
@@ -289,6 +308,6 @@ def test_a_server_that_ends_leaves_nothing_and_comes_again(hub, people):
     while processes_of(person.name) or (hub.folder / "hub" / "run" / str(uid)).exists():
         assert time.monotonic() < deadline, processes_of(person.name)
         time.sleep(0.2)
-    assert not list(Path("/sys/fs/cgroup").glob(f"**/course-hub-{uid}"))
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/course-hub-*-{uid}"))
     person.start()
     assert person.kernel().run("print(6 * 7)") == "42\n"

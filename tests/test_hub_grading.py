@@ -88,7 +88,7 @@ def graded(hub, people):
 def forgeries(hub):
     """What somebody puts into the drop-box who wants another's place, the instructor's files, or to stop it all."""
     return f"""
-import os, pathlib
+import datetime, os, pathlib
 box = pathlib.Path("/exchange/distributed-training/inbound")
 def put(name, make=None):
     (box / name).mkdir()
@@ -99,6 +99,22 @@ put("hubeve+{PART}+2099-01-01 00:00:00.000000 UTC+future", lambda p: p.write_tex
 put("hubeve+{PART}+no time+x")
 put("+{PART}+")
 os.symlink("{hub.home("hubteach")}", box / "hubeve+{PART}+2020-01-01 00:00:00.000000 UTC+link")
+for i in range(1000):
+    put(f"hubada+{PART}+2000-01-01 00:00:00.000000 UTC+{{i}}")
+second = datetime.timedelta(seconds=1)
+now = datetime.datetime.now(datetime.UTC) + second
+good, mine = (f"hubeve+{PART}+{{time:%Y-%m-%d %H:%M:%S.%f}} UTC+" for time in (now, now + second))  # newer than what was handed in
+put(good + "spoilt", lambda p: p.write_bytes((pathlib.Path.home() / "distributed-training" / p.name).read_bytes()))
+(box / (good + "spoilt") / "submission_secret.txt").write_bytes(b"\\xff" * 64)
+put(mine + "closed", lambda p: p.parent.chmod(0))
+put(mine + "unreadable", lambda p: (p.write_text("{{}}"), p.chmod(0)))
+put(mine + "listed", lambda p: (p.write_text("{{}}"), p.parent.chmod(0o666)))
+put(mine + "pipe", os.mkfifo)
+put(mine + "folder", lambda p: p.mkdir())
+put(mine + "huge", lambda p: (p.touch(), os.truncate(p, 1 << 34)))
+put(mine + "deep", lambda p: os.makedirs(p.parent / "/".join("d" * 200)))
+put(mine + "link", lambda p: p.symlink_to("{hub.home("hubteach")}/grading/gradebook.db"))
+os.mkdir(os.fsencode(box / mine) + b"\\xff")
 """
 
 
@@ -122,6 +138,7 @@ def test_feedback_comes_back(hub, people, graded):
     said += sh(people["hubada"], f"nbgrader fetch_feedback {PART}")
     found = list((hub.home("hubada") / "distributed-training" / PART / "feedback").glob("*/*.html"))
     assert [path.name for path in found] == [f"{PART}.html"], said
+    assert "Traceback" not in said
 
 
 def test_new_text_comes_into_a_notebook_that_was_begun(people):
@@ -132,10 +149,25 @@ def test_new_text_comes_into_a_notebook_that_was_begun(people):
 def test_forged_hand_ins_are_not_collected(hub, graded):
     assert graded["forge"] == "", "the drop-box took less than a cheat would put there"
     why = graded["collect"]
-    assert why.count("it is hubeve's, and says to be hubada's") == 2, why
+    assert "it is hubeve's, and says to be another's, and 1001 more like it" in why, why
     assert "it says to come from the future" in why
-    assert why.count("its name is not student+part+time+letters") == 2
+    assert "its name is not student+part+time+letters, as nbgrader gives it, and 2 more like it" in why
     assert "it is no folder" in why
+    for name in ("closed", "listed"):
+        assert f"UTC+{name}: it cannot be copied: Permission denied" in why or f"UTC+{name}: {PART}.ipynb cannot be opened: Perm" in why, (
+            why
+        )
+    for name, said in {
+        "unreadable": "cannot be opened: Permission denied",
+        "pipe": "is no file of the student's alone",
+        "folder": "is no file of the student's alone",
+        "huge": "is larger than",
+        "deep": "cannot be opened: No such file",
+        "link": "cannot be opened: Too many levels of symbolic links",
+    }.items():
+        assert f"UTC+{name}: {PART}.ipynb {said}" in why, why
+    assert "Collected instead of hubeve's newest: " in why
+    assert "hubeve's submission_secret.txt is none that nbgrader writes" in why
     submitted = hub.home("hubteach") / "grading" / "submitted"
     assert {p.name for p in submitted.iterdir()} == {"hubada", "hubeve"}
     assert (submitted / "hubada" / PART / f"{PART}.ipynb").stat().st_size > 1000

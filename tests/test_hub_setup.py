@@ -1,11 +1,16 @@
 """Setting the hub up: its settings, who may come in, how a server ends, and what is left of a hub that is killed."""
 
 import os
+import pwd
+import shutil
 import signal
+import socket
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
-from hub_here import Hub, Person, everything, missing, nothing_left, processes_of
+from hub_here import ROOT, START, Hub, Person, everything, missing, nothing_left, processes_of
 from processes import wait_until
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(missing() is not None, reason=f"There is no hub here: {missing()}.")]
@@ -24,6 +29,29 @@ def test_the_systems_own_accounts_get_no_server(name):
 
     with pytest.raises(PermissionError, match=r"has the number \d+: servers are for users from 1000 on|has no account on this server"):
         account(name)
+
+
+def test_who_is_asked_for_users_that_are_not_in_etc_is_reached_from_behind_the_wall(monkeypatch, tmp_path):
+    from hub import wall
+
+    monkeypatch.setattr(wall, "NAMES", ("/run/course-hub-test", "/run/course-hub-none"))
+    home, names = tmp_path / "home", Path("/run/course-hub-test")
+    home.mkdir()
+    names.mkdir()
+    try:
+        with socket.socket(socket.AF_UNIX) as s:
+            s.bind(f"{names}/socket")
+            (names / "socket").chmod(0o666)
+            s.listen()
+            user = pwd.struct_passwd(("hubada", "x", 12345, 12345, "", str(home), "/bin/sh"))
+            words = wall.Wall(user, ROOT, names / "socket", tmp_path, instructor=True).command(0)
+            for folder in wall.FOLDERS:
+                (tmp_path / folder).mkdir()
+            connect = "import os, socket; socket.socket(socket.AF_UNIX).connect('/var/run/course-hub-test/socket'); os.mkdir('{}/mine')"
+            done = subprocess.run([*words, "/usr/bin/python3", "-c", connect.format(names)], capture_output=True, text=True)
+            assert "OSError: [Errno 30] Read-only file system" in done.stderr, done.stderr
+    finally:
+        shutil.rmtree(names)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +89,52 @@ def test_users_of_the_group_come_in_with_their_passwords_and_no_others():
         assert "Invalid username or password" in wrong.log_in()
         hub.password = right
     finally:
+        hub.close()
+
+
+def test_who_is_taken_out_of_the_group_is_let_in_no_longer():
+    def group(change, name):
+        subprocess.run(["gpasswd", change, name, "hubclass"], check=True, capture_output=True)
+
+    names = ["hubteach", "hubada", "hubgrace"]
+    hub = Hub(names, group="hubclass", own="c.Authenticator.auth_refresh_age = 1", COURSE_INSTRUCTORS="hubteach,hubgrace")
+    try:
+        group("--add", "hubada")
+        ada = Person(hub, "hubada")
+        ada.start()
+        assert "Logout" in Person(hub, "hubgrace").log_in()
+        group("--delete", "hubada")
+        time.sleep(1.1)
+        assert ada.open("/hub/api/user", Authorization=f"token {ada.token}").startswith("403"), "a token lets in who is out"
+        assert "username_input" in ada.open("/hub/home"), "a cookie lets in who is out"
+        assert "403" in Person(hub, "hubada").log_in()[:5]
+        hub.end()
+        hub.settings["COURSE_INSTRUCTORS"] = "hubteach"
+        hub.start()
+        assert "403" in Person(hub, "hubada").log_in()[:5], "after a new start, who was once in is let in"
+        assert "403" in Person(hub, "hubgrace").log_in()[:5], "who no longer grades is let in"
+        group("--add", "hubada")
+        assert "Logout" in Person(hub, "hubada").log_in()
+    finally:
+        hub.close()
+
+
+def test_a_second_start_is_refused_and_the_first_hub_goes_on():
+    hub = other = Hub(["hubteach", "hubada"])
+    try:
+        ada = Person(hub, "hubada")
+        ada.start()
+        notebook = ada.kernel()
+        for words in (START, [*START[:3], "token", "hubada", START[3]]):
+            done = subprocess.run(words, cwd=ROOT, env={**os.environ, **hub.settings}, capture_output=True, text=True, timeout=60)
+            assert done.returncode == 1
+            assert f"A hub runs already in {hub.folder}/hub: process {hub.process.pid}. End it first" in done.stderr, done.stderr
+        other = Hub(["hubgrace"])  # in a folder of its own
+        assert notebook.run("print(6 * 7)") == "42\n"
+        assert '"name": "hubada"' in ada.ask("")
+        assert "Logout" in Person(hub, "hubteach").log_in()
+    finally:
+        other.close()
         hub.close()
 
 

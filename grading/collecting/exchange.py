@@ -1,15 +1,19 @@
-"""Collecting from nbgrader's exchange, where each student has made a folder, and may have put anything into it.
+"""Collecting from nbgrader's exchange, where each student has made folders, and may have put anything into them.
 
-nbgrader's own step follows links, believes the time that a folder's name says, and ends at a name that it cannot read. Here a folder counts
-if it is the student's own; its notebooks are copied if they are files; and it came no earlier than the system says.
+nbgrader's own step follows links, believes the time that a folder's name says, and ends at a name or a folder that it cannot read. Here a
+folder counts if it is the student's own; its notebook is copied if it is a file; and it came no earlier than the system says. Whatever
+cannot be read costs its owner that hand-in, and nobody else anything.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
+import shutil
 import stat
+from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -18,39 +22,75 @@ from nbgrader.utils import parse_utc
 
 from grading.plain import printable
 
-FORM = re.compile(r"(?P<student>.+)\+(?P<part>[^+]+)\+(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? [A-Z]+)(\+[\w=-]+)?")
+FORM = re.compile(r"(?P<student>.+)\+(?P<part>[^+]+)\+(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})? UTC)(\+[\w=-]+)?", re.ASCII)
 SLACK = timedelta(minutes=10)  # that handing in may take, and that clocks may differ
-MOST = 20 << 20  # bytes of a file
-FILES = 10  # of a hand-in
+MOST = 20 << 20  # bytes of a notebook
+TRIES = 20  # of a student's hand-ins, the newest first, until one can be read
 SECRET = "submission_secret.txt"  # with which a student finds the feedback
+TIME = "timestamp.txt"
+SECRETS = re.compile(rb"[!-~]{16,200}")  # nbgrader's have 128 letters; it reads them as text
+NOBODY = {"username": "", "filename": "", "timestamp": datetime(1970, 1, 1)}
 
 
 class CollectOwn(ExchangeCollect):
     """nbgrader's collect, for folders that are what their names say."""
 
+    check_owner = False  # `read` does; nbgrader's own look ends the run if a folder goes meanwhile
+
     def init_src(self) -> None:
         """Find what is there, the newest of each student."""
+        self.records, self.refused = [], defaultdict(list)
         super().init_src()
         self.src_records = [record for record in self.src_records if record["username"]]
+        for (_, why), names in self.refused.items():  # a line for each reason, as somebody may make thousands of folders
+            more = f", and {len(names) - 1} more like it" if names[1:] else ""
+            self.log.warning("Not collected: %s: %s%s", printable(names[0]), why, more)
 
     def _path_to_record(self, path: str) -> dict:
+        folder = Path(path)
         try:
-            return read(Path(path), self.coursedir.assignment_id)
+            owner = whose(folder.lstat())
+            record = read(folder, self.coursedir.assignment_id)
+        except OSError:  # it went meanwhile
+            return NOBODY
         except ValueError as why:
-            self.log.warning("Not collected: %s: %s", printable(Path(path).name), why)
-            return {"username": "", "filename": "", "timestamp": parse_utc("1970-01-01 00:00:00 UTC")}
+            self.refused[owner, str(why)].append(folder.name)
+            return NOBODY
+        self.records.append(record)
+        return record
 
     def do_copy(self, src: str, dest: str, log=None) -> None:
-        """Copy the notebooks of a hand-in; links and what else is no file stay behind."""
-        record = next(r for r in self.src_records if r["filename"] == Path(src).name)
-        refused, newest = copied(Path(src), Path(dest))
-        for name, why in refused:
-            self.log.warning("Not collected: %s of %s: %s", printable(name), record["username"], why)
-        said = FORM.fullmatch(record["filename"])["time"]
-        if newest > parse_utc(said).replace(tzinfo=UTC) + SLACK:
-            self.log.warning("%s says that it came %s, and was changed at %s: that counts.", record["username"], said, newest)
-            said = newest.strftime("%Y-%m-%d %H:%M:%S.%f UTC")
-        (Path(dest) / "timestamp.txt").write_text(said)
+        """Copy a hand-in; where it cannot be read, the newest of the student's earlier ones that can."""
+        chosen = next(r for r in self.src_records if r["filename"] == Path(src).name)
+        student = chosen["username"]
+        earlier = [r for r in self.records if r["username"] == student and r["timestamp"] <= chosen["timestamp"]]
+        for record in sorted(earlier, key=lambda r: (r is chosen, r["timestamp"]), reverse=True)[:TRIES]:
+            try:
+                self._copy(record, Path(dest))
+            except (OSError, ValueError) as error:
+                why = f"it cannot be copied: {error.strerror}" if isinstance(error, OSError) else error
+                self.log.warning("Not collected: %s: %s", record["filename"], why)
+                shutil.rmtree(dest, ignore_errors=True)
+                continue
+            if record is not chosen:
+                self.log.warning("Collected instead of %s's newest: %s", student, record["filename"])
+            return
+        with contextlib.suppress(OSError):
+            Path(dest).parent.rmdir()  # there is nothing of this student
+
+    def _copy(self, record: dict, target: Path) -> None:
+        student, said = record["username"], FORM.fullmatch(record["filename"])["time"]
+        notebook, secret, changed = contents(Path(self.inbound_path) / record["filename"], self.coursedir.assignment_id, student)
+        if changed > record["timestamp"].replace(tzinfo=UTC) + SLACK:
+            self.log.warning("%s says that it came %s, and was changed at %s: that counts.", student, said, changed)
+            said = changed.strftime("%Y-%m-%d %H:%M:%S.%f UTC")
+        target.mkdir()
+        (target / f"{self.coursedir.assignment_id}.ipynb").write_bytes(notebook)
+        (target / TIME).write_text(said)
+        if secret:
+            (target / SECRET).write_bytes(secret)
+        else:
+            self.log.warning("%s's %s is none that nbgrader writes: no feedback goes back by the exchange.", student, SECRET)
 
 
 class ReleaseToOwner(ExchangeReleaseFeedback):
@@ -61,13 +101,24 @@ class ReleaseToOwner(ExchangeReleaseFeedback):
         others = []
         for page in Path(self.coursedir.root).glob(f"feedback/*/{self.coursedir.assignment_id}"):
             came = Path(self.coursedir.root) / "submitted" / page.parent.name / page.name
-            if not (came / SECRET).exists():
-                others.append(page.parent.name)
+            secret = (came / SECRET).read_bytes() if (came / SECRET).exists() else None
+            if secret and SECRETS.fullmatch(secret) and (came / TIME).exists():
+                (page / SECRET).write_bytes(secret)
+                (page / TIME).write_bytes((came / TIME).read_bytes())
                 continue
-            for name in (SECRET, "timestamp.txt"):
-                (page / name).write_bytes((came / name).read_bytes())
+            others.append(page.parent.name)
+            if secret is not None:
+                self.log.warning("Not released: the feedback of %s, whose %s is none that nbgrader writes.", page.parent.name, SECRET)
         self.coursedir.student_id_exclude = ",".join(filter(None, [self.coursedir.student_id_exclude, *others]))
         super().copy_files()
+
+
+def whose(facts: os.stat_result) -> str:
+    """The name of an owner."""
+    try:
+        return pwd.getpwuid(facts.st_uid).pw_name
+    except KeyError:
+        return f"user {facts.st_uid}"
 
 
 def read(folder: Path, part: str) -> dict:
@@ -84,12 +135,9 @@ def read(folder: Path, part: str) -> dict:
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode):
         raise ValueError("it is no folder")
-    try:
-        owner = pwd.getpwuid(facts.st_uid).pw_name
-    except KeyError:
-        owner = f"user {facts.st_uid}"
+    owner = whose(facts)
     if owner != found["student"]:
-        raise ValueError(f"it is {owner}'s, and says to be {printable(found['student'])}'s")
+        raise ValueError(f"it is {owner}'s, and says to be another's")
     try:
         time = parse_utc(found["time"])
     except (ValueError, OverflowError):
@@ -99,42 +147,51 @@ def read(folder: Path, part: str) -> dict:
     return {"username": owner, "filename": folder.name, "timestamp": time}
 
 
-def copied(source: Path, target: Path) -> tuple[list[tuple[str, str]], datetime]:
-    """Copy the notebooks of a folder that somebody else owns, and may change meanwhile.
+def contents(folder: Path, part: str, student: str) -> tuple[bytes, bytes | None, datetime]:
+    """What is in a folder that somebody else owns, and may change meanwhile.
 
     Returns
     -------
-    refused : list of (str, str)
-        Names, and why they were not copied.
-    newest : datetime
+    notebook : bytes
+    secret : bytes or None
+        None if there is none, or it is none that nbgrader writes.
+    changed : datetime
         When the last of it was changed, as the system says: nobody can set that.
+
+    Raises
+    ------
+    OSError, ValueError
+        It has no notebook that can be read; the message says why.
     """
-    target.mkdir()
-    refused, place = [], os.open(source, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        owner = os.fstat(place).st_uid
-        times = [os.fstat(place).st_ctime]
-        for name in sorted(n for n in os.listdir(place) if n.endswith(".ipynb") or n == SECRET)[:FILES]:
-            try:
-                content, changed = _content(name, place, owner)
-            except (OSError, ValueError) as why:
-                refused.append((name, str(why)))
-                continue
-            (target / name).write_bytes(content)
-            times.append(changed)
+        facts = os.fstat(place)
+        if whose(facts) != student:
+            raise ValueError(f"it was {student}'s, and now is {whose(facts)}'s")
+        notebook, changed = _content(f"{part}.ipynb", place, facts.st_uid, MOST)
+        try:
+            secret, _ = _content(SECRET, place, facts.st_uid, 1 << 10)
+        except (OSError, ValueError):
+            secret = b""
+        changed = max(changed, os.fstat(place).st_ctime)  # afterwards: what was put there meanwhile counts
     finally:
         os.close(place)
-    return refused, datetime.fromtimestamp(max(times), UTC)
+    return notebook, secret if SECRETS.fullmatch(secret) else None, datetime.fromtimestamp(changed, UTC)
 
 
-def _content(name: str, place: int, owner: int) -> tuple[bytes, float]:
-    """A file's content, and when it was changed; neither a link nor a pipe is opened."""
-    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
-    with os.fdopen(descriptor, "rb") as file:
+def _content(name: str, place: int, owner: int, most: int) -> tuple[bytes, float]:
+    """A file's content, and when it was changed; neither a link nor a pipe is opened, nor is much read of what is too large."""
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+    except OSError as error:
+        raise ValueError(f"{name} cannot be opened: {error.strerror}") from None
+    try:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != owner or facts.st_nlink > 1:
-            raise ValueError("it is no file of the student's alone")
-        content = file.read(MOST + 1)
-    if len(content) > MOST:
-        raise ValueError(f"it is larger than {MOST >> 20} MiB")
-    return content, facts.st_ctime
+            raise ValueError(f"{name} is no file of the student's alone")
+        with open(descriptor, "rb", closefd=False) as file:
+            if facts.st_size > most or len(content := file.read(most + 1)) > most:
+                raise ValueError(f"{name} is larger than {most} bytes")
+        return content, os.fstat(descriptor).st_ctime
+    finally:
+        os.close(descriptor)
