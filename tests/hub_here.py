@@ -159,10 +159,15 @@ class Person:
         return next((c.value for c in self.cookies if c.name == "_xsrf"), "")
 
     def log_in(self) -> str:
-        """Log in; returns the page that comes."""
-        self.open("/hub/login")
-        words = {"username": self.name, "password": self.hub.password, "_xsrf": self.xsrf}
-        return self.open("/hub/login?next=/hub/home", urllib.parse.urlencode(words).encode())
+        """Log in; returns the page that comes. Where the proxy has lost the Hub for a moment, as under load, it is tried again."""
+        for _ in range(3):
+            self.open("/hub/login")
+            words = {"username": self.name, "password": self.hub.password, "_xsrf": self.xsrf}
+            said = self.open("/hub/login?next=/hub/home", urllib.parse.urlencode(words).encode())
+            if not said.startswith("503"):
+                break
+            time.sleep(1)
+        return said
 
     def start(self, timeout: float = 180) -> None:
         """Log in, start the server, and wait until it is ready."""
