@@ -1,6 +1,7 @@
 """Collecting from nbgrader's exchange, and feedback by it: what one student puts there costs nobody else anything."""
 
 import getpass
+import logging
 import os
 import shutil
 import socket
@@ -23,8 +24,9 @@ ME = getpass.getuser()
 class Box:
     """An exchange's drop-box, and the course's folder."""
 
-    def __init__(self, home, gradebook):
-        self.gradebook = gradebook
+    def __init__(self, home, gradebook, told):
+        self.gradebook, self.log = gradebook, logging.Logger("exchange")  # not the one of an application that another test made
+        self.log.addHandler(told)
         self.home, self.inbound, self.feedback = home, home / "exchange" / "course" / "inbound", home / "exchange" / "course" / "feedback"
         for folder in (self.inbound, self.feedback):
             folder.mkdir(parents=True, mode=0o711)
@@ -44,7 +46,7 @@ class Box:
         config = Config({"CourseDirectory": {"root": str(self.home), "course_id": "course", "assignment_id": PART}})
         config.Exchange.root = str(self.home / "exchange")
         config.CourseDirectory.db_url = f"sqlite:///{self.gradebook}"
-        return kind(coursedir=CourseDirectory(config=config), config=config, **options)
+        return kind(coursedir=CourseDirectory(config=config), config=config, log=self.log, **options)
 
     def collect(self, **options):
         self.step(exchange.CollectOwn, **options).start()
@@ -62,9 +64,9 @@ def gradebook(tmp_path_factory):
 
 
 @pytest.fixture
-def box(tmp_path, gradebook, monkeypatch):
+def box(tmp_path, gradebook, monkeypatch, caplog):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)  # nbgrader calls alembic by its name
-    return Box(tmp_path, gradebook)
+    return Box(tmp_path, gradebook, caplog.handler)
 
 
 def huge(path):
