@@ -270,6 +270,32 @@ def test_a_deadlock_names_members_of_the_group_only(eight):
     assert "6" not in said and "7" not in said and "raised" not in said and "an if on the rank" in said
 
 
+def test_a_rank_that_has_come_and_does_not_say_yet_that_it_waits_is_named_with_the_others(eight):
+    """As where many ranks share a core."""
+    errors, _ = failing(
+        eight,
+        """
+from course_lib.collectives import meeting
+class Late:
+    def __eq__(self, turns):
+        return time.monotonic() > self.until
+spins = meeting.SPINS
+if rank == 3:
+    meeting.SPINS = Late()
+    meeting.SPINS.until = time.monotonic() + 1.5
+try:
+    if rank != 5:
+        comm.Barrier()
+finally:
+    meeting.SPINS = spins
+""",
+    )
+    assert errors[5] is None
+    for error in filter(None, errors):
+        assert "ranks 0–4, 6, 7 wait in Barrier #1" in error["message"] and "rank 5 has finished" in error["message"], error["message"]
+    assert errors.count(None) == 1
+
+
 def test_a_rank_that_raises_is_named_to_those_who_wait(eight):
     errors, seconds = failing(eight, "x = np.ones(2)\nif rank == 5:\n    1 / 0\ncomm.Allreduce(x, x * 0)")
     assert errors[5]["name"] == "ZeroDivisionError"

@@ -103,21 +103,33 @@ def _waits(row: status.Row, board: Board) -> bool:
     return row.state in (status.WAITING, status.GAVE_UP) and row.round == board.round
 
 
+def _waiting(rows: list[status.Row], board: Board) -> dict[int, str]:
+    """The ranks that wait, and what they say of it. With them those that are in the same call and have not said so yet.
+
+    Where many ranks share a core, that takes them a while.
+    """
+    said = {row.rank: board.text(row.rank) for row in rows if _waits(row, board)}
+    calls = {row.key: said[row.rank] for row in rows if row.rank in said and row.key > 0}
+    late = [row for row in rows if row.state == status.COMPUTING and row.round == board.round and row.key in calls]
+    return said | {row.rank: calls[row.key] for row in late}
+
+
 def deadlock(board: Board) -> str:
     """Who waits where, and why nobody comes; the same words on every stuck rank."""
     rows = board.snapshot()
     waits: dict[str, list[int]] = {}
     reasons: dict[str, list[int]] = {}
     wanted, messages = 0, False  # by those who wait; whether one of them waits for a message
+    waiting = _waiting(rows, board)
     for row in rows:
-        if _waits(row, board):
+        if row.rank in waiting:
             wanted |= row.members
     for row in rows:
         if not wanted >> row.rank & 1:
             continue
-        if _waits(row, board):
+        if row.rank in waiting:
             members = tuple(r for r in range(board.size) if row.members >> r & 1)
-            call = place = board.text(row.rank)
+            call = place = waiting[row.rank]
             if row.key >= 0:  # for others, the text says all
                 number, group = row.key % (1 << NUMBER_BITS), group_name(members, board.size)
                 call = f"{OPERATIONS[row.operation]} #{number} on {group}" + (f" ({place})" if place else "")
