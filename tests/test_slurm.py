@@ -317,6 +317,18 @@ def test_slurm_and_attach_exclude_each_other():
         start(4, slurm="--nodes=2", attach="default")
 
 
+def test_sixty_four_ranks(own, monkeypatch):
+    monkeypatch.setattr(startup, "SLURM_LIMIT", 300.0)  # 32 to a core
+    ranks = own(64)
+    assert ranks.hosts == ["n1"] * 32 + ["n2"] * 32
+    ranks.run("total = np.empty(3)\ncomm.Allreduce(np.full(3, rank + 1.0), total)")
+    assert [t.tolist() for t in ranks.pull("total")] == [[2080.0] * 3] * 64
+    said = errors(ranks.run("if rank != 40:\n    comm.Barrier()"))
+    assert [said[40], said.count(None)] == [None, 1]
+    assert all("rank 40 (n2) has finished the cell without it" in text for text in said if text)
+    assert errors(ranks.run("comm.Barrier()")) == [None] * 64
+
+
 def test_new_ranks_come_from_slurm_too(own):
     ranks = own(4)
     ranks.run("def double(x):\n    return 2 * x", label="cell [2]")
