@@ -66,6 +66,7 @@ class Group(Begins):
             self._seen = [status.SEEN + r for r in others]
         near = not board or board.near(members)
         self._poke = None if near else board.hosts.poke
+        self._beside = [] if near else [(board.rows[r], me) for r in others if board.near((r,))]
         self._make()
         self.shared = SharedExchange(board, members) if board and near else None
 
@@ -113,8 +114,8 @@ class Group(Begins):
         if shown is not None:
             self.shared.put(key, shown)
         mine[KEY] = key
-        if self._poke:
-            self._poke()
+        if self._poke and all(row[KEY] == key or abs(row[me]) == key for row, me in self._beside):
+            self._poke()  # the last one that comes on this machine; who has come to no avail is shown at the next beat
         matched, turns = None, self._first_turn
         while matched is None:
             for row in self._others:
@@ -188,6 +189,8 @@ class Group(Begins):
         board, before, since, box = self.board, None, 0.0, mailbox.open_box(self.board)
         board.say(explain.where())
         board.mine[STATE] = WAITING
+        if self._poke:
+            self._poke()  # some processors show a word late, and then none was the last
         pause = 5e-5
         while True:
             here = all(row[status.KEY] == key for row in self._others)
