@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from course_lib.collectives import mirror, notices
 from course_lib.engine.mpiexec import LAUNCHERS, find_mpiexec
 
 MACHINE = 'export SLURMD_NODENAME=n$((PMI_RANK * MACHINES / PMI_SIZE + 1)); exec "$@"'
@@ -52,6 +55,38 @@ except Exception as error:
     for _, error in said:
         assert error.startswith("DeadlockError ") and "rank 4 (n3) waits in Recv from rank 5" in error, said
         assert "ranks 0, 1 (n1) and ranks 2, 3 (n2) and rank 5 (n3) wait in Barrier #21 on world{0–5}" in error, said
+
+
+@pytest.mark.parametrize("size", range(1, 65))
+def test_each_notice_goes_to_other_machines_in_one_piece(size):
+    table, changed = memoryview(bytearray(8 * notices.words(size))).cast("q"), []
+    mine = notices.Notices([table] * size, size - 1, lambda word, rank: changed.append(word))
+    for key in range(1 << 20, (1 << 20) + 2 * notices.STARTS):
+        mine.over(mine.start(key, (1, 2, 3, 4)))
+    for number in range(notices.RING):
+        mine.announce(size // 2, number, 1, 2)
+    for start in changed:
+        assert start % 8 == 0 and start // mirror.BLOCK == (start + notices.WORDS - 1) // mirror.BLOCK
+
+
+@pytest.mark.parametrize("n", [3, 4, 7])
+def test_starts_one_by_one_arrive(tmp_path, n):
+    said, log = run(
+        tmp_path,
+        2,
+        n,
+        """
+import numpy as np
+from course_lib.collectives import Communicator
+comm = Communicator()
+total = np.empty(1)
+for k in range(300):
+    comm.Iallreduce(np.full(1, float(k)), total).Wait()
+    assert total[0] == k * comm.Get_size()
+say("all")
+""",
+    )
+    assert said == [["all"]] * n, log
 
 
 def test_where_two_of_three_machines_do_not_reach_each_other_all_ranks_say_so(tmp_path):

@@ -22,7 +22,12 @@ LOOKS = 8  # places where a start may stand
 
 def words(size: int) -> int:
     """How many 64-bit words a rank's table takes, in a world of `size` ranks."""
-    return size * RING * WORDS + size + size * RING + STARTS * WORDS
+    return _starts(size) + STARTS * WORDS
+
+
+def _starts(size: int) -> int:
+    """Where starts begin in a table: as any notice, each lies in one block of those that `mirror` sends."""
+    return -(-(size * RING * WORDS + size + size * RING) // WORDS) * WORDS
 
 
 class Notices:
@@ -43,7 +48,7 @@ class Notices:
         self._tables, self._rank, self.mine = tables, rank, tables[rank]
         self._taken = size * RING * WORDS  # where these parts of a table begin
         self._accepted = self._taken + size
-        self._starts = self._accepted + size * RING
+        self._starts = _starts(size)
         self._ring = rank * RING * WORDS  # of notices to this rank, in each table
         self.following = [1] * size  # the number of the notice that comes next from each
 
