@@ -46,6 +46,7 @@ LONG = {
     "test_all_variants_get_what_they_deserve[27": 150,
     "test_all_variants_get_what_they_deserve[23": 180,
     "test_64_mb_are_enough": 80,
+    "test_time_that_is_over": 75,
     "test_harm_is_held": 60,
     "test_no_cheat": 60,
     "test_a_bad_exercise": 40,

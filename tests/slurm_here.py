@@ -44,7 +44,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SchedulerParameters=sched_interval=1,sched_min_interval=100000,batch_sched_delay=0,defer_batch
 ReturnToService=2
-KillWait=1
+KillWait=30
 InactiveLimit=0
 MinJobAge=2
 JobCompType=jobcomp/none

@@ -89,6 +89,29 @@ say("all")
     assert said == [["all"]] * n, log
 
 
+def test_a_machine_on_which_no_process_can_be_started_is_named_on_all(tmp_path):
+    said, log = run(
+        tmp_path,
+        2,
+        4,
+        """
+from course_lib.collectives import Communicator, hosts
+hosts.START = 2.0
+start = hosts.Hosts._start
+def refused(self, facts):
+    if self.mine == 1:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+    start(self, facts)
+hosts.Hosts._start = refused
+try:
+    Communicator()
+except ConnectionError as error:
+    say(error)
+""",
+    )
+    assert all(len(lines) == 1 and "n2: [Errno 11] Resource temporarily unavailable" in lines[0] for lines in said), (said, log)
+
+
 def test_where_two_of_three_machines_do_not_reach_each_other_all_ranks_say_so(tmp_path):
     said, log = run(
         tmp_path,

@@ -273,6 +273,10 @@ def all_machines_taken(slurm):
         ("--mpi=none", "the course starts the ranks"),
         ("-J mine", "finds its job again"),
         ("--output=x", "reads what the ranks write"),
+        ("--quiet", "reads what srun says"),
+        ("-On3", "-On3 is several options; write each by itself"),
+        ("-vKn3", "several options"),
+        ("-Oe/tmp/x", "several options"),
         ('--nodes="2', "No closing quotation"),
     ],
 )
@@ -283,7 +287,7 @@ def test_options_that_are_the_courses_get_a_sentence(options, word):
 
 
 def test_options_of_the_users_pass():
-    assert slurm.options("--nodes=2 -N2 --ntasks-per-node=4 --time=1:00:00 -p main --mem=4G -A 'my account'")
+    assert slurm.options("--nodes=2 -N2 --ntasks-per-node=4 --time=1:00:00 -p main --mem=4G -A 'my account' -O -vv")
     with pytest.raises(TypeError, match="expected options of srun"):
         slurm.options(True)
 
@@ -365,11 +369,41 @@ def test_a_killed_rank_is_named_with_its_machine(own):
         ranks.run("if rank == 2:\n    os.kill(os.getpid(), signal.SIGKILL)\ncomm.Barrier()")
 
 
+def soon(slurm, *words):
+    """A command of Slurm's, after a second."""
+    subprocess.Popen(["sh", "-c", 'sleep 1; exec "$@"', "sh", *words], env={**os.environ, **slurm.environment})
+
+
 def test_a_cancelled_job_is_said(own, slurm):
     ranks = own(4)
-    subprocess.Popen(["sh", "-c", "sleep 1; scancel --me"], env={**os.environ, **slurm.environment})
+    soon(slurm, "scancel", "--me")
     with pytest.raises(RanksGone, match=r"cancelled, with scancel"):
         ranks.run("time.sleep(60)")
+
+
+def test_a_job_that_is_cancelled_while_nothing_runs_is_said_at_the_next_cell(own, slurm):
+    ranks = own(4)
+    slurm.ask("scancel", "--me")
+    assert wait_until(lambda: not ranks.alive(), 30)
+    with pytest.raises(RanksGone, match=r"cancelled, with scancel"):
+        ranks.run("1")
+
+
+def test_time_that_is_over_is_said(own, slurm):
+    ranks = own(4, "--nodes=2 --time=1 --overcommit")
+    with pytest.raises(RanksGone, match=r"The allocation's time is over. Ask for more"):
+        ranks.run("time.sleep(200)")
+
+
+def test_a_machine_that_slurm_has_given_up_is_named_with_its_ranks(own, slurm):
+    ranks = own(4)
+    soon(slurm, "scontrol", "update", "nodename=n2", "state=down", "reason=test")
+    try:
+        with pytest.raises(RanksGone, match=r"A machine of the allocation has failed: n2, and ranks 2, 3 went with it\."):
+            ranks.run("time.sleep(60)")
+    finally:
+        slurm.ask("scontrol", "update", "nodename=n2", "state=resume")
+    assert wait_until(lambda: slurm.ask("sinfo", "-h", "-o", "%T").split() == ["idle"], 60)
 
 
 def test_the_queue_is_shown_and_an_interrupt_leaves_it(alone, slurm, capfd, monkeypatch):
@@ -599,24 +633,40 @@ def test_ranks_that_no_kernel_watches_say_that_a_machine_is_lost(alone, slurm, t
     assert wait_until(lambda: "program" not in slurm.ask("squeue", "-h", "-o", "%j"), 20)
 
 
-def test_what_squeue_says_is_shown(tmp_path, monkeypatch):
+def test_what_squeue_says_is_shown(tmp_path, monkeypatch, capfd):
     done = subprocess.CompletedProcess([], 0, "12|PENDING|Priority|2026-11-20T14:03:00|2026-11-20T15:00:00\n", "")
     monkeypatch.setattr(slurm.subprocess, "run", lambda *words, **options: done)
     waiting = slurm.Allocation(4, tmp_path, None, None, "course-x")
-    assert waiting.waits() == "Slurm job 12 waits in the queue since 14:03:00 (Priority); Slurm expects it to begin at 2026-11-20 15:00:00"
+    said = "Slurm job 12 waits in the queue since 2026-11-20 14:03:00 (Priority); Slurm expects it to begin at 2026-11-20 15:00:00"
+    assert waiting.waits() == said
+    waiting.show(said)
+    waiting.show(said.replace("15:00:00", "15:00:02"))  # it guesses anew all the time
+    waiting.show(said.replace("Priority", "Resources"))
+    assert capfd.readouterr().out == f"{said}.\n{said.replace('Priority', 'Resources')}.\n"
 
 
 @pytest.mark.parametrize(
     "log, words",
     [
         ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-20T15:00:00 DUE TO TIME LIMIT ***", "time is over"),
-        ("srun: error: Node failure on n2\nsrun: Force Terminated job 5", "has failed: n2"),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=5.0\nsrun: error: n2: task 3: Out Of Memory", "memory ran out"),
+        ("srun: error: Node failure on n[2-3]\nsrun: Force Terminated job 5", "has failed: n[2-3], and ranks 4–7 went with it."),
+        ("slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-20 ***\nsrun: error: n2: tasks 4-7: Terminated", "It was cancelled"),
+        (
+            "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-11-20 ***\nsrun: error: n1: task 0: Exited with exit code 93",
+            "cancelled",
+        ),
+        (
+            "srun: error: n1: task 0: Exited with exit code 93\nslurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026 ***",
+            "passes cells on",
+        ),
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=5.0\nsrun: error: n2: task 3: Out Of Memory", "Memory ran out"),
         ("srun: error: n2: tasks 4-5,7: Killed", "ranks 4, 5, 7 on n2 ended: killed"),
     ],
 )
 def test_how_a_job_ends_is_said(tmp_path, log, words):
     (tmp_path / "log.txt").write_text(log)
+    for rank in range(8):
+        (tmp_path / f"rank-{rank}").write_text("n1" if rank < 4 else "n2")
     ended = subprocess.Popen(["true"])
     ended.wait()
     assert words in slurm.Allocation(8, tmp_path, ended, ended, "course-x").obituary()
@@ -641,6 +691,28 @@ def test_a_slurm_that_does_not_answer_holds_nobody_up_and_the_job_that_is_left_i
     ended.wait()
     slurm.Allocation(4, folder, ended, ended, "course-x").stop()
     assert capfd.readouterr().out == said and not folder.exists()
+
+
+def test_a_python_that_is_not_on_all_machines_is_said(tmp_path):
+    why = "slurmstepd: error: execve(): /home/u/course/.venv/bin/python: No such file or directory"
+    (tmp_path / "log.txt").write_text(f"{why}\nsrun: error: n1: tasks 0-3: Exited with exit code 2\n")
+    ended = subprocess.Popen(["false"])
+    ended.wait()
+    said = slurm.Allocation(4, tmp_path, ended, ended, "course-x").ended()
+    assert f"Python did not start there: do all machines see {sys.prefix}?" in said and why in said
+
+
+def test_what_slurm_does_not_end_is_said_when_the_ranks_stop(tmp_path, monkeypatch, capfd):
+    for name, does in {"srun": "exec sleep 600", "squeue": "echo 7", "scancel": "exit 1"}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv(slurm.SHARED, str(tmp_path))
+    asked = slurm.allocate(4, "--nodes=2")
+    assert wait_until(lambda: psutil.Process(asked.mpiexec.pid).children(), 10)
+    asked.stop()
+    assert f"Slurm did not end the job {asked.name} within 20 s" in capfd.readouterr().out
+    assert not asked.folder.exists()
 
 
 def test_another_program_that_srun_ran_in_our_place_is_said(tmp_path):

@@ -53,8 +53,7 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
         The ranks did not come up; the message has the last lines of their log.
     """
     global _current
-    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= 64:
-        raise ValueError(f"cluster.start(n): n is the number of ranks, a whole number from 1 to 64; got {n!r}.")
+    allowance.number(n)
     if _current is not None and _current.alive() and _current.n == n and (_current.attached, _current.slurm) == (attach, slurm):
         magic.register(_current)
         rest.watch(_current)

@@ -7,7 +7,21 @@ import os
 
 import psutil
 
+MOST = 64  # ranks of a notebook: the status board has no room for more
 RANKS = "COURSE_RANKS"  # set by the hub; unset, there is no limit but that of `cluster.start`
+
+
+def number(n: object) -> int:
+    """A number of ranks that a notebook may have.
+
+    Raises
+    ------
+    ValueError
+        It is none.
+    """
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MOST:
+        raise ValueError(f"cluster.start(n): n is the number of ranks, a whole number from 1 to {MOST}; got {n!r}.")
+    return n
 
 
 def checked(n: int) -> int:

@@ -56,11 +56,13 @@ class Connection:
             raise RanksGone(f"{what} All ranks end with it. {self.again}")
         if self.watch and (lost := self.watch.lost()):
             went = wording.ranks(r for r, host in enumerate(self.hosts) if host in lost)
-            self.end()
-            raise RanksGone(
-                f"nothing has been heard from {', '.join(lost)} for {SILENT:g} s, and {went} went with it: the machine has failed, or its "
-                f"network. All ranks end with it. {self.again}"
+            what = f"nothing has been heard from {', '.join(lost)} for {SILENT:g} s, and {went} went with it"
+            why = (self.processes and self.processes.reason()) or "The machine has failed, or its network."
+            what_now = (
+                f"All ranks end with it. {self.again}" if self.processes else "The other engines run, and cannot go on: start new ones."
             )
+            self.end()
+            raise RanksGone(f"{what}. {why} {what_now}")
 
     @property
     def again(self) -> str:

@@ -61,6 +61,10 @@ class Processes:
         how = f"by signal {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         return f"the process of rank {found[1]} ended, {how}. Usual causes: os._exit or sys.exit in a function, or memory that ran out."
 
+    def reason(self) -> str | None:
+        """Why somebody else ends the processes, where that is known."""
+        return None
+
     def waits(self) -> str | None:
         """What the start waits for before any process runs: nothing, on this machine."""
         return None

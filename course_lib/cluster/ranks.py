@@ -92,7 +92,8 @@ class Ranks:
         n : int, optional
             How many they are now; as many as before by default.
         """
-        before, self.n = self.n, (n or self.n) if self.slurm else allowance.checked(n or self.n)
+        n = self.n if n is None else allowance.number(n)
+        before, self.n = self.n, n if self.slurm is not None else allowance.checked(n)
         self._end()
         self._come_up()
         if rerun:

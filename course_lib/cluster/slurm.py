@@ -11,17 +11,20 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 
 from course_lib import wording
+from course_lib.cluster import endings
 from course_lib.cluster.launch import Processes
 from course_lib.engine import watchdog
 from course_lib.engine.mpiexec import THREADS, StartError
-from course_lib.engine.slurm import CONTROLLER_ENDED, GIVEN_BACK, MODULE, NOT_ENDED, tell
+from course_lib.engine.slurm import ASK, GIVEN_BACK, MODULE, NOT_ENDED, tell
 
 SHARED = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
 START_LIMIT = 120.0  # seconds from the begin of the job until all ranks are there: 64 that read the same files at once take their time
 LOOK = 2.0  # seconds between two questions to Slurm
+GUESS = "; Slurm expects it to begin at "
 NEVER = (
     "PartitionConfig",
     "PartitionNodeLimit",
@@ -32,6 +35,7 @@ NEVER = (
     "InvalidQOS",
     "QOSNotAllowed",
 )
+FLAGS = "EHOsuvX"  # short options of srun without a value, and so others may follow in the same word
 TAKEN = {
     **dict.fromkeys(("--ntasks", "-n"), "cluster.start(n) says how many"),
     **dict.fromkeys(("--job-name", "-J"), "by its name the course finds its job again, to give it back"),
@@ -41,20 +45,12 @@ TAKEN = {
     **dict.fromkeys(("--chdir", "-D"), "the ranks go where the notebook is"),
     **dict.fromkeys(("--clusters", "-M"), "SLURM_CLUSTERS in the environment says which, to all commands"),
     **dict.fromkeys(("--output", "-o", "--error", "-e", "--input", "-i", "--label", "-l"), "the course reads what the ranks write"),
-    **dict.fromkeys(("--test-only", "--jobid", "--overlap", "--het-group", "--array"), "the course asks for an allocation of its own"),
+    **dict.fromkeys(("--quiet", "-Q"), "the course reads what srun says"),
+    **dict.fromkeys(
+        ("--no-allocate", "-Z", "--test-only", "--jobid", "--overlap", "--het-group", "--array"),
+        "the course asks for an allocation of its own",
+    ),
 }
-
-# How a job ends, in the words of srun's log, and in ours.
-ENDS = (
-    (r"DUE TO TIME LIMIT", "the allocation's time is over. Ask for more, such as --time=2:00:00."),
-    (r"DUE TO NODE FAILURE|Node failure on (?P<node>\S+)", "a machine of the allocation has failed{node}."),
-    (r"DUE TO PREEMPTION", "another job has taken the machines: this one was preempted."),
-    (r"oom.kill|Out Of Memory", "memory ran out: ask for more, such as --mem=16G, or let fewer ranks run on a machine."),
-)
-TASK = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
-FIRST = re.compile(r"srun: First task exited[^\n]*\n(?:srun: StepId=[^\n]*\n)*?srun: StepId=\S+ tasks? (?P<tasks>[\d,-]+): exited")
-NOISE = re.compile(r"^srun: |^slurmstepd: |\[IPController\]|\[Controller\]|\[Engine")
-CANCELLED = re.compile(r"CANCELLED AT|Force Terminated|Job allocation \d+ has been revoked|forcing job termination", re.IGNORECASE)
 
 
 @dataclass
@@ -74,28 +70,15 @@ class Allocation(Processes):
         return f"the Slurm job ended. {self._said()}".strip()
 
     def _said(self) -> str:
-        log = self.log(200)
-        for pattern, sentence in ENDS:
-            if found := re.search(pattern, log):
-                node = found.groupdict().get("node")
-                return sentence.format(node=f": {node}" if node else "")
-        if first := FIRST.search(log):
-            ended = _ranks(first["tasks"])
-            where = ", ".join(sorted({(self.folder / f"rank-{r}").read_text() for r in ended}))
-            return f"The process of {wording.ranks(ended)} on {where} ended before the others. Usual cause: os._exit in a function."
-        if task := TASK.search(log):
-            how = task["how"].strip()
-            others = [line for line in log.strip().splitlines() if not NOISE.search(line)][-4:]
-            if how.endswith(f"exit code {CONTROLLER_ENDED}"):
-                cause = "It was killed, or memory ran out, or what it wrote last says why:"
-                return "\n".join([f"The process that passes cells on to the ranks has ended. {cause}", *others])
-            some = _ranks(task["tasks"])
-            return "\n".join([f"The process of {wording.ranks(some)} on {task['node']} ended: {how[0].lower()}{how[1:]}.", *others])
-        if CANCELLED.search(log):
-            return "It was cancelled, with scancel or by the cluster."
-        if self.mpiexec.returncode == 0 and not list(self.folder.glob("rank-*")):
-            return "srun ran something else than the course: is there a word in slurm=... that belongs to no option?"
-        return self.log()
+        return endings.told(self.log(200), self.machines(), self.mpiexec.returncode)
+
+    def machines(self) -> dict[int, str]:
+        """The machine of each rank that has begun."""
+        return {int(file.name.partition("-")[2]): file.read_text() for file in self.folder.glob("rank-*")}
+
+    def reason(self) -> str | None:
+        """Why Slurm ends the job, if it says so, also before the last of it has ended."""
+        return endings.reason(self.log(200))
 
     def obituary(self) -> str:
         """How the ranks ended, in a sentence or two."""
@@ -116,22 +99,22 @@ class Allocation(Processes):
         if state not in ("PENDING", "CONFIGURING"):
             self.runs = True
             return None
-        clock = since.partition("T")[2] or since
-        guess = "" if begins in ("", "N/A") else f"; Slurm expects it to begin at {begins.replace('T', ' ')}"
+        clock = since.replace("T", " ").removeprefix(f"{date.today()} ")
+        guess = "" if begins in ("", "N/A") else f"{GUESS}{begins.replace('T', ' ')}"
         why = "" if reason in ("", "None") else f" ({reason})"
         if reason in NEVER:
             guess = ". With these options it will never begin: stop the cell, and ask for less, or for another partition"
         return f"Slurm job {job} waits in the queue since {clock}{why}{guess}"
 
     def show(self, waits: str) -> None:
-        """Tell the user what it waits for, when that is new."""
-        if waits not in self.shown:
+        """Tell the user what it waits for, when that is new; when it will begin, Slurm guesses anew all the time."""
+        if waits.partition(GUESS)[0] not in [shown.partition(GUESS)[0] for shown in self.shown]:
             self.shown.append(waits)
             print(f"{waits}.", flush=True)
 
     def missing(self) -> str:
         """Which ranks have not begun, or have begun and are not ready, in a sentence or two; empty if all are."""
-        begun = {int(file.name.partition("-")[2]): file.read_text() for file in self.folder.glob("rank-*")}
+        begun = self.machines()
         ready = {int(file.name.partition("-")[2]) for file in self.folder.glob("ready-*")}
         said = []
         if absent := [r for r in range(self.n) if r not in begun]:
@@ -152,7 +135,7 @@ class Allocation(Processes):
         if not ended_by_itself:
             self.mpiexec.terminate()
             try:
-                self.mpiexec.wait(GIVEN_BACK + 10)
+                self.mpiexec.wait(GIVEN_BACK + 3 * ASK)
             except subprocess.TimeoutExpired:
                 self.mpiexec.kill()
                 self.mpiexec.wait()
@@ -162,12 +145,6 @@ class Allocation(Processes):
             if line.startswith(NOT_ENDED):
                 print(line, flush=True)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def _ranks(tasks: str) -> list[int]:
-    """The ranks in srun's words, such as 0-2,5."""
-    spans = [part.partition("-") for part in tasks.split(",")]
-    return [rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)]
 
 
 def options(text: str) -> list[str]:
@@ -194,6 +171,8 @@ def options(text: str) -> list[str]:
             )
     for word in words:
         name = word.partition("=")[0]
+        if re.fullmatch(f"-(?!v+$)[{FLAGS}].+", word):
+            raise ValueError(f"cluster.start(slurm={text!r}): {word} is several options; write each by itself, such as -O -N2.")
         for taken, why in TAKEN.items():
             if (name[:2] == taken and not name.startswith("--")) or (len(name) > 3 and taken.startswith(name) and len(taken) > 2):
                 raise ValueError(f"cluster.start(slurm={text!r}): {word} cannot be given here; {why}.")

@@ -11,10 +11,9 @@ import os
 import socket
 import time
 
-from course_lib.collectives.mirror import WATCHER, answer, greeting
+from course_lib.collectives.mirror import SILENT, WATCHER, answer, greeting
 from course_lib.engine.mpiexec import StartError
 
-SILENT = 8.0  # seconds after which a machine counts as gone
 CONNECT = 10.0  # seconds to reach one
 
 

@@ -31,7 +31,7 @@ COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP, LOST = 1, 2, 3, 4, 5, 6, 7
 # The words of a row; what is read while waiting shares one cache line. After them: one word a
 # rank, the last call that this rank saw complete together with that rank (negative: complete,
 # but the calls do not match); and once more one word a rank, for `slots`. Then a text, and the slots.
-KEY, SIGNATURE, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL, FILLED = range(11)
+KEY, SIGNATURE, ROUND, STATE, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL, FILLED = range(11)
 # DETAIL of a rank that waits for a message or for the start of others: what it waits for, see `mailbox`.
 SEEN = 16
 TEXT_WORDS = 32

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING
 
 from course_lib import host
 from course_lib.collectives import mirror
+from course_lib.collectives.mirror import SILENT
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-SILENT = 8.0  # seconds after which a machine counts as gone from which nothing was heard
 START = 20.0  # seconds for the mirrors to find each other
 
 
@@ -76,7 +76,8 @@ class Hosts:
         place, problem = _Place(), None
         try:
             if leads:
-                problem = _tried(lambda: place.make(total))
+                taken = [(r * each + start, size_) for r in range(size) for start, size_ in ((0, row), (tables, each - tables))]
+                problem = _tried(lambda: place.make(total, taken))
             found = self._agree((place.folder, place.address), problem)
             leaders = [found[self.of.index(h)] for h in range(len(self.names))]
             problem = _tried(lambda: place.enter(leaders[self.mine][0], total))
@@ -87,7 +88,7 @@ class Hosts:
                 facts = {"memory": place.board, "poke": place.poked.fileno(), "listen": place.server.fileno(), "secret": secret}
                 facts |= {"ranks": [[r for r in range(size) if self.of[r] == h] for h in range(len(self.names))], "peers": peers}
                 facts |= {"each": each, "row": row, "tables": tables, "words": words, "marks": tables + words, "blocks": blocks}
-                self._start({**facts, "host": self.mine, "heard": each * size})
+                problem = _tried(lambda: self._start({**facts, "host": self.mine, "heard": each * size}))
         finally:
             place.leave()
         self._poke, memory = place.poke, place.memory
@@ -95,7 +96,7 @@ class Hosts:
         self._heard = memory[each * size :].cast("q")
         buffers = [memory[r * each : (r + 1) * each] for r in range(size)]
         self._marks = buffers[self.rank][tables + words :].cast("q")
-        self._agree(None, _tried(lambda: self._find(peers)))
+        self._agree(None, problem or _tried(lambda: self._find(peers)))
         return buffers
 
     def _agree(self, said: object, problem: str | None) -> list:
@@ -179,11 +180,14 @@ class _Place:
         self.address: tuple[str, int] | None = None
         self.server = self.poked = self.board = None
 
-    def make(self, size: int) -> None:
+    def make(self, size: int, taken: list[tuple[int, int]]) -> None:
         shm = "/dev/shm"
         self.folder = tempfile.mkdtemp(prefix="course-board-", dir=shm if os.access(shm, os.W_OK) else None)
         with open(f"{self.folder}/board", "wb") as file:
             file.truncate(size)
+            with contextlib.suppress(AttributeError):  # a system that cannot promise room
+                for start, length in taken:  # of what will be written; the slots are for ranks of one machine
+                    os.posix_fallocate(file.fileno(), start, length)
         self.poked = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.poked.bind(f"{self.folder}/poke")
         self.server = socket.create_server((host.address(), 0), backlog=64)

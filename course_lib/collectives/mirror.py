@@ -18,6 +18,7 @@ import sys
 import time
 
 BEAT = 0.1  # seconds from one word to the other machines to the next, also where nothing changes
+SILENT = 8.0  # seconds after which a machine counts as gone from which nothing was heard
 AGAIN = 0.5  # seconds until a connection is tried again
 GREETING = 5.0  # seconds for it to say who it is
 STRANGERS = 16  # connections that have not said it yet

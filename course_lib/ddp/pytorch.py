@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from course_lib.collectives.board import open_board
+
 HOW = "PyTorch is not installed here, and this part can do without it. To see both side by side: pip install -e '.[torch]'"
 
 
@@ -30,7 +32,7 @@ def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.
         This rank's samples and labels of each step.
     lr : float
     comm : Communicator
-        The ranks, of one machine.
+        The ranks.
 
     Returns
     -------
@@ -40,13 +42,16 @@ def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.
     import torch
     from torch import distributed, nn
 
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    board = open_board()
+    several = bool(board and board.hosts)  # machines
+    if not several:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     torch.set_num_threads(1)
     layers = [nn.Linear(*w.shape, bias=False, dtype=getattr(torch, w.dtype.name)) for w in weights]
     with torch.no_grad():
         for layer, w in zip(layers, weights, strict=True):
             layer.weight.copy_(torch.from_numpy(w.T.copy()))
-    folder = _meeting_place(comm)
+    folder = _meeting_place(comm, several)
     where = f"file://{folder}/ranks"
     distributed.init_process_group("gloo", init_method=where, rank=comm.Get_rank(), world_size=comm.Get_size())
     try:
@@ -63,11 +68,11 @@ def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.
     return [layer.weight.detach().numpy().T.copy() for layer in layers]
 
 
-def _meeting_place(comm) -> str:
-    """A folder of rank 0's that all ranks know: gloo's ranks find each other by a file in it."""
+def _meeting_place(comm, several: bool) -> str:
+    """A folder of rank 0's that all ranks know: gloo's ranks find each other by a file in it. Where `several` machines see it, too."""
     name = np.zeros(4096, np.uint8)
     if comm.Get_rank() == 0:
-        text = tempfile.mkdtemp(prefix="course-gloo-").encode()
+        text = tempfile.mkdtemp(prefix=".course-gloo-", dir=os.getcwd() if several else None).encode()
         name[: len(text)] = list(text)
     comm.Bcast(name, root=0)
     return name[name > 0].tobytes().decode()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from ipykernel.compiler import XCachingCompiler
 from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine.app import IPEngine
@@ -49,6 +51,7 @@ class Engine(IPEngine):
         """Called when the kernel has just been made: the shell, which was there before, learns of it."""
         self.kernel.shell.kernel = self.kernel
         super().init_signal()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ipyparallel's own would end it when its cell has ended
 
 
 def prepare(folder: str) -> Engine:

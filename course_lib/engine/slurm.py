@@ -56,7 +56,7 @@ def command(n: int, name: str, folder: str, options: list[str]) -> list[str]:
 
 def ask(n: int, name: str, folder: str, options: list[str]) -> int:
     """Run srun until it ends, or until the kernel is gone or asks to stop; then nothing of the job is left. Returns srun's exit code."""
-    over = threading.Event()
+    over, alone = threading.Event(), threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the kernel's
     owner = watchdog.owner()
@@ -64,6 +64,7 @@ def ask(n: int, name: str, folder: str, options: list[str]) -> int:
 
         def watch() -> None:
             watchdog.wait_for(*owner)
+            alone.set()
             over.set()
 
         threading.Thread(target=watch, daemon=True).start()
@@ -81,7 +82,7 @@ def ask(n: int, name: str, folder: str, options: list[str]) -> int:
     while srun.poll() is None and not over.wait(0.1):
         pass
     give_back(srun, name)
-    if over.is_set():
+    if alone.is_set():  # else the kernel reads there what happened
         shutil.rmtree(folder, ignore_errors=True)
     return srun.returncode
 
@@ -169,6 +170,9 @@ def _end_with_home(where: str) -> None:
     try:
         home = socket.create_connection((address, port), 30)
         home.sendall(token.encode())
+    except ConnectionRefusedError:  # it has ended already
+        _end_job()
+        return
     except OSError as error:
         print(
             f"{host.name()} cannot reach {address}:{port} ({error}): if that machine fails, this job goes on until its time is over.",
@@ -182,6 +186,10 @@ def _end_with_home(where: str) -> None:
             home.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     with contextlib.suppress(OSError):
         home.recv(1)
+    _end_job()
+
+
+def _end_job() -> None:
     while tell("scancel", os.environ["SLURM_JOB_ID"]) is None:
         time.sleep(AGAIN)
 

@@ -256,7 +256,7 @@ def train(folder, until, killed_at=None):
 # %% Kill, and go on tags=["given", "slide-50"]
 def losses_of(name, killed_at=None):
     """Train for 60 steps; each step's loss, as it was noted last."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(dir=os.getcwd()) as place:  # beside the notebook, where ranks on other machines see it
         folder = os.path.join(place, name)
         os.mkdir(folder)
         try:
