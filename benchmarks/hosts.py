@@ -5,14 +5,18 @@ Slurm and both machines run here, see tests/slurm_here.py: the two mirrors and 8
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+import psutil
 
 from benchmarks import mpi
 
@@ -20,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RANKS, OPTIONS = 8, "--nodes=2 --overcommit"
 SIZES = ((4096, 200, 1.5), (1 << 20, 20, 1.1))  # bytes, calls a turn, and the limit
 STEPS, STEPS_LIMIT, TURNS = 10, 1.5, 11
-NAMED_LIMIT, START_LIMIT = 3.0, 10.0  # seconds
+NAMED_LIMIT, START_LIMIT, FAILED_LIMIT = 3.0, 10.0, 15.0  # seconds
 
 
 def measure(folder: str) -> None:
@@ -72,6 +76,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
             yield f"allreduce-{nbytes}-bytes-2-machines/bare", results[str(nbytes)], limit
         yield f"{STEPS}-steps-mp-4-dp-2-2-machines/bare-mpi4py", results["steps"], STEPS_LIMIT
         yield from _seconds()
+        yield "failed-machine-named-seconds", [_failure(slurm) for _ in range(3)], FAILED_LIMIT
     finally:
         slurm.stop()
         os.environ.clear()
@@ -97,6 +102,32 @@ def _seconds() -> Iterator[tuple[str, list[float], float]]:
             ranks.stop()
     yield "start-8-ranks-2-machines-seconds", up, START_LIMIT
     yield "deadlock-2-machines-named-seconds", named, NAMED_LIMIT
+
+
+def _failure(slurm) -> float:
+    """From the moment at which a machine falls silent to the sentence that names it."""
+    from course_lib.cluster import Ranks, RanksGone
+
+    ranks, stopped = Ranks(RANKS, slurm=OPTIONS), []
+
+    def fail() -> None:
+        stopped.append(time.perf_counter())
+        for process in processes:
+            process.suspend()
+
+    processes = slurm.of_node("n2")
+    threading.Timer(1.0, fail).start()
+    try:
+        ranks.run("import time\ntime.sleep(60)")
+    except RanksGone as gone:
+        assert "n2" in str(gone)
+        return time.perf_counter() - stopped[0]
+    finally:
+        for process in processes:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+        ranks.stop()
+    raise AssertionError("nobody noticed")
 
 
 if __name__ == "__main__":
