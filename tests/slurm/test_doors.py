@@ -1,0 +1,91 @@
+"""Whoever has no key is let in nowhere."""
+
+import os
+import re
+import socket
+import time
+from contextlib import suppress
+
+import pytest
+import slurm_here
+from slurm_jobs import errors, line_of, processes_of
+
+from course_lib.collectives import mirror
+
+pytestmark = pytest.mark.skipif(bool(slurm_here.missing()), reason="Slurm is not installed (apt install slurm-wlm munge)")
+
+
+def test_the_controller_and_the_mirrors_let_in_nobody_without_the_keys(ranks, slurm):
+    plain = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # the greeting of ZMTP 3, without encryption
+    doors = listening(processes_of(slurm, "engine.slurm controller"))
+    assert len(doors) >= 4
+    for door in doors:
+        with socket.create_connection(door, 5) as stranger:
+            stranger.settimeout(20)
+            stranger.sendall(plain[:11])
+            greeting = exactly(stranger, 64)
+            assert greeting[12:32].rstrip(b"\0") == b"CURVE", greeting
+            stranger.sendall(plain[11:])
+            assert not everything(stranger)
+    doors = listening(processes_of(slurm, "mirror.py"))
+    assert len(doors) == 2
+    for door in doors:
+        for who in (0, 1, 2, mirror.WATCHER):
+            for known in (bytes(32), os.urandom(32), b""):
+                with socket.create_connection(door, 5) as stranger:
+                    nonce = exactly(stranger, 16)
+                    stranger.sendall(mirror.greeting(known, nonce, who) + bytes(16))
+                    assert not everything(stranger), who
+        with socket.create_connection(door, 5) as stranger:  # nor one who says nothing, for long
+            assert len(everything(stranger)) == 16
+    assert errors(ranks.run("comm.Barrier()")) == [None] * 8
+
+
+def listening(processes):
+    """Where they listen: on loopback here."""
+    doors = {(c.laddr.ip, c.laddr.port) for p in processes for c in p.net_connections("tcp") if c.status == "LISTEN"}
+    assert {ip for ip, _ in doors} == {"127.0.0.1"}
+    return doors
+
+
+def exactly(connection, size):
+    """So many bytes, or what comes until it is closed."""
+    said = b""
+    while len(said) < size and (more := connection.recv(size - len(said))):
+        said += more
+    return said
+
+
+def everything(connection):
+    """What is said on a connection until the other side closes it, which it must do soon."""
+    connection.settimeout(20)
+    said, deadline = b"", time.monotonic() + 20
+    with suppress(ConnectionError):
+        while more := connection.recv(4096):
+            said += more
+            assert time.monotonic() < deadline, said
+    return said
+
+
+def test_no_key_is_left_where_others_could_read_it(ranks, slurm):
+    for folder in slurm.folder.glob(".course-ranks-*"):
+        assert folder.stat().st_mode & 0o077 == 0
+        assert not list(folder.glob("security/*"))
+    lines = [" ".join(line_of(p)) for p in processes_of(slurm, "course_lib")]  # nor on a command line
+    assert len(lines) > 8
+    assert not [line for line in lines if re.search(r"[0-9a-f]{32}", line)]
+
+
+def test_strangers_at_the_door_of_the_process_that_asked_end_nothing(own, slurm):
+    ranks = own(4)
+    (asks,) = processes_of(slurm, "course_lib.engine.slurm ask")
+    (door,) = [c.laddr for c in asks.net_connections("tcp") if c.status == "LISTEN"]
+    strangers = [socket.create_connection(tuple(door), 5) for _ in range(150)]
+    for stranger in strangers[:20]:
+        with suppress(OSError):  # put out already, for one who came later
+            stranger.sendall(b"0" * 64)
+    try:
+        assert errors(ranks.run("time.sleep(4)\ncomm.Barrier()")) == [None] * 4
+    finally:
+        for stranger in strangers:
+            stranger.close()
