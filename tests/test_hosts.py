@@ -89,6 +89,38 @@ say("all")
     assert said == [["all"]] * n, log
 
 
+def test_who_sends_to_a_machine_that_is_lost_does_not_wait_for_ever(tmp_path):
+    said, log = run(
+        tmp_path,
+        2,
+        4,
+        """
+import os, signal, time
+import numpy as np
+from course_lib.collectives import Communicator
+comm = Communicator()
+rank = comm.Get_rank()
+comm.Barrier()
+if rank == 0:  # the mirror of its machine
+    children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    time.sleep(0.5)
+try:
+    if rank == 1:
+        for i in range(40):
+            comm.Send(np.ones(2), 3)
+    if rank == 3:
+        comm.Recv(np.empty(2), 1, 7)
+except Exception as error:
+    say(error)
+if rank == 0:
+    time.sleep(20)
+say("over")
+""",
+    )
+    assert "rank 3 (n2) is lost" in said[1][0] and "rank 1 (n1) is lost" in said[3][0], (said, log)
+
+
 def test_a_machine_on_which_no_process_can_be_started_is_named_on_all(tmp_path):
     said, log = run(
         tmp_path,

@@ -117,6 +117,14 @@ LEGAL = {
         "got = np.empty(2)\nif rank == 0: [comm.Send(np.full(2, float(i)), 3) for i in range(40)]\ncomm.Barrier()\n"
         "for i in range(40 * (rank == 3)): comm.Recv(got, 0); assert got[0] == i"
     ),
+    "more small sends than MPI has room for, and a start that comes first on the other side": (
+        "got, whole = np.empty(2), np.empty((8, 1))\nif rank == 0: [comm.Send(np.full(2, float(i)), 3) for i in range(1000)]\n"
+        "comm.Iallgather(np.ones(1), whole).Wait()\nfor i in range(1000 * (rank == 3)): comm.Recv(got, 0); assert got[0] == i"
+    ),
+    "more small sends than MPI has room for, and a barrier": (
+        "got = np.empty(2)\nif rank == 0: [comm.Send(np.full(2, float(i)), 3) for i in range(1000)]\ncomm.Barrier()\n"
+        "for i in range(1000 * (rank == 3)): comm.Recv(got, 0); assert got[0] == i"
+    ),
     "starts with nothing in them": (
         "import time\ncounts, nothing = [1] * 7 + [0], np.empty(0)\nfor k in range(10):\n"
         "    time.sleep(0.01 * (rank % 2))\n    comm.Iallreduce(np.empty(0), np.empty(0)).Wait()\n"

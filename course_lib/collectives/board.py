@@ -180,7 +180,7 @@ class Board:
         if operation == calls.RECV:
             return any(self.notices.unread(o, rank) for o in others)
         if operation == calls.SEND:
-            looks = any(self.notices.unread(rank, o) and self.rows[o][STATE] == WAITING for o in others)
+            looks = any(self.notices.unread(rank, o) and self.state(o) == WAITING for o in others)
             return looks or any(self.notices.accepted(rank, o, detail) for o in others)
         return all(self.notices.found(o, detail) for o in others)
 

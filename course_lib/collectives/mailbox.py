@@ -57,6 +57,7 @@ class Mailbox:
         self.posted: list[Receiving] = []
         self.arrived: list[Message] = []
         self.epoch = pending.now.epoch
+        pending.now.attend = self.attend
 
     def read(self) -> None:
         """Read all notices that have come; each goes to the first receive that it fits, or waits for one."""
@@ -75,6 +76,14 @@ class Mailbox:
                         break
                 else:
                     self.arrived.append(message)
+
+    def attend(self) -> bool:
+        """Do what those who send to this rank wait for, while it waits for something else; whether there was anything."""
+        before = len(self.arrived)
+        self.read()
+        if self.arrived:
+            self.mpi.Iprobe(tag=TAGS)  # no message has that number: MPI looks through all that has come, and makes room
+        return len(self.arrived) > before
 
     def post(self, receiving: Receiving) -> None:
         """Give a receive the first message that fits it, of those that have come; else let it wait for one."""

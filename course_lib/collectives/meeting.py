@@ -59,6 +59,7 @@ class Group(Begins):
         spare_cores = len(members) <= (os.cpu_count() or 1)
         self._first_turn, self._eager_tests = (-100, 400) if spare_cores else (0, 1)
         if board:
+            mailbox.open_box(board)
             me = status.SEEN + board.rank
             others = [r for r in members if r != board.rank]
             self._others = [board.rows[r] for r in others]
@@ -186,7 +187,7 @@ class Group(Begins):
 
     def _wait_long(self, key: int) -> None:
         """The patient half of `meet`: pause, and look whether this rank waits for nobody."""
-        board, before, since, box = self.board, None, 0.0, mailbox.open_box(self.board)
+        board, before, since = self.board, None, 0.0
         board.say(explain.where())
         board.mine[STATE] = WAITING
         if self._poke:
@@ -199,7 +200,7 @@ class Group(Begins):
                 return
             if any(board.notices.found(r, key) for r in self.members if r != board.rank):
                 raise MismatchError(self.different(key))  # there it has another call
-            box.read()  # who sends to this rank waits for that, or finds that it does not receive
+            pause = 5e-5 if now.attend() else pause  # who sends to this rank waits for that, or finds that it does not receive
             rows = board.snapshot()
             stuck = board.stuck(rows)
             # A rank that gave up meanwhile changes nothing: it waited for the same.
