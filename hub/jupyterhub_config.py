@@ -3,6 +3,7 @@
 What you add goes into own.py in the folder COURSE_HUB, which is read last: another way to log in, TLS, other limits.
 """
 
+import resource
 import shutil
 import signal
 import sys
@@ -12,13 +13,16 @@ from urllib.parse import quote
 from course_lib.tools import first_cell
 from hub import limits, members, settings, walled
 
+most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a class has more connections than a shell's 1024
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored, and ending takes half a minute
 s = settings.read()
 settings.lock(s.home)  # before anything that would end the servers of a hub that runs
 settings.make_folders(s)
 first_cell.put()
 limits.tidy(s.sockets)
-if problem := limits.problem(s.sockets):
+problem = limits.problem(s.sockets)
+if problem:
     print(problem, flush=True)
 
 c = get_config()  # noqa: F821  JupyterHub defines it
@@ -36,7 +40,7 @@ def unix(path):
 # One port is open, on loopback: the proxy's. The Hub, the proxy's interface and the servers listen on Unix sockets that root reaches.
 c.JupyterHub.bind_url = f"http://127.0.0.1:{s.port}"
 c.JupyterHub.hub_bind_url = c.JupyterHub.hub_connect_url = unix(hub_socket)
-c.JupyterHub.hub_socket_mode = 0o666  # its folder is closed: only what is inside a wall sees it, and says there who it is, with a token
+c.JupyterHub.hub_socket_mode = 0o600  # each wall has a door of its own to it, see `doors`; who comes by it says who it is, with a token
 c.ConfigurableHTTPProxy.api_url = unix(s.sockets / "proxy.sock")
 c.ConfigurableHTTPProxy.auth_token = walled.secret(s.home / "proxy.secret")
 c.ConfigurableHTTPProxy.pid_file = str(s.home / "proxy.pid")
@@ -50,6 +54,7 @@ c.JupyterHub.db_url = f"sqlite:///{s.home / 'jupyterhub.sqlite'}"
 # Who may come in: users of this server, with their passwords. Nobody is JupyterHub's administrator, who could enter others' servers.
 c.JupyterHub.authenticator_class = members.Members
 c.PAMAuthenticator.allowed_groups = {s.group}
+c.PAMAuthenticator.pam_normalize_username = True  # JupyterHub's own way is small letters, and two accounts may differ in that alone
 c.Authenticator.allowed_users = set(s.instructors)
 c.Authenticator.allow_existing_users = False  # who was once in is not let in for that
 c.Members.auth_refresh_strict = c.Members.refresh_pre_spawn = True  # its second look is for tokens as well
@@ -59,7 +64,10 @@ c.JupyterHub.spawner_class = walled.Walled
 c.Walled.folder, c.Walled.course, c.Walled.exchange = str(s.sockets), str(course), str(s.exchange)
 c.Walled.hub_socket, c.Walled.instructors = str(hub_socket), set(s.instructors)
 c.Walled.readable = [s.data] if s.data else []
-c.Walled.mem_limit, c.Walled.cpu_limit = s.memory, s.cores or None
+c.Walled.mem_limit, c.Walled.instructor_memory, c.Walled.cpu_limit = s.memory, s.instructor_memory, s.cores or None
+c.Walled.limited = problem is None
+c.JupyterHub.concurrent_spawn_limit = 0  # a whole class comes in the same minute
+c.JupyterHub.active_server_limit = s.servers
 c.Walled.cmd = [sys.executable, "-I", "-m", "course_lib.tools.hub"]
 c.Walled.env_keep = ["LANG", "LC_ALL"]
 c.Walled.disable_user_config = True
@@ -95,9 +103,9 @@ c.JupyterHub.services = [
             sys.executable,
             "-m",
             "hub.culler",
-            f"--timeout={s.idle}",
+            f"--timeout={s.idle or 10**9}",
             f"--max-age={s.session}",
-            f"--cull-every={max(1, min(300, s.idle // 2))}",
+            f"--cull-every={max(1, min(300, (s.idle or 600) // 2))}",
         ],
         "cwd": str(course),
     }

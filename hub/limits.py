@@ -11,6 +11,7 @@ from pathlib import Path
 from grading.running import cgroup
 
 PROCESSES = 512  # and threads, of one user: a server with three notebooks of 8 ranks has about 200
+OF_INSTRUCTORS = 8192  # who grade several hand-ins at a time
 FILES = 4096  # that a process may have open: eight ranks take a hundred sockets
 
 
@@ -43,17 +44,22 @@ def enter(groups: list[Path], processes: int = PROCESSES) -> None:
         Path("/proc/self/oom_score_adj").write_text("500")  # where memory runs out, it is not the Hub that goes
 
 
+def missing(groups: list[Path]) -> list[str]:
+    """For what there is no limit in these groups."""
+    held = {kind for kind, files in _SIGNS.items() if any((g / f"{kind}.{file}").exists() for g in groups for file in files)}
+    return [word for kind, word in (("memory", "memory"), ("pids", "processes"), ("cpu", "processors")) if kind not in held]
+
+
 def problem(hub: Path) -> str | None:
     """What is missing of these limits on this machine, in a sentence; None if all hold."""
     groups = made(hub, 0, 1 << 30, 1, PROCESSES)
-    controllers = {kind for kind in ("memory", "pids", "cpu") if any((g / f"{kind}.{f}").exists() for g in groups for f in _SIGNS[kind])}
+    found = missing(groups)
     for group in groups:
         cgroup.end(group)
-    missing = [word for kind, word in (("memory", "memory"), ("pids", "processes"), ("cpu", "processors")) if kind not in controllers]
-    if not missing:
+    if not found:
         return None
     return (
-        f"No limit holds for {' and '.join(missing)} of a user's processes together: the system lends no control group for them. "
+        f"No limit holds for {' and '.join(found)} of a user's processes together: the system lends no control group for them. "
         "Usual causes: the Hub is not root, or runs in a container without cgroups."
     )
 

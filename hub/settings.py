@@ -31,6 +31,8 @@ class Settings:
     ranks: int
     rest: int
     memory: str
+    instructor_memory: str
+    servers: int
     cores: float
     idle: int
     session: int
@@ -78,6 +80,8 @@ def read() -> Settings:
         ranks=_number("COURSE_RANKS", 8),
         rest=_number("COURSE_REST", 900),
         memory=said("COURSE_MEMORY", "2G"),
+        instructor_memory=said("COURSE_INSTRUCTOR_MEMORY", "16G"),
+        servers=_number("COURSE_SERVERS", 250),
         cores=_number("COURSE_CORES", 0),
         idle=_number("COURSE_IDLE", 3600),
         session=_number("COURSE_SESSION", 12 * 3600),

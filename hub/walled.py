@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import shutil
@@ -13,10 +14,12 @@ from pathlib import Path
 from urllib.parse import quote
 
 from jupyterhub.spawner import LocalProcessSpawner
-from traitlets import Int, List, Set, Unicode
+from jupyterhub.traitlets import ByteSpecification
+from traitlets import Bool, Int, List, Set, Unicode
 
 from grading.running import cgroup
 from hub import calls, limits
+from hub.doors import Door
 from hub.wall import HUB_SOCKET, Wall, account
 
 
@@ -30,12 +33,15 @@ class Walled(LocalProcessSpawner):
     instructors = Set(help="Who grades.").tag(config=True)
     readable = List(help="Other folders that all may read.").tag(config=True)
     processes = Int(limits.PROCESSES, help="Processes and threads of a user.").tag(config=True)
+    instructor_memory = ByteSpecification("16G", help="Memory of one who grades.").tag(config=True)
+    limited = Bool(True, help="Whether the system lends control groups: then no server starts without.").tag(config=True)
     room = Int(1 << 30, help="Bytes for /tmp, and for /dev/shm; they count as memory.").tag(config=True)
 
     def __init__(self, **options):
         super().__init__(**options)
         self.groups: list[Path] = []
         self.place: Path | None = None
+        self.door: Door | None = None
 
     @property
     def instructor(self) -> bool:
@@ -44,13 +50,24 @@ class Walled(LocalProcessSpawner):
 
     async def start(self) -> str:
         """Start the server; returns where it is reached."""
-        user = account(self.user.name)
-        wall = Wall(user, Path(self.course), Path(self.hub_socket), Path(self.exchange), self.instructor, tuple(self.readable), self.room)
-        self.clean()
+        try:
+            user = account(self.user.name)
+        except PermissionError as why:
+            raise shown(why, str(why)) from None
+        self.user_options = {}  # nobody reads them, and they may be large
+        if self.instructor:
+            self.mem_limit, self.processes = self.instructor_memory, limits.OF_INSTRUCTORS
+        await self.clean()
         self.place = place = Path(self.folder) / str(user.pw_uid)
         shutil.rmtree(place, ignore_errors=True)  # of a hub that was killed
-        self.groups = limits.made(Path(self.folder), user.pw_uid, self.mem_limit, self.cpu_limit, self.processes)
+        most = (self.mem_limit, self.cpu_limit, self.processes)
+        self.groups = await asyncio.to_thread(limits.made, Path(self.folder), user.pw_uid, *most)
+        if self.limited and (missing := limits.missing(self.groups)):
+            why = f"No limit could be set for {' and '.join(missing)}: something of your last server cannot be ended. Ask an administrator."
+            raise shown(RuntimeError(why), why)
         place.mkdir(mode=0o700)
+        self.door = Door(place / "hub.sock", Path(self.hub_socket))
+        wall = Wall(user, Path(self.course), place / "hub.sock", Path(self.exchange), self.instructor, tuple(self.readable), self.room)
         with listening(place / "server:80") as listener, tempfile.TemporaryFile() as filter_:
             (place / "server").symlink_to("server:80")  # JupyterHub and its proxy read the same address in two ways
             filter_.write(calls.without_namespaces())
@@ -77,6 +94,7 @@ class Walled(LocalProcessSpawner):
             "COURSE_LISTEN": str(descriptor),
             "XDG_RUNTIME_DIR": "/tmp",
             "TMPDIR": "/tmp",
+            "JUPYTER_RUNTIME_DIR": "/tmp/jupyter",  # what lies there goes with the server, and needs no room in the home
         }
 
     def load_state(self, state: dict) -> None:
@@ -88,23 +106,31 @@ class Walled(LocalProcessSpawner):
             await self._signal(signal.SIGKILL)
             await self.wait_for_death(self.kill_timeout)
         await self.poll()
-        self.clean()
+        await self.clean()
 
     async def poll(self) -> int | None:
         """None while the server runs; when it has ended, nothing of it is left."""
         ended = await super().poll()
         if ended is not None:
-            self.clean()
+            await self.clean()
         return ended
 
-    def clean(self) -> None:
-        """Remove the socket and the control groups; who is still in them is ended."""
-        for group in self.groups:
-            cgroup.end(group)
-        self.groups = []
-        if self.place:
-            shutil.rmtree(self.place, ignore_errors=True)
-        self.place = None
+    async def clean(self) -> None:
+        """Remove the sockets and the control groups; who is still in them is ended."""
+        if self.door:
+            self.door.close()
+        groups, place = self.groups, self.place
+        self.groups, self.place, self.door = [], None, None
+        for group in groups:
+            await asyncio.to_thread(cgroup.end, group)
+        if place:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+def shown(error: Exception, why: str) -> Exception:
+    """An error of which the user's page says why."""
+    error.jupyterhub_message = why
+    return error
 
 
 def listening(path: Path) -> socket.socket:

@@ -92,6 +92,52 @@ def test_users_of_the_group_come_in_with_their_passwords_and_no_others():
         hub.close()
 
 
+def test_names_with_capitals_are_names_of_their_own():
+    """Of a student, here, and of the instructor."""
+    hub = Hub(["hubteach", "Hubteach"], group="hubclass")
+    try:
+        subprocess.run(["gpasswd", "--add", "Hubteach", "hubclass"], check=True, capture_output=True)
+        student = Person(hub, "Hubteach")
+        student.start()
+        assert student.kernel().run("import getpass; print(getpass.getuser())") == "Hubteach\n"
+        assert "Logout" in Person(hub, "hubteach").log_in()
+    finally:
+        hub.close()
+
+
+def test_a_home_in_which_there_is_no_room_or_a_file_in_the_way_does_not_keep_its_owner_out():
+    hub = Hub(["hubteach", "hubada", "hubeve"])
+    full = hub.home("hubada")
+    try:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=200k,mode=700", "tmpfs", full], check=True)
+        shutil.chown(full, "hubada", "hubada")
+        (hub.home("hubeve") / "distributed-training").write_text("a file")
+        for name, words in (("hubada", "No space left"), ("hubeve", "File exists")):
+            person = Person(hub, name)
+            person.start(timeout=60)
+            notebook = person.kernel()
+            assert notebook.run("print(6 * 7)") == "42\n"
+            said = notebook.run(
+                "import os; print(*(open(p).read() for p in (os.path.expanduser('~/.jupyterhub.log'), '/tmp/.jupyterhub.log') if os.path.exists(p)))"
+            )
+            assert f"New notebooks cannot be put into {hub.home(name)}/distributed-training: {words}" in said, said
+    finally:
+        hub.end()
+        subprocess.run(["umount", "--lazy", full])
+        hub.close()
+
+
+def test_who_has_no_home_is_told():
+    hub = Hub(["hubteach", "hubada"])
+    try:
+        shutil.rmtree(hub.home("hubada"))
+        ada = Person(hub, "hubada")
+        ada.log_in()
+        assert "hubada has no home at" in ada.open("/hub/spawn") + ada.ask("/server", "POST") + ada.open("/hub/spawn")
+    finally:
+        hub.close()
+
+
 def test_who_is_taken_out_of_the_group_is_let_in_no_longer():
     def group(change, name):
         subprocess.run(["gpasswd", change, name, "hubclass"], check=True, capture_output=True)

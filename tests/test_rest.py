@@ -31,6 +31,22 @@ def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
     assert "the ranks were stopped" in error, "ranks that were stopped stay so"
 
 
+def test_whoever_comes_back_and_begins_at_the_top_is_told_too(kernel):
+    """The first cell starts ranks: those that rest wake, with what they had."""
+    kernel.run(f"import os\nos.environ['{rest.REST}'] = '1'")
+    kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
+    kernel.run("%%px\ndef double(x):\n    return 2 * x")
+    kernel.run("%%px\ncount = 0")
+    for _ in range(3):
+        kernel.run("%%px\ncount += 1")
+    assert wait_until(lambda: "resting" in kernel.run("print(ranks)")[0] or time.sleep(1.5), 30)
+    kernel.run("ranks.interrupt()")
+    said, error = kernel.run("ranks = cluster.start(2)")
+    assert error is None and "The ranks rested" in said
+    said, error = kernel.run("%%px\nprint(double(4), count)")
+    assert error is None and "8 0" in said, "a count that went on from what there was is not the old one, and is not run again"
+
+
 def test_ranks_stay_where_nobody_asks_them_to_rest(kernel):
     kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
     said, error = kernel.run("from course_lib.cluster import rest\nprint(rest._alarm.ranks)")

@@ -27,7 +27,7 @@ _current: Ranks | None = None
 def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) -> Ranks:
     """Bring up `n` ranks and make ``%%px`` run on them.
 
-    Starting again with the same `n` keeps the ranks that run; with another `n` replaces them.
+    Starting again with the same `n` keeps the ranks that run, or wakes those that rest; with another `n` replaces them.
 
     Parameters
     ----------
@@ -54,7 +54,10 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
     """
     global _current
     allowance.number(n)
-    if _current is not None and _current.alive() and _current.n == n and (_current.attached, _current.slurm) == (attach, slurm):
+    same = _current is not None and _current.n == n and (_current.attached, _current.slurm) == (attach, slurm)
+    if same and (_current.alive() or _current.rested):
+        if not _current.alive():
+            rest.wake(_current)
         magic.register(_current)
         rest.watch(_current)
         return _current

@@ -48,22 +48,21 @@ class Ranks:
         self._ran: list[cells.Ran] = []
         self._connection: Connection | None = None
         self._history = unattended.History()
-        self._round, self._epoch, self._stopped = 0, 0, False
+        self._round, self._epoch, self._stopped, self.rested = 0, 0, False, None
         began = time.monotonic()
         self._come_up(client)
         self.seconds = time.monotonic() - began
 
     def __repr__(self) -> str:
         if not self.alive():
-            return f"{self.n} ranks, stopped"
+            return f"{self.n} ranks, {'resting' if self.rested else 'stopped'}"
         where = "this machine" if len(set(self.hosts)) == 1 else f"{len(set(self.hosts))} machines"
         return f"{self.n} ranks on {where}, up in {self.seconds:.1f} s"
 
-    # Coming up and going away.
-
     def _come_up(self, client: Client | None = None) -> None:
-        self._stopped, self.rested = False, None
+        self._stopped = False
         self._connection = startup.come_up(self.n, client, self.slurm)
+        self.rested = None
         self.hosts = self._connection.hosts
         atexit.register(self.stop)
 
@@ -98,9 +97,9 @@ class Ranks:
         self._come_up()
         if rerun:
             again, left_out = cells.chosen(self._ran)
+            print(cells.told(again, left_out), flush=True)
             for cell in again:
                 replies.raise_errors(self.run(cell.source, targets=cell.on(self.n, before), label=cell.label))
-            print(cells.told(again, left_out))
 
     # Running things.
 
@@ -242,7 +241,8 @@ class Ranks:
 
     def interrupt(self) -> None:
         """Interrupt what the ranks compute, as Ctrl-C would."""
-        self._connection.client.interrupt(list(range(self.n)))
+        if self._connection is not None:
+            self._connection.client.interrupt(list(range(self.n)))
 
     def _targets(self, targets: list[int] | None) -> list[int]:
         wrong = [t for t in targets or [] if not 0 <= t < self.n]

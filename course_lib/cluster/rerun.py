@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-DEFINE = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign, ast.AugAssign)
+DEFINE = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ def chosen(ran: list[Ran]) -> tuple[list[Ran], list[Ran]]:
 
 
 def defines_only(source: str) -> bool:
-    """Whether a cell's statements only define something.
+    """Whether a cell's statements only define something; one that goes on from what there was, such as ``x += 1``, does more.
 
-    >>> defines_only("import numpy as np\\nx = np.ones(3)"), defines_only("x = 1\\nprint(x)")
-    (True, False)
+    >>> [defines_only(cell) for cell in ("import numpy as np\\nx = np.ones(3)", "x = 1\\nprint(x)", "x += 1")]
+    [True, False, False]
     """
     try:
         body = ast.parse(TransformerManager().transform_cell(source)).body

@@ -8,13 +8,17 @@ from typing import Protocol
 
 from IPython import get_ipython
 
+from course_lib.cluster import allowance
+
 REST = "COURSE_REST"  # seconds without a cell; unset or 0, ranks stay
 
 
 class Ranks(Protocol):
     """What this module must know of `ranks.Ranks`."""
 
+    n: int
     attached: str | None
+    slurm: str | None
     rested: float | None  # the seconds after which they went, while they rest
 
     def alive(self) -> bool: ...
@@ -33,6 +37,8 @@ def watch(ranks: Ranks) -> None:
 
 def wake(ranks: Ranks) -> None:
     """Bring up new ranks in the place of those that rest, and say what became of these."""
+    if ranks.slurm is None:
+        allowance.checked(ranks.n)
     minutes, seconds = divmod(round(ranks.rested), 60)
     past = " ".join([f"{minutes} min"] * bool(minutes) + [f"{seconds} s"] * bool(seconds or not minutes))
     print(f"The ranks rested, as no cell had run for {past}; new ones come up. What was in the memory of the old ones is gone.", flush=True)

@@ -5,6 +5,7 @@ The Hub starts it behind a wall, see `hub.wall`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -16,6 +17,7 @@ from jupyterhub.singleuser.extension import JupyterHubSingleUser
 from course_lib.tools import first_cell, lab, update
 
 LISTEN = "COURSE_LISTEN"  # the descriptor of the socket
+SHOWN = "JUPYTERHUB_ROOT_DIR"  # the folder that JupyterLab shows
 LOG = ".jupyterhub.log"
 
 
@@ -33,19 +35,32 @@ class Server(ServerApp):
 
 
 def main() -> None:
-    home = Path.home()
-    log = os.open(home / LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    work = Path(os.environ[first_cell.WORK])
-    work.mkdir(parents=True, exist_ok=True)
-    new = lab.copy_new(lab.ROOT / "notebooks", work)
-    update.keep_untouched(lab.ROOT / "notebooks", work)
-    print(f"{len(new)} new notebooks in {work}.", flush=True)
+    home, work = Path.home(), Path(os.environ[first_cell.WORK])
+    said = put(work)
+    for path in (home / LOG, Path("/tmp") / LOG):  # the home may be full
+        with contextlib.suppress(OSError):
+            log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            os.write(log, f"{said}\n".encode())
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            break
+    if not work.is_dir():
+        os.environ[SHOWN] = str(home)
     os.chdir(home)
     JupyterHubSingleUser.serverapp_class = Server  # a class of our own would be looked for among the server's extensions
     JupyterHubSingleUser.launch_instance(sys.argv[1:])
+
+
+def put(work: Path) -> str:
+    """Bring new notebooks into the user's folder; what there is to say of it. Where that cannot be, the server comes up without them."""
+    try:
+        work.mkdir(parents=True, exist_ok=True)
+        new = lab.copy_new(lab.ROOT / "notebooks", work)
+        update.keep_untouched(lab.ROOT / "notebooks", work)
+        return f"{len(new)} new notebooks in {work}."
+    except OSError as error:
+        return f"New notebooks cannot be put into {work}: {error.strerror}. Is the home full, or is there a file of that name?"
 
 
 if __name__ == "__main__":

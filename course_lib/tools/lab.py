@@ -34,9 +34,11 @@ def copy_new(notebooks: Path, work: Path) -> list[Path]:
         if copy.exists() or copy.is_symlink():
             continue
         partial = copy.with_suffix(".part")
-        shutil.copyfile(source, partial)
-        os.link(partial, copy)  # fails rather than overwrite, and is there whole or not at all
-        partial.unlink()
+        try:
+            shutil.copyfile(source, partial)
+            os.link(partial, copy)  # fails rather than overwrite, and is there whole or not at all
+        finally:
+            partial.unlink(missing_ok=True)
         update.keep_original(work, source)
         new.append(copy)
     return new

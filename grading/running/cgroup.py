@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
+
 ROOT = Path("/sys/fs/cgroup")
 MEMORY = 4 << 30  # bytes of a hand-in, all of its processes together
 PROCESSES = 512  # and threads
+HUB_LIMIT = "MEM_LIMIT"  # bytes of this server, all of its processes together
 PERIOD = 100_000  # microseconds in which processors are dealt out
 
 
@@ -48,8 +51,14 @@ def made(name: str, memory: int, processes: int, cores: float | None = None) -> 
 
 
 def room() -> int:
-    """Bytes that this process's groups have left for it; a very large number where none has a limit."""
+    """Bytes that this process's groups have left for it; a very large number where none has a limit.
+
+    On a hub the groups are not to be seen; JupyterHub says the limit in the environment.
+    """
     left = [1 << 60]
+    if said := os.environ.get(HUB_LIMIT):
+        used = [process.info["memory_info"] for process in psutil.process_iter(["memory_info"])]
+        left.append(int(said) - sum(memory.rss for memory in used if memory))
     for folder in (*_above(""), *_above("memory")):
         for most, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
             with contextlib.suppress(OSError, ValueError):
