@@ -117,9 +117,8 @@ def test_a_home_in_which_there_is_no_room_or_a_file_in_the_way_does_not_keep_its
             person.start(timeout=60)
             notebook = person.kernel()
             assert notebook.run("print(6 * 7)") == "42\n"
-            said = notebook.run(
-                "import os; print(*(open(p).read() for p in (os.path.expanduser('~/.jupyterhub.log'), '/tmp/.jupyterhub.log') if os.path.exists(p)))"
-            )
+            logs = "[p for p in (os.path.expanduser('~/.jupyterhub.log'), '/tmp/.jupyterhub.log') if os.path.exists(p)]"
+            said = notebook.run(f"import os\nfor path in {logs}: print(open(path).read())")
             assert f"New notebooks cannot be put into {hub.home(name)}/distributed-training: {words}" in said, said
     finally:
         hub.end()
