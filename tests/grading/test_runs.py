@@ -12,6 +12,7 @@ import time
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import nbformat
 import psutil
@@ -22,7 +23,7 @@ from grading import autograde as command
 from grading import build, config
 from grading.handin.grade import Graded, Task, grade
 from grading.paths import ROOT
-from grading.running import engines, run
+from grading.running import cgroup, engines, run
 from grading.running.run import Grading
 
 PART = "97_one"
@@ -469,3 +470,17 @@ first = 1
 ranks.pull("first")
 ### END HIDDEN TESTS
 """
+
+
+def test_on_a_hub_only_as_many_hand_ins_are_graded_at_a_time_as_fit_its_limit(monkeypatch):
+    """The limit of all of a server's processes is not to be seen among its files there; JupyterHub says it."""
+    monkeypatch.setattr(engines.os, "sched_getaffinity", lambda _: range(64))
+    monkeypatch.setattr(engines.psutil, "virtual_memory", lambda: SimpleNamespace(available=256 << 30))
+    monkeypatch.setattr(cgroup, "_above", lambda controller: [])
+    monkeypatch.delenv(cgroup.HUB_LIMIT, raising=False)
+    assert engines.jobs() == 64
+    monkeypatch.setattr(cgroup.psutil, "process_iter", lambda _: [SimpleNamespace(info={"memory_info": SimpleNamespace(rss=256 << 20)})])
+    monkeypatch.setenv(cgroup.HUB_LIMIT, str(2 << 30))
+    assert engines.jobs() == 2
+    monkeypatch.setenv(cgroup.HUB_LIMIT, str(16 << 30))
+    assert engines.jobs() == 21
