@@ -24,6 +24,7 @@ DENIED = {
     "io_uring_register": (427, 427),
     "fanotify_init": (300, 262),
 }
+SOCKET, FAMILIES = (41, 198), (1, 2, 10, 16)  # Unix, IPv4, IPv6, netlink
 CLONE = (56, 220)
 CLONE3 = 435
 NAMESPACES = 0x7E020080  # the flags CLONE_NEW...: user, processes, network, mounts, messages, names, groups, time
@@ -48,6 +49,10 @@ def without_namespaces() -> bytes:
     program += [(_EQUAL, 0, 1, CLONE3), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]  # its flags cannot be read; the C library then takes clone
     for numbers in DENIED.values():
         program += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
+    # Sockets of other families, such as those between virtual machines, belong to no network namespace.
+    program += [(_EQUAL, 0, len(FAMILIES) + 3, SOCKET[column]), (_LOAD, 0, 0, 16)]
+    program += [(_EQUAL, len(FAMILIES) - i, 0, family) for i, family in enumerate(FAMILIES)]
+    program += [(_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
     program += [(_EQUAL, 0, 3, CLONE[column]), (_LOAD, 0, 0, 16), (_BITS, 0, 1, NAMESPACES), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
     program += [(_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("HBBI", *line) for line in program)

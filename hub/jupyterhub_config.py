@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
+from tornado.httpserver import HTTPServer
+
 from course_lib.tools import first_cell
 from hub import limits, members, settings, walled
 
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a class has more connections than a shell's 1024
+HTTPServer.configure(HTTPServer, max_body_size=1 << 20, body_timeout=30, idle_connection_timeout=60)  # nobody sends the Hub much
 signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a script it is ignored, and ending takes half a minute
 s = settings.read()
 settings.lock(s.home)  # before anything that would end the servers of a hub that runs
@@ -22,8 +25,8 @@ settings.make_folders(s)
 first_cell.put()
 limits.tidy(s.sockets)
 problem = limits.problem(s.sockets)
-if problem:
-    print(problem, flush=True)
+for said in filter(None, (problem, settings.problem(s))):
+    print(said, flush=True)
 
 c = get_config()  # noqa: F821  JupyterHub defines it
 course = settings.COURSE
@@ -54,6 +57,7 @@ c.JupyterHub.db_url = f"sqlite:///{s.home / 'jupyterhub.sqlite'}"
 # Who may come in: users of this server, with their passwords. Nobody is JupyterHub's administrator, who could enter others' servers.
 c.JupyterHub.authenticator_class = members.Members
 c.PAMAuthenticator.allowed_groups = {s.group}
+c.PAMAuthenticator.executor_threads = 32  # a wrong password holds one for seconds
 c.PAMAuthenticator.pam_normalize_username = True  # JupyterHub's own way is small letters, and two accounts may differ in that alone
 c.Authenticator.allowed_users = set(s.instructors)
 c.Authenticator.allow_existing_users = False  # who was once in is not let in for that

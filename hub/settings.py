@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import grp
 import os
 import pwd
+import re
 import shutil
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +69,9 @@ def read() -> Settings:
     instructors = tuple(name.strip() for name in said("COURSE_INSTRUCTORS", "").split(",") if name.strip())
     if not instructors:
         raise SettingsError("COURSE_INSTRUCTORS is not set. Who grades? COURSE_INSTRUCTORS=ada,grace: the first one releases and collects.")
+    domain = said("COURSE_HUB_DOMAIN", "")
+    if domain and not re.fullmatch(r"https?://[^/]+", domain):
+        raise SettingsError(f"COURSE_HUB_DOMAIN={domain}: expected an address such as https://hub.example.org.")
     for name in instructors:
         try:
             account(name)
@@ -76,11 +82,11 @@ def read() -> Settings:
         port=_number("COURSE_HUB_PORT", 8000),
         instructors=instructors,
         group=said("COURSE_GROUP", "students"),
-        domain=said("COURSE_HUB_DOMAIN", ""),
+        domain=domain,
         ranks=_number("COURSE_RANKS", 8),
         rest=_number("COURSE_REST", 900),
-        memory=said("COURSE_MEMORY", "2G"),
-        instructor_memory=said("COURSE_INSTRUCTOR_MEMORY", "16G"),
+        memory=_memory("COURSE_MEMORY", "2G"),
+        instructor_memory=_memory("COURSE_INSTRUCTOR_MEMORY", "16G"),
         servers=_number("COURSE_SERVERS", 250),
         cores=_number("COURSE_CORES", 0),
         idle=_number("COURSE_IDLE", 3600),
@@ -111,6 +117,23 @@ def lock(home: Path) -> None:
     os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
+def problem(settings: Settings) -> str | None:
+    """What will keep somebody out, though the hub can start; None if nothing will.
+
+    Raises
+    ------
+    SettingsError
+        The port is taken.
+    """
+    try:
+        socket.create_server(("127.0.0.1", settings.port)).close()
+    except OSError as error:
+        raise SettingsError(f"Port {settings.port} of 127.0.0.1: {error.strerror}. Take another: COURSE_HUB_PORT=8001") from None
+    if settings.group and settings.group not in [group.gr_name for group in grp.getgrall()]:
+        return f"COURSE_GROUP: there is no group {settings.group}, so no student can come in: groupadd {settings.group}"
+    return None
+
+
 def make_folders(settings: Settings) -> None:
     """What is in the hub's folder: a place for sockets, and the exchange, as nbgrader wants it.
 
@@ -125,6 +148,13 @@ def make_folders(settings: Settings) -> None:
         os.fchown(descriptor, owner.pw_uid, owner.pw_gid)
         os.fchmod(descriptor, mode)
         os.close(descriptor)
+
+
+def _memory(name: str, default: str) -> str:
+    text = os.environ.get(name) or default
+    if not re.fullmatch(r"\d+(\.\d+)?[KMGT]?", text):
+        raise SettingsError(f"{name}={text}: expected a number of bytes, such as 2G or 512M.")
+    return text
 
 
 def _number(name: str, default: int) -> int:

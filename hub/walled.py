@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -83,7 +84,20 @@ class Walled(LocalProcessSpawner):
                 preexec_fn=lambda: limits.enter(self.groups, self.processes),
             )
         self.pid = self.proc.pid
+        await self._ready(place / "server")
         return f"http+unix://{quote(str(place / 'server'), safe='')}"
+
+    async def _ready(self, path: Path) -> None:
+        """Wait for the server's first answer, or its end; JupyterHub would not look whether it has ended."""
+        answer = asyncio.ensure_future(asked(path, f"GET {self.server.base_url}api HTTP/1.0\r\n\r\n"))
+        try:
+            while not answer.done() and self.proc.poll() is None:
+                await asyncio.wait([answer], timeout=0.2)
+        finally:
+            answer.cancel()
+        if self.proc.poll() is not None:
+            why = "Your server ended before it was ready. What it wrote stands in .jupyterhub.log in your home. Ask an administrator."
+            raise shown(RuntimeError(why), why)
 
     def walled_environment(self, descriptor: int) -> dict[str, str]:
         """What the server's environment holds: the Hub's addresses as they are inside, and the socket that it is to serve."""
@@ -125,6 +139,17 @@ class Walled(LocalProcessSpawner):
             await asyncio.to_thread(cgroup.end, group)
         if place:
             shutil.rmtree(place, ignore_errors=True)
+
+
+async def asked(path: Path, words: str) -> None:
+    """Wait for a server's first answer on a socket."""
+    with contextlib.suppress(OSError):
+        reader, writer = await asyncio.open_unix_connection(str(path))
+        try:
+            writer.write(words.encode())
+            await reader.readline()
+        finally:
+            writer.close()
 
 
 def shown(error: Exception, why: str) -> Exception:

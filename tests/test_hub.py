@@ -1,8 +1,10 @@
 """JupyterHub as `make hub` starts it, with accounts made for the test: a class at once, and a student who wants what is not theirs."""
 
+import contextlib
 import json
 import os
 import shutil
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -155,6 +157,8 @@ ATTACKS = {
     "root's process": "os.kill(1, 9)",
     "root's memory": "open('/proc/1/mem', 'rb')",
     "root's view": "os.listdir('/proc/1/root')",
+    "a socket of virtual machines": "refused(libc.syscall(41, 40, 1, 0))",
+    "a socket of virtual machines in one call": "socket.socketpair(40)",
     "a raw socket": "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)",
     "a network": "refused(-1 if [name for _, name in socket.if_nameindex()] == ['lo'] else 0)",
     "a device": "os.mknod('/tmp/disk', 0o60666, os.makedev(254, 0))",
@@ -270,6 +274,27 @@ print(len(held))
     deadline = time.monotonic() + 30
     while not (status := greedy.ask("")).startswith("{") or "the sum is 8" not in greedy.notebook.run(LIGHT):
         assert time.monotonic() < deadline, status
+
+
+def test_who_sends_much_to_anothers_server_without_a_login_does_not_end_it(hub, people):
+    ada = people[CLASS[10]]
+    before = processes_of(ada.name)
+    senders = [socket.create_connection(("127.0.0.1", hub.port)) for _ in range(12)]
+    head = f"POST /user/{ada.name}/api/contents HTTP/1.1\r\nHost: x\r\nContent-Length: {30 << 20}\r\n\r\n".encode()
+
+    def send(sender):
+        with contextlib.suppress(OSError):
+            sender.settimeout(20)
+            sender.sendall(head + bytes(29 << 20))
+
+    with ThreadPoolExecutor(len(senders)) as pool:
+        list(pool.map(send, senders))
+    assert megabytes(processes_of(ada.name)) < 680
+    for sender in senders:
+        sender.close()
+    assert set(before) <= set(processes_of(ada.name))
+    assert "the sum is 8" in ada.notebook.run(LIGHT)
+    assert ada.api("api/contents/big.txt", "PUT", {"type": "file", "format": "text", "content": "x" * (8 << 20)}).startswith("{")
 
 
 def test_more_ranks_than_are_allowed_are_refused_in_a_sentence(people):

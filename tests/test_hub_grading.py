@@ -173,6 +173,26 @@ def test_forged_hand_ins_are_not_collected(hub, graded):
     assert (submitted / "hubada" / PART / f"{PART}.ipynb").stat().st_size > 1000
 
 
+def test_commands_are_found_in_a_terminal(people):
+    """What a person opens is a terminal, and not a kernel: its shell has settings of its own."""
+    from websocket import create_connection
+
+    for name in ("hubteach", "hubada"):
+        person = people[name]
+        number = json.loads(person.api("api/terminals", "POST", {}))["name"]
+        where = person.hub.url.replace("http", "ws", 1)
+        line = create_connection(
+            f"{where}/user/{name}/terminals/websocket/{number}", header=[f"Authorization: token {person.token}"], timeout=60
+        )
+        line.send(json.dumps(["stdin", "echo found: $(command -v nbgrader python)\r"]))
+        said = ""
+        while f"found: {lab.ROOT}/.venv/bin/nbgrader {lab.ROOT}/.venv/bin/python" not in said:
+            kind, *words = json.loads(line.recv())
+            said += words[0] if kind == "stdout" else ""
+            assert "found: \r" not in said, said
+        line.close()
+
+
 def test_links_pipes_and_old_times_in_a_hand_in(hub, people, graded):
     secret = hub.home("hubteach") / "secret.ipynb"
     secret.write_text("the instructor's")
@@ -252,6 +272,8 @@ if CHROMIUM:
         page.fill("#username_input", name)
         page.fill("#password_input", hub.password)
         page.click("#login_submit")
+        if "503" in page.title() or page.locator("text=503 : Service Unavailable").count():  # see Person.log_in
+            return log_in(page, hub, name, address)
         try:
             page.wait_for_selector(".jp-Launcher", timeout=180_000)
         except NotReady:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hub_here import ROOT, START, Hub, Person, everything, missing, nothing_left, processes_of
@@ -62,6 +63,7 @@ def test_who_is_asked_for_users_that_are_not_in_etc_is_reached_from_behind_the_w
         ({"COURSE_HUB": "hub"}, "COURSE_HUB=hub: expected a full path"),
         ({"COURSE_HUB": "/srv/Hub"}, "in lower case, for it is part of addresses"),
         ({"COURSE_INSTRUCTORS": "hubnobody", "COURSE_RANKS": "many"}, "hubnobody has no account"),
+        ({"COURSE_INSTRUCTORS": "daemon", "COURSE_HUB_DOMAIN": "hub.example.org"}, "expected an address such as https://hub.example.org"),
     ],
 )
 def test_a_wrong_setting_is_said_in_a_sentence(settings, said, monkeypatch):
@@ -73,6 +75,36 @@ def test_a_wrong_setting_is_said_in_a_sentence(settings, said, monkeypatch):
         monkeypatch.setenv(name, value)
     with pytest.raises(hub_settings.SettingsError, match=said):
         hub_settings.read()
+
+
+def test_settings_that_would_keep_people_out_are_said_at_the_start(monkeypatch):
+    from hub import settings as hub_settings
+
+    monkeypatch.setenv("COURSE_MEMORY", "lots")
+    with pytest.raises(hub_settings.SettingsError, match="COURSE_MEMORY=lots: expected a number of bytes, such as 2G"):
+        hub_settings._memory("COURSE_MEMORY", "2G")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(hub_settings.SettingsError, match=f"Port {port} of 127.0.0.1: Address already in use"):
+            hub_settings.problem(SimpleNamespace(port=port, group=""))
+    said = hub_settings.problem(SimpleNamespace(port=0, group="hubnogroup"))
+    assert said == "COURSE_GROUP: there is no group hubnogroup, so no student can come in: groupadd hubnogroup"
+
+
+def test_a_server_that_ends_as_it_starts_is_said_at_once():
+    hub = Hub(["hubteach", "hubada"], own="", COURSE_HUB_LOG="ERROR")
+    try:
+        (hub.folder / "hub" / "own.py").open("a").write("c.Walled.cmd = ['/bin/false']\n")
+        hub.end()
+        hub.start()
+        ada, began = Person(hub, "hubada"), time.monotonic()
+        ada.log_in()
+        assert "Your server ended before it was ready" in ada.ask("/server", "POST") + ada.open("/hub/spawn") + ada.open(
+            "/hub/spawn-pending/hubada"
+        )
+        assert time.monotonic() - began < 60
+    finally:
+        hub.close()
 
 
 def test_users_of_the_group_come_in_with_their_passwords_and_no_others():

@@ -15,6 +15,7 @@ from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
 from course_lib.tools import first_cell, lab, update
+from course_lib.tools.bodies import Bound
 
 LISTEN = "COURSE_LISTEN"  # the descriptor of the socket
 SHOWN = "JUPYTERHUB_ROOT_DIR"  # the folder that JupyterLab shows
@@ -31,6 +32,7 @@ class Server(ServerApp):
         listener = socket.socket(fileno=int(os.environ.pop(LISTEN)))
         listener.setblocking(False)
         os.set_inheritable(listener.fileno(), False)
+        Bound(self.http_server)
         self.http_server.add_socket(listener)
 
 

@@ -1,0 +1,54 @@
+"""A bound on what a web server holds of requests that are still coming: it takes a body before it asks who sends it."""
+
+from __future__ import annotations
+
+from tornado.http1connection import HTTP1Connection
+from tornado.httpserver import HTTPServer
+from tornado.httputil import HTTPMessageDelegate
+
+ONE, ALL = 32 << 20, 96 << 20  # bytes of a request, and of all at a time
+SECONDS = 30.0  # for a body to come
+
+
+class Bound:
+    """Holds for one server."""
+
+    def __init__(self, server: HTTPServer):
+        self.held, self._start = 0, server.start_request
+        server.conn_params.max_body_size, server.conn_params.body_timeout = ONE, SECONDS
+        server.start_request = self.start_request
+
+    def start_request(self, connection: object, request: HTTP1Connection) -> HTTPMessageDelegate:
+        """In the place of the server's own."""
+        return _Counted(self, self._start(connection, request), request)
+
+
+class _Counted(HTTPMessageDelegate):
+    """Passes a request on, and counts its bytes until it has come."""
+
+    def __init__(self, bound: Bound, to: HTTPMessageDelegate, request: HTTP1Connection):
+        self._bound, self._to, self._request, self._mine = bound, to, request, 0
+
+    def headers_received(self, start_line, headers):
+        return self._to.headers_received(start_line, headers)
+
+    def data_received(self, chunk: bytes):
+        self._mine += len(chunk)
+        self._bound.held += len(chunk)
+        if self._bound.held > ALL:
+            self._request.close()
+            self.on_connection_close()
+            return None
+        return self._to.data_received(chunk)
+
+    def finish(self) -> None:
+        self._let_go()
+        self._to.finish()
+
+    def on_connection_close(self) -> None:
+        self._let_go()
+        self._to.on_connection_close()
+
+    def _let_go(self) -> None:
+        self._bound.held -= self._mine
+        self._mine = 0
