@@ -93,9 +93,10 @@ class Walled(LocalProcessSpawner):
         try:
             while not answer.done() and self.proc.poll() is None:
                 await asyncio.wait([answer], timeout=0.2)
+            ended = not answer.done() or not answer.result()
         finally:
             answer.cancel()
-        if self.proc.poll() is not None:
+        if ended:
             why = "Your server ended before it was ready. What it wrote stands in .jupyterhub.log in your home. Ask an administrator."
             raise shown(RuntimeError(why), why)
 
@@ -141,15 +142,16 @@ class Walled(LocalProcessSpawner):
             shutil.rmtree(place, ignore_errors=True)
 
 
-async def asked(path: Path, words: str) -> None:
-    """Wait for a server's first answer on a socket."""
+async def asked(path: Path, words: str) -> bytes:
+    """The first line of a server's answer on a socket; nothing if the server ends before."""
     with contextlib.suppress(OSError):
         reader, writer = await asyncio.open_unix_connection(str(path))
         try:
             writer.write(words.encode())
-            await reader.readline()
+            return await reader.readline()
         finally:
             writer.close()
+    return b""
 
 
 def shown(error: Exception, why: str) -> Exception:
