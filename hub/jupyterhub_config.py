@@ -57,7 +57,7 @@ c.JupyterHub.db_url = f"sqlite:///{s.home / 'jupyterhub.sqlite'}"
 # Who may come in: users of this server, with their passwords. Nobody is JupyterHub's administrator, who could enter others' servers.
 c.JupyterHub.authenticator_class = members.Members
 c.PAMAuthenticator.allowed_groups = {s.group}
-c.PAMAuthenticator.executor_threads = 32  # a wrong password holds one for seconds
+c.PAMAuthenticator.executor_threads = 64  # a wrong password holds one for seconds
 c.PAMAuthenticator.pam_normalize_username = True  # JupyterHub's own way is small letters, and two accounts may differ in that alone
 c.Authenticator.allowed_users = set(s.instructors)
 c.Authenticator.allow_existing_users = False  # who was once in is not let in for that

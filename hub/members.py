@@ -8,7 +8,7 @@ from typing import ClassVar
 from jupyterhub.auth import PAMAuthenticator
 from tornado.web import HTTPError
 
-AT_A_TIME, OF_ONE = 24, 2  # passwords that are looked at, of all and of one name
+AT_A_TIME, OF_ONE = 200, 2  # passwords that are looked at, or wait for that, of all and of one name
 
 
 class Members(PAMAuthenticator):
