@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "srun", "scancel", "squeue")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
@@ -59,6 +60,9 @@ PartitionName=main Nodes=n[1-2] Default=YES MaxTime=INFINITE State=UP
 def missing():
     """What of Slurm is not installed."""
     return [name for name in PROGRAMS if not shutil.which(name, path=PATH)]
+
+
+NEEDED = pytest.mark.skipif(bool(missing()), reason="Slurm is not installed (apt install slurm-wlm munge)")
 
 
 class Slurm:

@@ -12,7 +12,7 @@ from slurm_jobs import errors
 
 from course_lib.cluster import startup
 
-pytestmark = pytest.mark.skipif(bool(slurm_here.missing()), reason="Slurm is not installed (apt install slurm-wlm munge)")
+pytestmark = slurm_here.NEEDED
 
 
 def test_ranks_come_up_on_both_machines(ranks):

@@ -15,7 +15,7 @@ from slurm_jobs import OPTIONS, PROGRAM, environment_of, line_of, of_course, pro
 from course_lib.cluster import Ranks, StartError, slurm, start, startup
 from course_lib.engine import slurm as asking
 
-pytestmark = pytest.mark.skipif(bool(slurm_here.missing()), reason="Slurm is not installed (apt install slurm-wlm munge)")
+pytestmark = slurm_here.NEEDED
 
 
 @contextmanager

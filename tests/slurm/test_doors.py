@@ -6,13 +6,12 @@ import socket
 import time
 from contextlib import suppress
 
-import pytest
 import slurm_here
 from slurm_jobs import errors, line_of, processes_of
 
 from course_lib.collectives import mirror
 
-pytestmark = pytest.mark.skipif(bool(slurm_here.missing()), reason="Slurm is not installed (apt install slurm-wlm munge)")
+pytestmark = slurm_here.NEEDED
 
 
 def test_the_controller_and_the_mirrors_let_in_nobody_without_the_keys(ranks, slurm):

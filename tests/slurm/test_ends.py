@@ -16,7 +16,7 @@ from slurm_jobs import OPTIONS, environment_of, errors, line_of, processes_of
 from course_lib.cluster import RanksGone, slurm
 from course_lib.cluster.replies import RanksError
 
-pytestmark = pytest.mark.skipif(bool(slurm_here.missing()), reason="Slurm is not installed (apt install slurm-wlm munge)")
+pytestmark = slurm_here.NEEDED
 
 
 def test_a_rank_that_ends_is_named_with_its_machine(own):

@@ -8,7 +8,7 @@ from nbclient import NotebookClient
 
 from grading import build, reference
 
-pytestmark = pytest.mark.skipif(bool(slurm_here.missing()), reason="Slurm is not installed (apt install slurm-wlm munge)")
+pytestmark = slurm_here.NEEDED
 
 OPTIONS = "--nodes=2 --time=20 --overcommit"
 
