@@ -19,11 +19,19 @@ def say(*words):
         print(*words, file=file)
 """
 
+# A rank that ends is another thing to say for those that have not said theirs.
+OVER = """
+import glob, time
+open(f"over-{os.environ['PMI_RANK']}", "w").close()
+while len(glob.glob("over-*")) < int(os.environ["PMI_SIZE"]):
+    time.sleep(0.01)
+"""
+
 
 def run(tmp_path, machines, n, program):
     """What ranks on pretended machines `say`, a list for each rank, and their log."""
     script = tmp_path / "program.py"
-    script.write_text(SAY + program)
+    script.write_text(SAY + program + OVER)
     mpiexec = find_mpiexec()
     words = [mpiexec, *LAUNCHERS[Path(mpiexec).name], "-n", str(n), "sh", "-c", MACHINE, "sh", sys.executable, str(script)]
     environment = {**os.environ, "COURSE_ADDRESS": "127.0.0.1", "MACHINES": str(machines)}
@@ -104,7 +112,9 @@ comm.Barrier()
 if rank == 0:  # the mirror of its machine
     children = open(f"/proc/self/task/{os.getpid()}/children").read().split()
     os.kill(int(children[0]), signal.SIGKILL)
-    time.sleep(0.5)
+    open("killed", "w").close()
+while not os.path.exists("killed"):
+    time.sleep(0.01)
 try:
     if rank == 1:
         for i in range(40):
@@ -113,8 +123,6 @@ try:
         comm.Recv(np.empty(2), 1, 7)
 except Exception as error:
     say(error)
-if rank == 0:
-    time.sleep(20)
 say("over")
 """,
     )
