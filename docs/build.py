@@ -23,6 +23,7 @@ from nbformat import NotebookNode
 
 from docs import links, offline
 from grading import reference
+from grading.handin.execute import sockets
 from grading.paths import GRADING, NOTEBOOKS, ROOT, parts
 from lectures import talk
 
@@ -107,14 +108,11 @@ def run(notebook: NotebookNode, part: str) -> NotebookNode:
     """Run a notebook on real ranks, in a folder that has what earlier parts save."""
     from nbclient import NotebookClient
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-    from traitlets.config import Config
 
     with tempfile.TemporaryDirectory() as folder:
         reference.write(folder)
         where = {"metadata": {"path": folder}}
-        # Over Unix sockets: ports of loopback, drawn by several builds at once, may be the same.
-        sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
-        client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=where, config=sockets)
+        client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=where, config=sockets(folder))
         try:
             return client.execute()
         except CellExecutionError as error:

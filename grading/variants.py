@@ -6,6 +6,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import ExitStack
 
 from nbclient import NotebookClient
 from nbformat import NotebookNode
@@ -14,7 +15,7 @@ from nbformat.v4 import new_code_cell
 from course_lib.cluster import unattended
 from grading import answers, build
 from grading.handin import sandbox
-from grading.handin.execute import environment, on_ranks, settle
+from grading.handin.execute import environment, on_ranks, settle, sockets
 from grading.paths import chosen
 
 CELL_SECONDS = "15"
@@ -39,26 +40,26 @@ class Part:
             allow_errors=True,
             resources={"metadata": {"path": self._folder.name}},
             kernel_name="python3",
+            config=sockets(self._folder.name),
             extra_arguments=["--IPKernelApp.log_level=40"],  # it warns that it is not encrypted, on loopback
         )
 
     def __enter__(self) -> Part:
-        self._environment = environment({unattended.UNATTENDED: CELL_SECONDS, **sandbox.settings()})
-        self._environment.__enter__()
-        self._context = self._client.setup_kernel()
-        self._context.__enter__()
-        for cell in self.notebook.cells:
-            kind = build.kind_of(cell)
-            if kind == "exercise":
-                self.answer(cell.source)
-            elif kind == "given" and not build.only_shows(cell) and not cell.id.startswith("stop"):
-                self._run(cell.source)
+        with ExitStack() as stack:
+            stack.callback(self._folder.cleanup)
+            stack.enter_context(environment({unattended.UNATTENDED: CELL_SECONDS, **sandbox.settings()}))
+            stack.enter_context(self._client.setup_kernel())
+            for cell in self.notebook.cells:
+                kind = build.kind_of(cell)
+                if kind == "exercise":
+                    self.answer(cell.source)
+                elif kind == "given" and not build.only_shows(cell) and not cell.id.startswith("stop"):
+                    self._run(cell.source)
+            self._close = stack.pop_all().close  # whatever fails before this line, nothing is left
         return self
 
     def __exit__(self, *error) -> None:
-        self._environment.__exit__(*error)
-        self._context.__exit__(*error)
-        self._folder.cleanup()
+        self._close()
 
     def exercise(self, function: str) -> NotebookNode:
         """The cell in which an exercise's function or class is defined."""

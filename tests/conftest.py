@@ -14,6 +14,7 @@ from machine import fashion_files
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 from processes import wait_until
+from traitlets.config import Config
 
 from course_lib.cluster import Ranks, sandbox
 from course_lib.collectives import shm
@@ -128,7 +129,9 @@ class Kernel:
 
     def __init__(self):
         self.notebook = new_notebook()
-        self.client = NotebookClient(self.notebook, timeout=120, allow_errors=True, kernel_name="python3")
+        self._folder = tempfile.TemporaryDirectory()  # Unix sockets: of ports, two workers may draw the same
+        sockets = Config({"KernelManager": {"transport": "ipc", "ip": f"{self._folder.name}/kernel"}})
+        self.client = NotebookClient(self.notebook, timeout=120, allow_errors=True, kernel_name="python3", config=sockets)
         self._context = self.client.setup_kernel()
         self._context.__enter__()
 
@@ -147,6 +150,7 @@ class Kernel:
 
     def close(self):
         self._context.__exit__(None, None, None)
+        self._folder.cleanup()
 
 
 @pytest.fixture

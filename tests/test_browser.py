@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+BEGUN = re.compile(r"\[(\*|\d+)\]")  # a cell that runs, or has run
 ROOT = Path(__file__).resolve().parent.parent
 CHROMIUM = shutil.which("chromium")
 FLAGS = [
@@ -41,13 +43,15 @@ def lab(tmp_path):
     words = command(tmp_path, ["--no-browser", f"--ServerApp.port={port}", f"--IdentityProvider.token={token}"])
     server = subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        for _ in range(120):
+        for _ in range(240):
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token={token}", timeout=2).close()
                 break
             except OSError:
                 assert server.poll() is None, "JupyterLab ended"
                 time.sleep(0.5)
+        else:
+            raise AssertionError("JupyterLab does not answer")
         yield lambda name: f"http://127.0.0.1:{port}/lab/tree/{name}?token={token}"
     finally:
         server.terminate()
@@ -55,7 +59,7 @@ def lab(tmp_path):
 
 
 def run_all(page):
-    """Run all cells, unless they are running; does nothing where JupyterLab is not ready yet.
+    """Run all cells, unless they run or have run; does nothing where JupyterLab is not ready yet.
 
     JupyterLab drops a "Run All" that comes before the kernel is up, and asks for a kernel.
     """
@@ -65,7 +69,7 @@ def run_all(page):
         select = page.locator('dialog button:has-text("Select")')
         if select.count():
             select.first.click(timeout=3000)
-        elif page.locator("text=/Python 3 .*[|] Idle/").count() and not page.locator(".jp-InputPrompt:has-text('[*]')").count():
+        elif page.locator("text=/Python 3 .*[|] Idle/").count() and not page.locator(".jp-InputPrompt", has_text=BEGUN).count():
             page.click("text=Run >> nth=0", timeout=3000)
             page.click("text=Run All Cells", timeout=3000)
 
@@ -80,12 +84,12 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         with sync_playwright() as play:
             browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
             page = browser.new_page(viewport={"width": 1300, "height": 1400})
-            page.goto(lab(name))
-            page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
+            page.goto(lab(name), timeout=120_000)
+            page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=120_000)
             news = page.locator('.jp-toast-button:has-text("No")')
             if news.count():
                 news.first.click()
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             ran = False
             while time.monotonic() < deadline and not ran:
                 run_all(page)

@@ -1,5 +1,6 @@
 """Ranks come up, are interrupted, die, and go; nothing stays behind."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -38,7 +39,7 @@ def test_stopping_leaves_no_process_and_no_file():
     ranks.stop()
     assert time.monotonic() - began < 10
     assert wait_until(lambda: not course_processes() - before), course_processes() - before
-    assert folders() == files
+    assert not folders() - files
     ranks.stop()  # once more does no harm
     with pytest.raises(RanksGone, match=r"were stopped. ranks.restart\(rerun=True\)"):
         ranks.run("1")
@@ -51,7 +52,7 @@ def test_a_killed_kernel_leaves_nothing(tmp_path):
     assert owner.stdout.readline() == "up\n"
     owner.kill()
     assert wait_until(lambda: not course_processes() - before, 15), "processes stay behind (the owner is a zombie now)"
-    assert wait_until(lambda: folders() == files)
+    assert wait_until(lambda: not folders() - files)
     owner.wait()
     owner.stdout.close()
 
@@ -60,7 +61,7 @@ def test_an_exit_without_stop_leaves_nothing():
     before, files = course_processes(), folders()
     subprocess.run([sys.executable, "-c", "from course_lib.cluster import Ranks; r = Ranks(2)"], check=True)
     assert wait_until(lambda: not course_processes() - before)
-    assert folders() == files
+    assert not folders() - files
 
 
 def test_starting_again_reuses_or_replaces():
@@ -94,12 +95,12 @@ def test_ranks_use_one_thread(eight):
 
 
 def test_nothing_listens_beyond_loopback(eight):
-    open_ports = [
-        (psutil.Process(pid).cmdline()[:4], connection.laddr)
-        for pid in course_processes()
-        for connection in psutil.Process(pid).net_connections(kind="inet")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.ip not in ("127.0.0.1", "::1")
-    ]
+    open_ports = []
+    for pid in course_processes():
+        with contextlib.suppress(psutil.NoSuchProcess):  # one of an earlier test that has just ended
+            process = psutil.Process(pid)
+            listens = [c.laddr for c in process.net_connections(kind="inet") if c.status == psutil.CONN_LISTEN]
+            open_ports += [(process.cmdline()[:4], place) for place in listens if place.ip not in ("127.0.0.1", "::1")]
     assert open_ports == []
 
 
@@ -125,6 +126,22 @@ def test_an_interrupt_leaves_usable_ranks(eight, source):
         assert [reply["error"] for _, reply in replies] == [None] * 8
         assert eight.pull("done") == [True] * 8, "a rank did not run the cell after the interrupt"
         eight.run("del done")
+
+
+def test_an_interrupt_while_ranks_are_asked_reaches_them_all(eight, monkeypatch):
+    request, asked = client.Client.request, []
+
+    def interrupted(self, engine, what):
+        asked.append(engine)
+        if len(asked) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return request(self, engine, what)
+
+    monkeypatch.setattr(client.Client, "request", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        eight.run("while True: pass")
+    monkeypatch.undo()
+    assert asked[:8] == list(range(8)) and eight.pull("rank") == list(range(8))
 
 
 def test_interrupts_in_quick_succession_lose_no_reply(eight):
@@ -180,9 +197,9 @@ def test_a_rank_that_answers_in_the_last_moment_is_not_ended():
 
 
 def test_a_time_limit_interrupts_and_says_so(eight):
-    replies = eight.run("while rank == 1: pass", limit=1.0)
+    replies = eight.run("while rank == 1: pass", limit=5.0)
     assert [bool(reply["error"]) for _, reply in replies] == [r == 1 for r in range(8)]
-    assert "still ran after 1 s" in replies[1][1]["error"]["message"]
+    assert "still ran after 5 s" in replies[1][1]["error"]["message"]
     assert eight.pull("rank") == list(range(8))
 
 
@@ -215,7 +232,7 @@ def test_an_interrupt_while_starting_leaves_nothing(monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         launch.launch(2)
     assert wait_until(lambda: not course_processes() - before)
-    assert folders() == files
+    assert not folders() - files
 
 
 def test_ranks_without_a_zygote_as_on_macos(monkeypatch):
@@ -233,7 +250,7 @@ def test_ranks_without_a_zygote_as_on_macos(monkeypatch):
     finally:
         ranks.stop()
     assert wait_until(lambda: not course_processes() - before)
-    assert folders() == files
+    assert not folders() - files
 
 
 def test_ranks_that_cannot_start_say_why(monkeypatch):

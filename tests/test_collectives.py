@@ -1,5 +1,8 @@
 """Communicator: right results, a sentence for each fault, and ranks that work afterwards."""
 
+import os
+import signal
+import threading
 import time
 
 import numpy as np
@@ -7,6 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
+
+from course_lib.collectives import board
 
 SETTINGS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OPERATIONS = {"SUM": np.sum, "MIN": np.min, "MAX": np.max, "PROD": np.prod}
@@ -282,7 +287,7 @@ class Late:
 spins = meeting.SPINS
 if rank == 3:
     meeting.SPINS = Late()
-    meeting.SPINS.until = time.monotonic() + 1.5
+    meeting.SPINS.until = time.monotonic() + 3.5
 try:
     if rank != 5:
         comm.Barrier()
@@ -294,6 +299,27 @@ finally:
     for error in filter(None, errors):
         assert "ranks 0–4, 6, 7 wait in Barrier #1" in error["message"] and "rank 5 has finished" in error["message"], error["message"]
     assert errors.count(None) == 1
+
+
+def test_a_rank_that_begins_a_cell_late_is_one_of_those_who_wait(eight):
+    eight.run("pid = os.getpid()")
+    late = eight.pull("pid")[3]
+    os.kill(late, signal.SIGSTOP)
+    threading.Timer(0.8, os.kill, (late, signal.SIGCONT)).start()
+    errors, _ = failing(eight, "if rank != 5: comm.Barrier()")
+    assert [r for r in range(8) if errors[r] is None] == [5]
+    (said,) = {error["message"] for error in errors if error}
+    assert said.startswith("ranks 0–4, 6, 7 wait in Barrier #1 on world{0–7}") and "rank 5 has finished the cell without it" in said
+
+
+def test_a_rank_that_does_not_begin_a_cell_is_named(eight):
+    eight.run("pid = os.getpid()")
+    late = eight.pull("pid")[3]
+    os.kill(late, signal.SIGSTOP)
+    threading.Timer(board.LATE + 2, os.kill, (late, signal.SIGCONT)).start()
+    errors, _ = failing(eight, "if rank != 5: comm.Barrier()")
+    said = {error["message"] for r, error in enumerate(errors) if error and r != 3}
+    assert len(said) == 1 and "rank 3 has not begun the cell yet" in said.pop()
 
 
 def test_a_rank_that_raises_is_named_to_those_who_wait(eight):
@@ -362,10 +388,10 @@ def without_board():
 
 
 def test_without_a_board_a_plain_time_limit_ends_a_wait(eight):
-    for r, (out, message) in enumerate(eight.call(time_limited, {"limit": 1.0})):
+    for r, (out, message) in enumerate(eight.call(time_limited, {"limit": 5.0})):
         assert out.tolist() == list(range(8))
         assert (message is None) == (r == 6)
-        assert r == 6 or ("waited 1 s in Barrier on world{0–7}" in message and "share no status board" in message)
+        assert r == 6 or ("waited 5 s in Barrier on world{0–7}" in message and "share no status board" in message)
     for out, message in eight.call(without_board):  # the channels were renewed: MPI still works
         assert out.tolist() == list(range(8))
         assert "MismatchError" in message and "rank 1: Allreduce of 2 float64" in message

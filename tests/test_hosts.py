@@ -36,7 +36,9 @@ def run(tmp_path, machines, n, program):
     words = [mpiexec, *LAUNCHERS[Path(mpiexec).name], "-n", str(n), "sh", "-c", MACHINE, "sh", sys.executable, str(script)]
     environment = {**os.environ, "COURSE_ADDRESS": "127.0.0.1", "MACHINES": str(machines)}
     done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
-    return [(tmp_path / f"said-{r}").read_text().splitlines() for r in range(n)], done.stderr
+    said = [tmp_path / f"said-{r}" for r in range(n)]
+    assert all(path.exists() for path in said), done.stderr.decode()
+    return [path.read_text().splitlines() for path in said], done.stderr
 
 
 def test_what_machines_say_to_each_other_arrives(tmp_path):
@@ -95,6 +97,123 @@ say("all")
 """,
     )
     assert said == [["all"]] * n, log
+
+
+def test_calls_that_all_make_need_no_mirror(tmp_path):
+    said, log = run(
+        tmp_path,
+        2,
+        6,
+        """
+import os, signal
+import numpy as np
+from mpi4py import MPI
+from course_lib.collectives import Communicator, hosts
+hosts.SILENT = 1e6  # however slow this machine is, no rank says that one is lost
+comm = Communicator()
+rank, half, total = comm.Get_rank(), comm.Split(comm.Get_rank() % 2), np.empty(1)
+mirrors = [int(c) for c in open(f"/proc/self/task/{os.getpid()}/children").read().split()]
+for mirror in mirrors:
+    os.kill(mirror, signal.SIGSTOP)
+MPI.COMM_WORLD.Barrier()
+try:
+    for i in range(40):
+        for group in (comm, half):
+            group.Allreduce(np.array([float(i * rank)]), total)
+            say(group is comm, i, total[0])
+    MPI.COMM_WORLD.Barrier()
+finally:
+    for mirror in mirrors:
+        os.kill(mirror, signal.SIGCONT)
+comm.Barrier()
+say("over", len(mirrors))
+""",
+    )
+    sums = {0: 0 + 2 + 4, 1: 1 + 3 + 5}
+    for r, lines in enumerate(said):
+        assert lines[:-1] == [line for i in range(40) for line in (f"True {i} {15.0 * i}", f"False {i} {sums[r % 2] * float(i)}")], log
+    assert [lines[-1] for lines in said] == ["over 1" if r in (0, 3) else "over 0" for r in range(6)]
+
+
+def test_whoever_makes_another_call_is_found_wherever_it_is(tmp_path):
+    said, log = run(
+        tmp_path,
+        2,
+        4,
+        """
+import numpy as np
+from course_lib.collectives import Communicator
+comm, total = Communicator(), np.empty(1)
+rank = comm.Get_rank()
+for odd in (0,), (1,), (2,), (3,), (0, 1):
+    comm.Allreduce(np.ones(1), total)
+    try:
+        comm.Barrier() if rank in odd else comm.Allreduce(np.ones(1), total)
+    except Exception as error:
+        say(error)
+""",
+    )
+    for lines in said:
+        assert len(lines) == 5, (said, log)
+        for odd, line in zip(("rank 0", "rank 1", "rank 2", "rank 3", "ranks 0, 1"), lines, strict=True):
+            assert line.startswith("the ranks of world{0–3} make different calls.") and f"{odd}: Barrier" in line, said
+
+
+def test_knocks_that_nobody_sends_or_hears_do_no_harm(tmp_path):
+    said, log = run(
+        tmp_path,
+        3,
+        6,
+        """
+import random
+import numpy as np
+from course_lib.collectives import Communicator
+from course_lib.collectives.knocks import Knocks
+agree, rank = Knocks.agree, int(os.environ["PMI_RANK"])
+Knocks.agree = lambda *call: (rank < 2 or random.random() < 0.5) and agree(*call)
+if rank == 4:
+    Knocks.agree = lambda *call: False
+comm, total = Communicator(), np.empty(1)
+pair = comm.Split(rank % 3)
+for i in range(20):
+    for group in (comm, pair):
+        group.Allreduce(np.array([float(i * rank)]), total)
+        say(i, total[0])
+try:
+    comm.Barrier() if rank != 5 else comm.Allreduce(total, np.empty(1))
+except Exception as error:
+    say(error)
+""",
+    )
+    for r, (*lines, error) in enumerate(said):
+        assert lines == [line for i in range(20) for line in (f"{i} {15.0 * i}", f"{i} {i * (2.0 * (r % 3) + 3)}")], log
+        assert error.startswith("the ranks of world{0–5} make different calls. ranks 0–4: Barrier; rank 5: Allreduce of 1 float64"), said
+
+
+def test_a_knock_of_an_earlier_call_is_none_of_this_one(tmp_path):
+    said, log = run(
+        tmp_path,
+        2,
+        2,
+        """
+import numpy as np
+from mpi4py import MPI
+from course_lib.collectives import Communicator
+from course_lib.collectives.board import open_board
+comm = Communicator()
+rank, board, group = comm.Get_rank(), open_board(), comm._group
+for round_ in (1, 4097):  # keys have twelve bits of it, and their numbers begin anew
+    MPI.COMM_WORLD.Barrier()
+    board.begin(round_, 3)
+    if round_ == 1:
+        comm.Barrier()
+    elif rank == 0:
+        say(group._knocks.agree(group.next_key(), group._signature))
+    MPI.COMM_WORLD.Barrier()
+say("over")
+""",
+    )
+    assert said == [["False", "over"], ["over"]], log
 
 
 def test_who_sends_to_a_machine_that_is_lost_does_not_wait_for_ever(tmp_path):

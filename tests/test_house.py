@@ -22,7 +22,7 @@ FLOORS = (
     ("autograd",),
     ("students", "images", "placement"),
     ("mesh", "traffic", "memory", "datasets"),
-    ("wording", "progress", "host"),
+    ("wording", "progress", "host", "interrupts"),
 )
 
 

@@ -11,22 +11,22 @@ from course_lib.cluster import Ranks, RanksGone, allowance, rest
 
 def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
     before = course_processes()
-    kernel.run(f"import os\nos.environ['{rest.REST}'] = '2'")
+    kernel.run(f"import os\nos.environ['{rest.REST}'] = '5'")
     said, error = kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
     assert error is None
     kernel.run("%%px\ndef double(x):\n    return 2 * x")
     kernel.run("%%px\nprint('done'); total = 5")
-    _, error = kernel.run("import time; time.sleep(4)\nassert ranks.alive(), 'ranks rested while a cell ran'")
+    _, error = kernel.run("import time; time.sleep(8)\nassert ranks.alive(), 'ranks rested while a cell ran'")
     assert error is None
     assert course_processes() - before
     assert wait_until(lambda: not course_processes() - before, 15), "ranks do not rest"
     said, error = kernel.run("%%px\nprint(double(4))")
     assert error is None
-    assert "The ranks rested, as no cell had run for 2 s; new ones come up." in said
+    assert "The ranks rested, as no cell had run for 5 s; new ones come up." in said
     assert "Run again: cell [3]. Not run again, as they do more than define functions and variables: cell [4]." in said
     assert "8" in said.split("variables: cell [4].")[1]
     _, error = kernel.run("ranks.stop()")
-    time.sleep(3)
+    time.sleep(7)
     _, error = kernel.run("%%px\n1")
     assert "the ranks were stopped" in error, "ranks that were stopped stay so"
 

@@ -12,6 +12,7 @@ from course_lib import wording
 from course_lib.cluster import replies
 from course_lib.cluster.connection import Connection, RanksGone
 from course_lib.cluster.replies import Interrupted
+from course_lib.interrupts import interrupts_wait
 
 Requests = dict[int, dict]  # by rank
 Show = Callable[[list[tuple[int, str]]], None]
@@ -46,12 +47,14 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None, 
         The user interrupted; the ranks are interrupted, too, and answer again.
     """
     connection.client.settled(TOLD)
-    futures = {r: connection.client.request(r, q) for r, q in requests.items()}
+    connection.client.fresh()  # of an earlier request
     deadline = time.monotonic() + limit if limit else None
+    futures: dict[int, Future] = {}
     late: list[int] = []
     told: dict[int, str] = {}
-    connection.client.fresh()  # of an earlier request
     try:
+        with interrupts_wait():  # whoever is asked is to be interrupted, too
+            futures = {r: connection.client.request(r, q) for r, q in requests.items()}
         while wait(futures.values(), 0.25).not_done:
             connection.client.look()
             connection.check()

@@ -227,7 +227,7 @@ class Switch:
         picture = [(row.rank, row.state, row.key) for row in rows] if stuck else None
         if picture != self._picture:
             self._picture, self._since = picture, now
-        if not stuck or now - self._since < SURE:
+        if not stuck or now - self._since < self._board.sure(rows, stuck, SURE):
             return []
         for row in stuck:
             if lies := self._post.lies(row.rank, self._waiting[row.rank]["call"]):

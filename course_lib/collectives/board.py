@@ -37,6 +37,7 @@ SEEN = 16
 TEXT_WORDS = 32
 SLOT = 1 << 19  # bytes of one of a rank's two slots, see `slots`
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
+LATE = 2.0  # and where a rank that is waited for is still on its way: it may be one more that waits
 MAX_RANKS = 64  # a group is a bit mask in one word
 
 
@@ -65,6 +66,13 @@ def mask(ranks: Iterable[int]) -> int:
     """
     bits = sum(1 << r for r in ranks)
     return bits if bits < 1 << 63 else bits - (1 << 64)
+
+
+def late_ranks(rows: list[Row]) -> set[int]:
+    """Those that were asked to run this cell and have not begun it."""
+    newest = max(r.round for r in rows)
+    asked = next(r.targets for r in rows if r.round == newest)
+    return {r.rank for r in rows if r.round < newest and asked >> r.rank & 1 and r.state != LOST}
 
 
 class Board:
@@ -192,14 +200,9 @@ class Board:
         come: a rank that computes, one that has not begun the cell yet but was asked to run it,
         and a waiting rank that can itself go on.
         """
-        newest = max(r.round for r in rows)
-        asked = next(r.targets for r in rows if r.round == newest)
+        newest, late = max(r.round for r in rows), late_ranks(rows)
         moving = {
-            r.rank
-            for r in rows
-            if (r.round < newest and asked >> r.rank & 1 and r.state != LOST)
-            or (r.round == newest and r.state == COMPUTING)
-            or (r.state == WAITING and r.released)
+            r.rank for r in rows if r.rank in late or (r.round == newest and r.state == COMPUTING) or (r.state == WAITING and r.released)
         }
         waiting = [r for r in rows if r.round == newest and r.state == WAITING]
         grew = True
@@ -218,6 +221,14 @@ class Board:
                     moving.add(row.rank)
                     grew = True
         return tuple(r for r in waiting if r.rank not in moving)
+
+    def sure(self, rows: list[Row], stuck: Iterable[Row], seconds: float = SURE) -> float:
+        """How long these rows must stay so until it is said that these ranks are stuck, so that all who are then say the same."""
+        newest, wanted = max(r.round for r in rows), 0
+        for row in stuck:
+            wanted |= row.members
+        coming = late_ranks(rows) | {r.rank for r in rows if r.round == newest and r.state == COMPUTING}
+        return LATE if any(wanted >> r & 1 for r in coming) else seconds
 
 
 @cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 import numpy as np
 
@@ -17,6 +18,8 @@ LIBRARY = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 # A call's key on the board ends in this many bits of its number within the cell.
 NUMBER_BITS = 26
+
+ALL_SAID = 1.0  # seconds for all ranks to find that their calls differ, once one has: until then, each shows its own
 
 
 def group_name(members: tuple[int, ...], size: int) -> str:
@@ -58,6 +61,24 @@ def mismatch(calls: dict[str, list[int]], group: str) -> str:
     else:
         hint = f"All ranks must pass the same {'root' if names & set(ROOTED) else 'op'}."
     return f"the ranks of {group} make different calls. {said}. {hint}"
+
+
+def different(board: Board, members: tuple[int, ...], key: int) -> str:
+    """What is said where the ranks of a group make different calls with this key."""
+
+    def call(rank: int) -> list[int] | tuple[int, ...] | None:
+        row = board.rows[rank]
+        shown = [row[i] for i in (status.OPERATION, status.DTYPE, status.COUNT, status.DETAIL)] if row[status.KEY] == key else None
+        return board.notices.found(rank, key) or shown
+
+    deadline = time.monotonic() + ALL_SAID
+    while None in (calls := {r: call(r) for r in members}).values() and time.monotonic() < deadline:
+        time.sleep(0.001)  # another machine knew of a call, and this one hears of that before it hears of the call
+    said: dict[str, list[int]] = {}
+    for rank, made in calls.items():
+        if made:
+            said.setdefault(describe(*made), []).append(rank)
+    return mismatch(said, group_name(members, board.size))
 
 
 def tagged(tag: int) -> str:
@@ -120,7 +141,7 @@ def deadlock(board: Board) -> str:
     waits: dict[str, list[int]] = {}
     reasons: dict[str, list[int]] = {}
     wanted, messages = 0, False  # by those who wait; whether one of them waits for a message
-    waiting = _waiting(rows, board)
+    waiting, late = _waiting(rows, board), status.late_ranks(rows)
     for row in rows:
         if row.rank in waiting:
             wanted |= row.members
@@ -137,6 +158,8 @@ def deadlock(board: Board) -> str:
             waits.setdefault(call, []).append(row.rank)
         elif row.state == status.LOST:
             reasons.setdefault("is lost: nothing is heard from there any more", []).append(row.rank)
+        elif row.rank in late:
+            reasons.setdefault("has not begun the cell yet", []).append(row.rank)
         elif row.round < board.round:
             reasons.setdefault("was not asked to run this cell", []).append(row.rank)
         elif row.state == status.FINISHED:

@@ -19,13 +19,15 @@ from course_lib import traffic
 from course_lib.collectives import apart, explain, mailbox, pending, relayed, starts
 from course_lib.collectives import board as status
 from course_lib.collectives import calls as known
-from course_lib.collectives.base import interrupts_wait, of_ranks
+from course_lib.collectives.base import of_ranks
 from course_lib.collectives.begins import Begins
-from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, SURE, WAITING, Board, open_board
+from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
 from course_lib.collectives.errors import DeadlockError, MismatchError
+from course_lib.collectives.knocks import Knocks
 from course_lib.collectives.pending import LIMIT, SPINS, now, someone_left
 from course_lib.collectives.relayed import RelayedGroup
 from course_lib.collectives.slots import IN_ORDER, SharedExchange, sched_yield
+from course_lib.interrupts import interrupts_wait
 
 
 def group(members: tuple[int, ...], on_board: bool = True, limit: float = LIMIT) -> Group | RelayedGroup:
@@ -50,8 +52,7 @@ class Group(Begins):
     def __init__(self, members: tuple[int, ...], board: Board | None, limit: float = LIMIT):
         self.members, self.board = members, board
         self.mask = status.mask(members) if board else 0
-        self.limit = limit
-        self._hash = hash(members) & 0xFFFFFF
+        self.limit, self._hash = limit, hash(members) & 0xFFFFFF
         self._round, self._key, self._call, self._signature, self._epoch = -1, 0, None, 0, now.epoch
         self.counts = traffic.counters(members)
         self.unstarted: list[starts.Starting] = []
@@ -66,8 +67,7 @@ class Group(Begins):
             self._seen_me = [(board.rows[r], me) for r in others]
             self._seen = [status.SEEN + r for r in others]
         near = not board or board.near(members)
-        self._poke = None if near else board.hosts.poke
-        self._beside = [] if near else [(board.rows[r], me) for r in others if board.near((r,))]
+        self._knocks = None if near else Knocks(board, members)
         self._make()
         self.shared = SharedExchange(board, members) if board and near else None
 
@@ -81,6 +81,8 @@ class Group(Begins):
                 self.meet(known.SPLIT, -1, 0, 0)
             self._clean = of_ranks(self.members)
             self.mpi = self._clean.Dup()
+            if self._knocks:
+                self._knocks.open(self._clean.Dup())
         self._hash, self._round = usual, -1
 
     def __str__(self) -> str:
@@ -98,8 +100,7 @@ class Group(Begins):
         """
         board = self.board
         if board is None:
-            self._meet_by_message(operation, dtype, count, detail)
-            return
+            return self._meet_by_message(operation, dtype, count, detail)
         key = self.next_key()
         mine, call = board.mine, (operation, dtype, count, detail)
         if call != self._call or board.last is not self:
@@ -115,8 +116,8 @@ class Group(Begins):
         if shown is not None:
             self.shared.put(key, shown)
         mine[KEY] = key
-        if self._poke and all(row[KEY] == key or abs(row[me]) == key for row, me in self._beside):
-            self._poke()  # the last one that comes on this machine; who has come to no avail is shown at the next beat
+        if knocks := self._knocks:
+            knocks.come(key)
         matched, turns = None, self._first_turn
         while matched is None:
             for row in self._others:
@@ -128,6 +129,9 @@ class Group(Begins):
                     if row[SIGNATURE] != self._signature:
                         matched = self._same(key)
                 break
+            if knocks and knocks.agree(key, self._signature):
+                matched = True
+                break
             turns += 1
             if turns < 0:
                 continue
@@ -138,11 +142,12 @@ class Group(Begins):
                 self._wait_long(key)
             else:
                 sched_yield()
-        word = key if matched else -key
+        word, said = (key, "") if matched else (-key, self.different(key))
         for place in self._seen:
             mine[place] = word
         if not matched:
-            raise MismatchError(self.different(key))
+            self._all_know(key)
+            raise MismatchError(said)
         self.fresh()
         for started in list(self.unstarted):  # all have come here, so all have started those before
             started.step()
@@ -190,11 +195,12 @@ class Group(Begins):
         board, before, since = self.board, None, 0.0
         board.say(explain.where())
         board.mine[STATE] = WAITING
-        if self._poke:
-            self._poke()  # some processors show a word late, and then none was the last
+        if self._knocks:
+            board.hosts.poke()  # some processors show a word late, and then none was the last
         pause = 5e-5
         while True:
-            here = all(row[status.KEY] == key for row in self._others)
+            heard = board.heard_since(since)  # before a look, which then has what was heard
+            here = all(row[KEY] == key for row in self._others) or (self._knocks and self._knocks.agree(key, self._signature))
             if here or any(abs(row[me]) == key for row, me in self._seen_me):
                 board.mine[STATE] = COMPUTING
                 return
@@ -208,7 +214,7 @@ class Group(Begins):
             picture = [(r.rank, r.state in waits or r.state, r.key) for r in rows if self.mask >> r.rank & 1] if stuck else None
             if not any(r.rank == board.rank for r in stuck) or picture != before:
                 before, since = picture, time.monotonic()
-            elif time.monotonic() - since > SURE and board.heard_since(since):
+            elif heard and time.monotonic() - since > board.sure(rows, stuck):
                 said = explain.deadlock(board)  # before others end, who have found the same
                 board.give_up()
                 raise DeadlockError(said)
@@ -220,13 +226,15 @@ class Group(Begins):
 
     def different(self, key: int) -> str:
         """What is said where the ranks make different calls with this key."""
-        calls: dict[str, list[int]] = {}
-        for r in self.members:
-            row, started = self.board.rows[r], self.board.notices.found(r, key)
-            if started or row[status.KEY] == key:
-                call = started or [row[i] for i in (status.OPERATION, status.DTYPE, status.COUNT, status.DETAIL)]
-                calls.setdefault(explain.describe(*call), []).append(r)
-        return explain.mismatch(calls, str(self))
+        return explain.different(self.board, self.members, key)
+
+    def _all_know(self, key: int) -> None:
+        """Wait until all have found that their calls differ: a rank that goes on shows another call."""
+        if self._knocks:
+            self.board.hosts.poke()
+        deadline = time.monotonic() + explain.ALL_SAID
+        while time.monotonic() < deadline and not all(abs(row[me]) == key for row, me in self._seen_me):
+            sched_yield()
 
     def _meet_by_message(self, *call: int) -> None:
         """Meet without a board: exchange the calls over MPI, with a plain time limit."""

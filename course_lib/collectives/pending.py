@@ -12,7 +12,7 @@ from typing import Protocol
 
 from course_lib.collectives import base, explain
 from course_lib.collectives import board as status
-from course_lib.collectives.board import COMPUTING, SURE, WAITING, Board
+from course_lib.collectives.board import COMPUTING, WAITING, Board
 from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.slots import sched_yield
 
@@ -157,7 +157,10 @@ def wait(step: Step, board: Board | None, eager: int, limit: float = LIMIT) -> N
 def _wait_long(step: Step, board: Board | None, limit: float) -> None:
     picture, since, began, pause, leaving = None, 0.0, time.monotonic(), 5e-5, None
     now.serial += 1
-    while not step.step():
+    while True:
+        heard = board is None or board.heard_since(since)  # before a look, which then has what was heard
+        if step.step():
+            break
         busy = len(now.open) > (step in now.open) and go_on()
         if board is None:
             if time.monotonic() - began > limit:
@@ -179,7 +182,7 @@ def _wait_long(step: Step, board: Board | None, limit: float) -> None:
             found = [(r.rank, r.state in waits or r.state, r.key) for r in rows] if any(r.rank == board.rank for r in stuck) else None
             if found is None or found != picture:
                 picture, since = found, time.monotonic()
-            elif time.monotonic() - since > SURE and board.heard_since(since):
+            elif heard and time.monotonic() - since > board.sure(rows, stuck):
                 said = explain.deadlock(board)  # before others end, who have found the same
                 board.give_up()
                 raise DeadlockError(said)

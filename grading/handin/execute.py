@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nbformat import NotebookNode
+from traitlets.config import Config
 
 from course_lib.cluster import harmless
 
@@ -83,6 +84,14 @@ def _is_score(output: NotebookNode, cell: NotebookNode) -> bool:
 
 def _error(message: str) -> NotebookNode:
     return NotebookNode(output_type="error", ename="NotGraded", evalue=message, traceback=[f"NotGraded: {message}"])
+
+
+def sockets(folder: str) -> Config:
+    """Settings of a notebook's client: its kernel is reached over Unix sockets in this folder.
+
+    Of ports of loopback, several kernels that start at once may draw the same, and one of them then ends.
+    """
+    return Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
 
 
 @contextmanager

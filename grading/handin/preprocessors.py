@@ -19,7 +19,7 @@ from traitlets.config import Config
 from course_lib.cluster import unattended
 from grading.build import kind_of, only_shows
 from grading.handin import flags, sandbox
-from grading.handin.execute import environment, is_for_ranks, on_ranks, settle
+from grading.handin.execute import environment, is_for_ranks, on_ranks, settle, sockets
 from grading.handin.key import key
 from grading.handin.submission import EXTRA, LONG, assemble, fingerprint, read
 from grading.plain import readable
@@ -57,6 +57,7 @@ class ExecuteOnRanks(Execute):
         # Not the submission's folder: a file there, numpy.py say, would be imported by the checker.
         with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
             resources.setdefault("metadata", {})["path"] = folder
+            self.update_config(sockets(folder))
             settings = {unattended.UNATTENDED: os.environ.get(unattended.UNATTENDED, str(CELL_SECONDS)), **sandbox.settings()}
             with environment(settings):
                 try:

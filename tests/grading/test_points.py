@@ -1,5 +1,7 @@
 """Through `nbgrader autograde`: right answers keep their points, wrong ones lose them, cheats get none."""
 
+import os
+
 import nbformat
 import pytest
 
@@ -29,6 +31,18 @@ from grading.config import configure
 
 configure(get_config(), Path(__file__).parent).ExecuteOnRanks.everything = True
 """
+
+
+def test_a_kernel_that_does_not_come_up_leaves_nothing_behind(monkeypatch):
+    def dead(self):
+        raise RuntimeError("Kernel died before replying to kernel_info")
+
+    monkeypatch.setattr(variants.NotebookClient, "setup_kernel", dead)
+    before = dict(os.environ)
+    part = variants.Part(SPLIT)
+    with pytest.raises(RuntimeError, match="Kernel died"), part:
+        pass
+    assert dict(os.environ) == before and not os.path.exists(part._folder.name)
 
 
 @pytest.mark.parametrize("part", parts())

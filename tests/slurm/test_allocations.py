@@ -10,7 +10,7 @@ import psutil
 import pytest
 import slurm_here
 from processes import wait_until
-from slurm_jobs import OPTIONS, PROGRAM, environment_of, line_of, of_course, program
+from slurm_jobs import OPTIONS, PROGRAM, environment_of, line_of, of_course, processes_of, program
 
 from course_lib.cluster import Ranks, StartError, slurm, start, startup
 from course_lib.engine import slurm as asking
@@ -102,11 +102,11 @@ def test_slurm_and_attach_exclude_each_other():
 def test_the_queue_is_shown_and_an_interrupt_leaves_it(alone, slurm, capfd, monkeypatch):
     pause, count = startup._pause, []
 
-    def interrupted(*words):
+    def interrupted(problem, deadline, processes):
         count.append(1)
-        if len(count) > 200:
+        if any("(Resources)" in line for line in processes.shown) or len(count) > 3000:
             raise KeyboardInterrupt
-        pause(*words)
+        pause(problem, deadline, processes)
 
     monkeypatch.setattr(startup, "_pause", interrupted)
     with all_machines_taken(slurm), pytest.raises(KeyboardInterrupt):
@@ -130,9 +130,8 @@ def test_the_kernels_end_gives_the_allocation_back(alone, slurm, when):
     finally:
         kernel.kill()
         kernel.wait()
+    assert wait_until(lambda: not processes_of(slurm, "course_lib.engine.slurm"), 40)  # none is left that could ask
     assert wait_until(lambda: not of_course(slurm), 40)
-    time.sleep(1.0)  # nor does it ask again
-    assert not of_course(slurm)
 
 
 def test_a_kernel_that_ends_in_good_order_leaves_nothing(alone, slurm):

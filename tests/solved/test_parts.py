@@ -1,16 +1,21 @@
 """Notebooks that are not graded run from top to bottom, as a lecturer would run them."""
 
+import tempfile
+
 import nbformat
 import pytest
 from nbclient import NotebookClient
 
 from grading import build, reference
+from grading.handin.execute import sockets
 
 
 def run(part, folder):
     """The executed notebook's code cells, by id."""
-    notebook = build.build(part)
-    NotebookClient(notebook, timeout=300, allow_errors=True, kernel_name="python3", resources={"metadata": {"path": str(folder)}}).execute()
+    notebook, where = build.build(part), {"metadata": {"path": str(folder)}}
+    with tempfile.TemporaryDirectory() as place:
+        settings = sockets(place)
+        NotebookClient(notebook, timeout=300, allow_errors=True, kernel_name="python3", resources=where, config=settings).execute()
     nbformat.validate(notebook)
     return {c.id: c for c in notebook.cells if c.cell_type == "code"}
 
