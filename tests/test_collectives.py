@@ -282,7 +282,7 @@ def test_a_rank_that_has_come_and_does_not_say_yet_that_it_waits_is_named_with_t
         """
 from course_lib.collectives import meeting
 class Late:
-    def __eq__(self, turns):
+    def __le__(self, turns):
         return time.monotonic() > self.until
 spins = meeting.SPINS
 if rank == 3:
@@ -320,6 +320,44 @@ def test_a_rank_that_does_not_begin_a_cell_is_named(eight):
     errors, _ = failing(eight, "if rank != 5: comm.Barrier()")
     said = {error["message"] for r, error in enumerate(errors) if error and r != 3}
     assert len(said) == 1 and "rank 3 has not begun the cell yet" in said.pop()
+
+
+def test_who_catches_a_deadlock_and_works_on_is_waited_for(eight):
+    errors, _ = failing(
+        eight,
+        """
+from course_lib.collectives import DeadlockError
+caught, total = np.zeros(1), np.empty(1)
+try:
+    comm.Recv(total, rank ^ 1)
+except DeadlockError:
+    caught[0] = 1
+if rank == 2:
+    time.sleep(1.5)
+comm.Allreduce(caught, total)
+assert total[0] == 8
+""",
+    )
+    assert errors == [None] * 8
+
+
+def test_a_deadlock_is_said_while_other_ranks_go_on_working(eight):
+    errors, _ = failing(
+        eight,
+        """
+from course_lib.collectives.board import GAVE_UP, RAISED, STATE, open_board
+pair, rows = comm.Split(rank // 2), open_board().rows
+if rank == 0:
+    comm.Barrier()
+over, began = np.zeros(1), time.monotonic()
+while rank > 1 and not over[0] and time.monotonic() - began < 30:
+    time.sleep(0.3)
+    pair.Allreduce(np.full(1, float(rows[0][STATE] in (GAVE_UP, RAISED))), over)
+assert time.monotonic() - began < 30
+""",
+    )
+    assert [r for r in range(8) if errors[r]] == [0], errors
+    assert "rank 1 has finished the cell without it. Every rank" in errors[0]["message"], errors[0]["message"]
 
 
 def test_a_rank_that_raises_is_named_to_those_who_wait(eight):

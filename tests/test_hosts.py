@@ -1,9 +1,12 @@
 """The status board on several machines, which are one: ranks are told different names for it."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -31,14 +34,23 @@ while len(glob.glob("over-*")) < int(os.environ["PMI_SIZE"]):
 def run(tmp_path, machines, n, program):
     """What ranks on pretended machines `say`, a list for each rank, and their log."""
     script = tmp_path / "program.py"
-    script.write_text(SAY + program + OVER)
+    script.write_text(f"{SAY}\ntry:\n{indent(program, '    ')}\nfinally:\n{indent(OVER, '    ')}")
     mpiexec = find_mpiexec()
     words = [mpiexec, *LAUNCHERS[Path(mpiexec).name], "-n", str(n), "sh", "-c", MACHINE, "sh", sys.executable, str(script)]
     environment = {**os.environ, "COURSE_ADDRESS": "127.0.0.1", "MACHINES": str(machines)}
-    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
-    said = [tmp_path / f"said-{r}" for r in range(n)]
-    assert all(path.exists() for path in said), done.stderr.decode()
-    return [path.read_text().splitlines() for path in said], done.stderr
+    with open(tmp_path / "log", "wb") as log:
+        running = subprocess.Popen(
+            words, env=environment, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            running.wait(120)
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # all have ended
+                os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+    said, log = [tmp_path / f"said-{r}" for r in range(n)], (tmp_path / "log").read_bytes()
+    assert all(path.exists() for path in said), log.decode()
+    return [path.read_text().splitlines() for path in said], log
 
 
 def test_what_machines_say_to_each_other_arrives(tmp_path):
@@ -113,6 +125,7 @@ hosts.SILENT = 1e6  # however slow this machine is, no rank says that one is los
 comm = Communicator()
 rank, half, total = comm.Get_rank(), comm.Split(comm.Get_rank() % 2), np.empty(1)
 mirrors = [int(c) for c in open(f"/proc/self/task/{os.getpid()}/children").read().split()]
+MPI.COMM_WORLD.Barrier()  # all have split, which still needs the mirrors
 for mirror in mirrors:
     os.kill(mirror, signal.SIGSTOP)
 MPI.COMM_WORLD.Barrier()
@@ -159,6 +172,68 @@ for odd in (0,), (1,), (2,), (3,), (0, 1):
             assert line.startswith("the ranks of world{0–3} make different calls.") and f"{odd}: Barrier" in line, said
 
 
+@pytest.mark.parametrize("machines", [2, 3])
+def test_what_was_started_before_a_call_begins_before_it(tmp_path, machines):
+    """A knock may come before a start's notice, and MPI wants the same order on all ranks."""
+    said, log = run(
+        tmp_path,
+        machines,
+        6,
+        """
+import numpy as np
+from course_lib.collectives import Communicator
+comm, wrong = Communicator(), 0
+rank, half = comm.Get_rank(), comm.Split(comm.Get_rank() % 2)
+for i in range(60):
+    for group in (comm, half):
+        started, total = [np.empty(1), np.empty(1)], np.empty(1)
+        requests = [group.Iallreduce(np.full(1, k + rank + 1.0), out) for k, out in enumerate(started)]
+        group.Allreduce(np.full(1, 10.0 * (rank + 1)), total)
+        for request in requests:
+            request.Wait()
+        n, sums = len(group.ranks), sum(r + 1.0 for r in group.ranks)
+        wrong += (started[0][0], started[1][0], total[0]) != (sums, sums + n, 10 * sums)
+say(wrong)
+""",
+    )
+    assert said == [["0"]] * 6, log
+
+
+def test_a_knock_of_a_call_that_was_left_is_taken_back(tmp_path):
+    said, log = run(
+        tmp_path,
+        2,
+        4,
+        """
+import signal, threading, time
+import numpy as np
+from course_lib.collectives import Communicator
+comm = Communicator()
+rank = comm.Get_rank()
+for left in ((0, 1), (1,)):  # those who leave the call: all of a machine, or one that does not knock
+    comm.Barrier()
+    try:
+        if rank in left:
+            timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT))
+            timer.start()
+            try:
+                comm.Barrier()
+            except KeyboardInterrupt:
+                open(f"left-{left}-{rank}", "w").close()
+                comm.Recv(np.empty(1), 3)
+        else:
+            while rank > 1 and not all(os.path.exists(f"left-{left}-{r}") for r in left):
+                time.sleep(0.01)
+            time.sleep(0.5 * (rank > 1))
+            comm.Barrier()
+    except Exception as error:
+        say(error)
+""",
+    )
+    for lines in said:
+        assert len(lines) == 2 and all("in Barrier" in line and "in Recv from rank 3" in line for line in lines), (said, log)
+
+
 def test_knocks_that_nobody_sends_or_hears_do_no_harm(tmp_path):
     said, log = run(
         tmp_path,
@@ -169,10 +244,10 @@ import random
 import numpy as np
 from course_lib.collectives import Communicator
 from course_lib.collectives.knocks import Knocks
-agree, rank = Knocks.agree, int(os.environ["PMI_RANK"])
-Knocks.agree = lambda *call: (rank < 2 or random.random() < 0.5) and agree(*call)
+all_here, rank = Knocks.all_here, int(os.environ["PMI_RANK"])
+Knocks.all_here = lambda *call: (rank < 2 or random.random() < 0.5) and all_here(*call)
 if rank == 4:
-    Knocks.agree = lambda *call: False
+    Knocks.all_here = lambda *call: False
 comm, total = Communicator(), np.empty(1)
 pair = comm.Split(rank % 3)
 for i in range(20):
@@ -208,7 +283,7 @@ for round_ in (1, 4097):  # keys have twelve bits of it, and their numbers begin
     if round_ == 1:
         comm.Barrier()
     elif rank == 0:
-        say(group._knocks.agree(group.next_key(), group._signature))
+        say(group._knocks.all_here(group.next_key(), group._signature))
     MPI.COMM_WORLD.Barrier()
 say("over")
 """,

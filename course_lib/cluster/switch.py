@@ -224,7 +224,7 @@ class Switch:
                 self._board.put(rank, MEMBERS=_mask(self._arrivals.missing(waits["key"])) | 1 << rank)
         rows = self._board.snapshot() if self._waiting else []
         stuck = [row for row in self._board.stuck(rows) if row.rank in self._waiting] if rows else ()
-        picture = [(row.rank, row.state, row.key) for row in rows] if stuck else None
+        picture = self._board.picture(rows, stuck) if stuck else None
         if picture != self._picture:
             self._picture, self._since = picture, now
         if not stuck or now - self._since < self._board.sure(rows, stuck, SURE):

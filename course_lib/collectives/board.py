@@ -153,6 +153,7 @@ class Board:
         """This rank waits for what will never come; the others get the time to see the same picture."""
         self.mine[STATE] = GAVE_UP
         time.sleep(SURE)
+        self.mine[STATE] = COMPUTING  # who catches the error goes on
 
     def _leave(self) -> None:
         """The process ends; what it has raised stays to be read."""
@@ -222,8 +223,29 @@ class Board:
                     grew = True
         return tuple(r for r in waiting if r.rank not in moving)
 
-    def sure(self, rows: list[Row], stuck: Iterable[Row], seconds: float = SURE) -> float:
-        """How long these rows must stay so until it is said that these ranks are stuck, so that all who are then say the same."""
+    @staticmethod
+    def picture(rows: list[Row], stuck: Iterable[Row]) -> list[tuple]:
+        """What must stay as it is until it is said that these ranks are stuck; of those that go on, nothing."""
+        waits = (WAITING, GAVE_UP)  # one that gave up meanwhile changes nothing: it waited for the same
+        return [(r.rank, r.state in waits or r.state, r.key) for r in rows if r in stuck or r.state not in (COMPUTING, WAITING)]
+
+    @staticmethod
+    def sure(rows: list[Row], stuck: Iterable[Row], seconds: float = SURE) -> float:
+        """How long it must stay so: longer where one of those that are waited for is still on its way. Then all who are stuck say the same.
+
+        Parameters
+        ----------
+        rows : list of Row
+        stuck : iterable of Row
+            Those that can never go on.
+        seconds : float
+            Where nobody is on the way.
+
+        Returns
+        -------
+        float
+            Seconds.
+        """
         newest, wanted = max(r.round for r in rows), 0
         for row in stuck:
             wanted |= row.members

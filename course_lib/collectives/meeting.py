@@ -54,8 +54,7 @@ class Group(Begins):
         self.mask = status.mask(members) if board else 0
         self.limit, self._hash = limit, hash(members) & 0xFFFFFF
         self._round, self._key, self._call, self._signature, self._epoch = -1, 0, None, 0, now.epoch
-        self.counts = traffic.counters(members)
-        self.unstarted: list[starts.Starting] = []
+        self.counts, self.unstarted = traffic.counters(members), []
         # Yielding after each look costs a little; do it at once only where ranks share cores.
         spare_cores = len(members) <= (os.cpu_count() or 1)
         self._first_turn, self._eager_tests = (-100, 400) if spare_cores else (0, 1)
@@ -116,32 +115,12 @@ class Group(Begins):
         if shown is not None:
             self.shared.put(key, shown)
         mine[KEY] = key
-        if knocks := self._knocks:
-            knocks.come(key)
-        matched, turns = None, self._first_turn
-        while matched is None:
-            for row in self._others:
-                if row[KEY] != key:
-                    break
-            else:
-                matched = True
-                for row in self._others:
-                    if row[SIGNATURE] != self._signature:
-                        matched = self._same(key)
-                break
-            if knocks and knocks.agree(key, self._signature):
-                matched = True
-                break
-            turns += 1
-            if turns < 0:
-                continue
-            for row, me in self._seen_me:
-                if abs(row[me]) == key:
-                    matched = row[me] == key
-            if turns == SPINS:
-                self._wait_long(key)
-            else:
-                sched_yield()
+        try:
+            matched = self._all_come(key)
+        except BaseException:
+            if self._knocks:
+                self._knocks.withdraw(key)
+            raise
         word, said = (key, "") if matched else (-key, self.different(key))
         for place in self._seen:
             mine[place] = word
@@ -149,8 +128,35 @@ class Group(Begins):
             self._all_know(key)
             raise MismatchError(said)
         self.fresh()
-        for started in list(self.unstarted):  # all have come here, so all have started those before
-            started.step()
+        if self.unstarted:
+            starts.begin_all(self)
+
+    def _all_come(self, key: int) -> bool:
+        """Wait until all have come to the call with this key; whether they make the same call."""
+        if knocks := self._knocks:
+            knocks.come(key)
+        turns = self._first_turn
+        while True:
+            for row in self._others:
+                if row[KEY] != key:
+                    break
+            else:
+                for row in self._others:
+                    if row[SIGNATURE] != self._signature:
+                        return self._same(key)
+                return True
+            if knocks and knocks.all_here(key, self._signature):
+                return True
+            turns += 1
+            if turns < 0:
+                continue
+            for row, me in self._seen_me:
+                if abs(row[me]) == key:
+                    return row[me] == key
+            if turns >= SPINS:
+                self._wait_long(key)
+            else:
+                sched_yield()
 
     def next_key(self) -> int:
         """The key of the next call: the same on all ranks of the group, and of no other call: cell, group, number."""
@@ -200,7 +206,7 @@ class Group(Begins):
         pause = 5e-5
         while True:
             heard = board.heard_since(since)  # before a look, which then has what was heard
-            here = all(row[KEY] == key for row in self._others) or (self._knocks and self._knocks.agree(key, self._signature))
+            here = all(row[KEY] == key for row in self._others) or (self._knocks and self._knocks.all_here(key, self._signature))
             if here or any(abs(row[me]) == key for row, me in self._seen_me):
                 board.mine[STATE] = COMPUTING
                 return
@@ -209,9 +215,7 @@ class Group(Begins):
             pause = 5e-5 if now.attend() else pause  # who sends to this rank waits for that, or finds that it does not receive
             rows = board.snapshot()
             stuck = board.stuck(rows)
-            # A rank that gave up meanwhile changes nothing: it waited for the same.
-            waits = (status.WAITING, status.GAVE_UP)
-            picture = [(r.rank, r.state in waits or r.state, r.key) for r in rows if self.mask >> r.rank & 1] if stuck else None
+            picture = board.picture(rows, stuck)
             if not any(r.rank == board.rank for r in stuck) or picture != before:
                 before, since = picture, time.monotonic()
             elif heard and time.monotonic() - since > board.sure(rows, stuck):
@@ -282,19 +286,15 @@ class Group(Begins):
             if now.open:
                 pending.go_on()
             if turns % SPINS == 0:
-                time_now = time.monotonic()
-                if self.board is None:
-                    deadline = deadline or time_now + self.limit
-                elif seconds := someone_left(self.board, self.members):
-                    deadline = deadline or time_now + seconds
-                if deadline and time_now > deadline:
+                seconds = someone_left(self.board, self.members) if self.board else self.limit
+                deadline = (deadline or time.monotonic() + seconds) if seconds else None
+                if deadline and time.monotonic() > deadline:
                     raise DeadlockError(self._too_late(operation))
 
     def _too_late(self, operation: int) -> str:
         name, me = known.OPERATIONS[operation] or "the renewal", self.members[self.mpi.Get_rank()]
-        if self.board:
-            return explain.left_alone(me, f"{name} on {self}")
-        return explain.too_late(me, f"{name} on {self}", self.limit)
+        what = f"{name} on {self}"
+        return explain.left_alone(me, what) if self.board else explain.too_late(me, what, self.limit)
 
 
 _group = cache(Group)

@@ -17,9 +17,10 @@ from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.slots import sched_yield
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
+BREATH = 5e-5  # seconds between looks at many steps, in a long wait: ranks that only yield leave little of a core to those that must work
 PATIENCE = 0.02  # seconds until a wait is shown on the board
 LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
-DONE = 30.0  # and after one has done its part: it finished its cell, and on a busy machine this rank may take its time
+DONE = 30.0  # and after one has done its part, as it is no more in this call: on a busy machine this rank may take its time
 LIMIT = 60.0  # seconds of a wait, where ranks do not see each other
 
 
@@ -113,9 +114,15 @@ def abandoned() -> bool:
 
 def go_on() -> bool:
     """Drive on all that is open; whether there is anything."""
+    behind = set()  # groups in which a start waits for ranks, and so all later ones do: with hundreds, to look at each takes long
     for step in list(now.open):
+        unbegun = getattr(step, "collective", False) and not step.begun()
+        if unbegun and step.group in behind:
+            continue
         if step.step():
             now.open.remove(step)
+        elif unbegun and not step.begun():
+            behind.add(step.group)
     return bool(now.open)
 
 
@@ -171,15 +178,14 @@ def _wait_long(step: Step, board: Board | None, limit: float) -> None:
             leaving = (leaving or time.monotonic() + seconds) if seconds else None
             if leaving and time.monotonic() > leaving:
                 raise DeadlockError(explain.left_alone(board.rank, step.say()))
-            sched_yield()
+            time.sleep(BREATH) if busy else sched_yield()
             continue
         else:
             pause = 5e-5 if now.attend() else pause
             _show(step, board)
             rows = board.snapshot()
             stuck = board.stuck(rows)
-            waits = (WAITING, status.GAVE_UP)
-            found = [(r.rank, r.state in waits or r.state, r.key) for r in rows] if any(r.rank == board.rank for r in stuck) else None
+            found = board.picture(rows, stuck) if any(r.rank == board.rank for r in stuck) else None
             if found is None or found != picture:
                 picture, since = found, time.monotonic()
             elif heard and time.monotonic() - since > board.sure(rows, stuck):
@@ -187,7 +193,7 @@ def _wait_long(step: Step, board: Board | None, limit: float) -> None:
                 board.give_up()
                 raise DeadlockError(said)
         if busy:
-            sched_yield()
+            time.sleep(BREATH)
         else:
             time.sleep(pause)
             pause = min(pause * 1.5, 2e-3)
@@ -214,7 +220,7 @@ def someone_left(board: Board, members: tuple[int, ...]) -> float:
     states = {board.state(r) for r in members if r != board.rank and rows[r][status.ROUND] >= round_}
     if states & {status.RAISED, status.GONE, status.GAVE_UP, status.LOST}:
         return LEFT
-    return DONE if status.FINISHED in states else 0.0
+    return DONE if states & {status.FINISHED, WAITING} else 0.0
 
 
 def drain(board: Board) -> None:

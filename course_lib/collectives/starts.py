@@ -2,17 +2,41 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from course_lib import wording
 from course_lib.collectives import board as status
-from course_lib.collectives import explain
+from course_lib.collectives import explain, pending
 from course_lib.collectives.calls import OPERATIONS
-from course_lib.collectives.errors import MismatchError
+from course_lib.collectives.errors import DeadlockError, MismatchError
+from course_lib.collectives.slots import sched_yield
 
 if TYPE_CHECKING:
     from mpi4py import MPI
+
+
+def begin_all(group) -> None:
+    """Have all begin that was started in a group before a call to which all its ranks have come: MPI wants the same order on all.
+
+    All have started it, then; but where one is on another machine, its notice may come after word of that call.
+
+    Raises
+    ------
+    DeadlockError
+        No notice comes.
+    """
+    deadline = time.monotonic() + pending.DONE
+    while True:
+        for started in list(group.unstarted):
+            started.step()
+        if not group.unstarted:
+            return
+        pending.go_on()  # what has ended makes room for further notices
+        if time.monotonic() > deadline:
+            raise DeadlockError(explain.left_alone(group.board.rank, group.unstarted[0].say()))
+        sched_yield()
 
 
 class Starting:

@@ -191,7 +191,7 @@ def _round(request: dict) -> Iterator:
             described["near"] = difflib.get_close_matches(error.name, get_ipython().user_ns, 1, 0.75)
         if board:
             if described and "DeadlockError" in described["kind"]:
-                pass  # the board already says where this rank waited
+                board.end(status.GAVE_UP, keep_call=True)  # the board already says where this rank waited
             elif described:
                 mismatch = "MismatchError" in described["kind"]  # the others read this rank's call, too
                 board.end(status.RAISED, f"{described['name']} ({described['place']})", keep_call=mismatch)

@@ -89,9 +89,11 @@ def _error(message: str) -> NotebookNode:
 def sockets(folder: str) -> Config:
     """Settings of a notebook's client: its kernel is reached over Unix sockets in this folder.
 
-    Of ports of loopback, several kernels that start at once may draw the same, and one of them then ends.
+    Of ports of loopback, several kernels that start at once may draw the same, and one of them then ends. The path of such a socket may
+    have 107 bytes, on macOS 103; in a longer folder, ports it is.
     """
-    return Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}})
+    short = len(os.fsencode(folder)) <= 90
+    return Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}} if short else {})
 
 
 @contextmanager
