@@ -9,6 +9,7 @@ A knock may come before what the mirrors show of the time before it: before the 
 
 from __future__ import annotations
 
+import atexit
 from collections import deque
 
 import numpy as np
@@ -52,6 +53,16 @@ class Knocks:
                 self._out.append((comm.Send_init(out, other), out))
                 self._in.append((comm.Recv_init(came, other), came, deque(maxlen=KEPT)))
                 self._in[-1][0].Start()
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        """The process ends: MPI complains of a receive that is left."""
+        self._leads = False
+        for request, *_ in self._in:
+            if not request.Test():
+                request.Cancel()
+                request.Wait()
+            request.Free()
 
     def come(self, key: int) -> None:
         """This rank has come; if it is the last one on its machine, and the one that would knock is not looking, wake the mirror."""

@@ -8,7 +8,7 @@ import time
 
 import pytest
 import slurm_here
-from slurm_jobs import errors
+from slurm_jobs import OPTIONS, errors
 
 from course_lib.cluster import startup
 
@@ -140,3 +140,11 @@ def test_modules_beside_the_notebook_are_not_pythons_own(own, tmp_path, monkeypa
     ranks = own(4)
     ranks.run("import mine\nfound = mine.x, os.getcwd()")
     assert ranks.pull("found") == [(7, str(tmp_path))] * 4
+
+
+def test_a_program_ends_without_a_complaint_of_mpi(alone, slurm, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("from course_lib.collectives import Communicator\nCommunicator().Split(0).Barrier()\n")
+    words = ["srun", "--quiet", "--mpi=pmi2", "--ntasks=4", *OPTIONS.split(), sys.executable, str(program)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
