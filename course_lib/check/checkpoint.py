@@ -193,10 +193,10 @@ class CheckpointCheck(GroupCheck):
         return self
 
     def _draw(self, groups: list[list[int]], ranks: int = 4, *, large: bool = False, least: int = 0) -> list[dict[str, np.ndarray]]:
-        """Parts for each rank: names, dtypes and lengths, perhaps 0."""
+        """Parts for each rank: an array of each dtype, or an answer that spoils one would depend on luck; lengths, perhaps 0."""
         found: list[dict] = [{} for _ in range(ranks)]
-        names, types = (self.random.permutation(what)[:3].tolist() for what in (NAMES, range(len(TYPES))))
-        for name, dtype in zip(names, [np.float64, *(TYPES[i] for i in types)], strict=False):
+        names = self.random.permutation(NAMES)[: len(TYPES)].tolist()
+        for name, dtype in zip(names, self.random.permutation(TYPES), strict=True):
             for group in groups:
                 lengths = self.random.integers(least, 6, len(group)) + (3000 if large else 0)
                 if len(group) > 1 and not least and not large:

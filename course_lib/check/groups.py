@@ -6,6 +6,10 @@ import numpy as np
 
 from course_lib.check import Check
 
+# Of four ranks, in which none has its own number, and whose ring is not that of the four: an answer that takes the world's
+# ranks for the group's is always found.
+ORDERS = ((1, 0, 3, 2), (1, 3, 0, 2), (2, 0, 3, 1), (2, 3, 1, 0), (3, 2, 0, 1), (3, 2, 1, 0))
+
 
 class GroupCheck(Check):
     """A `Check` on four ranks, in groups."""
@@ -19,7 +23,11 @@ class GroupCheck(Check):
 
         All four come in the usual order where a student reads of them: then a rank has the same number everywhere.
         """
-        order = list(range(4)) if self.show and size == 4 else self.random.permutation(4).tolist()
+        order = self.random.permutation(4).tolist()
+        if size > 2:
+            order = list(ORDERS[int(self.random.integers(len(ORDERS)))])
+        if size == 4 and self.show:
+            order = [0, 1, 2, 3]
         return [order[i : i + size] for i in range(0, 4, size)]
 
     @staticmethod
