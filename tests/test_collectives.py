@@ -327,15 +327,20 @@ def test_who_catches_a_deadlock_and_works_on_is_waited_for(eight):
         eight,
         """
 from course_lib.collectives import DeadlockError
-caught, total = np.zeros(1), np.empty(1)
-try:
-    comm.Recv(total, rank ^ 1)
-except DeadlockError:
-    caught[0] = 1
-if rank == 2:
-    time.sleep(1.5)
-comm.Allreduce(caught, total)
-assert total[0] == 8
+from course_lib.collectives.board import GIVES_UP, STATE, open_board
+pair, rows, total = comm.Split(rank // 2), open_board().rows, np.empty(1)
+if rank == 0:
+    try:
+        comm.Recv(total, 7)
+    except DeadlockError:
+        total[0] = 0
+    time.sleep(3)
+while rank == 1 and rows[0][STATE] != GIVES_UP:
+    time.sleep(0.01)
+if rank < 2:
+    time.sleep(0.3 * rank)
+    pair.Allreduce(np.ones(1), total)
+    assert total[0] == 2
 """,
     )
     assert errors == [None] * 8
@@ -345,14 +350,14 @@ def test_a_deadlock_is_said_while_other_ranks_go_on_working(eight):
     errors, _ = failing(
         eight,
         """
-from course_lib.collectives.board import GAVE_UP, RAISED, STATE, open_board
+from course_lib.collectives.board import GAVE_UP, GIVES_UP, STATE, open_board
 pair, rows = comm.Split(rank // 2), open_board().rows
 if rank == 0:
     comm.Barrier()
 over, began = np.zeros(1), time.monotonic()
 while rank > 1 and not over[0] and time.monotonic() - began < 30:
     time.sleep(0.3)
-    pair.Allreduce(np.full(1, float(rows[0][STATE] in (GAVE_UP, RAISED))), over)
+    pair.Allreduce(np.full(1, float(rows[0][STATE] in (GAVE_UP, GIVES_UP))), over)
 assert time.monotonic() - began < 30
 """,
     )

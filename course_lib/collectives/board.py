@@ -11,6 +11,7 @@ shown here by this machine's mirror, see `hosts`.
 from __future__ import annotations
 
 import atexit
+import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     from course_lib.collectives.hosts import Hosts
 
-# What a rank is doing. GAVE_UP: it waited, and has found that nobody will come. LOST: nothing is heard from its machine.
-COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP, LOST = 1, 2, 3, 4, 5, 6, 7
+# What a rank is doing. GIVES_UP: it waited, and finds that nobody will come. GAVE_UP: its cell has ended with that.
+# LOST: nothing is heard from its machine.
+COMPUTING, WAITING, FINISHED, RAISED, GONE, GAVE_UP, LOST, GIVES_UP = 1, 2, 3, 4, 5, 6, 7, 8
+STANDS = (WAITING, GIVES_UP, GAVE_UP)  # in the call that its row shows
 
 # The words of a row; what is read while waiting shares one cache line. After them: one word a
 # rank, the last call that this rank saw complete together with that rank (negative: complete,
@@ -38,6 +41,7 @@ TEXT_WORDS = 32
 SLOT = 1 << 19  # bytes of one of a rank's two slots, see `slots`
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
 LATE = 2.0  # and where a rank that is waited for is still on its way: it may be one more that waits
+CAUGHT = 1.0  # seconds after which a rank that gave up and whose cell goes on has caught the error
 MAX_RANKS = 64  # a group is a bit mask in one word
 
 
@@ -88,7 +92,7 @@ class Board:
 
     def __init__(self, world: MPI.Comm, hosts: Hosts | None = None):
         self.rank, self.size, self.hosts = world.Get_rank(), world.Get_size(), hosts
-        self.round = 0
+        self.round, self._changing = 0, threading.Lock()
         self.last: object = None  # the group that this rank's row shows
         words = -(-(SEEN + 2 * self.size + TEXT_WORDS) // 16) * 16  # rows share no cache line
         row, tables, about = 8 * words, 8 * words + 2 * SLOT, 8 * notices.words(self.size)
@@ -147,13 +151,21 @@ class Board:
             self.say(text)
         if not keep_call:
             self.mine[KEY] = 0
-        self.mine[STATE] = state
+        with self._changing:
+            self.mine[STATE] = state
 
     def give_up(self) -> None:
         """This rank waits for what will never come; the others get the time to see the same picture."""
-        self.mine[STATE] = GAVE_UP
+        self.mine[STATE] = GIVES_UP
         time.sleep(SURE)
-        self.mine[STATE] = COMPUTING  # who catches the error goes on
+        alarm = threading.Timer(CAUGHT, self._go_on, (self.round,))
+        alarm.daemon = True
+        alarm.start()
+
+    def _go_on(self, round: int) -> None:
+        with self._changing:
+            if self.round == round and self.mine[STATE] == GIVES_UP:
+                self.mine[STATE] = COMPUTING
 
     def _leave(self) -> None:
         """The process ends; what it has raised stays to be read."""
@@ -226,8 +238,8 @@ class Board:
     @staticmethod
     def picture(rows: list[Row], stuck: Iterable[Row]) -> list[tuple]:
         """What must stay as it is until it is said that these ranks are stuck; of those that go on, nothing."""
-        waits = (WAITING, GAVE_UP)  # one that gave up meanwhile changes nothing: it waited for the same
-        return [(r.rank, r.state in waits or r.state, r.key) for r in rows if r in stuck or r.state not in (COMPUTING, WAITING)]
+        those = {r.rank for r in stuck}  # one that gives up meanwhile changes nothing: it waited for the same
+        return [(r.rank, r.state in STANDS or r.state, r.key) for r in rows if r.rank in those or r.state not in (COMPUTING, WAITING)]
 
     @staticmethod
     def sure(rows: list[Row], stuck: Iterable[Row], seconds: float = SURE) -> float:
@@ -249,8 +261,11 @@ class Board:
         newest, wanted = max(r.round for r in rows), 0
         for row in stuck:
             wanted |= row.members
-        coming = late_ranks(rows) | {r.rank for r in rows if r.round == newest and r.state == COMPUTING}
-        return LATE if any(wanted >> r & 1 for r in coming) else seconds
+        calls = {row.key for row in stuck if row.key > 0}  # who has come to one of these is named with those who wait there
+        late = late_ranks(rows)
+        on = (COMPUTING, GIVES_UP)  # which may catch the error of another call, and go on
+        coming = [r for r in rows if r.rank in late or (r.round == newest and r.state in on and r.key not in calls)]
+        return LATE if any(wanted >> r.rank & 1 for r in coming) else seconds
 
 
 @cache

@@ -121,7 +121,7 @@ def who(ranks: list[int], board: Board) -> str:
 
 
 def _waits(row: status.Row, board: Board) -> bool:
-    return row.state in (status.WAITING, status.GAVE_UP) and row.round == board.round
+    return row.state in status.STANDS and row.round == board.round
 
 
 def _waiting(rows: list[status.Row], board: Board) -> dict[int, str]:

@@ -218,7 +218,7 @@ def someone_left(board: Board, members: tuple[int, ...]) -> float:
     """Seconds that this rank still waits when another one has left a transfer, in the middle or with its part done; 0 if none has."""
     rows, round_ = board.rows, board.mine[status.ROUND]
     states = {board.state(r) for r in members if r != board.rank and rows[r][status.ROUND] >= round_}
-    if states & {status.RAISED, status.GONE, status.GAVE_UP, status.LOST}:
+    if states & {status.RAISED, status.GONE, status.GIVES_UP, status.GAVE_UP, status.LOST}:
         return LEFT
     return DONE if states & {status.FINISHED, WAITING} else 0.0
 
