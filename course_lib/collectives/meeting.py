@@ -24,9 +24,10 @@ from course_lib.collectives.begins import Begins
 from course_lib.collectives.board import COMPUTING, KEY, SIGNATURE, STATE, WAITING, Board, open_board
 from course_lib.collectives.errors import DeadlockError, MismatchError
 from course_lib.collectives.knocks import Knocks
-from course_lib.collectives.pending import LIMIT, SPINS, now, someone_left
+from course_lib.collectives.pending import LIMIT, PATIENCE, SPINS, now, someone_left
 from course_lib.collectives.relayed import RelayedGroup
 from course_lib.collectives.slots import IN_ORDER, SharedExchange, sched_yield
+from course_lib.collectives.watch import Watch
 from course_lib.interrupts import interrupts_wait
 
 
@@ -135,7 +136,7 @@ class Group(Begins):
         """Wait until all have come to the call with this key; whether they make the same call."""
         if knocks := self._knocks:
             knocks.come(key)
-        turns = self._first_turn
+        turns, since = self._first_turn, 0.0
         while True:
             for row in self._others:
                 if row[KEY] != key:
@@ -153,10 +154,11 @@ class Group(Begins):
             for row, me in self._seen_me:
                 if abs(row[me]) == key:
                     return row[me] == key
-            if turns >= SPINS:
-                self._wait_long(key)
-            else:
-                sched_yield()
+            if turns % 64 == 0:  # turns are long where many ranks share a core
+                since = since or time.monotonic()
+                if turns >= SPINS or time.monotonic() - since > PATIENCE:
+                    self._wait_long(key)
+            sched_yield()
 
     def next_key(self) -> int:
         """The key of the next call: the same on all ranks of the group, and of no other call: cell, group, number."""
@@ -198,14 +200,13 @@ class Group(Begins):
 
     def _wait_long(self, key: int) -> None:
         """The patient half of `meet`: pause, and look whether this rank waits for nobody."""
-        board, before, since = self.board, None, 0.0
+        board, watch, pause = self.board, Watch(self.board), 5e-5
         board.say(explain.where())
         board.mine[STATE] = WAITING
         if self._knocks:
             board.hosts.poke()  # some processors show a word late, and then none was the last
-        pause = 5e-5
         while True:
-            heard = board.heard_since(since)  # before a look, which then has what was heard
+            watch.listen()
             here = all(row[KEY] == key for row in self._others) or (self._knocks and self._knocks.all_here(key, self._signature))
             if here or any(abs(row[me]) == key for row, me in self._seen_me):
                 board.mine[STATE] = COMPUTING
@@ -213,14 +214,7 @@ class Group(Begins):
             if any(board.notices.found(r, key) for r in self.members if r != board.rank):
                 raise MismatchError(self.different(key))  # there it has another call
             pause = 5e-5 if now.attend() else pause  # who sends to this rank waits for that, or finds that it does not receive
-            rows = board.snapshot()
-            stuck = board.stuck(rows)
-            picture = board.picture(rows, stuck)
-            if not any(r.rank == board.rank for r in stuck) or picture != before:
-                before, since = picture, time.monotonic()
-            elif heard and time.monotonic() - since > board.sure(rows, stuck):
-                said = explain.deadlock(board)  # before others end, who have found the same
-                board.give_up()
+            if said := watch.nobody_comes():
                 raise DeadlockError(said)
             if now.open and pending.go_on():
                 sched_yield()
@@ -238,7 +232,7 @@ class Group(Begins):
             self.board.hosts.poke()
         deadline = time.monotonic() + explain.ALL_SAID
         while time.monotonic() < deadline and not all(abs(row[me]) == key for row, me in self._seen_me):
-            sched_yield()
+            time.sleep(1e-3)  # those that have not found it yet need the cores
 
     def _meet_by_message(self, *call: int) -> None:
         """Meet without a board: exchange the calls over MPI, with a plain time limit."""

@@ -15,6 +15,7 @@ from course_lib.collectives import board as status
 from course_lib.collectives.board import COMPUTING, WAITING, Board
 from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.slots import sched_yield
+from course_lib.collectives.watch import Watch
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
 BREATH = 5e-5  # seconds between looks at many steps, in a long wait: ranks that only yield leave little of a core to those that must work
@@ -162,10 +163,11 @@ def wait(step: Step, board: Board | None, eager: int, limit: float = LIMIT) -> N
 
 
 def _wait_long(step: Step, board: Board | None, limit: float) -> None:
-    picture, since, began, pause, leaving = None, 0.0, time.monotonic(), 5e-5, None
+    watch, began, pause, leaving = Watch(board) if board else None, time.monotonic(), 5e-5, None
     now.serial += 1
     while True:
-        heard = board is None or board.heard_since(since)  # before a look, which then has what was heard
+        if watch:
+            watch.listen()
         if step.step():
             break
         busy = len(now.open) > (step in now.open) and go_on()
@@ -183,14 +185,7 @@ def _wait_long(step: Step, board: Board | None, limit: float) -> None:
         else:
             pause = 5e-5 if now.attend() else pause
             _show(step, board)
-            rows = board.snapshot()
-            stuck = board.stuck(rows)
-            found = board.picture(rows, stuck) if any(r.rank == board.rank for r in stuck) else None
-            if found is None or found != picture:
-                picture, since = found, time.monotonic()
-            elif heard and time.monotonic() - since > board.sure(rows, stuck):
-                said = explain.deadlock(board)  # before others end, who have found the same
-                board.give_up()
+            if said := watch.nobody_comes():
                 raise DeadlockError(said)
         if busy:
             time.sleep(BREATH)
