@@ -200,7 +200,7 @@ class CheckpointCheck(GroupCheck):
             for group in groups:
                 lengths = self.random.integers(least, 6, len(group)) + (3000 if large else 0)
                 if len(group) > 1 and not least and not large:
-                    lengths[int(self.random.integers(0, len(group)))] = 0
+                    lengths[int(self.random.integers(0, len(group) - 1))] = 0  # not the last, which loads leave unread
                 for r, length in zip(group, lengths, strict=True):
                     found[r][name] = self._numbers(int(length), dtype)
         return found

@@ -119,7 +119,7 @@ class FlatShardCheck(GroupCheck):
             given = []
             for color, key in places:
                 grads = [[self.random.standard_normal(a.shape).astype(dtype) for a in drawn[color]] for _ in range(3)]
-                grads[1][-1] = None
+                grads[1][0] = None  # what comes behind it keeps its place
                 if key == 0:
                     grads[2] = [None] * count
                 given.append(dict(arrays=drawn[color], grads=grads, place=(color, key)))

@@ -30,6 +30,14 @@ class GroupCheck(Check):
             order = [0, 1, 2, 3]
         return [order[i : i + size] for i in range(0, 4, size)]
 
+    def others(self, groups: list[list[int]]) -> list[list[int]]:
+        """Groups of the same sizes with other members, if there can be any: who keeps the group of another call is found."""
+        if self.show and len(groups) == 1:
+            return groups
+        first, *order = (r for group in groups for r in group)
+        order.append(first)
+        return [order[i : i + len(groups[0])] for i in range(0, 4, len(groups[0]))]
+
     @staticmethod
     def places(groups: list[list[int]]) -> list[tuple[int, int]]:
         """For each rank, its group and its place there."""

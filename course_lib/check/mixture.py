@@ -58,7 +58,10 @@ def journeys(check, choose: Callable) -> Iterator[tuple]:
         experts, tokens, width = size * local, check.sizes(4, 11, 30), check.sizes(1, 5, 12)[0]
         tokens[3] = 1 if factor == 0.8 else tokens[3]
         capacity = capacity_of(max(tokens), topk, factor, experts)
-        routes = [choose(draw_logits(check.random, t, experts), topk, capacity) for t in tokens]
+        logits = [draw_logits(check.random, t, experts) for t in tokens]
+        if tokens[3] == 1:
+            logits[3][:, local:] += 50  # its experts are on its own rank: the others wait for it all the same
+        routes = [choose(each, topk, capacity) for each in logits]
         yield size, experts, capacity, routes, width, dtype
 
 

@@ -154,9 +154,11 @@ class OperatorCheck(GroupCheck):
 
     def _several(self, name: str, size: int) -> None:
         """Two calls before the first way back."""
-        groupings = [self.groups(size), self.groups(size)]  # what comes out has the same shape both times
+        groups = self.groups(size)
+        groupings = [groups, self.others(groups)]  # what comes out has the same shape both times
         forth, back = EXPECTED[name]
-        shape, places = tuple(self.sizes(3, 2, 5)), [self.places(groups) for groups in groupings]
+        shape = tuple(self.random.permutation([5, 7, 11]).tolist())  # whose product no group divides
+        places = [self.places(groups) for groups in groupings]
         xs = [self._draw(forth, groups, shape, np.float64) for groups in groupings]
         grads = [self._draw(back, groups, shape, np.float64) for groups in groupings]
         given = [dict(operator=name, xs=[x[r] for x in xs], grads=[g[r] for g in grads], places=[p[r] for p in places]) for r in range(4)]

@@ -109,28 +109,30 @@ class OptimizerCheck(Check):
     def optimizer(self, size: int, kind: str, dtype=np.float64, count: int = 4) -> None:
         """Steps on `size` ranks, against the same optimizer in NumPy with the mean of the gradients; `kind` is "SGD" or "Adam"."""
         self.case, normal = f"{size} ranks, {kind}, {np.dtype(dtype)}", self.random.standard_normal
-        shapes, unused = [tuple(s) for s in self.random.integers(1, 7, (3, 2))], int(self.random.integers(0, 3))
+        shapes, (unused,) = [tuple(s) for s in self.random.integers(1, 7, (3, 2))], self.sizes(1, 0, 3)  # each in turn
+        lack = [{unused, (unused + 1) % 3} if t == count - 2 else {unused} for t in range(count)]  # by step: what has no gradient
         values = [normal(s).astype(dtype) for s in shapes]
-        grads = [[[None if i == unused else normal(s).astype(dtype) for i, s in enumerate(shapes)] for _ in range(count)] for _ in range(4)]
+        grads = [[[None if i in none else normal(s).astype(dtype) for i, s in enumerate(shapes)] for none in lack] for _ in range(4)]
         answers = self.ranks.call(steps, [dict(values=values, grads=g, kind=kind, size=size) for g in grads], show=self.show)[:size]
         # As much as an all-gather of all gradients in each step, and of the parameters at the beginning.
         most = 64 + (count + 1) * (size - 1) * sum(value.nbytes for value in values)
         for r, moved in enumerate(self.ranks.traffic[:size]):
             self.sent(moved, most, name="the optimizer", rank=r, cause="gradients that are sent more than once")
-        m, v = [0.0] * 3, [0.0] * 3
+        m, v, taken = [0.0] * 3, [0.0] * 3, [0] * 3
         for t in range(count):
             before = list(values)
-            for i in {0, 1, 2} - {unused}:
+            for i in {0, 1, 2} - lack[t]:
+                taken[i] += 1
                 g = sum(grads[r][t][i].astype(float) for r in range(size)) / size
                 m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g * g
-                adam = m[i] / (1 - 0.9 ** (t + 1)) / (np.sqrt(v[i] / (1 - 0.999 ** (t + 1))) + 1e-8)
+                adam = m[i] / (1 - 0.9 ** taken[i]) / (np.sqrt(v[i] / (1 - 0.999 ** taken[i])) + 1e-8)
                 values[i] = (values[i] - 0.1 * (adam if kind == "Adam" else g)).astype(dtype)
             for r, after in enumerate(answers):
                 for i, want in enumerate(values):
                     cause = "a sum, a mean of the parameters, a step before the exchange, or a mean that is not put into p.grad"
                     name, rtol = f"parameter {i} after step {t + 1}", 1e-9 if dtype is np.float64 else 1e-4
                     known = {"as before the step": before[i]}
-                    if kind == "SGD" and i != unused:
+                    if kind == "SGD" and i not in lack[t]:
                         known["after a step with this rank's own gradient"] = before[i] - 0.1 * grads[r][t][i]
                         known["after a step with the sum, not the mean"] = before[i] + size * (want - before[i])
                     self.array(after[t][i], want, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause, instead=known)

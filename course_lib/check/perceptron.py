@@ -48,11 +48,11 @@ class PerceptronCheck(Check):
         super().__init__(what, show=show)
         self.ranks = ranks
 
-    def mlp(self, dims: Sequence[int], batch: int) -> None:
+    def mlp(self, dims: Sequence[int], batch: int, dtype: type = np.float64) -> None:
         """Forward and backward of `MLP` with drawn weights."""
-        normal, self.case = self.random.standard_normal, f"dims {tuple(dims)}, a batch of {batch}"
-        weights = [normal(dims[i : i + 2]) / np.sqrt(dims[i]) for i in range(len(dims) - 1)]
-        x, y = normal((batch, dims[0])), self.random.integers(0, dims[-1], batch)
+        normal, self.case = self.random.standard_normal, f"dims {tuple(dims)}, a batch of {batch}, {np.dtype(dtype)}"
+        weights = [(normal(dims[i : i + 2]) / np.sqrt(dims[i])).astype(dtype) for i in range(len(dims) - 1)]
+        x, y, rtol = normal((batch, dims[0])).astype(dtype), self.random.integers(0, dims[-1], batch), float(8192 * np.finfo(dtype).eps)
         shapes, logits, grads, same = self.ranks.call(go_through, dict(dims=list(dims), weights=weights, x=x, y=y), show=self.show)[0]
         if [tuple(s) for s in shapes] != [w.shape for w in weights]:
             cause = "biases, a layer too many, or layers in what is no list"
@@ -66,10 +66,10 @@ class PerceptronCheck(Check):
             linear = linear @ w
         cause = "a tanh too many (after the last layer) or too few"
         known = {"what comes with a tanh after the last layer, too": np.tanh(outputs[-1]), "what comes without any tanh": linear}
-        self.array(logits, outputs[-1], name="the logits", rank=0, rtol=1e-12, cause=cause, instead=known)
-        grad = softmax_loss(logits, y)[1]
+        self.array(logits, outputs[-1], name="the logits", rank=0, rtol=rtol, cause=cause, instead=known)
+        grad = softmax_loss(logits, y)[1].astype(dtype)
         for i in reversed(range(len(weights))):
-            self.array(grads[i], outputs[i].T @ grad, name=f"the gradient of layer {i}", rank=0, rtol=1e-10, scale=1.0)
+            self.array(grads[i], outputs[i].T @ grad, name=f"the gradient of layer {i}", rank=0, rtol=rtol, scale=1.0)
             grad = grad @ weights[i].T * (1 - outputs[i] ** 2)
 
     def evaluate(self, samples: int, batch: int) -> None:
@@ -140,6 +140,6 @@ class PerceptronCheck(Check):
         self.array(after, last, name="the weight after training", rank=0, rtol=1e-9, cause=cause, instead=weights)
 
     def _problem(self, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A weight, samples and labels."""
-        random = self.random
-        return random.standard_normal((5, 4)), random.standard_normal((samples, 5)), random.integers(0, 4, samples)
+        """A weight, samples and labels; many samples are classified rightly, or another accuracy would be the same by luck."""
+        w, x = self.random.standard_normal((5, 4)), self.random.standard_normal((samples, 5))
+        return w, x, np.where(self.random.random(samples) < 0.5, (x @ w).argmax(axis=1), self.random.integers(0, 4, samples))

@@ -128,7 +128,7 @@ plots.holdings(x, [a[0] for a in answers], "The samples on each rank, mp_size=2,
 ### BEGIN HIDDEN TESTS
 check = Check("split_data", show=False)
 for mesh in grids(8):
-    n, width = mesh.dp * int(check.random.integers(2, 6)), int(check.random.integers(1, 5))
+    n, width = mesh.dp * check.sizes(1, 2, 6)[0], check.sizes(1, 1, 5)[0]
     x, y = check.random.random((n, width)), check.random.permutation(n)
     check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, {n} samples"
     sizes = dict(x_train=x, y_train=y, mp_size=mesh.mp, dp_size=mesh.dp)
@@ -146,7 +146,7 @@ for mesh in grids(8):
 check = Check("split_data", show=False)
 dtypes = check.random.permutation([np.float32, np.float64, np.uint8, np.int32])  # each once: none is missed by chance
 for mesh, dtype in zip((Mesh(dp=1, mp=1), Mesh(dp=2, mp=2), Mesh(dp=3, mp=2), Mesh(dp=4, mp=3)), dtypes, strict=True):
-    n = mesh.dp * int(check.random.integers(2, 5))
+    n = mesh.dp * check.sizes(1, 2, 6)[0]
     x = check.random.permutation(n * 6).reshape(n, 3, 2).astype(dtype)
     y = check.random.permutation(n * 10).reshape(n, 10).astype(np.int16)
     check.case = f"mp_size {mesh.mp}, dp_size {mesh.dp}, images of shape {x.shape} and {x.dtype}"

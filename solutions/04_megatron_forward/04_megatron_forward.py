@@ -217,6 +217,8 @@ for size in (1, 2, 4):
         batch, width = check.sizes(2, 5, 12)
         check.case = f"mp_size {size}, a batch of {batch}, {width} outputs, {np.dtype(dtype)}"
         compare_output(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
+    check.case = f"mp_size {size}, a batch of 5, 7 outputs"  # which 2 and 4 do not divide
+    compare_output(check, list(check.random.standard_normal((4, 5, 7))), size)
 ### END HIDDEN TESTS
 
 
@@ -229,7 +231,8 @@ def layer(x, w, size):
 
 check = Check("the whole layer", show=False)
 for size in (1, 2, 4):
-    batch, width, out = check.sizes(3, 2, 9)
+    width, batch, out = check.sizes(3, 2, 6)
+    batch, out = 2 * batch + 1, 2 * out + 1  # which no group divides
     x, w = check.random.standard_normal((batch, size * width)), check.random.standard_normal((size * width, out))
     check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
     xs, ws = [np.ascontiguousarray(part) for part in np.split(x, size, axis=1)], np.split(w, size, axis=0)

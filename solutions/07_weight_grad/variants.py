@@ -117,6 +117,16 @@ def collect_weight_grad__deadlock(grad_w, grad_b, dp_comm):
     return mean_w / dp_comm.Get_size(), mean_b / dp_comm.Get_size()
 
 
+@loses(3)
+def collect_weight_grad__in_the_weights_dtype(grad_w, grad_b, dp_comm):
+    """Both gradients in one exchange, with the digits that the weight's has."""
+    both = np.concatenate([grad_w.ravel(), grad_b.ravel()]).astype(grad_w.dtype)
+    mean = np.empty_like(both)
+    dp_comm.Allreduce(both, mean)
+    mean /= dp_comm.Get_size()
+    return mean[: grad_w.size].reshape(grad_w.shape), mean[grad_w.size :].reshape(grad_b.shape).astype(grad_b.dtype)
+
+
 @right
 def collect_weight_grad__divided_first(grad_w, grad_b, dp_comm):
     """Divides before it sums, in place."""

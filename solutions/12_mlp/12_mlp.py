@@ -184,7 +184,8 @@ check.passed()
 ### BEGIN HIDDEN TESTS
 check = PerceptronCheck("MLP", ranks, show=False)
 for layers in (1, 2, 3, 5):
-    check.mlp([int(n) for n in check.random.integers(2, 9, layers + 1)], int(check.random.integers(3, 12)))
+    for dtype in (np.float64, np.float32):
+        check.mlp(check.sizes(layers + 1, 2, 9), int(check.random.integers(3, 12)), dtype)
 ### END HIDDEN TESTS
 
 # %% Test: evaluate tags=["test"] points=2
@@ -197,8 +198,9 @@ for batch in (1, 4, 7, 50):
 # %% Test: train tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
 check = PerceptronCheck("train", ranks, show=False)
-for batch, epochs in ((3, 1), (5, 2), (8, 4), (20, 2)):
-    check.train(int(check.random.integers(11, 25)), batch, epochs, float(check.random.uniform(0.2, 1.0)))
+for batch, epochs, whole, more in ((3, 1, 4, 0), (5, 2, 3, 1), (8, 4, 2, 0), (20, 2, 0, 11)):  # the last batch is smaller, or is not
+    samples = batch * whole + int(check.random.integers(more, batch) if more else 0)
+    check.train(samples, batch, epochs, float(check.random.uniform(0.2, 1.0)))
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide"]

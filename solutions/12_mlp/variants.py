@@ -1,6 +1,6 @@
 """Answers to part 12: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.answers import loses, right
+from grading.answers import changes, loses, right
 
 
 @loses(4)
@@ -102,6 +102,33 @@ class MLP__zeros(Module):
         self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
         for layer in self.layers:
             layer.weight.data[:] = 0
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = operations.tanh(layer(x))
+        return self.layers[-1](x)
+
+
+@loses(4)
+class MLP__one_hidden_size(Module):
+    """All hidden layers are as wide as the first one."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        dims = [dims[0], *[dims[1]] * (len(dims) - 2), dims[-1]]
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
+
+    def forward(self, x):
+        for layer in self.layers[:-1]:
+            x = operations.tanh(layer(x))
+        return self.layers[-1](x)
+
+
+@loses(4)
+class MLP__float64(Module):
+    """Always float64."""
+
+    def __init__(self, dims, random, dtype=np.float32):
+        self.layers = [Linear(a, b, bias=False, random=random, dtype=np.float64) for a, b in pairwise(dims)]
 
     def forward(self, x):
         for layer in self.layers[:-1]:
@@ -233,6 +260,19 @@ def evaluate__leaves_gradients(model, loader):
             right += int(np.sum(logits.data.argmax(axis=1) == y))
             samples += len(y)
     return total / samples, right / samples
+
+
+@loses(2)
+def evaluate__mean_of_accuracies(model, loader):
+    """The mean of the batches' means, for the accuracy alone."""
+    total, right, samples = 0.0, 0.0, 0
+    with no_grad():
+        for x, y in loader:
+            logits = model(x)
+            total += cross_entropy(logits, y).item() * len(y)
+            right += np.mean(logits.data.argmax(axis=1) == y)
+            samples += len(y)
+    return total / samples, right / len(loader)
 
 
 @right
@@ -377,6 +417,18 @@ def train__loss_after(model, loader, epochs, lr):
             optimizer.step()
             losses.append(cross_entropy(model(x), y).item())
     return losses
+
+
+@loses(4)
+@changes("epochs * len(loader) - 1", "max(epochs * (len(loader.dataset) // loader.batch_size) - 1, 1)")
+def train__rounds_down():
+    """Counts whole batches only."""
+
+
+@loses(4)
+@changes("epochs * len(loader) - 1", "epochs * (len(loader.dataset) // loader.batch_size + 1) - 1")
+def train__one_batch_more():
+    """Counts a smaller batch at the end, also where there is none."""
 
 
 @right

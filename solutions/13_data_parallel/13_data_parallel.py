@@ -206,6 +206,7 @@ for size in (1, 2, 3, 4, 7):
     for shuffle in (False, True):
         check_batches(check, batch=int(check.random.integers(1, 5)), samples=int(check.random.integers(40, 60)), size=size, shuffle=shuffle)
 check_batches(check, 5, 2, 4, False)  # three batches: nobody gets one
+check_batches(check, 7, 2, 4, True)  # four: rank 3 gets the last one, which is smaller
 ### END HIDDEN TESTS
 
 # %% Test: check_parameter_closeness tags=["test"] points=6

@@ -62,6 +62,13 @@ def rank_batches__its_own_rank(loader, rank, size):
     return [batch for i, batch in enumerate(loader) if i < last and i % size == comm.Get_rank()]
 
 
+@loses(4)
+def rank_batches__whole_batches(loader, rank, size):
+    """Counts whole batches only."""
+    last = len(loader.dataset) // loader.batch_size // size * size
+    return [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
+
+
 @right
 def rank_batches__generator(loader, rank, size):
     """Keeps no batches."""

@@ -203,9 +203,10 @@ check.passed()
 # %% Test: partition_dataset tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
 check = OptimizerCheck("partition_dataset", ranks, show=False)
-for size in (1, 2, 3, 4):
-    samples = size * int(check.random.integers(13, 22)) + int(check.random.integers(size > 1, size))  # some are always left over
-    check.partition(samples, size * int(check.random.integers(1, 6)), size)
+for size, smaller in zip((1, 2, 3, 4), check.random.permutation([0, 0, 1, 1]).tolist(), strict=True):
+    share = int(check.random.integers(1 + smaller, 6))
+    part = share * int(check.random.integers(13 // share + 1, 22 // share + 1)) + smaller  # is the last batch smaller?
+    check.partition(size * part + int(check.random.integers(size > 1, size)), size * share, size)  # some are always left over
 ### END HIDDEN TESTS
 
 # %% Test: broadcast_parameters tags=["test"] points=4

@@ -71,6 +71,14 @@ def partition_dataset__unequal(dataset, batch_size):
     return DataLoader(ArrayDataset(*dataset[mine]), batch_size // size, shuffle=True)
 
 
+@loses(6)
+def partition_dataset__drops_the_last(dataset, batch_size):
+    """Leaves out a batch that is smaller."""
+    size = comm.Get_size()
+    part = DataPartitioner(dataset, [1 / size] * size).use(comm.Get_rank())
+    return DataLoader(part, batch_size // size, shuffle=True, drop_last=True)
+
+
 @right
 def partition_dataset__own_permutation(dataset, batch_size):
     """Without the partitioner."""
@@ -313,6 +321,40 @@ class DistributedOptimizer__deadlock:
     def step(self):
         for p in self.opt.params:
             if p.grad is not None and comm.Get_rank() > 0:
+                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
+        self.opt.step()
+
+
+@loses(10)
+class DistributedOptimizer__zeros_for_none:
+    """Gives zeros to a parameter that has no gradient: Adam's moments move it."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params:
+            p.grad = np.zeros_like(p.data) if p.grad is None else p.grad
+            comm.Allreduce(p.grad / comm.Get_size(), p.grad)
+        self.opt.step()
+
+
+@loses(10)
+class DistributedOptimizer__asks_the_first:
+    """Exchanges nothing if the first parameter has no gradient."""
+
+    def __init__(self, opt):
+        self.opt = opt
+
+    def zero_grad(self):
+        self.opt.zero_grad()
+
+    def step(self):
+        for p in self.opt.params if self.opt.params[0].grad is not None else ():
+            if p.grad is not None:
                 comm.Allreduce(p.grad / comm.Get_size(), p.grad)
         self.opt.step()
 

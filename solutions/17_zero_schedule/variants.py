@@ -1,6 +1,6 @@
 """Answers to part 17: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.answers import loses, right
+from grading.answers import changes, loses, right
 
 
 @loses(6)
@@ -737,3 +737,14 @@ async def part1_training_loop__own_keys(model, batch_size):
         weights[layer], opt_states[layer] = model.update(layer, grad_weights["sums"][layer], weights[layer], opt_states[layer])
         model.set_final_weight(layer, weights[layer])
     return model
+
+
+@loses(10)
+@changes(
+    "    for samples in get_next_microbatch(",
+    "    first = {}\n    for samples in get_next_microbatch(",
+    "grad_weights[layer] = grad_weights.get(layer, 0) + mine",
+    "grad_weights[layer] = first[layer] + mine if layer in first else first.setdefault(layer, mine)",
+)
+async def part1_training_loop__first_and_last():
+    """Adds each gradient to the first one, and not to the sum."""

@@ -990,3 +990,60 @@ def copy_to_group__gradient_in_x(x, comm):
         return (total,)
 
     return Tensor.from_operation(x.data.copy(), (x,), backward)
+
+
+@loses(5)
+def copy_to_group__halves_that_fit(x, comm):
+    """A reduce-scatter and an all-gather, without padding."""
+
+    def backward(grad):
+        mine, total = np.empty(grad.size // comm.Get_size(), grad.dtype), np.empty(grad.shape, grad.dtype)
+        comm.Reduce_scatter(np.ascontiguousarray(grad), mine)
+        comm.Allgather(mine, total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@loses(5)
+def copy_to_group__last_group(x, comm):
+    """Backward takes the group of the last call."""
+    copy_to_group.comm = comm
+
+    def backward(grad):
+        total = np.empty(grad.shape, grad.dtype)
+        copy_to_group.comm.Allreduce(np.ascontiguousarray(grad), total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
+
+
+@loses(3)
+def reduce_from_group__halves_that_fit(x, comm):
+    """A reduce-scatter and an all-gather, without padding."""
+    mine, total = np.empty(x.data.size // comm.Get_size(), x.dtype), np.empty_like(x.data)
+    comm.Reduce_scatter(x.data, mine)
+    comm.Allgather(mine, total)
+    return Tensor.from_operation(total, (x,), lambda grad: (grad,))
+
+
+@right
+def vocab_parallel_cross_entropy__log_softmax(logits, labels, comm):
+    """Keeps the log of the whole sum, and takes exponentials only in the end."""
+    z, words = logits.data, logits.shape[-1]
+    most = z.max(axis=-1)
+    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+    mine = labels - comm.Get_rank() * words
+    here = np.nonzero((mine >= 0) & (mine < words))
+    found = (z - most[..., None])[(*here, mine[here])].sum()
+    sums = np.append(np.exp(z - most[..., None]).sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)
+    lse = most + np.log(sums[:-1]).reshape(most.shape)
+    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
+
+    def backward(grad):
+        grad_logits = np.exp(z - lse[..., None])
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)
+
+    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)

@@ -1377,3 +1377,25 @@ def dispatch__a_third_more(x, route, comm):
     slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
     slots = slots.transpose(1, 0, 2, 3)[:, :, : route.capacity]
     return slots.reshape(slots.shape[0], -1, x.shape[1])
+
+
+@loses(5)
+def dispatch__stays_at_home(x, route, comm):
+    """Exchanges nothing if all its tokens stay on the rank."""
+    local = route.experts // comm.Get_size()
+    kept = route.place >= 0
+    home = np.all(route.expert[kept] // local == comm.Get_rank())
+
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        if not home:
+            comm.Alltoall(np.ascontiguousarray(sent), came)
+        return sent if home else came
+
+    rows = np.full((route.experts, route.capacity), len(x))
+    token, choice = np.nonzero(kept)
+    rows[route.expert[token, choice], route.place[token, choice]] = token
+    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
+    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
+    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])

@@ -682,3 +682,13 @@ class FullyShardedDataParallel__by_hand(Hooked):
                 if p.grad is not None:
                     p.grad = (p.grad * (most / length)).astype(p.grad.dtype)
         return length
+
+
+@loses(8)
+@changes(
+    "self.flat.join([p.grad for p in self.parameters])",
+    "np.resize(np.concatenate([np.zeros(0, mine.dtype), *(p.grad.ravel() for p in self.parameters if p.grad is not None), "
+    "np.zeros(self.flat.length, mine.dtype)]), self.flat.length)",
+)
+class FlatShard__moves_up:
+    """Where a gradient is None, those behind it move up."""

@@ -142,7 +142,8 @@ class PlanCheck(Check):
                 continue
             with contextlib.suppress(PlanError):
                 least = best(model, cluster, 1, judged=12)[0].seconds
-                if _slowest(model, cluster) > APART * least:  # else nearly any choice would do
+                # Else nearly any choice would do, or one that does not look at memory.
+                if _slowest(model, cluster) > APART * least and _fastest(model, cluster) < least:
                     return model, cluster, least
 
     def _pick(self, choices: tuple) -> object:
@@ -154,6 +155,12 @@ def _slowest(model: Transformer, cluster: Cluster) -> float:
     some = (c for c in configurations(model, cluster) if c.sharded_optimizer == (c.data > 1))
     found = (estimate(model, cluster, c) for c in some)
     return max((seconds for seconds, nbytes in found if nbytes < cluster.device.memory), default=0.0)
+
+
+def _fastest(model: Transformer, cluster: Cluster) -> float:
+    """Seconds of the step that is the fastest by closed forms, whether it fits or not."""
+    some = (c for c in configurations(model, cluster) if c.sharded_optimizer == (c.data > 1))
+    return simulate(model, cluster, min(some, key=lambda c: estimate(model, cluster, c)[0]), keep=False).seconds
 
 
 def _plain(thing: object) -> object:
