@@ -41,7 +41,7 @@ class Part:
             resources={"metadata": {"path": self._folder.name}},
             kernel_name="python3",
             config=sockets(self._folder.name),
-            extra_arguments=["--IPKernelApp.log_level=40"],  # it warns that it is not encrypted, on loopback
+            extra_arguments=["--IPKernelApp.log_level=40"],  # it warns that it is not encrypted, on this machine
         )
 
     def __enter__(self) -> Part:
