@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mpi4py import MPI
 
-from course_lib.collectives import board
+from course_lib.collectives import watch
 
 SETTINGS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OPERATIONS = {"SUM": np.sum, "MIN": np.min, "MAX": np.max, "PROD": np.prod}
@@ -316,10 +316,27 @@ def test_a_rank_that_does_not_begin_a_cell_is_named(eight):
     eight.run("pid = os.getpid()")
     late = eight.pull("pid")[3]
     os.kill(late, signal.SIGSTOP)
-    threading.Timer(board.LATE + 2, os.kill, (late, signal.SIGCONT)).start()
+    threading.Timer(watch.LATE + 2, os.kill, (late, signal.SIGCONT)).start()
     errors, _ = failing(eight, "if rank != 5: comm.Barrier()")
     said = {error["message"] for r, error in enumerate(errors) if error and r != 3}
     assert len(said) == 1 and "rank 3 has not begun the cell yet" in said.pop()
+
+
+def test_ranks_that_deadlock_together_find_it_together(eight):
+    errors, _ = failing(
+        eight,
+        """
+from course_lib.collectives import DeadlockError
+caught, total = np.zeros(1), np.empty(1)
+try:
+    comm.Recv(total, rank ^ 1)
+except DeadlockError:
+    caught[0] = 1
+comm.Allreduce(caught, total)
+assert total[0] == 8
+""",
+    )
+    assert errors == [None] * 8
 
 
 def test_who_catches_a_deadlock_and_works_on_is_waited_for(eight):
@@ -334,7 +351,9 @@ if rank == 0:
         comm.Recv(total, 7)
     except DeadlockError:
         total[0] = 0
-    time.sleep(3)
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        sum(range(10**7))  # one step of C, during which no other thread runs
 while rank == 1 and rows[0][STATE] != GIVES_UP:
     time.sleep(0.01)
 if rank < 2:

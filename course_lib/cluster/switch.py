@@ -19,6 +19,7 @@ from course_lib.cluster.words import Words
 from course_lib.collectives import board as status
 from course_lib.collectives import calls, explain
 from course_lib.collectives.calls import LARGEST_TAG
+from course_lib.collectives.watch import picture_of, sure
 
 SURE = 0.2  # seconds that a deadlock must be seen unchanged
 EAGER = 1 << 16  # bytes of a message that is on its way at once, as in MPI
@@ -224,10 +225,10 @@ class Switch:
                 self._board.put(rank, MEMBERS=_mask(self._arrivals.missing(waits["key"])) | 1 << rank)
         rows = self._board.snapshot() if self._waiting else []
         stuck = [row for row in self._board.stuck(rows) if row.rank in self._waiting] if rows else ()
-        picture = self._board.picture(rows, stuck) if stuck else None
+        picture = picture_of(rows, stuck) if stuck else None
         if picture != self._picture:
             self._picture, self._since = picture, now
-        if not stuck or now - self._since < self._board.sure(rows, stuck, SURE):
+        if not stuck or now - self._since < sure(rows, stuck, SURE):
             return []
         for row in stuck:
             if lies := self._post.lies(row.rank, self._waiting[row.rank]["call"]):

@@ -11,7 +11,6 @@ shown here by this machine's mirror, see `hosts`.
 from __future__ import annotations
 
 import atexit
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -34,14 +33,14 @@ STANDS = (WAITING, GIVES_UP, GAVE_UP)  # in the call that its row shows
 # The words of a row; what is read while waiting shares one cache line. After them: one word a
 # rank, the last call that this rank saw complete together with that rank (negative: complete,
 # but the calls do not match); and once more one word a rank, for `slots`. Then a text, and the slots.
-KEY, SIGNATURE, ROUND, STATE, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL, FILLED = range(11)
+KEY, SIGNATURE, ROUND, STATE, TARGETS, OPERATION, MEMBERS, DTYPE, COUNT, DETAIL, FILLED, _, GIVEN = range(13)
+# GIVEN: the call that it gave up last.
 # DETAIL of a rank that waits for a message or for the start of others: what it waits for, see `mailbox`.
 SEEN = 16
 TEXT_WORDS = 32
 SLOT = 1 << 19  # bytes of one of a rank's two slots, see `slots`
 SURE = 0.25  # seconds that a deadlock must be seen unchanged
-LATE = 2.0  # and where a rank that is waited for is still on its way: it may be one more that waits
-CAUGHT = 1.0  # seconds after which a rank that gave up and whose cell goes on has caught the error
+CAUGHT = 1.0  # seconds after which one that gave up, and whose cell has not ended, has caught the error
 MAX_RANKS = 64  # a group is a bit mask in one word
 
 
@@ -92,7 +91,7 @@ class Board:
 
     def __init__(self, world: MPI.Comm, hosts: Hosts | None = None):
         self.rank, self.size, self.hosts = world.Get_rank(), world.Get_size(), hosts
-        self.round, self._changing = 0, threading.Lock()
+        self.round, self._giving = 0, {}
         self.last: object = None  # the group that this rank's row shows
         words = -(-(SEEN + 2 * self.size + TEXT_WORDS) // 16) * 16  # rows share no cache line
         row, tables, about = 8 * words, 8 * words + 2 * SLOT, 8 * notices.words(self.size)
@@ -129,7 +128,7 @@ class Board:
 
     def state(self, rank: int) -> int:
         """What a rank is doing."""
-        state = self.rows[rank][STATE]
+        state = self._shown(rank)
         return LOST if self.hosts and state != GONE and self.hosts.of[rank] in self.hosts.lost() else state
 
     # What this rank says.
@@ -151,21 +150,28 @@ class Board:
             self.say(text)
         if not keep_call:
             self.mine[KEY] = 0
-        with self._changing:
-            self.mine[STATE] = state
+        self.mine[STATE] = state
 
     def give_up(self) -> None:
         """This rank waits for what will never come; the others get the time to see the same picture."""
+        self.mine[GIVEN] = self.mine[KEY]
         self.mine[STATE] = GIVES_UP
         time.sleep(SURE)
-        alarm = threading.Timer(CAUGHT, self._go_on, (self.round,))
-        alarm.daemon = True
-        alarm.start()
 
-    def _go_on(self, round: int) -> None:
-        with self._changing:
-            if self.round == round and self.mine[STATE] == GIVES_UP:
-                self.mine[STATE] = COMPUTING
+    def _shown(self, rank: int) -> int:
+        """Its state. Who gave up has caught the error when it is in another call, or when its cell has not ended for a while.
+
+        It cannot say so itself: no thread of a rank runs while one long step of C does.
+        """
+        row = self.rows[rank]
+        if row[STATE] != GIVES_UP:
+            return row[STATE]
+        call, (known, since) = (row[ROUND], row[GIVEN]), self._giving.get(rank, (None, 0.0))
+        if call != known:
+            since = time.monotonic()
+            self._giving[rank] = call, since
+        caught = row[KEY] not in (0, row[GIVEN]) or time.monotonic() - since > CAUGHT
+        return COMPUTING if caught else GIVES_UP
 
     def _leave(self) -> None:
         """The process ends; what it has raised stays to be read."""
@@ -191,7 +197,7 @@ class Board:
                 released = key != 0 and any(abs(self.rows[o][SEEN + r]) == key for o in others)
             else:
                 released = self._come(r, row, others)
-            state = LOST if lost and row[STATE] != GONE and self.hosts.of[r] in lost else row[STATE]
+            state = LOST if lost and row[STATE] != GONE and self.hosts.of[r] in lost else self._shown(r)
             rows.append(Row(r, state, row[ROUND], row[TARGETS], key, members, row[OPERATION], released))
         return rows
 
@@ -234,38 +240,6 @@ class Board:
                     moving.add(row.rank)
                     grew = True
         return tuple(r for r in waiting if r.rank not in moving)
-
-    @staticmethod
-    def picture(rows: list[Row], stuck: Iterable[Row]) -> list[tuple]:
-        """What must stay as it is until it is said that these ranks are stuck; of those that go on, nothing."""
-        those = {r.rank for r in stuck}  # one that gives up meanwhile changes nothing: it waited for the same
-        return [(r.rank, r.state in STANDS or r.state, r.key) for r in rows if r.rank in those or r.state not in (COMPUTING, WAITING)]
-
-    @staticmethod
-    def sure(rows: list[Row], stuck: Iterable[Row], seconds: float = SURE) -> float:
-        """How long it must stay so: longer where one of those that are waited for is still on its way. Then all who are stuck say the same.
-
-        Parameters
-        ----------
-        rows : list of Row
-        stuck : iterable of Row
-            Those that can never go on.
-        seconds : float
-            Where nobody is on the way.
-
-        Returns
-        -------
-        float
-            Seconds.
-        """
-        newest, wanted = max(r.round for r in rows), 0
-        for row in stuck:
-            wanted |= row.members
-        calls = {row.key for row in stuck if row.key > 0}  # who has come to one of these is named with those who wait there
-        late = late_ranks(rows)
-        on = (COMPUTING, GIVES_UP)  # which may catch the error of another call, and go on
-        coming = [r for r in rows if r.rank in late or (r.round == newest and r.state in on and r.key not in calls)]
-        return LATE if any(wanted >> r.rank & 1 for r in coming) else seconds
 
 
 @cache

@@ -158,6 +158,7 @@ class Group(Begins):
                 since = since or time.monotonic()
                 if turns >= SPINS or time.monotonic() - since > PATIENCE:
                     self._wait_long(key)
+                    continue
             sched_yield()
 
     def next_key(self) -> int:

@@ -223,6 +223,7 @@ def drain(board: Board) -> None:
     mine, rows = board.mine, board.rows
     while go_on():
         others = [r for r in range(board.size) if r != board.rank and mine[status.TARGETS] >> r & 1 and board.state(r) != status.LOST]
-        if not any(rows[r][status.ROUND] < mine[status.ROUND] or rows[r][status.STATE] in (COMPUTING, WAITING) for r in others):
+        on = (COMPUTING, WAITING, status.GIVES_UP)
+        if not any(rows[r][status.ROUND] < mine[status.ROUND] or rows[r][status.STATE] in on for r in others):
             return
         time.sleep(1e-4)
