@@ -100,6 +100,35 @@ def test_what_is_not_plain_does_not_come_through():
             wire.decode(forged)
 
 
+PRIME = (1 << 61) - 1  # numbers that differ by it have one hash
+COLLIDING = {
+    "numbers": [i * PRIME for i in range(20_000)],
+    "complex": [{"scalar": wire.encode(np.array(complex(-1000003.0 * i, i)))} for i in range(20_000)],
+    "tuples": [{"tuple": [i * PRIME, 1]} for i in range(20_000)],
+}
+
+
+@pytest.mark.parametrize("kind", COLLIDING)
+def test_a_dict_whose_keys_were_chosen_to_meet_takes_no_time(kind):
+    began = time.process_time()
+    found = wire.decode({"dict": [[key, 0] for key in COLLIDING[kind]]})
+    assert time.process_time() - began < 2 and "20,000 keys, more than 100 of which are no texts" in repr(found)
+
+
+def test_keys_and_dtypes_that_take_long_do_not_come_through():
+    members = [0] * 100_000
+    for forged in (
+        {"dict": [[{"tuple": members}, 0]]},
+        {"dict": [[{"tuple": [{"tuple": members}]}, 0]]},
+        {"array": "", "dtype": "f4," * 100_000, "shape": [0]},
+        {"array": "", "dtype": ["f4"] * 100_000, "shape": [0]},
+    ):
+        with pytest.raises(ValueError, match="does not come from a rank"):
+            wire.decode(forged)
+    kept = {f"layer {i}": i for i in range(5000)} | {i: i for i in range(50)} | {(2, "F", None): 1, 0.5: 2, np.float32(3.5): 3}
+    assert wire.decode(wire.encode(kept)) == kept
+
+
 def test_alike_is_shown_once_and_the_odd_one_by_itself():
     found = [(r, {"outputs": [{"stream": "stdout", "text": "odd" if r == 2 else "same"}], "error": None}) for r in range(4)]
     assert [who for who, _ in replies.group(found, "outputs")] == [[0, 1, 3], [2]]

@@ -22,7 +22,7 @@ from course_lib.engine import wire
 
 PAYLOAD_LIMIT = 128 << 20  # bytes in a frame
 UNREAD_LIMIT, UNREAD = 512 << 20, 20_000  # bytes, and pieces, that wait for a rank to read them
-REPLY_LIMIT, PIECES = 64 << 20, 8_000_000  # bytes of an answer, and values in it
+REPLY_LIMIT, PIECES = 64 << 20, 2_000_000  # bytes of an answer, and values in it
 ENDED = "its connection has ended"
 Frame = tuple[dict, bytes]
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
 _KINDS = "biufc"
+_DTYPE = re.compile(rf"[<>|=][{_KINDS}]\d{{1,2}}")
+# Numbers can be chosen so that they meet in a dict, and each then takes as long as there are others; texts are hashed with a secret.
+MOST_NO_TEXTS, LONGEST_TUPLE = 100, 8  # keys of a dict that are no texts, and members of one that is a tuple
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,9 @@ def decode(data: object) -> object:
     if "scalar" in data:
         return decode(data["scalar"])[()]
     if "array" in data:
-        dtype = np.dtype(str(data["dtype"]))
-        if dtype.kind not in _KINDS:
-            raise ValueError(f"dtype {dtype} does not come from a rank")
+        if not _DTYPE.fullmatch(str(data["dtype"])[:40]):
+            raise ValueError(f"dtype {str(data['dtype'])[:40]} does not come from a rank")
+        dtype = np.dtype(data["dtype"])
         array = np.frombuffer(base64.b64decode(data["array"]), dtype).reshape(data["shape"]).copy()
         return array if data.get("layout") == "C" else _scattered(array)
     if "tuple" in data:
@@ -71,8 +75,19 @@ def decode(data: object) -> object:
     if "list" in data:
         return [decode(v) for v in data["list"]]
     if "dict" in data:
-        return {decode(k): decode(v) for k, v in data["dict"]}
+        keys = [_key(k) for k, _ in data["dict"]]
+        if sum(type(key) is not str for key in keys) > MOST_NO_TEXTS:
+            return Opaque(f"<dict with {len(keys):,} keys, more than {MOST_NO_TEXTS} of which are no texts>")
+        return {key: decode(v) for key, (_, v) in zip(keys, data["dict"], strict=True)}
     return Opaque(str(data.get("opaque", "<unknown>")))
+
+
+def _key(data: object) -> object:
+    """A key of a dict; not a tuple of many members, or of tuples, as two of these take long to compare."""
+    key = decode(data)
+    if type(key) is tuple and (len(key) > LONGEST_TUPLE or any(type(part) is tuple for part in key)):
+        raise ValueError(f"a key of {len(key)} members does not come from a rank")
+    return key
 
 
 def _scattered(array: np.ndarray) -> np.ndarray:
