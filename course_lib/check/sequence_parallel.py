@@ -9,9 +9,8 @@ import numpy as np
 
 from course_lib import traffic
 from course_lib.autograd import Module, Parameter
-from course_lib.check.operators import OperatorCheck
-from course_lib.check.tensor_parallel import outcome
-from course_lib.gpt.block import Block, kinds
+from course_lib.check.block import BlockCheck, on_one_process
+from course_lib.gpt.block import kinds
 from course_lib.placement import replicated, sharded
 
 PARTIAL = (
@@ -26,17 +25,8 @@ def group_of(place):  # packing sends a function's helpers only from its own mod
     return everyone.Split(color=place[0], key=place[1])
 
 
-def through_block(width, heads, seed, norms, x, grad, place):
-    """Output and gradients of a block whose positions are split between its split layers."""
-    comm = group_of(place)
-    block = Block(width, heads, np.random.default_rng(seed), comm, gather_sequence, scatter_sequence, dtype=x.dtype)
-    out, grad_x, _ = outcome(block, norms, x, grad)
-    reduce_norm_gradients(block, comm)
-    return out, grad_x, {name: p.grad for name, p in block.named_parameters()}
-
-
-def module_of(data, grads, dims):
-    """A module whose parameters have these gradients, and are sharded along these dimensions, or replicated (None); one has two names."""
+def module_of(data, grads, dims, tied):
+    """A module whose parameters have these gradients, and are sharded along these dimensions, or replicated (None); one may be tied."""
     module = Module()
     for name, array in data.items():
         inner = Module()
@@ -44,31 +34,35 @@ def module_of(data, grads, dims):
         inner.weight.grad = None if grads[name] is None else grads[name].copy()
         inner.kind = replicated if dims[name] is None else sharded(dims[name])
         setattr(module, name, inner)
-    twice = [name for name in data if dims[name] is None and grads[name] is not None] or list(data)
-    module.tied = getattr(module, twice[0])
+    if tied:  # it has two names
+        module.tied = getattr(module, tied)
     return module
 
 
 def left(module, data):
-    """The gradients of a module, and whether its parameters are as they were."""
-    same = all(np.array_equal(getattr(module, name).weight.data, array) for name, array in data.items())
-    return {name: getattr(module, name).weight.grad for name in data}, same
+    """The parameters' gradients, and the parameters."""
+    return {name: getattr(module, name).weight.grad for name in data}, {name: getattr(module, name).weight.data for name in data}
 
 
-def reduce_norms(data, grads, dims, place):
-    """The gradients after `reduce_norm_gradients`."""
-    module = module_of(data, grads, dims)
+def reduce_norms(data, grads, dims, place, tied=""):
+    """The gradients and parameters after `reduce_norm_gradients`."""
+    module = module_of(data, grads, dims, tied)
     reduce_norm_gradients(module, group_of(place))
     return left(module, data)
 
 
-def clip(data, grads, dims, most, place):
-    """What `clip_gradients` returns, and the gradients after it."""
-    module = module_of(data, grads, dims)
+def clip(data, grads, dims, most, place, tied=""):
+    """What `clip_gradients` returns, and the gradients and parameters after it."""
+    module = module_of(data, grads, dims, tied)
     return clip_gradients(module, most, group_of(place)), *left(module, data)
 
 
-class SequenceParallelCheck(OperatorCheck):
+def _tied(grads, dims):
+    """The name of a parameter that shall have two: a replicated one with a gradient, if there is one."""
+    return next((name for name, g in grads.items() if dims[name] is None and g is not None), next(iter(grads)))
+
+
+class SequenceParallelCheck(BlockCheck):
     """A `Check` on four ranks, in groups."""
 
     def blocks(self, *sizes: int) -> SequenceParallelCheck:
@@ -81,28 +75,36 @@ class SequenceParallelCheck(OperatorCheck):
     def _block(self, size: int, heads: int, width: int, dtype: type) -> None:
         groups, (batch, part) = self.groups(size), self.sizes(2, 2, 6)
         self.case = f"{self.named(groups, dtype)}, width {width}, {heads} heads, {batch} x {part} tokens a rank"
-        seed, drawn = int(self.random.integers(1 << 30)), []
+        drawn = []
         for group in groups:
             x, grad = (self.random.standard_normal((batch, part * len(group), width)).astype(dtype) for _ in range(2))
-            drawn.append((self.random.uniform(0.5, 1.5, (2, 2, width)).astype(dtype), x, grad))
-        given = []
+            norms, seed = self.random.uniform(0.5, 1.5, (2, 2, width)).astype(dtype), int(self.random.integers(1 << 30))
+            drawn.append(dict(seed=seed, norms=norms, x=x, grad=grad))
+        of_ranks = []
         for color, index in self.places(groups):
-            norms, *both = drawn[color]
-            x, grad = (np.ascontiguousarray(np.split(a, len(groups[color]), axis=1)[index]) for a in both)
-            given.append(dict(width=width, heads=heads, seed=seed, norms=norms, x=x, grad=grad, place=(color, index)))
-        answers, rtol = self.ranks.call(through_block, given, show=self.show), 1e-9 if dtype is np.float64 else 2e-4
-        for group, (norms, x, grad) in zip(groups, drawn, strict=True):
-            whole = Block(width, heads, np.random.default_rng(seed), dtype=dtype)
-            out, grad_x, grads = outcome(whole, norms, x, grad)
-            found, known, how = [answers[r] for r in group], {name: kind for name, _, kind in kinds(whole)}, dict(rtol=rtol, ranks=group)
+            cut = {name: np.split(drawn[color][name], len(groups[color]), axis=1)[index] for name in ("x", "grad")}
+            of_ranks.append(drawn[color] | {name: np.ascontiguousarray(array) for name, array in cut.items()})
+        parts = self.block(groups, ("gather_sequence", "scatter_sequence"), width, heads, of_ranks)
+        reduced, rtol = self._reduced(groups, parts), 1e-9 if dtype is np.float64 else 2e-4
+        for group, one in zip(groups, drawn, strict=True):
+            out, grad_x, whole = on_one_process(width, heads, one)
+            how = dict(rtol=rtol, ranks=group)
             cause = "a forward that gathers or scatters along another dimension"
-            self.placed([a for a, _, _ in found], sharded(1), out, name="the block's output", cause=cause, **how)
+            self.placed([of_ranks[r]["out"] for r in group], sharded(1), out, name="the block's output", cause=cause, **how)
             cause = "a backward of gather_sequence that does not add up the ranks' summands"
-            self.placed([g for _, g, _ in found], sharded(1), grad_x, name="the gradient of the input", cause=cause, **how)
-            for parameter, want in grads.items():
+            self.placed([of_ranks[r]["grad_x"] for r in group], sharded(1), grad_x, name="the gradient of the input", cause=cause, **how)
+            for parameter, p, kind in kinds(whole):
                 cause = PARTIAL if "norm" in parameter else "a backward of scatter_sequence that does not gather all positions"
-                got = [each[parameter] for _, _, each in found]
-                self.placed(got, known[parameter], want, name=f"the gradient of {parameter}", cause=cause, **how)
+                got = [reduced[r][parameter] for r in group]
+                self.placed(got, kind, p.grad, name=f"the gradient of {parameter}", cause=cause, **how)
+
+    def _reduced(self, groups: list[list[int]], parts: list) -> list[dict]:
+        """The gradients of the ranks' parts of a block after `reduce_norm_gradients`."""
+        given = []
+        for part, place in zip(parts, self.places(groups), strict=True):
+            grads, dims = {name: p.grad for name, p, _ in kinds(part)}, {name: kind.dim for name, _, kind in kinds(part)}
+            given.append(dict(data=grads, grads=grads, dims=dims, place=place))
+        return [grads for grads, _ in self.ranks.call(reduce_norms, given, show=self.show)]
 
     def _module(self, n: int, dtype: type, without: bool, only_sharded: bool = False) -> tuple[dict, dict]:
         """Whole gradients of a group's module, and along which dimensions they are sharded; names tell nothing."""
@@ -137,11 +139,11 @@ class SequenceParallelCheck(OperatorCheck):
             for key, r in enumerate(group):
                 grads = {name: None if g is None else self.random.standard_normal(g.shape).astype(dtype) for name, g in like.items()}
                 data = {name: np.ones(3, dtype) if g is None else g for name, g in like.items()}
-                given[r] = dict(data=data, grads=grads, dims=dims, place=(color, key))
+                given[r] = dict(data=data, grads=grads, dims=dims, place=(color, key), tied=_tied(grads, dims))
         answers = self.ranks.call(reduce_norms, given, show=self.show)
         for group in groups:
             for r in group:
-                got, same = answers[r]
+                got, data = answers[r]
                 for name, dim in given[r]["dims"].items():
                     own = given[r]["grads"][name]
                     mine = [given[k]["grads"][name] for k in group]
@@ -154,7 +156,7 @@ class SequenceParallelCheck(OperatorCheck):
                     how = dict(rtol=rtol, scale=float(np.sum(np.abs(mine), axis=0).max()), instead=known if len(group) > 1 else None)
                     kind = "replicated" if dim is None else "sharded"
                     self.array(got[name], total, name=f"the gradient of a {kind} parameter", rank=r, cause=cause, **how)
-                self._untouched(same, r)
+                self._untouched(data, given[r]["data"], r)
                 numbers = sum(g.size for n, g in given[r]["grads"].items() if given[r]["dims"][n] is None and g is not None)
                 most = traffic.wire_bytes("Allreduce", len(group), 8 * numbers + 64)
                 self.sent(self.ranks.traffic[r], most, name="reduce_norm_gradients", rank=r, cause="gradients that need no exchange")
@@ -163,8 +165,8 @@ class SequenceParallelCheck(OperatorCheck):
         if before is None and got is not None:
             self.fail(f"a gradient on rank {r} was None, and is not any more", "a parameter that was not used has none, on all ranks")
 
-    def _untouched(self, same: bool, r: int) -> None:
-        if not same:
+    def _untouched(self, after: dict, before: dict, r: int) -> None:
+        if not all(np.array_equal(after[name], array) for name, array in before.items()):
             self.fail(f"the parameters on rank {r} have changed, and not only their gradients", "p.data in place of p.grad")
 
     def clipping(self, *sizes: int) -> SequenceParallelCheck:
@@ -193,8 +195,10 @@ class SequenceParallelCheck(OperatorCheck):
                     for name, g in whole.items()
                 }
                 data = {name: np.ones(3, dtype) if g is None else np.ones_like(g) for name, g in own.items()}
-                for_ranks[r] = dict(data=data, grads=own, dims=dims, most=norms[-1] / ratio or 1.0, place=(color, key))
-        for r, (got, after, same) in enumerate(self.ranks.call(clip, for_ranks, show=self.show)):
+                for_ranks[r] = dict(
+                    data=data, grads=own, dims=dims, most=norms[-1] / ratio or 1.0, place=(color, key), tied=_tied(own, dims)
+                )
+        for r, (got, after, parameters) in enumerate(self.ranks.call(clip, for_ranks, show=self.show)):
             color, own = for_ranks[r]["place"][0], for_ranks[r]["grads"]
             n, norm = len(groups[color]), norms[color]
             mine = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in own.values() if g is not None)))
@@ -208,5 +212,5 @@ class SequenceParallelCheck(OperatorCheck):
                     want = before / dtype(ratio) if ratio > 1 else before
                     cause = "gradients that are scaled although they are short enough, or not by most / length"
                     self.array(after[name], want, name="a gradient, clipped,", rank=r, rtol=max(rtol, 1e-5), cause=cause)
-            self._untouched(same, r)
+            self._untouched(parameters, for_ranks[r]["data"], r)
             self.sent(self.ranks.traffic[r], 256, name="clip_gradients", rank=r, cause="gradients that are exchanged, and not numbers")

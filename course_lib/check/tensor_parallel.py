@@ -10,8 +10,8 @@ from IPython import get_ipython
 
 from course_lib import traffic
 from course_lib.autograd import Tensor
-from course_lib.check.operators import OperatorCheck
-from course_lib.gpt.block import Block, kinds
+from course_lib.check.block import BlockCheck, on_one_process
+from course_lib.gpt.block import kinds
 from course_lib.placement import replicated
 
 NO_F = "a backward of copy_to_group that does not add up the ranks' gradients: each has that of its own heads and columns only"
@@ -20,26 +20,6 @@ NO_F = "a backward of copy_to_group that does not add up the ranks' gradients: e
 def group_of(place):  # packing sends a function's helpers only from its own module
     """This rank's group: which one, and its place in it."""
     return everyone.Split(color=place[0], key=place[1])
-
-
-def through_block(width, heads, seed, norms, x, grad, place):
-    """Output and gradients of a block that is split over a group."""
-    block = Block(width, heads, np.random.default_rng(seed), group_of(place), copy_to_group, reduce_from_group, dtype=x.dtype)
-    return outcome(block, norms, x, grad)
-
-
-def outcome(block, norms, x, grad):
-    """The output of a block, the gradient of its input, and those of its parameters by name."""
-    for norm, (scale, shift) in zip((block.norm1, block.norm2), norms, strict=True):
-        norm.weight.data, norm.bias.data = scale.copy(), shift.copy()
-    given = Tensor(x, requires_grad=True)
-    out = block(given)
-    if not out.requires_grad:
-        raise TypeError(
-            "The block's output has no gradient: an operator's result was not made by Tensor.from_operation(data, (x,), backward)."
-        )
-    out.backward(grad)
-    return out.data, given.grad, {name: p.grad for name, p in block.named_parameters()}
 
 
 def losses_of(cases, place):
@@ -61,7 +41,7 @@ def losses_backward():
     return [(t.grad, t.data, case["labels"]) for t, case in zip(tensors, cases, strict=True)]
 
 
-class TensorParallelCheck(OperatorCheck):
+class TensorParallelCheck(BlockCheck):
     """A `Check` on four ranks, in groups."""
 
     def blocks(self, *sizes: int) -> TensorParallelCheck:
@@ -83,19 +63,19 @@ class TensorParallelCheck(OperatorCheck):
             )
             for _ in groups
         ]
-        given = [dict(width=width, heads=heads, place=place, **drawn[place[0]]) for place in self.places(groups)]
-        answers, rtol = self.ranks.call(through_block, given, show=self.show), 1e-9 if dtype is np.float64 else 2e-4
+        of_ranks = [dict(drawn[color]) for color, _ in self.places(groups)]
+        parts = self.block(groups, ("copy_to_group", "reduce_from_group"), width, heads, of_ranks)
+        rtol = 1e-9 if dtype is np.float64 else 2e-4
         for group, one in zip(groups, drawn, strict=True):
-            whole = Block(width, heads, np.random.default_rng(one["seed"]), dtype=dtype)
-            out, grad_x, grads = outcome(whole, one["norms"], one["x"], one["grad"])
-            found, known, how = [answers[r] for r in group], {name: kind for name, _, kind in kinds(whole)}, dict(rtol=rtol, ranks=group)
+            out, grad_x, whole = on_one_process(width, heads, one)
+            grads, how = [{name: p.grad for name, p in parts[r].named_parameters()} for r in group], dict(rtol=rtol, ranks=group)
             cause = "a forward of reduce_from_group that does not add up the ranks' summands"
-            self.placed([a for a, _, _ in found], replicated, out, name="the block's output", cause=cause, **how)
-            for parameter, want in grads.items():
+            self.placed([of_ranks[r]["out"] for r in group], replicated, out, name="the block's output", cause=cause, **how)
+            for parameter, p, kind in kinds(whole):
                 cause = NO_F if "norm" in parameter else "a backward of reduce_from_group that is not the identity"
-                got = [each[parameter] for _, _, each in found]
-                self.placed(got, known[parameter], want, name=f"the gradient of {parameter}", cause=cause, **how)
-            self.placed([g for _, g, _ in found], replicated, grad_x, name="the gradient of the input", cause=NO_F, **how)
+                got = [each[parameter] for each in grads]
+                self.placed(got, kind, p.grad, name=f"the gradient of {parameter}", cause=cause, **how)
+            self.placed([of_ranks[r]["grad_x"] for r in group], replicated, grad_x, name="the gradient of the input", cause=NO_F, **how)
 
     def losses(self, *sizes: int, scale: float = 3.0, frugal: bool = False) -> TensorParallelCheck:
         """`vocab_parallel_cross_entropy` in groups of these sizes, against that of all logits.
