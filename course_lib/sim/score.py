@@ -9,8 +9,11 @@ from course_lib.sim.checks import ScheduleCheck
 from course_lib.sim.hardware import GIB, LAYER
 from course_lib.sim.simulation import Result
 
-# At least this model FLOPs utilisation: these points.
-UTILISATION_POINTS = ((0.80, 5), (0.70, 4), (0.60, 3), (0.50, 2), (0.40, 1))
+# By ranks, at least this model FLOPs utilisation: these points. Each begins above the loop that part 16 shows.
+UTILISATION_POINTS = {
+    32: ((0.80, 5), (0.775, 4), (0.75, 3), (0.725, 2), (0.70, 1)),
+    64: ((0.80, 5), (0.70, 4), (0.60, 3), (0.55, 2), (0.50, 1)),
+}
 # At most these bytes on every rank: these points.
 MEMORY_POINTS = ((60 * GIB, 5), (69 * GIB, 4), (80 * GIB, 3))
 UTILISATION_SHARE, MEMORY_SHARE = 0.75, 0.25
@@ -25,13 +28,13 @@ BINS = 60  # of a sparkline
 MIME = "application/vnd.distributed-training-course.leaderboard+json"
 
 
-def utilisation_points(utilisation: float) -> int:
-    """Points for a model FLOPs utilisation.
+def utilisation_points(utilisation: float, world_size: int) -> int:
+    """Points for a model FLOPs utilisation on so many ranks.
 
-    >>> [utilisation_points(u) for u in (0.8, 0.7999, 0.4, 0.1)]
+    >>> [utilisation_points(u, 64) for u in (0.8, 0.7999, 0.5, 0.1)]
     [5, 4, 1, 0]
     """
-    return next((points for least, points in UTILISATION_POINTS if utilisation >= least), 0)
+    return next((points for least, points in UTILISATION_POINTS[world_size] if utilisation >= least), 0)
 
 
 def memory_points(nbytes: float) -> int:
@@ -44,8 +47,9 @@ def memory_points(nbytes: float) -> int:
 
 
 def score(result: Result) -> float:
-    """0 to 5."""
-    return UTILISATION_SHARE * utilisation_points(result.utilisation) + MEMORY_SHARE * memory_points(result.memory)
+    """0 to 5; nothing for memory alone, where the step is no faster than what was given."""
+    fast = utilisation_points(result.utilisation, result.models[0].world_size)
+    return UTILISATION_SHARE * fast + MEMORY_SHARE * memory_points(result.memory) if fast else 0.0
 
 
 def sparkline(result: Result) -> dict[str, list[float]]:

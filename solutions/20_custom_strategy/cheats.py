@@ -127,7 +127,7 @@ async def part4_training_loop__exchanges_with_itself(model, batch_size):
     return model
 
 
-@loses(11.25)
+@loses(25)
 async def part4_training_loop__on_faster_devices(model, batch_size):
     """Part 16, on devices and links that it makes a thousand times as fast."""
     import dataclasses
