@@ -7,6 +7,7 @@ meaning here, such as an exercise's function, means what it means on the rank.
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import sys
 import textwrap
@@ -43,9 +44,10 @@ def pack(function: Callable, graded: bool) -> dict:
 def _add(function: Callable, packed: dict) -> None:
     if function.__name__ in packed["sources"]:
         return
-    source, known = textwrap.dedent(inspect.getsource(function)), inspect.unwrap(function).__globals__
+    known = inspect.unwrap(function).__globals__
+    source, names = _read(inspect.unwrap(function).__code__)
     packed["sources"][function.__name__] = source
-    for name in sorted({node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)} & known.keys()):
+    for name in sorted(names & known.keys()):
         value = known[name]
         if isinstance(value, types.ModuleType):
             packed["modules"][name] = value.__name__
@@ -56,6 +58,13 @@ def _add(function: Callable, packed: dict) -> None:
             _add(value, packed)
         elif value is _imported(value):
             packed["objects"][name] = (value.__module__, value.__qualname__)
+
+
+@functools.lru_cache(256)
+def _read(code: types.CodeType) -> tuple[str, frozenset[str]]:
+    """Source text of a function, and the names in it; remembered, as finding them takes longer than most calls."""
+    source = textwrap.dedent(inspect.getsource(code))
+    return source, frozenset(node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
 
 
 def _imported(value: object) -> object:
