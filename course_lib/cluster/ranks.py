@@ -39,6 +39,10 @@ class Ranks:
         What each rank sent in the last `call`: operation, ranks, calls, payload in bytes.
     arrays : list of (list of numpy.ndarray, or None)
         The arrays that each rank sent, flat, where that was to be kept, see `call`.
+    messages : list of (list of (str, int, int), or None)
+        The messages of each rank in the last `call`, in their order, where ranks are kept apart: "to" or "from" which rank, and the bytes.
+    unended : list of int
+        How many messages and collectives each rank had begun in it that had not ended when it answered; 0 where ranks are not kept apart.
     peaks : list of (int or None)
         The most bytes that each rank held at once in the last `call` beyond what it held before, where that was to be seen, see `call`.
     """
@@ -214,6 +218,9 @@ class Ranks:
             replies.show_outputs(list(found.items()), self.n)
         replies.raise_errors(list(found.items()))
         self.arrays = [reply.get("arrays") for reply in found.values()] if sandbox.APART in os.environ else [None] * self.n
+        self.messages, self.unended = (
+            [reply.get(name, other) for reply in found.values()] for name, other in (("messages", None), ("unended", 0))
+        )
         self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in found.values()]
         return [wire.decode(reply["value"]) for reply in found.values()]
 

@@ -176,6 +176,7 @@ class Relay(threading.Thread):
         if failed and (not error or error["name"] != failed[0]):
             error = requests.error(*failed)
         reply["error"], reply["traffic"], reply["arrays"] = error, self.switch.sent(rank), self.switch.arrays(rank)
+        reply["messages"], reply["unended"] = self.switch.messages(rank), self.switch.unended(rank)
         self.switch.finish(rank, f"{error['name']} ({error['place']})" if error else "")
         self._on_reply(rank, number, reply)
 

@@ -24,6 +24,8 @@ from course_lib.collectives.watch import picture_of, sure
 SURE = 0.2  # seconds that a deadlock must be seen unchanged
 EAGER = 1 << 16  # bytes of a message that is on its way at once, as in MPI
 
+MOST_MESSAGES = 10_000  # of a rank in one request, that are noted
+
 Answer = tuple[int, dict, bytes]  # to which rank
 
 
@@ -39,6 +41,7 @@ class Switch:
         self._spoiled = False  # a rank has failed, and what is on its way must meet nothing new
         self._numbers: list[dict] = [defaultdict(int) for _ in range(size)]
         self._tally = [Tally() for _ in range(size)]
+        self._messages: list[list[tuple[str, int, int]]] = [[] for _ in range(size)]
         self._gates: list[list[tuple[float, float]]] = [[] for _ in range(size)]
         self._picture, self._since = None, 0.0
         self._busy: set[int] = set()  # ranks that were asked for something
@@ -57,7 +60,7 @@ class Switch:
             self._post.clear()
             self._spoiled = False
         self._post.begin(rank)
-        self._gates[rank], self._tally[rank] = list(gates or []), Tally(keep)
+        self._gates[rank], self._tally[rank], self._messages[rank] = list(gates or []), Tally(keep), []
         self._busy.add(rank)
         self._waiting.pop(rank, None)
         self._open[rank].clear()
@@ -74,6 +77,14 @@ class Switch:
     def parked(self, rank: int) -> int:
         """The most bytes that a rank had at once, since `begin`, in messages to itself."""
         return self._post.parked[rank]
+
+    def messages(self, rank: int) -> list[tuple[str, int, int]]:
+        """The messages of a rank since `begin`, in their order: "to" or "from" which rank, and the bytes."""
+        return self._messages[rank]
+
+    def unended(self, rank: int) -> int:
+        """How many of the messages and collectives that a rank has begun have not ended: it cannot have waited for them."""
+        return len(self._open[rank])
 
     def arrays(self, rank: int) -> list[np.ndarray] | None:
         """What a rank has sent since `begin`, if it was to be kept; flat, the latest at the end."""
@@ -154,12 +165,14 @@ class Switch:
         notice = Notice(rank, call, group, tag, dtype, count, payload, tuple(others))
         if operation == calls.SEND:
             self._tally[rank].message(group, dtype, tag, payload, others == [rank])
+            self._note(rank, "to", others[0], len(payload))
             pairs, answers = self._post.send(notice), []
             if len(payload) <= EAGER:
                 answers += self._answered(rank, call, {}, b"")
         else:
             pairs, answers = self._post.want(notice), []
         for sent, wanted in pairs:
+            self._note(wanted.rank, "from", sent.rank, len(sent.payload))
             if (sent.dtype, sent.count) == (wanted.dtype, wanted.count):
                 told = {"source": sent.rank, "tag": sent.tag}
                 answers += self._answered(wanted.rank, wanted.call, told, sent.payload)
@@ -168,6 +181,10 @@ class Switch:
                 answers += self._answered(wanted.rank, wanted.call, told, b"")
             answers += self._answered(sent.rank, sent.call, {}, b"")
         return answers
+
+    def _note(self, rank: int, way: str, other: int, nbytes: int) -> None:
+        if len(self._messages[rank]) < MOST_MESSAGES:
+            self._messages[rank].append((way, other, nbytes))
 
     def _answered(self, rank: int, call: tuple, told: dict, data: bytes) -> list[Answer]:
         """The answer to what a rank has begun, once."""
