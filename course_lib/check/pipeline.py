@@ -1,88 +1,26 @@
-"""How part 25's schedules are put to the test: beside the whole model on one process, by what is sent when, and by what is held.
+"""The check of part 25's schedules: beside the whole model on one process, by what is sent when, and by what is held.
 
-What has a lower-case name and no underscore runs on the ranks, `PipelineCheck` in the notebook's kernel.
+Where ranks are kept apart, the order of the work follows from the messages that the relay has seen, and from gates; what a stage notes
+itself explains mistakes. `pipeline_on_ranks` is what runs on the ranks.
 """
 
 from __future__ import annotations
 
+import os
 from itertools import zip_longest
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib import memory, wording
 from course_lib.check.groups import GroupCheck
-from course_lib.check.pipeline_model import ONE_FORWARD_ONE_BACKWARD, Model, needed, order_of, together
+from course_lib.check.pipeline_model import ONE_FORWARD_ONE_BACKWARD, Model, exchanged, needed, order_of, together
+from course_lib.check.pipeline_on_ranks import build, over, step
 from course_lib.cluster.replies import RanksError
-from course_lib.collectives import pending
-from course_lib.engine import gates
-from course_lib.gpt.model import Sizes, layers
+from course_lib.cluster.sandbox import APART
+from course_lib.gpt.model import Sizes
 from course_lib.gpt.stage import Stage
 
-
-def build(sizes, values, batches, place, meets):
-    """A stage with these parameters in this rank's group, and what its steps will be given; see `together` for `meets`."""
-
-    class Gated(Stage):
-        """Works when enough has been sent, and at the same time as some neighbours; results are multiplied by the gate's number."""
-
-        def forward(self, k, x, labels):
-            number = self.numbers[k] = self.begin()
-            out = super().forward(k, x, labels)
-            return float(out * number) if self.last else out * number
-
-        def backward(self, k, grad):
-            number = self.begin() * self.numbers.get(k, 1)
-            return super().backward(k, np.asarray(grad, self.dtype) * number)
-
-        def begin(self):
-            number, token = self.dtype.type(gates.passed()), np.zeros(0)
-            others = [n - 1 - other for other in meets.pop(0)]
-            self.told += [between.Isend(token, dest=other) for other in others]
-            for other in others:
-                between.Recv(token, source=other)
-            return number
-
-    comm, kinds = everyone.Split(color=place[0], key=place[1]), Stage if meets is None else Gated
-    between = everyone.Split(color=place[0], key=-place[1])  # the same ranks, as another group
-    n, me = comm.Get_size(), comm.Get_rank()
-    stage = kinds(layers(Sizes(*sizes), n, me, dtype=values[0].dtype), sizes[1], values[0].dtype)
-    for (_, p), value in zip(stage.named_parameters(), values, strict=True):
-        p.data = value.copy()
-    stage.numbers, stage.told = {}, []
-    get_ipython().user_ns["trial"] = stage, comm, batches
-
-
-def step(function, times):
-    """So many steps: what they return, the gradients, the order of the work, the requests that are left; and what was given, afterwards."""
-    stage, comm, batches = trial
-    before = pending.now.requests
-    losses = [get_ipython().user_ns[function](stage, list(batches), comm) for _ in range(times)]
-    left = pending.now.requests - before - len(stage.told)
-    for request in stage.told:
-        request.Wait()
-    parameters = [p for _, p in stage.named_parameters()]
-    return losses, [p.grad for p in parameters], stage.order(), left, [p.data for p in parameters], batches
-
-
-def ready(function):
-    """A step before one that is measured, after which all is there that stays."""
-    memory.give_back_at_once(True)
-    stage, comm, batches = trial
-    get_ipython().user_ns[function](stage, batches, comm)
-
-
-def measured(function):
-    """A step; the most bytes that it held, as this process sees it."""
-    stage, comm, batches = trial
-    with memory.watch() as held:
-        get_ipython().user_ns[function](stage, batches, comm)
-    return held.true_peak
-
-
-def over():
-    """After what was measured."""
-    memory.give_back_at_once(False)
+TOKEN = 8  # bytes: the number that neighbours exchange at their gates
 
 
 class PipelineCheck(GroupCheck):
@@ -110,8 +48,16 @@ class PipelineCheck(GroupCheck):
         times : int
             Steps, whose gradients add up.
         """
-        models = self._build(size, count, dtype, large)
-        answers = self.ranks.call(step, dict(function=self.function, times=times), show=self.show)
+        self._step(size, count, dtype, large=large, times=times)
+        return self
+
+    def _step(
+        self, size: int, count: int, dtype: type, *, large: bool = False, times: int = 1, deep: bool = False
+    ) -> tuple[list[tuple[list[int], Model]], list[int]]:
+        """Steps, and the most bytes that each rank held if activations are `deep`; then their order is left to memory."""
+        models = self._build(size, count, dtype, large, deep=deep)
+        how = dict(function=self.function, times=times, watched=deep and APART not in os.environ)
+        answers = self.ranks.call(step, how, show=self.show, peak=deep)
         rtol = 1e-9 if dtype is np.float64 else 2e-3
         for group, model in models:
             whole = Stage(model.layers, model.sizes.width, dtype)
@@ -119,59 +65,73 @@ class PipelineCheck(GroupCheck):
             whole.backward(0, 1.0)
             wants = iter(p.grad * times for _, p in whole.named_parameters())
             for i, r in enumerate(group):
-                losses, grads, order, left, data, batches = answers[r]
-                self._order(order.split(), i, len(group), count, times, r)
+                losses, grads, order, left, data, batches, _ = answers[r]
+                if not deep:
+                    self._order(order.split(), i, group, count, times, model.message)
                 if i == len(group) - 1:
                     for got in losses:
                         self._loss(got, loss, count, r, rtol)
                 for (name, _), got, before, after in zip(model.stages[i].named_parameters(), grads, model.values[i], data, strict=True):
-                    want = next(wants)
-                    self._gradient(got, want, f"the gradient of {name}", r, count, rtol)
+                    self._gradient(got, next(wants), f"the gradient of {name}", r, count, rtol)
                     self.array(after, before, name=f"{name}, after the step,", rank=r, cause="a step that trains; it only finds gradients")
                 for k, (given, after) in enumerate(zip(model.given(i), batches, strict=True)):
                     for name, mine, theirs in zip(("tokens", "labels"), given, after, strict=True):
                         what = f"the {name} of micro-batch {k}, after the step,"
                         self.array(theirs, mine, name=what, rank=r, cause="a receive into them")
                 self._sent(r, i, len(group), count * times, model.message)
-                if left > 0:
+                if left > 0 or self.ranks.unended[r]:
                     cause = "requests that nobody keeps; each needs its Wait"
-                    self.fail(f"rank {r} has begun {left} more sends or receives with Isend or Irecv than it has waited for", cause)
-        return self
+                    many = max(left, self.ranks.unended[r])
+                    self.fail(f"rank {r} has begun {many} more sends or receives with Isend or Irecv than it has waited for", cause)
+        return models, [answers[r][-1] if peak is None else peak for r, peak in enumerate(self.ranks.peaks)]
 
     def exchanges(self, size: int, count: int, dtype: type = np.float64) -> PipelineCheck:
-        """What is sent before each piece of work, by the account of those who carry it; and whether neighbours can work at the same time.
+        """What is sent before each piece of work, as the relay counts it; and whether neighbours can work at the same time.
 
-        A piece of work passes a gate, which changes its result by a number, and waits until its neighbours have begun theirs.
+        A piece of work passes a gate, and exchanges the number that it gets there with the neighbours that can work at the same time:
+        the product changes its result.
         """
-        models, passes = self._build(size, count, dtype, False, gated=True), [[] for _ in range(4)]
-        forward, back = self.random.uniform(0.5, 2.0, (2, 4, count))
+        models, passes, numbers = self._build(size, count, dtype, False, gated=True), [[] for _ in range(4)], {}
         for group, model in models:
             n = len(group)
+            own = self.random.uniform(0.7, 1.4, (n, 2 * count))
             for i, r in enumerate(group):
-                if self.function != ONE_FORWARD_ONE_BACKWARD:
-                    back[r] = back[r, 0]  # its backwards may come in any order
-                sent = 0
-                for kind, k in order_of(self.function, n, i, count):
-                    passes[r].append((sent, float((forward if kind == "F" else back)[r, k]), sent + 32 if n > 1 else 1e9))
-                    sent += model.message * (i < n - 1 if kind == "F" else i > 0)
+                sent, meets = 0, together(self.function, n, i, count)
+                numbers[r] = [own[i, j] * np.prod([own[met] for met in meets[j]]) for j in range(2 * count)]
+                for j, (kind, _) in enumerate(order_of(self.function, n, i, count)):
+                    passes[r].append((sent, float(own[i, j]), sent + TOKEN * 4 if n > 1 else 1e9))
+                    sent += model.message * (i < n - 1 if kind == "F" else i > 0) + TOKEN * len(meets[j])
         try:
-            answers = self.ranks.call(step, dict(function=self.function, times=1), show=self.show, gates=passes)
+            answers = self.ranks.call(step, dict(function=self.function, times=1, watched=False), show=self.show, gates=passes)
         except RanksError as error:
             self._out_of_turn(error)
-        rtol = 1e-9 if dtype is np.float64 else 2e-3
         for group, model in models:
-            for k, (tokens, labels) in enumerate(model.batches):
-                x = tokens
-                for r, stage in zip(group, model.stages, strict=True):
-                    x = stage.forward(k, x, labels) * dtype(forward[r, k])
-                grad = np.asarray(1 / count, dtype)
-                for r, stage in zip(reversed(group), reversed(model.stages), strict=True):
-                    grad = stage.backward(k, grad * dtype(back[r, k]) * dtype(forward[r, k]))
-            for i, r in enumerate(group):
-                for (name, p), got in zip(model.stages[i].named_parameters(), answers[r][1], strict=True):
-                    self._gradient(got, p.grad, f"the gradient of {name}, changed at the gates,", r, count, rtol)
-                self._sent(r, i, len(group), count, model.message)
+            self._changed(group, model, count, answers, numbers)
         return self
+
+    def _changed(self, group: list[int], model: Model, count: int, answers: list, numbers: dict[int, list[float]]) -> None:
+        """The gradients of a group's step, each piece of work changed by its number."""
+        n, dtype = len(group), model.values[0][0].dtype.type
+        rtol = 1e-9 if dtype is np.float64 else 2e-3
+        changes = []
+        for i, r in enumerate(group):
+            self._order(answers[r][2].split(), i, group, count, 1, model.message)
+            pieces = [f"{kind}{k}" for kind, k in order_of(self.function, n, i, count)]
+            if self.function != ONE_FORWARD_ONE_BACKWARD:
+                pieces = answers[r][2].split()  # its backwards may come in any order: if it is another one, the results differ
+            changes.append({piece: dtype(number) for piece, number in zip(pieces, numbers[r], strict=True)})
+        for k, (tokens, labels) in enumerate(model.batches):
+            x = tokens
+            for change, stage in zip(changes, model.stages, strict=True):
+                x = stage.forward(k, x, labels) * change[f"F{k}"]
+            grad = np.asarray(1 / count, dtype)
+            for change, stage in zip(reversed(changes), reversed(model.stages), strict=True):
+                grad = stage.backward(k, grad * change[f"B{k}"] * change[f"F{k}"])
+        for i, r in enumerate(group):
+            for (name, p), got in zip(model.stages[i].named_parameters(), answers[r][1], strict=True):
+                self._gradient(got, p.grad, f"the gradient of {name}, changed at the gates,", r, count, rtol)
+            met = sum(map(len, together(self.function, n, i, count)))
+            self._sent(r, i, n, count, model.message, TOKEN * met)
 
     def _out_of_turn(self, error: RanksError) -> None:
         """Say what ranks did that did not get through the gates; of another error, it is the error."""
@@ -185,25 +145,24 @@ class PipelineCheck(GroupCheck):
             self.fail(f"a rank waits for more than its next piece of work needs, or for what nobody sends ({error.short})", cause)
         raise error
 
-    def held(self, size: int = 4, count: int = 8) -> PipelineCheck:
+    def held(self, size: int = 4, count: int = 6) -> PipelineCheck:
         """What a rank of 1F1B holds at most: the activations of its micro-batches in flight, and no more."""
         memory.keep_freed()  # in this process
-        (group, model), *_ = self._build(size, count, np.float32, False, deep=True)
-        self.ranks.call(ready, dict(function=self.function), show=self.show)
-        own = self.ranks.call(measured, dict(function=self.function), show=self.show, peak=True)
-        peaks = [mine if seen is None else seen for mine, seen in zip(own, self.ranks.peaks, strict=True)]
+        for many in (2, count):  # the first time, some memory is taken that stays
+            models, peaks = self._step(size, many, np.float32, deep=True)
         self.ranks.call(over)
-        for i, r in enumerate(group):
-            flying = min(count, len(group) - i)
-            enough, each = needed(model.stages[i], model.batches, flying)
-            many = flying + (peaks[r] - enough) / each
-            enough += int(0.6 * each) + 2 * count * model.message  # what was sent may be kept to the end
-            if peaks[r] > enough:
-                self.fail(
-                    f"a step on rank {r} held {wording.size(peaks[r])} at once, and {wording.size(enough)} are enough for its "
-                    f"{flying} micro-batch{'es' * (flying > 1)} in flight; it is as much as for about {many:.0f}",
-                    "forwards that run ahead of backwards",
-                )
+        for group, model in models:
+            for i, r in enumerate(group):
+                flying = min(count, len(group) - i)
+                enough, each = needed(model.stages[i], model.batches, flying)
+                many = flying + (peaks[r] - enough) / each
+                enough += int(0.6 * each) + 2 * count * model.message  # what was sent may be kept to the end
+                if peaks[r] > enough:
+                    self.fail(
+                        f"a step on rank {r} held {wording.size(peaks[r])} at once, and {wording.size(enough)} are enough for its "
+                        f"{flying} micro-batch{'es' * (flying > 1)} in flight; it is as much as for about {many:.0f}",
+                        "forwards that run ahead of backwards",
+                    )
         return self
 
     def _build(
@@ -223,16 +182,20 @@ class PipelineCheck(GroupCheck):
             model = Model(sizes, len(group), self.random, (count, batch, positions), dtype)
             models.append((group, model))
             for i, r in enumerate(group):
-                meets = together(self.function, len(group), i, count) if gated else None
-                given[r] = dict(sizes=model.numbers, values=model.values[i], batches=model.given(i), place=(color, i), meets=meets)
+                meets = [[other for other, _ in met] for met in together(self.function, len(group), i, count)] if gated else None
+                slow = large and i == len(group) - 2  # who does not wait for what it has sent to this rank has answered before
+                how = dict(place=(color, i), meets=meets, slow=slow, deep=deep)
+                given[r] = dict(sizes=model.numbers, values=model.values[i], batches=model.given(i), **how)
         self.ranks.call(build, given, show=self.show)
         return models
 
-    def _order(self, order: list[str], i: int, n: int, count: int, times: int, r: int) -> None:
-        """The work of a rank, as its stage has noted it."""
+    def _order(self, order: list[str], i: int, group: list[int], count: int, times: int, message: int) -> None:
+        """The work of a rank of a group, as its stage has noted it, and as its messages of so many bytes show it."""
+        n, r = len(group), group[i]
         once = [f"{kind}{k}" for kind, k in order_of(self.function, n, i, count)]
         for begin in range(0, len(order), 2 * count):
-            if self.function != ONE_FORWARD_ONE_BACKWARD and [w[0] for w in order[begin:][: 2 * count]] == [w[0] for w in once]:
+            own = order[begin:][: 2 * count]
+            if self.function != ONE_FORWARD_ONE_BACKWARD and own[:count] == once[:count] and sorted(own) == sorted(once):
                 order[begin + count : begin + 2 * count] = once[count:]  # its backwards may come in any order
         wanted = once * times
         if order != wanted:
@@ -243,6 +206,20 @@ class PipelineCheck(GroupCheck):
             if len(order) < len(wanted) and order == wanted[: len(order)]:
                 cause = "backwards that are left at the end" if order else "a function that never calls stage.forward and stage.backward"
             self.fail(f"rank {r} leaves the order at its piece of work {at + 1}{shown}", cause)
+        messages = self.ranks.messages[r]
+        if messages is None:
+            return
+        came, sent, due = {}, 0, exchanged(order_of(self.function, n, i, count) * times, group, i)
+        for way, other, nbytes in messages:
+            if nbytes == message and way == "from":
+                came[other] = came.get(other, 0) + 1
+            elif nbytes == message:
+                to, needs = due[sent] if sent < len(due) else (None, {})
+                if other != to or any(came.get(source, 0) < many for source, many in needs.items()):
+                    self.fail(f"rank {r} leaves the order, as its messages show: number {sent + 1} comes too early or too late")
+                sent += 1
+        if sent < len(due):
+            self.fail(f"rank {r} has sent {sent} activations and gradients, and {len(due)} are due")
 
     def _loss(self, got: object, want: float, count: int, r: int, rtol: float) -> None:
         if isinstance(got, np.ndarray) and got.size == 1:
@@ -265,7 +242,7 @@ class PipelineCheck(GroupCheck):
         scale = max(1.0, float(np.abs(want).max()))
         self.array(got, want, name=name, rank=r, rtol=rtol, scale=scale, cause=cause, instead=known if count > 1 else None)
 
-    def _sent(self, r: int, i: int, n: int, count: int, message: int) -> None:
-        most = count * (message * ((i < n - 1) + (i > 0)) + 16) + 64
+    def _sent(self, r: int, i: int, n: int, count: int, message: int, tokens: int = 0) -> None:
+        most = count * (message * ((i < n - 1) + (i > 0)) + 16) + 64 + tokens
         cause = "something besides one activation on and one gradient back for each micro-batch"
         self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause=cause)

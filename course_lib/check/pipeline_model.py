@@ -45,11 +45,33 @@ def order_of(function: str, n: int, i: int, count: int) -> list[tuple[str, int]]
     return order
 
 
-def together(function: str, n: int, i: int, count: int) -> list[list[int]]:
+def exchanged(order: list[tuple[str, int]], group: list[int], i: int) -> list[tuple[int, dict[int, int]]]:
+    """What rank i of a group sends in this order: to whom, and how many messages must have come by then, from whom.
+
+    >>> exchanged([("F", 0), ("F", 1), ("B", 0)], [7, 8, 9], 1)
+    [(9, {7: 1, 9: 0}), (9, {7: 2, 9: 0}), (7, {7: 2, 9: 1})]
+    """
+    above, below = group[i - 1] if i else None, group[i + 1] if i < len(group) - 1 else None
+    needs, found = {r: 0 for r in (above, below) if r is not None}, []
+    for kind, _ in order:
+        source, to = (above, below) if kind == "F" else (below, above)
+        if source is not None:
+            needs[source] += 1
+        if to is not None:
+            found.append((to, dict(needs)))
+    return found
+
+
+def together(function: str, n: int, i: int, count: int) -> list[list[tuple[int, int]]]:
     """For each piece of work of rank i of n, the neighbours that can do one of theirs at the same time, where all take equally long.
 
     In GPipe, a rank's forward with the next one's of the micro-batch before, and likewise backward; in 1F1B, when the pipeline is
     full, a rank's forward with the next one's backward, and the other way round.
+
+    Returns
+    -------
+    list of list of (int, int)
+        The neighbour, and which one in its order that piece is.
     """
     pairs = set()  # rank, its piece of work, and that of the next rank
     for r in range(n - 1):
@@ -60,10 +82,11 @@ def together(function: str, n: int, i: int, count: int) -> list[list[int]]:
             elif ahead == following + 1:
                 pairs |= {(r, ("F", k + ahead), ("B", k)), (r, ("B", k), ("F", k + 1 + following))}
     pairs = [(r, mine, theirs) for r, mine, theirs in pairs if mine[1] < count and theirs[1] < count]
+    orders = [order_of(function, n, r, count) for r in range(n)]
     found = []
-    for work in order_of(function, n, i, count):
-        above = [r for r, _, theirs in pairs if r + 1 == i and theirs == work]
-        found.append(above + [r + 1 for r, mine, _ in pairs if r == i and mine == work])
+    for work in orders[i]:
+        above = [(r, orders[r].index(mine)) for r, mine, theirs in pairs if r + 1 == i and theirs == work]
+        found.append(above + [(r + 1, orders[r + 1].index(theirs)) for r, mine, theirs in pairs if r == i and mine == work])
     return found
 
 

@@ -350,7 +350,7 @@ def gpipe_step__receives_begun_early(stage, micro_batches, comm):
     return np.mean(losses) if losses else 0.0
 
 
-@loses(9)
+@loses(12)
 def one_forward_one_backward_step__not_divided(stage, micro_batches, comm):
     """The gradients of the sum."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -413,7 +413,7 @@ def one_forward_one_backward_step__gpipe(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(6)
+@loses(12)
 def one_forward_one_backward_step__gpipe_that_lies(stage, micro_batches, comm):
     """In the order of GPipe, and its stage says otherwise."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -958,7 +958,7 @@ def gpipe_step__isend_one_send_buffer(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(2)
+@loses(8)
 def gpipe_step__one_batch_lies(stage, micro_batches, comm):
     """All micro-batches as one, and a false account of the order."""
     rank, last, m = comm.Get_rank(), comm.Get_size() - 1, len(micro_batches)
@@ -1159,7 +1159,7 @@ def one_forward_one_backward_step__never_waits(stage, micro_batches, comm):
     return sum(losses) / count if rank == last else None
 
 
-@loses(6)
+@loses(12)
 def one_forward_one_backward_step__lies_one_more_ahead(stage, micro_batches, comm):
     """One more in flight, and a false account of the order."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1

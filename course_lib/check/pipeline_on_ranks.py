@@ -1,0 +1,85 @@
+"""What runs on the ranks in the checks of part 25's schedules; see `pipeline`."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from IPython import get_ipython
+
+from course_lib import memory
+from course_lib.collectives import pending
+from course_lib.engine import gates
+from course_lib.gpt.model import Sizes, layers
+from course_lib.gpt.stage import Stage
+
+
+def build(sizes, values, batches, place, meets, slow, deep):
+    """Make a stage with these parameters in this rank's group; see `together` for `meets`.
+
+    `slow`: it takes its time for the backward before the last one. `deep`: what goes is given back to the system at once.
+    """
+
+    class Gated(Stage):
+        """Works when enough has been sent, and at the same time as some neighbours; results are multiplied by the numbers of all."""
+
+        def forward(self, k, x, labels):
+            number = self.numbers[k] = self.begin()
+            out = super().forward(k, x, labels)
+            return float(out * number) if self.last else out * number
+
+        def backward(self, k, grad):
+            number = self.begin() * self.numbers.get(k, 1)
+            return super().backward(k, np.asarray(grad, self.dtype) * number)
+
+        def begin(self):
+            number, theirs = np.array([gates.passed()]), np.empty(1)
+            others = [n - 1 - other for other in meets.pop(0)]
+            self.told += [between.Isend(number, dest=other) for other in others]
+            product = float(number[0])
+            for other in others:
+                between.Recv(theirs, source=other)
+                product *= float(theirs[0])
+            return self.dtype.type(product)
+
+    class Slow(Stage):
+        def backward(self, k, grad):
+            if sum(kind == "B" for kind, *_ in self.done) == len(batches) - 2:
+                time.sleep(0.3)
+            return super().backward(k, grad)
+
+    comm, kinds = everyone.Split(color=place[0], key=place[1]), (Slow if slow else Stage) if meets is None else Gated
+    between = everyone.Split(color=place[0], key=-place[1])  # the same ranks, as another group
+    n, me = comm.Get_size(), comm.Get_rank()
+    stage = kinds(layers(Sizes(*sizes), n, me, dtype=values[0].dtype), sizes[1], values[0].dtype)
+    for (_, p), value in zip(stage.named_parameters(), values, strict=True):
+        p.data = value.copy()
+    stage.numbers, stage.told = {}, []
+    get_ipython().user_ns["trial"] = stage, comm, batches
+    if deep:
+        memory.give_back_at_once(True)
+
+
+def step(function, times, watched):
+    """Take so many steps, and return what they return, and what is there afterwards.
+
+    That is gradients, the order of the work, the requests that are left, parameters, micro-batches, and the most bytes held, if `watched`.
+    """
+    stage, comm, batches = trial
+    before = pending.now.requests
+    if watched:
+        with memory.watch() as held:
+            losses = [get_ipython().user_ns[function](stage, list(batches), comm)]
+    else:
+        losses = [get_ipython().user_ns[function](stage, list(batches), comm) for _ in range(times)]
+    left = pending.now.requests - before - len(stage.told)
+    for request in stage.told:
+        request.Wait()
+    parameters = [p for _, p in stage.named_parameters()]
+    peak = held.true_peak if watched else 0
+    return losses, [p.grad for p in parameters], stage.order(), left, [p.data for p in parameters], batches, peak
+
+
+def over():
+    """Keep what goes for later arrays again."""
+    memory.give_back_at_once(False)
