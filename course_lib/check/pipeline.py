@@ -54,7 +54,7 @@ class PipelineCheck(GroupCheck):
     def _step(
         self, size: int, count: int, dtype: type, *, large: bool = False, times: int = 1, deep: bool = False
     ) -> tuple[list[tuple[list[int], Model]], list[int]]:
-        """Steps, and the most bytes that each rank held if activations are `deep`; then their order is left to memory."""
+        """Steps, and the most bytes that each rank held if activations are `deep`: then neither order nor requests matter."""
         models = self._build(size, count, dtype, large, deep=deep)
         how = dict(function=self.function, times=times, watched=deep and APART not in os.environ)
         answers = self.ranks.call(step, how, show=self.show, peak=deep)
@@ -79,7 +79,7 @@ class PipelineCheck(GroupCheck):
                         what = f"the {name} of micro-batch {k}, after the step,"
                         self.array(theirs, mine, name=what, rank=r, cause="a receive into them")
                 self._sent(r, i, len(group), count * times, model.message)
-                if left > 0 or self.ranks.unended[r]:
+                if not deep and (left > 0 or self.ranks.unended[r]):
                     cause = "requests that nobody keeps; each needs its Wait"
                     many = max(left, self.ranks.unended[r])
                     self.fail(f"rank {r} has begun {many} more sends or receives with Isend or Irecv than it has waited for", cause)
