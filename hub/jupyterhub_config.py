@@ -44,6 +44,7 @@ def unix(path):
 c.JupyterHub.bind_url = f"http://127.0.0.1:{s.port}"
 c.JupyterHub.hub_bind_url = c.JupyterHub.hub_connect_url = unix(hub_socket)
 c.JupyterHub.hub_socket_mode = 0o600  # each wall has a door of its own to it, see `doors`; who comes by it says who it is, with a token
+c.JupyterHub.trusted_downstream_ips = ["127.0.0.1", "::1"]  # a web server with TLS, which says from where somebody comes
 c.ConfigurableHTTPProxy.api_url = unix(s.sockets / "proxy.sock")
 c.ConfigurableHTTPProxy.auth_token = walled.secret(s.home / "proxy.secret")
 c.ConfigurableHTTPProxy.pid_file = str(s.home / "proxy.pid")

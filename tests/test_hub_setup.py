@@ -1,6 +1,5 @@
 """Setting the hub up: its settings, who may come in, how a server ends, and what is left of a hub that is killed."""
 
-import asyncio
 import os
 import pwd
 import shutil
@@ -168,27 +167,6 @@ def test_who_has_no_home_is_told():
         assert "hubada has no home at" in ada.open("/hub/spawn") + ada.ask("/server", "POST") + ada.open("/hub/spawn")
     finally:
         hub.close()
-
-
-def test_who_guesses_passwords_does_not_make_the_others_wait(monkeypatch):
-    from hub import members
-
-    async def slow(self, handler, data):
-        await asyncio.sleep(0.2)
-        return data["username"]
-
-    async def tried(name):
-        try:
-            return await members.Members().authenticate(None, {"username": name, "password": "x"})
-        except members.HTTPError as error:
-            return error.status_code
-
-    async def all_at_once():
-        return await asyncio.gather(*(tried(name) for name in ["grace"] * 5 + ["ada"]))
-
-    monkeypatch.setattr(members.PAMAuthenticator, "authenticate", slow)
-    assert asyncio.run(all_at_once()) == ["grace", "grace", 429, 429, 429, "ada"]
-    assert asyncio.run(all_at_once())[0] == "grace"
 
 
 def test_who_is_taken_out_of_the_group_is_let_in_no_longer():
