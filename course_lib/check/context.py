@@ -15,6 +15,7 @@ from course_lib.check.ring import attend, fetch, measure, measure_merge, prepare
 NAMES = "q", "k", "v"
 SLACK = 64  # bytes for the tags of messages
 MARGIN = 1 << 17  # bytes: Python's own, and the system's pages
+SPARE = 6 << 20  # bytes that a rank may hold already when a step begins: modules, and what Python keeps
 
 
 def places(size, count):
@@ -163,8 +164,8 @@ class RingCheck(Check):
 
     def held(self) -> None:
         """What a rank holds in a step, measured once where scores are large and once where K and V are."""
-        self.scores(2 * int(self.random.integers(155, 170)))
-        self.keys(int(self.random.integers(70_000, 75_000)))
+        self.scores(2 * int(self.random.integers(310, 340)))
+        self.keys(int(self.random.integers(280_000, 300_000)))
         self._held((1, 1, 2, int(self.random.integers(70_000, 75_000))), 4, backward=True)  # messages that wait for their receivers
 
     def scores(self, rows: int, size: int = 4) -> None:
@@ -179,7 +180,7 @@ class RingCheck(Check):
         """In the forward pass, a rank has K and V of one other rank at a time, and those on their way: measured where these are large."""
         peaks, merging = self._held((1, 1, 2, d), size, backward=False, with_merge=True)
         array = 4 * 2 * d  # bytes; the pair that it has, the pair that comes, both outputs, and some to spare
-        most = [6.75 * array + min(more, 6 * array) for more in merging]
+        most = [6.75 * array + min(more, 3.6 * array) for more in merging]
         self._most(peaks, most, "the forward pass", "K and V of several ranks, kept after their step")
 
     def _most(self, peaks: list[int], most: list[int], what: str, cause: str) -> None:
@@ -191,28 +192,42 @@ class RingCheck(Check):
         """The most that each rank held in a step beyond its arguments, if the step was right; and in `merge`."""
         memory.keep_freed()  # in this process
         self.case = f"{size} ranks, q of shape {shape} on each"
-        seeds, every = [int(self.random.integers(1 << 62)) for _ in range(4)], max(1, shape[-1] // 50)
+        seeds = self.random.integers(1 << 62, size=4).tolist()
         self.ranks.call(prepare, [dict(size=size, seed=s, shape=shape, backward=backward) for s in seeds], show=self.show)
-        peaks = self._peaks(measure)
+        group = self.random.standard_normal((4, 4, *shape), np.float32)  # by rank: q, k, v and the gradient of the output
+        peaks = self._peaks(measure, [dict(given=tuple(own[:3]), grad=own[3] if backward else None) for own in group])
         pair = 2 * 4 * int(np.prod(shape))  # bytes of K and V
         for r, moved in enumerate(self.ranks.traffic[:size]):
             most = 1.5 * pair * ((size - 1) * (1 + backward) + size * backward)  # what is kept on its way is held as well; see `bytes`
             self._messages(moved, most, r, "a step")
         merging = self._peaks(measure_merge) if with_merge else []
-        answers = self.ranks.call(fetch, dict(every=every))
-        group = np.concatenate([np.random.default_rng(s).standard_normal((4, *shape), np.float32) for s in seeds[:size]], axis=3)
+        columns = np.sort(self.random.permutation(shape[-1])[:50])  # no rank knows before which they are
+        answers = self.ranks.call(fetch, dict(columns=columns))
+        for r, moved in enumerate(self.ranks.traffic):
+            self.sent(moved, 0, name="what comes after a step", rank=r, cause="a step that is not at its end when ring_attention returns")
         at = np.concatenate(places(size, shape[2]))
-        want, scales = whole(*group, at[None, :] <= at[:, None])
-        for r, parts in enumerate(answers[:size]):
-            for name, got, right, scale in zip(("the output", "dq", "dk", "dv"), parts, want, scales, strict=False):
-                right = np.split(right, size, axis=2)[r][..., ::every].astype(np.float32)
+        want, scales = whole(*np.concatenate(group[:size], axis=3), at[None, :] <= at[:, None])
+        for r, answer in enumerate(answers[:size]):
+            parts = self.tuple(answer, 4, name="the step", rank=r)
+            names = ("the output", "dq", "dk", "dv") if backward else ("the output",)
+            for name, got, right, scale in zip(names, parts, want, scales, strict=False):
+                right = np.split(right, size, axis=2)[r][..., columns].astype(np.float32)
                 self.array(got, right, name=name, rank=r, rtol=1e-4, scale=scale)
         return (peaks[:size], merging[:size]) if with_merge else peaks[:size]
 
-    def _peaks(self, function) -> list[int]:
-        """The most bytes that a call held on each rank: as the system says where ranks are kept apart."""
-        own = self.ranks.call(function, show=self.show, peak=True)
-        return [mine if seen is None else seen for mine, seen in zip(own, self.ranks.peaks, strict=True)]
+    def _peaks(self, function, arguments: list[dict] | None = None) -> list[int]:
+        """The most bytes that a call held on each rank beside its arguments: as the system says where ranks are kept apart.
+
+        What a rank held before counts where it is much: it may make room for other things when the call begins.
+        """
+        own = self.ranks.call(function, arguments, show=self.show, peak=True)
+        found = []
+        for r, (mine, seen, before) in enumerate(zip(own, self.ranks.peaks, self.ranks.kept, strict=True)):
+            if seen is not None and arguments:
+                arrays = (*arguments[r]["given"], arguments[r]["grad"])
+                seen += max(0, before - SPARE) - sum(a.nbytes for a in arrays if a is not None)
+            found.append(mine if seen is None else seen)
+        return found
 
 
 def _layers(group, seen, layers):

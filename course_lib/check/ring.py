@@ -60,17 +60,18 @@ def step(attention, tensors, grad, comm, layers=1):
 
 
 def prepare(size, seed, shape, backward):
-    """On a rank, before it is measured: the arguments, drawn from a seed; and a step, after which all is there that stays."""
+    """On a rank, before it is measured: a step with numbers from a seed, after which all is there that stays."""
     memory.give_back_at_once(True)
     q, k, v, grad = np.random.default_rng(seed).standard_normal((4, *shape), np.float32)
     comm = everyone.Split(color=int(everyone.Get_rank() >= size))
-    get_ipython().user_ns["trial"] = trial = dict(comm=comm, given=(q, k, v), grad=grad if backward else None)
-    peak_of_step(ring_attention, (q, k, v), trial["grad"], comm)
+    get_ipython().user_ns["trial"] = dict(comm=comm)
+    peak_of_step(ring_attention, (q, k, v), grad if backward else None, comm)
 
 
-def measure():
-    """On a rank: a step; the most bytes that it held, as this process sees it."""
-    peak, trial["tensors"], trial["out"] = peak_of_step(ring_attention, trial["given"], trial["grad"], trial["comm"])
+def measure(given, grad):
+    """On a rank: a step with numbers that it has not seen before; the most bytes that it held, as this process sees it."""
+    peak, *made = peak_of_step(ring_attention, given, grad, trial["comm"])
+    trial["given"], trial["made"] = given, made
     return peak
 
 
@@ -84,12 +85,11 @@ def measure_merge():
     return held.true_peak
 
 
-def fetch(every):
-    """On a rank: some columns of the output and of the gradients of the step that was measured."""
-    done = get_ipython().user_ns.pop("trial")
+def fetch(columns):
+    """On a rank: some columns of the output and of the gradients of the step that was measured, if it has any."""
+    tensors, out = get_ipython().user_ns.pop("trial")["made"]
     memory.give_back_at_once(False)
-    grads = [t.grad for t in done["tensors"]] if done["grad"] is not None else []
-    return [np.ascontiguousarray(a[..., ::every]) for a in (done["out"].data, *grads)]
+    return tuple(a if a is None else a[..., columns] for a in (out.data, *(t.grad for t in tensors)))
 
 
 def peak_of_step(attention, given, grad, comm):

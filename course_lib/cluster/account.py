@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import stat
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,6 +17,8 @@ from course_lib.cluster import sandbox
 FILE = 2048  # bytes that the system has for a file in memory, its name included
 MOST_THREADS, MOST_FILES = 300, 20_000
 MOST_WRITTEN = 64 << 20  # bytes, where a rank's folder is on the disk
+MAPPED = "RssFile:", "RssShmem:"  # pages of files, such as a library's
+STOPS = 0.2  # seconds that a process has to stop
 
 
 class Account:
@@ -28,23 +33,33 @@ class Account:
 
     def __init__(self, process: psutil.Process, room: Path | None):
         self.process, self._room, self._marked = process, room, None
-        self._traces_then: set = set()
+        self._traces_then: set | None = None
+        self.kept = 0  # bytes in memory at `mark`, beyond those that it began with
+        self._mapped = 0  # the least bytes of files in its memory since `mark`
         try:
             self.began = self.used()
         except (OSError, psutil.Error):
             self.began = 0
 
     def used(self) -> int:
-        """Bytes in memory and in files; names of files count, too."""
-        written, files = self._files()
-        return self._memory() + written + FILE * files
+        """Bytes in memory and in files; names of files count, too. What cannot be counted counts in full."""
+        with self._stopped():
+            written, files, whole = self._files()
+            return self._memory() + (written if whole else self._most_written()) + FILE * files
 
     def mark(self) -> None:
         """Begin anew with the most that was held at once, see `peak`."""
         self._marked = None
         with contextlib.suppress(OSError):  # not every system lets it be forgotten
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-            self._marked, self._traces_then = self._status("VmRSS:"), self._traces()
+            self._traces_then = self._traces()
+            self._mapped, self.kept = self._status(*MAPPED), self._memory() - self.began
+            self._marked = self._status("VmRSS:") - self._mapped
+
+    def look(self) -> None:
+        """See whether pages of files have been given back since `mark`, such as a library's: other memory may have taken their place."""
+        if self._marked is not None:
+            self._mapped = min(self._mapped, self._status(*MAPPED))
 
     def peak(self) -> int | None:
         """The most bytes in memory at once since `mark`, beyond those at that time; None where the system does not say.
@@ -53,19 +68,52 @@ class Account:
         """
         if self._marked is None:
             return None
-        room = MOST_WRITTEN if self._room else sandbox.ROOM * len(sandbox.FOLDERS)
-        return self._status("VmHWM:") - self._marked + room * (self._traces() != self._traces_then)
+        self.look()
+        traces = self._traces()
+        written = traces is None or traces != self._traces_then
+        return self._status("VmHWM:") - self._marked - self._mapped + self._most_written() * written
 
     def too_much(self) -> str | None:
         """What it has more of than it may, or None."""
         if (threads := self.process.num_threads()) > MOST_THREADS:
             return f"it had {threads:,} threads, and {MOST_THREADS:,} are what a rank may have"
-        written, files = self._files()
+        written, files, whole = self._files()
         if files > MOST_FILES:
             return f"it had {files:,} files, and {MOST_FILES:,} are what a rank may have"
+        if self._room and not whole:  # a folder that has gone meanwhile is none of these
+            with self._stopped():
+                written, _, whole = self._files()
+            if not whole:
+                return "it had a folder that cannot be listed, or one that lies deeper than a path may be long"
         if self._room and written > MOST_WRITTEN:
             return f"it had written {written:,} bytes, and {MOST_WRITTEN:,} are what a rank may write"
         return None
+
+    @contextlib.contextmanager
+    def _stopped(self) -> Iterator[None]:
+        """Stop the process meanwhile: nothing moves to where it has been looked for already."""
+        self.process.suspend()
+        try:
+            until = time.monotonic() + STOPS
+            while time.monotonic() < until and not self._stands():
+                time.sleep(0.001)
+            yield
+        finally:
+            with contextlib.suppress(psutil.Error):
+                self.process.resume()
+
+    def _stands(self) -> bool:
+        """Whether none of its threads runs."""
+        states = []
+        with contextlib.suppress(OSError):
+            for thread in Path(f"/proc/{self.process.pid}/task").iterdir():
+                with contextlib.suppress(OSError):
+                    states.append((thread / "stat").read_text().rpartition(")")[2].split()[0])
+        return set(states) <= set("TtZX")
+
+    def _most_written(self) -> int:
+        """Bytes that there is room for in files."""
+        return MOST_WRITTEN if self._room else sandbox.ROOM * len(sandbox.FOLDERS)
 
     def _memory(self) -> int:
         if not Path("/proc/self/status").exists():
@@ -77,42 +125,30 @@ class Account:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(names))
 
-    def _traces(self) -> set[tuple[int, int, int]]:
-        """All files and folders where it may write, also those without a name that it has open, and when each was last changed."""
+    def _traces(self) -> set[tuple[int, int, int]] | None:
+        """All files and folders where it may write, also those without a name that it has open, and when each was last changed.
+
+        None where some cannot be listed.
+        """
         root = f"/proc/{self.process.pid}"
         folders = [str(self._room)] if self._room else [f"{root}/root{folder}" for folder in sandbox.FOLDERS]
-        found, devices = {}, {os.stat(folder).st_dev for folder in folders}
-        while folders:
-            with contextlib.suppress(OSError):
-                path = folders.pop()
-                found[path] = os.stat(path)
-                for entry in os.scandir(path):
-                    found[entry.path] = file = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(file.st_mode) and file.st_dev in devices:  # not what is shown there to read, such as Python
-                        folders.append(entry.path)
+        found = [os.stat(folder) for folder in folders]
+        devices = {folder.st_dev for folder in found}
+        below, whole = listed(folders, devices)
+        found += below
         for descriptor in os.scandir(f"{root}/fd"):
             with contextlib.suppress(OSError):
-                found[descriptor.path] = os.stat(descriptor.path)
-        return {(file.st_dev, file.st_ino, file.st_ctime_ns) for file in found.values() if file.st_dev in devices}
+                found.append(os.stat(descriptor.path))
+        return {(file.st_dev, file.st_ino, file.st_ctime_ns) for file in found if file.st_dev in devices} if whole else None
 
-    def _files(self) -> tuple[int, int]:
-        """Bytes written, and how many files there are."""
+    def _files(self) -> tuple[int, int, bool]:
+        """Bytes written, how many files there are, and whether these are all: where the disk is shared, some may not be listed."""
         if not self._room:
             rooms = [os.statvfs(f"/proc/{self.process.pid}/root{folder}") for folder in sandbox.FOLDERS]
-            return sum((r.f_blocks - r.f_bfree) * r.f_frsize for r in rooms), sum(r.f_files - r.f_ffree for r in rooms)
-        written, files, folders = self._nameless(), 0, [self._room]
-        while folders and files <= MOST_FILES:
-            try:
-                entries = list(os.scandir(folders.pop()))
-            except OSError:
-                continue
-            files += len(entries)
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    folders.append(Path(entry.path))
-                else:
-                    written += 512 * entry.stat(follow_symlinks=False).st_blocks
-        return written, files
+            return sum((r.f_blocks - r.f_bfree) * r.f_frsize for r in rooms), sum(r.f_files - r.f_ffree for r in rooms), True
+        found, whole = listed([str(self._room)], {self._room.stat().st_dev}, MOST_FILES)
+        written = sum(512 * file.st_blocks for file in found if not stat.S_ISDIR(file.st_mode))
+        return self._nameless() + written, len(found), whole
 
     def _nameless(self) -> int:
         """Bytes in files that have no name any more: they are there while they are open, or mapped."""
@@ -130,3 +166,33 @@ class Account:
                 file = os.makedev(major, minor), int(inode)
                 found[file] = max(found.get(file, 0), int(offset, 16) + end - begin)
         return sum(found.values())
+
+
+def listed(folders: list[str], devices: set[int], most: float = math.inf) -> tuple[list[os.stat_result], bool]:
+    """Find what lies in some folders and below, up to about so many.
+
+    Parameters
+    ----------
+    folders : list of str
+    devices : set of int
+        Whose folders are entered: others are shown there to read, such as Python.
+    most : float
+        How many are enough.
+
+    Returns
+    -------
+    found : list of os.stat_result
+    whole : bool
+        Whether these are all: a folder may not be listed, or its path may be too long.
+    """
+    left, found, whole = list(folders), [], True
+    while left and len(found) <= most:
+        try:
+            with os.scandir(left.pop()) as entries:
+                for entry in entries:
+                    found.append(file := entry.stat(follow_symlinks=False))
+                    if stat.S_ISDIR(file.st_mode) and file.st_dev in devices:
+                        left.append(entry.path)
+        except OSError:
+            whole = False
+    return found, whole

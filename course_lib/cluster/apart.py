@@ -43,7 +43,7 @@ class Apart:
         shm.forget_files()  # of this process, which has MPI to describe calls
         self.n, self.ready = n, set()
         self._futures: dict[tuple[int, int], Future] = {}
-        self._number, self._stopped = 0, threading.Event()
+        self._number, self._stopped, self._looks = 0, threading.Event(), threading.Event()
         self._place = None if os.environ[APART] == WALLED else Place()
         self._log: deque[str] = deque(maxlen=64)
         self.processes: list[subprocess.Popen] = []
@@ -66,7 +66,8 @@ class Apart:
                 end.close()
         self.relay = Relay(list(ours), self._replied, self._is_ready)
         self.relay.start()
-        threading.Thread(target=self._watch, daemon=True).start()
+        for watch in (self._watch, self._look):
+            threading.Thread(target=watch, daemon=True).start()
 
     # What a client does.
 
@@ -115,11 +116,17 @@ class Apart:
         """Begin anew with the most that each rank has held at once."""
         for account in self._accounts.values():
             account.mark()
+        self._looks.set()
 
     def peaks(self) -> list[int | None]:
         """The most bytes that each rank has held at once since `mark`, beyond what it held then: also in messages to itself."""
+        self._looks.clear()
         held = [(account.peak(), self.relay.switch.parked(r)) for r, account in sorted(self._accounts.items())]
         return [None if peak is None else peak + parked for peak, parked in held]
+
+    def kept(self) -> list[int]:
+        """Bytes in memory that each rank held at `mark`, beyond what it began with."""
+        return [account.kept for _, account in sorted(self._accounts.items())]
 
     def _watch(self) -> None:
         """End a rank that has more threads or files than it may: the system's own limits do not hold these everywhere."""
@@ -129,6 +136,14 @@ class Apart:
                     if why := account.too_much():
                         self._too_much.setdefault(r, why)
                         os.killpg(self.processes[r].pid, signal.SIGKILL)
+
+    def _look(self) -> None:
+        """Look at what ranks hold, between `mark` and `peaks`."""
+        while not self._stopped.is_set():
+            if self._looks.wait(0.2) and not self._stopped.wait(0.002):
+                for account in list(self._accounts.values()):
+                    with contextlib.suppress(OSError, psutil.Error):
+                        account.look()
 
     def fresh(self) -> list:
         """Nothing: where ranks are kept apart, nobody watches."""
@@ -153,6 +168,14 @@ class Apart:
         while children := process.children():
             process = children[-1]
         return process
+
+    def folder(self, rank: int) -> str:
+        """The folder for a rank's temporary files, as it is reached from here."""
+        return str(self._place.rooms[rank]) if self._place else f"/proc/{self._accounts[rank].process.pid}/root/tmp"
+
+    def process(self, rank: int) -> psutil.Process:
+        """The process of a rank that is ready."""
+        return self._accounts[rank].process
 
     def ended(self) -> str | None:
         """None while all run; else what ended."""

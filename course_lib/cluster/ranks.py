@@ -16,6 +16,7 @@ from course_lib.cluster.packing import pack
 from course_lib.engine import wire
 
 if TYPE_CHECKING:
+    from course_lib.cluster.apart import Apart
     from course_lib.cluster.client import Client
 
 Gates = list[tuple[float, float]] | list[list[tuple[float, float]]] | None
@@ -45,6 +46,8 @@ class Ranks:
         How many messages and collectives each rank had begun in it that had not ended when it answered; 0 where ranks are not kept apart.
     peaks : list of (int or None)
         The most bytes that each rank held at once in the last `call` beyond what it held before, where that was to be seen, see `call`.
+    kept : list of (int or None)
+        What each rank held before, beyond what it began with: what it gives back in the call makes room that `peaks` does not see.
     """
 
     def __init__(self, n: int, client: Client | None = None, slurm: str | None = None):
@@ -111,6 +114,11 @@ class Ranks:
     def share_a_disk(self) -> bool:
         """Whether a rank can read what another has written; where a notebook is graded, it cannot."""
         return sandbox.APART not in os.environ
+
+    @property
+    def isolated(self) -> Apart | None:
+        """What holds the ranks' processes where they are kept apart."""
+        return self._connection.client if self._connection and sandbox.APART in os.environ else None
 
     @property
     def cells(self) -> list[str]:
@@ -214,6 +222,7 @@ class Ranks:
         gates = gates if gates and isinstance(gates[0], list) else [gates or []] * self.n
         found = self._do({r: {**what, "arguments": each[r], "gates": gates[r], "keep": keep} for r in range(self.n)}, limit)
         self.peaks = client.peaks() if client else [None] * self.n
+        self.kept = client.kept() if client else [None] * self.n
         if show:
             replies.show_outputs(list(found.items()), self.n)
         replies.raise_errors(list(found.items()))

@@ -28,7 +28,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
     from traitlets.config import Config
 
     from course_lib.collectives import apart, begun, shm
-    from course_lib.engine import handler, landlock, loops, seccomp, wire
+    from course_lib.engine import handler, landlock, loops, seccomp, wakeup, wire
 
     # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
     world = importlib.import_module("course_lib.collectives.world")
@@ -37,7 +37,8 @@ def main(rank: int, size: int, descriptor: int) -> None:
         landlock.keep_to(**files)
     limit()
     give_up_rights()
-    seccomp.take_away()
+    if seccomp.take_away():
+        wakeup.put()
     line = apart.join(socket.socket(fileno=descriptor), rank, size)
     world.put()
     InteractiveShell.enable_gui = lambda *_: None  # for %matplotlib, which a notebook's shell has
@@ -55,7 +56,8 @@ def main(rank: int, size: int, descriptor: int) -> None:
         if "request" not in header:
             begun.keep((header, request))  # the answer to what an earlier cell has begun
             continue
-        line.send({"reply": header["request"]}, wire.dumps(handler.do(pickle.loads(request))).encode())
+        request = pickle.loads(request)  # and the bytes are gone
+        line.send({"reply": header["request"]}, wire.dumps(handler.do(request)).encode())
         del request  # between requests, nothing counts but what the answer keeps
 
 

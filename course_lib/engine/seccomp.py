@@ -1,8 +1,8 @@
 """System calls that a rank kept apart does not need, taken from it for good: other processes, sockets, places to hide memory.
 
-What a rank holds is read from the system's account of its process. Bytes in a pipe, in a file without a name or in another process
-would not stand there. And ranks read the same files and belong to the same user: locks, or what the system counts for all together, could
-carry numbers from one to the other. On processors that are not known here, nothing is taken.
+What a rank holds is read from the system's account of its process. Bytes in a socket's buffer, in a pipe, in a file without a name or
+in another process would not stand there. And ranks read the same files and belong to the same user: locks, or what the system counts
+for all together, could carry numbers from one to the other. On processors that are not known here, nothing is taken.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _CALLS = {
     "execve": (59, 221),
     "execveat": (322, 281),
     "socket": (41, 198),
+    "socketpair": (53, 199),
     "setsockopt": (54, 208),
     "sendmsg": (46, 211),
     "sendmmsg": (307, 269),
@@ -146,15 +147,15 @@ _IGNORED = {
     "futimesat": (261, None),
     "utimensat": (280, 88),
 }
-# The column, the kernel's name for the machine, and the numbers of clone, seccomp, mmap, fcntl, socketpair and ioctl.
-_MACHINES = {"x86_64": (0, 0xC000003E, 56, 317, 9, 72, 53, 16), "aarch64": (1, 0xC00000B7, 220, 277, 222, 25, 199, 29)}
+# The column, the kernel's name for the machine, and the numbers of clone, seccomp, mmap, fcntl and ioctl.
+_MACHINES = {"x86_64": (0, 0xC000003E, 56, 317, 9, 72, 16), "aarch64": (1, 0xC00000B7, 220, 277, 222, 25, 29)}
 _CLOCKS = {"clock_gettime": (228, 113), "clock_getres": (229, 114), "clock_nanosleep": (230, 115)}  # of other processes, too
 _DESCRIPTORS = (0, 1, 2, 3, 4, 1030)  # what fcntl may do: copy a descriptor, and its flags; no locks, owners, leases or sizes of pipes
 _OF_ITSELF = {"tgkill": (234, 131), "prlimit64": (302, 261)}  # what a process may do to itself only
 _CLONE3, _CLONE_THREAD, _SHARED = 435, 0x10000, 1
-_LOAD, _EQUAL, _AT_LEAST, _BITS, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+_LOAD, _EQUAL, _AT_LEAST, _BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_NO_NEW_PRIVS, _SET_SECCOMP, _FILTER, _ALL_THREADS = 38, 22, 1, 1
+_NO_NEW_PRIVS, _SET_SECCOMP, _SET_VMA, _FILTER, _ALL_THREADS = 38, 22, 0x53564D41, 1, 1
 
 
 def take_away() -> bool:
@@ -167,7 +168,7 @@ def take_away() -> bool:
     """
     if platform.system() != "Linux" or platform.machine() not in _MACHINES:
         return False
-    column, arch, clone, seccomp, mmap, fcntl, socketpair, ioctl = _MACHINES[platform.machine()]
+    column, arch, clone, seccomp, mmap, fcntl, ioctl = _MACHINES[platform.machine()]
     denied, ignored = (sorted(n for n in (call[column] for call in calls.values()) if n is not None) for calls in (_CALLS, _IGNORED))
     program = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     program += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]  # a second set of numbers, on x86-64
@@ -178,9 +179,6 @@ def take_away() -> bool:
     program += [(_EQUAL, 0, len(_DESCRIPTORS) + 3, fcntl), (_LOAD, 0, 0, 24)]
     program += [(_EQUAL, len(_DESCRIPTORS) - i, 0, command) for i, command in enumerate(_DESCRIPTORS)]
     program += [(_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
-    # Two ends that are joined for good, and no others: the end of a datagram's pair could find another partner.
-    program += [(_EQUAL, 0, 7, socketpair), (_LOAD, 0, 0, 16), (_EQUAL, 0, 3, 1), (_LOAD, 0, 0, 24), (_AND, 0, 0, 0xF)]
-    program += [(_EQUAL, 1, 0, 1), (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
     # Nobody else is told, by a signal, of what happens at a descriptor.
     program += [(_EQUAL, 0, 5, ioctl), (_LOAD, 0, 0, 24), (_EQUAL, 1, 0, 0x8901), (_EQUAL, 0, 1, 0x8902)]
     program += [(_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
@@ -190,9 +188,9 @@ def take_away() -> bool:
     for numbers in _CLOCKS.values():
         program += [(_EQUAL, 0, 4, numbers[column]), (_LOAD, 0, 0, 16), (_BITS, 1, 0, 0x80000000)]
         program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
-    # No filters of its own: they lie in the kernel's memory.
-    program += [(_EQUAL, 0, 4, (157, 167)[column]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, _SET_SECCOMP)]
-    program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
+    # No filters of its own, and no names for pages: they lie in the kernel's memory.
+    program += [(_EQUAL, 0, 5, (157, 167)[column]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, _SET_SECCOMP), (_EQUAL, 0, 1, _SET_VMA)]
+    program += [(_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
     for number in denied:
         program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
     for number in ignored:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from course_lib.cluster import Ranks, sandbox
+from course_lib.cluster import Ranks, account, sandbox
 from course_lib.cluster.replies import RanksError
 from course_lib.engine import landlock
 
@@ -145,6 +145,7 @@ def ways_out():
         "a program": lambda: subprocess.run(["/bin/sh", "-c", "true"], check=True),
         "become a program": lambda: os.execv("/bin/sh", ["sh"]),
         "a socket": socket.socket,
+        "a pair of sockets": socket.socketpair,
         "a pipe": os.pipe,
         "a file without a name": lambda: os.memfd_create("x"),
         "a namespace": lambda: libc.unshare(0x10000000) and 1 / 0,
@@ -266,7 +267,7 @@ def test_ranks_reach_each_other_by_the_relay_alone(hidden):
     assert all(set(found) <= {f"from-{r}"} and found for r, found in enumerate(hidden.call(find, dict(folders=folders))))
 
 
-def test_files_without_names_count_and_pairs_of_sockets_hold_little(three):
+def test_files_without_names_count(three):
     before = three.held()
     three.run("""
 import mmap, os, socket, tempfile
@@ -325,6 +326,108 @@ def test_who_touches_files_while_it_is_measured_may_have_held_all_that_there_is_
     for how, charged in (("not at all", False), ("gone again", True), ("opened before", True), ("not at all", False)):
         three.call(hide, dict(how=how), peak=True)
         assert all((seen >= 2 * sandbox.ROOM) == charged for seen in three.peaks), (how, three.peaks)
+
+
+DEEP = """
+import os, tempfile
+at = os.open(tempfile.gettempdir(), os.O_RDONLY)
+for _ in range(20):
+    os.mkdir("d" * 240, dir_fd=at)
+    below = os.open("d" * 240, os.O_RDONLY, dir_fd=at)
+    os.close(at)
+    at = below
+file = os.fdopen(os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=at), "wb", buffering=0)
+file.write(bytes(range(256)) * 20_000)
+file.close()
+"""
+
+
+def test_files_deeper_than_a_path_may_be_long_count(walled):
+    before = walled.held()
+    walled.run(DEEP)
+    assert all(5e6 < after - b < 6e6 for after, b in zip(walled.held(), before, strict=True))
+    for writes in (False, True):  # what cannot be listed might have been changed meanwhile
+        walled.call(write_deep, dict(writes=writes), peak=True)
+        assert min(walled.peaks) >= 2 * sandbox.ROOM
+
+
+def write_deep(writes):
+    if writes:
+        os.close(os.open("x", os.O_TRUNC | os.O_WRONLY, dir_fd=at))
+
+
+def test_folders_that_cannot_be_listed_end_a_rank_without_a_sandbox(monkeypatch):
+    ranks = up(sandbox.OPEN, monkeypatch)
+    try:
+        with pytest.raises(RuntimeError, match="cannot be listed"):
+            ranks.run(DEEP + "\nimport time\ntime.sleep(30)", limit=10)
+    finally:
+        ranks.stop()
+
+
+def test_what_cannot_be_listed_counts_in_full(tmp_path, monkeypatch):
+    import psutil
+
+    monkeypatch.setattr(account.Account, "_stopped", lambda self: contextlib.nullcontext())  # it is this process
+    (tmp_path / "closed").mkdir()
+    one = account.Account(psutil.Process(), tmp_path)
+    assert one.too_much() is None
+    before, scandir = one.used(), os.scandir
+
+    def refuse(path):
+        if str(path).endswith("closed"):
+            raise PermissionError
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert one.used() - before > account.MOST_WRITTEN // 2 and "cannot be listed" in one.too_much()
+    one.mark()
+    assert one.peak() is None or one.peak() >= account.MOST_WRITTEN
+
+
+def test_pages_of_libraries_that_are_given_back_make_no_room(three):
+    def swap(size):
+        import time
+
+        if size:
+            library.madvise(mmap.MADV_DONTNEED)
+            kept = np.ones(size // 8)
+            time.sleep(0.1)
+            del kept
+        return sum(library[::4096])
+
+    three.run("""
+import mmap
+with open(np._core._multiarray_umath.__file__, "rb") as file:
+    library = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
+""")
+    three.call(swap, dict(size=0))
+    three.call(swap, dict(size=5 << 20), peak=True)
+    assert min(three.peaks) > 4 << 20, three.peaks
+
+
+def test_asyncio_runs_without_sockets(three):
+    def loops():
+        import asyncio
+        import threading
+        from concurrent.futures import ThreadPoolExecutor
+
+        async def add(x):
+            await asyncio.sleep(0.001)
+            return x + await asyncio.to_thread(len, "ab")
+
+        with ThreadPoolExecutor(4) as pool:
+            found = [asyncio.run(add(x)) for x in range(20)] + list(pool.map(lambda x: asyncio.run(add(x)), range(8)))
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever)
+        thread.start()
+        found.append(asyncio.run_coroutine_threadsafe(add(0), loop).result(10))
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+        return sum(found)
+
+    assert three.call(loops) == [190 + 40 + 28 + 16 + 2] * 3
 
 
 def test_a_relay_survives_what_ranks_send(monkeypatch):

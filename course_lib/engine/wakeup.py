@@ -1,0 +1,44 @@
+"""How asyncio wakes its event loop on a rank kept apart: by a counter of the system, as a pair of sockets could hold megabytes."""
+
+from __future__ import annotations
+
+import os
+from asyncio.selector_events import BaseSelectorEventLoop
+
+
+class Wakeup:
+    """Both ends of the pair of sockets that asyncio expects; it has no buffer."""
+
+    def __init__(self):
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+    def fileno(self) -> int:
+        """The descriptor to wait at."""
+        return self._descriptor
+
+    def send(self, data: bytes) -> int:
+        """Wake the loop."""
+        os.eventfd_write(self._descriptor, len(data))
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        """Forget what woke it; BlockingIOError where nothing did."""
+        os.eventfd_read(self._descriptor)
+        return b"\0"
+
+    def close(self) -> None:
+        """Give the descriptor back; safe to call again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+
+def put() -> None:
+    """Have the event loops to come use it."""
+    BaseSelectorEventLoop._make_self_pipe = _make
+
+
+def _make(loop: BaseSelectorEventLoop) -> None:
+    loop._ssock = loop._csock = Wakeup()
+    loop._internal_fds += 1
+    loop._add_reader(loop._ssock.fileno(), loop._read_from_self)
