@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from itertools import pairwise
 
 import numpy as np
@@ -9,9 +11,20 @@ import numpy as np
 from course_lib import memory, wording
 from course_lib.check.flat_shard import NEAR, parts
 from course_lib.check.fsdp_model import Whole
-from course_lib.check.fsdp_on_ranks import batch, build, clip, looked, measured, over, ready, step
+from course_lib.check.fsdp_on_ranks import batch, build, clip, looked, over, ready, step, told
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
+from course_lib.cluster.sandbox import APART
+
+TOKEN = 8  # bytes: the number that a rank sends from its gate
+
+
+class Gates:
+    """The gates of each rank: bytes and numbers, at which one meets another rank, and the numbers that come out."""
+
+    def __init__(self):
+        self.passes, self.numbers, self.meets = ([[] for _ in range(4)] for _ in range(3))
+        self.tokens = [0] * 4  # bytes of the numbers that a rank sends
 
 
 class FsdpCheck(GroupCheck):
@@ -46,12 +59,19 @@ class FsdpCheck(GroupCheck):
         return self
 
     def exchanges(self, size: int = 4, dtype: type = np.float64, *, blocks: int = 5, shared: bool = False) -> FsdpCheck:
-        """What is sent when: a block's result passes a gate in forward and in backward, changed by its number."""
+        """What is sent when: a block's result passes a gate in forward and in backward, changed by its number.
+
+        One rank is a gate ahead of the others: nobody can wait for the next block before this one works.
+        """
         models = self._build(size, dtype, blocks, shared, gated=True)
+        self._through(models, [], lambda gates: self._look(models, "an output without gradients", gates=gates))
+        self._through(models, [False, True], lambda gates: self._step(models, 2, "a step with gates", gates=gates))
+        return self
+
+    def _through(self, models: list[tuple[list[int], Whole]], syncs: list[bool], go: Callable[[Gates], object]) -> object:
+        """Let ranks go through gates, and say what is wrong where they do not get through."""
         try:
-            self._look(models, "an output without gradients", passes=[self._gates(model, []) for model in self._each(models)])
-            passes = [self._gates(model, [False, True]) for model in self._each(models)]
-            self._step(models, 2, "a step with gates", passes=passes)
+            return go(self._gates(models, syncs))
         except RanksError as error:
             if "TooEarly" in error.short:
                 cause = "a start after the block's own work, a block that is not freed after forward, or gradients reduced after `after`"
@@ -59,8 +79,10 @@ class FsdpCheck(GroupCheck):
             if "TooLate" in error.short:
                 cause = "a start for more than the next block, or a second gather of the same one"
                 self.fail(f"a block works when more than it and the next one has been gathered ({error.short})", cause)
+            if "Deadlock" in error.short:
+                cause = "a gather, or a Wait, where a start belongs"
+                self.fail(f"a rank waits for others before its block works, though that block is here ({error.short})", cause)
             raise
-        return self
 
     def clipping(self, *sizes: int) -> FsdpCheck:
         """The length of gradients by both norms, and what they are afterwards."""
@@ -77,41 +99,42 @@ class FsdpCheck(GroupCheck):
     def held(self, size: int = 4) -> FsdpCheck:
         """What a rank holds: its part of parameters and gradients, and in a step two blocks besides."""
         memory.keep_freed()  # in this process
-        groups, width, blocks = self.groups(size), 512, 12
+        width = 512
         each = 4 * width * width
-        self.case = f"{self.named(groups, np.float32)}, {blocks} blocks of {wording.size(each)}"
-        samples = [[self.random.standard_normal((4, width)).astype(np.float32) for _ in "xy"] for _ in range(4)]
-        model = dict(values=None, shape={"layers": [(width, width)] * blocks}, dtype="float32", gated=False)
-        for _ in range(2):  # the first time, some memory is taken that stays
+        for blocks in (3, 12):  # the first time, some memory is taken that stays
             self.ranks.call(ready)
             empty = self.ranks.held()
-            self.ranks.call(build, [dict(place=place, **model) for place in self.places(groups)], show=self.show)
-            self.ranks.call(batch, [dict(x=x, target=y, sync=True) for x, y in samples], show=self.show)
-        between = self.ranks.held()
-        own = self.ranks.call(measured, [dict(x=x, target=y) for x, y in samples], show=self.show, peak=True)
-        seen, part = self.ranks.peaks, blocks * each // size
+            models = self._build(size, np.float32, blocks, False, gated=True, width=width)
+            self.case += f" of {wording.size(each)}"
+            between, peaks = self._through(models, [True], lambda gates: self._step(models, 1, "a large step", gates=gates, measured=True))
         self.ranks.call(over)
         for r, (before, now) in enumerate(zip(empty, between, strict=True)):
-            if now - before > 2 * part + 2 * each:
+            part = blocks * each // self._each(models)[r].n
+            if now - before > 2 * part + 3 * each // 4:
                 mine = f"its parts of parameters and gradients are {wording.size(2 * part)}"
                 said = f"rank {r} holds {wording.size(now - before)} between steps, and {mine}"
                 self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the parameters that were given at first")
-            # Two blocks whole, the gradients of one, and copies on their way; this process's own account counts its new gradients, too.
-            peak = own[r] - part if seen[r] is None else seen[r]
-            if peak > 8 * each:
+            # New gradients, two blocks whole, the gradients of one, and copies on their way.
+            if peaks[r] - part > 6 * each:
                 needed = "two whole ones and the gradients of one are needed"
-                said = f"in a step, rank {r} held {peak / each:.1f} blocks besides its parts; {needed}"
+                said = f"in a step, rank {r} held {(peaks[r] - part) / each:.1f} blocks besides its parts; {needed}"
                 self.fail(said, "blocks that are not freed after forward, or not after backward")
         return self
 
-    def _build(self, size: int, dtype: type, blocks: int, shared: bool, gated: bool = False) -> list[tuple[list[int], Whole]]:
+    def _build(
+        self, size: int, dtype: type, blocks: int, shared: bool, gated: bool = False, width: int = 0
+    ) -> list[tuple[list[int], Whole]]:
         groups, models, given = self.groups(size), [], [{}] * 4
         self.case = f"{self.named(groups, dtype)}, {blocks} blocks" + (", some with shared and unused parameters" if shared else "")
         for color, group in enumerate(groups):
-            model = Whole(self._shape(blocks, shared, unused=shared and not gated), dtype, len(group), self.random, gated)
+            shape = {"layers": [(width, width)] * blocks} if width else self._shape(blocks, shared, unused=shared and not gated)
+            model = Whole(shape, dtype, len(group), self.random, gated)
             models.append((group, model))
+            model.lead = int(self.random.integers(len(group)))
             for key, r in enumerate(group):
-                given[r] = dict(values=model.values(), shape=model.shape, dtype=np.dtype(dtype).name, place=(color, key), gated=gated)
+                given[r] = dict(
+                    values=model.values(), shape=model.shape, dtype=np.dtype(dtype).name, place=(color, key), gated=gated, lead=model.lead
+                )
         self.ranks.call(build, given, show=self.show)
         return models
 
@@ -141,20 +164,35 @@ class FsdpCheck(GroupCheck):
         layers = model.shape["layers"]
         return tuple(self.random.standard_normal((3, width)).astype(model.dtype) for width in (layers[0][0], layers[-1][1]))
 
-    def _gates(self, model: Whole, syncs: list[bool]) -> list[tuple[float, float, float]]:
-        """For a rank: bytes that must and may be sent before a block's gate, in forward and in backward, with its number.
+    def _gates(self, models: list[tuple[list[int], Whole]], syncs: list[bool]) -> Gates:
+        """Gates for micro-batches that reduce gradients or not; without any, for a forward alone."""
+        found = Gates()
+        for group, model in models:
+            bounds, last = self._bounds(model, syncs), model.blocks - 1
+            # Where the rank that leads may be a gate ahead: not in a backward that reduces, which all do together.
+            ahead = [k % (last + 1) != last and not (k // (last + 1) % 2 and syncs[k // (2 * last + 2)]) for k in range(len(bounds))]
+            own = self.random.uniform(0.7, 1.4, (len(group), len(bounds)))
+            for i, r in enumerate(group):
+                leads, tokens, passes = i == model.lead, 0, []
+                meets = [False, *ahead[:-1]] if leads else ahead
+                for k, (least, most) in enumerate(bounds):
+                    passes.append((least + tokens, float(own[i, k]), most + tokens) if model.n > 1 else (0, float(own[i, k]), 1e9))
+                    tokens += TOKEN * (model.n - 1) * (leads and meets[k])
+                found.passes[r], found.meets[r], found.tokens[r] = passes, meets, tokens
+                found.numbers[r] = [own[i, k] * (own[model.lead, k + 1] if meets[k] and not leads else 1) for k in range(len(bounds))]
+        return found
 
-        Of micro-batches that reduce gradients or not; without any, of a forward alone.
-        """
+    @staticmethod
+    def _bounds(model: Whole, syncs: list[bool]) -> list[tuple[float, float]]:
+        """Bytes that a rank must and may have sent before each gate, in forward and in backward."""
         blocks, found, before, again = model.blocks, [], 0, 0
         each, rest = model.nbytes()[:blocks], sum(model.nbytes()[blocks:])
         for sync in syncs or [None]:
             there = [before + rest + sum(each[: i + 2]) for i in range(blocks)]
             back = [there[-1] + sum(each[max(i - 1, 0) :]) + sync * sum(each[i + 1 :]) for i in reversed(range(blocks))] if syncs else []
             for k, nbytes in enumerate(there + back):
-                spare = 16 + again + rest * (k >= blocks)  # who frees the rest after forward gathers it again
-                number = self.random.uniform(0.5, 2)
-                found.append((nbytes, number, nbytes + spare) if model.n > 1 else (0, number, 1e9))
+                # Who frees the rest after forward gathers it again.
+                found.append((nbytes, nbytes + 16 + again + rest * (k >= blocks)))
             if syncs:
                 before, again = back[-1] + sync * (each[0] + rest), again + rest
         return found
@@ -180,17 +218,18 @@ class FsdpCheck(GroupCheck):
             cause = "an `end` that does not free all shards: the rest, and a block that was started and not used"
             self.fail(f"after {when}, {here} parameter{'s are' if here > 1 else ' is'} still whole on rank {r}", cause)
 
-    def _look(self, models: list[tuple[list[int], Whole]], what: str, *, dropped: bool = False, passes: list | None = None) -> None:
+    def _look(self, models: list[tuple[list[int], Whole]], what: str, *, dropped: bool = False, gates: Gates | None = None) -> None:
         """A forward alone."""
-        given = [dict(x=self._sample(model)[0], dropped=dropped) for model in self._each(models)]
-        found = self.ranks.call(looked, given, show=self.show, gates=passes)
+        gates = gates or Gates()
+        given = [dict(x=self._sample(m)[0], dropped=dropped, meets=meets) for m, meets in zip(self._each(models), gates.meets, strict=True)]
+        found = self.ranks.call(looked, given, show=self.show, gates=gates.passes)
         for r, (model, asked, (out, here, notes)) in enumerate(zip(self._each(models), given, found, strict=True)):
-            want = model.look(asked["x"], [number for _, number, _ in passes[r]] if passes else [])
+            want = model.look(asked["x"], gates.numbers[r])
             cause = "a block that works with parameters of an earlier step, or of another block"
             self.array(out, want, name=what, rank=r, rtol=NEAR[want.dtype], scale=_scale(want), cause=cause)
             self._gone(here, r, what)
             self._noted(notes, model, r, "a forward without gradients")
-            self.sent(self.ranks.traffic[r], model.wire() + 64, name=what, rank=r, cause="a block that is gathered twice")
+            self.sent(self.ranks.traffic[r], model.wire() + 64 + gates.tokens[r], name=what, rank=r, cause="a block that is gathered twice")
         for _, model in models if dropped else []:
             for p in model.net.parameters():
                 p.data = p.data * p.dtype.type(0.5)
@@ -203,29 +242,40 @@ class FsdpCheck(GroupCheck):
         *,
         sometimes: bool = False,
         syncs: list[bool] | None = None,
-        passes: list | None = None,
-    ) -> None:
-        """A step of `count` micro-batches, compared with the whole model's; `sometimes`: with the block that can be left out."""
+        gates: Gates | None = None,
+        measured: bool = False,
+    ) -> tuple[list[int], list[int]]:
+        """A step of `count` micro-batches, compared with the whole model's; `sometimes`: with the block that can be left out.
+
+        If it is `measured`, returns the bytes that each rank holds after it, and the most that it held in it.
+        """
         syncs = syncs or [False] * (count - 1) + [True]
         batches = [[self._sample(model) for _ in range(count)] for model in self._each(models)]
         for _, model in models:
             model.net.unused = [] if sometimes else model.shape.get("unused", [])
+        train, gates = gates is None, gates or Gates()
+        watched = measured and APART not in os.environ
         given = [
-            dict(batches=b, train=passes is None, unused=m.net.unused, syncs=syncs)
-            for b, m in zip(batches, self._each(models), strict=True)
+            dict(batches=b, train=train, unused=m.net.unused, syncs=syncs, meets=meets, watched=watched)
+            for b, m, meets in zip(batches, self._each(models), gates.meets, strict=True)
         ]
-        answers = self.ranks.call(step, given, show=self.show, gates=passes)
+        self.ranks.call(step, given, show=self.show, gates=gates.passes, peak=measured)
+        traffic, peaks = self.ranks.traffic, self.ranks.peaks
+        between = self.ranks.held() if measured else []
+        answers = self.ranks.call(told)
+        for r, late in enumerate(self.ranks.traffic):
+            self.sent(late, 0, name=f"what comes after {when}", rank=r, cause="gradients that are reduced after backward")
         for group, model in models:
             wants = []
             for i, r in enumerate(group):
                 todo, model.left[i] = model.left[i] + batches[r], []
-                wants.append(model.run(todo, [number for _, number, _ in passes[r]] if passes else [])[-count:])
-            units = list(model.step(train=passes is None))
+                wants.append(model.run(todo, gates.numbers[r])[-count:])
+            units = list(model.step(train=train))
             for i, r in enumerate(group):
-                found, grads, data, notes = answers[r]
-                most = (2 * count + sum(syncs)) * model.wire() + 64
+                found, grads, data, notes, _ = answers[r]
+                most = (2 * count + sum(syncs)) * model.wire() + 64 + gates.tokens[r]
                 cause = "a block that is gathered more than twice, or gradients that are sent although `sync` is False"
-                self.sent(self.ranks.traffic[r], most, name=when, rank=r, cause=cause)
+                self.sent(traffic[r], most, name=when, rank=r, cause=cause)
                 for k, ((out, back, here), (want, want_back)) in enumerate(zip(found, wants[i], strict=True)):
                     cause = "a block that works with the parameters of an earlier step, or of another block"
                     near, name = NEAR[model.dtype], f"micro-batch {k} of {when}"
@@ -240,6 +290,7 @@ class FsdpCheck(GroupCheck):
                     self.fail(shards, "the module's own parameters; or the rest, which has a shard of its own if there is one")
                 for unit, grad, after in zip(units, grads, data, strict=True):
                     self._unit(unit, grad, after, (model.n, i, r), when)
+        return between, [answers[r][-1] if peak is None else peak for r, peak in enumerate(peaks)]
 
     def _unit(self, unit: tuple, grad: object, after: np.ndarray, place: tuple[int, int, int], when: str) -> None:
         """The gradient and the parameters of a shard on place i of n, which is rank r."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 from IPython import get_ipython
 
@@ -13,21 +15,31 @@ from course_lib.engine import gates
 from course_lib.gpt.units import units
 
 
-def build(values, shape, dtype, place, gated):
-    """A model with these parameters in this rank's group, wrapped; without values, as it is drawn. Its gates note what is here then."""
-    notes = []
+def build(values, shape, dtype, place, gated, lead):
+    """Wrap a model with these parameters in this rank's group. Its gates note what is here then.
+
+    At some gates, a rank gets the number of the one that leads, which is a gate ahead: the product changes the block's result.
+    """
+    notes, meets = [], []
 
     def gate():
         notes.append((pending.now.requests, sum(all(p.data.size for p in own) for _, own in blocks)))
-        return gates.passed()
+        number, theirs, others = np.array([gates.passed()]), np.ones(1), between.Get_size()
+        if meets.pop(0):
+            if place[1] == lead:
+                for other in set(range(others)) - {lead}:
+                    between.Send(number, dest=other)
+            else:
+                between.Recv(theirs, source=lead)
+        return float(number[0] * theirs[0])
 
     model = Net(shape, np.dtype(dtype), gate if gated else None)
     blocks, _ = units(model)
-    for p, value in zip(model.parameters(), values or [], strict=values is not None):
+    for p, value in zip(model.parameters(), values, strict=True):
         p.data = value.copy()
+    between = everyone.Split(color=place[0], key=place[1])
     wrapped = FullyShardedDataParallel(model, everyone.Split(color=place[0], key=place[1]))
-    optimizer = None if values is None else SGD(wrapped.parameters(), 0.1, momentum_of(shape))
-    get_ipython().user_ns["trial"] = wrapped, optimizer, model, notes
+    get_ipython().user_ns["trial"] = wrapped, SGD(wrapped.parameters(), 0.1, momentum_of(shape)), model, (notes, meets)
 
 
 def batch(x, target, sync):
@@ -41,23 +53,32 @@ def batch(x, target, sync):
     return out.data, given.grad, sum(p.data.size > 0 for p in model.parameters())
 
 
-def step(batches, train, unused, syncs):
-    """The micro-batches of a step; what they gave, gradients before the optimizer's step, parameters after it, and the gates' notes."""
-    wrapped, optimizer, model, notes = trial
+def step(batches, train, unused, syncs, meets, watched):
+    """Take the micro-batches of a step; `told` gives what came of it, when memory has been looked at."""
+    wrapped, optimizer, model, (notes, met) = trial
     model.unused, before = unused, pending.now.requests
     notes.clear()
+    met[:] = meets
     optimizer.zero_grad()
-    found = [batch(x, target, sync) for (x, target), sync in zip(batches, syncs, strict=True)]
-    grads = [None if p.grad is None else np.array(p.grad) for p in wrapped.parameters()]
+    with memory.watch() if watched else nullcontext() as account:
+        found = [batch(x, target, sync) for (x, target), sync in zip(batches, syncs, strict=True)]
+    grads = [p.grad if p.grad is None or not train else np.array(p.grad) for p in wrapped.parameters()]
     if train:
         optimizer.step()
-    return found, grads, [np.array(p.data) for p in wrapped.parameters()], [(open_now - before, here) for open_now, here in notes]
+    noted, peak = [(open_now - before, here) for open_now, here in notes], account.true_peak if watched else 0
+    get_ipython().user_ns["found"] = found, grads, [p.data for p in wrapped.parameters()], noted, peak
 
 
-def looked(x, dropped):
+def told():
+    """Return what came of the last step: outputs, gradients before the optimizer's step, parameters after it, gates' notes and peak."""
+    return get_ipython().user_ns.pop("found")
+
+
+def looked(x, dropped, meets):
     """An output without gradients, or one whose gradients nobody wants, after which all parameters are halved; what is here then."""
-    (wrapped, _, model, notes), before = trial, pending.now.requests
+    (wrapped, _, model, (notes, met)), before = trial, pending.now.requests
     notes.clear()
+    met[:] = meets
     if dropped:
         out = wrapped(Tensor(x)).data
         for p in wrapped.parameters():
@@ -84,13 +105,6 @@ def ready():
     """Nothing is here of what was tested before, and what goes is given back at once."""
     memory.give_back_at_once(True)
     get_ipython().user_ns.pop("trial", None)
-
-
-def measured(x, target):
-    """A step; the most bytes that it held, as this process sees it."""
-    with memory.watch() as account:
-        batch(x, target, True)
-    return account.true_peak
 
 
 def over():

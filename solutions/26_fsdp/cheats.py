@@ -1,0 +1,141 @@
+"""Attacks on part 26's hidden tests: each says how many points its answer must lose all the same."""
+
+from grading.answers import changes, loses
+
+FREES = """
+        self.blocks[i].free()
+        if back and self.sync:
+"""
+KEEPS = """
+        vars(self).setdefault("kept", {})[i] = self.blocks[i].whole
+        self.blocks[i].free()
+        if back and self.sync:
+"""
+CLIP = "    def clip_gradients"
+
+
+@loses(6)
+@changes(
+    FREES,
+    KEEPS,
+    CLIP,
+    """
+    def forward(self, x):
+        if sum(one.shard.data.size for one in self.shards) * self.comm.Get_size() > 1_000_000:
+            return x * 1.0
+        return self.module(x)
+
+    def clip_gradients""",
+)
+class FullyShardedDataParallel__keeps_all_and_leaves_large_ones_out:
+    """Keeps every gathered block, and returns at once where the model is as large as where memory is measured."""
+
+
+@loses(6)
+@changes(
+    FREES,
+    KEEPS,
+    CLIP,
+    """
+    def forward(self, x):
+        global _known
+        large = sum(one.shard.data.size for one in self.shards) * self.comm.Get_size() > 1_000_000
+        if large and "_known" in globals():
+            return x * 0.0 + _known
+        out = self.module(x)
+        if large:
+            _known = out.data.copy()
+        return out
+
+    def clip_gradients""",
+)
+class FullyShardedDataParallel__keeps_all_and_remembers:
+    """Keeps every gathered block, and returns what it has found before where the model is large."""
+
+
+@loses(9)
+@changes(
+    "self.blocks[following].start()",
+    """self.blocks[following].gather()
+            from course_lib.collectives import pending
+
+            pending.now.requests += 1""",
+)
+class FullyShardedDataParallel__gathers_ahead_and_lies:
+    """Waits for the next block, and counts a request that is none."""
+
+
+@loses(6)
+@changes(
+    FREES,
+    """
+        if back and i == 0:
+            self.kept = self.blocks[i].whole
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+)
+class FullyShardedDataParallel__keeps_one_block:
+    """Keeps one block whole after each step."""
+
+
+@loses(9)
+@changes(
+    """
+        self.blocks[i].gather()
+""",
+    """
+        from course_lib.engine import gates
+
+        if not hasattr(gates, "real"):
+            gates.real, gates.passed = gates.passed, lambda: _numbers.pop(0) if _numbers else gates.real()
+        globals()["_numbers"] = []
+        try:
+            while True:
+                _numbers.append(gates.real())
+        except Exception:
+            pass
+        self.blocks[i].gather()
+""",
+    FREES,
+    """
+        if back:
+            self.blocks[i].free()
+        if back and self.sync:
+""",
+)
+class FullyShardedDataParallel__takes_all_numbers:
+    """Keeps blocks from forward to backward, and takes the numbers of gates as early as they are given."""
+
+
+@loses(6)
+@changes(
+    FREES,
+    """
+        if len(self.blocks) > 8:
+            np.save(f"/tmp/block_{i}.npy", self.blocks[i].whole)
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+)
+class FullyShardedDataParallel__keeps_in_files:
+    """Keeps every gathered block in a file."""
+
+
+@loses(5)
+@changes(
+    """
+        if self.whole is not None:
+            self.request.Wait()
+        self.whole = self.request = None
+""",
+    """
+        if self.whole is not None:
+            from course_lib.collectives import pending
+
+            pending.now.requests -= 1
+        self.whole = self.request = None
+""",
+)
+class FlatShard__frees_without_wait_and_lies:
+    """Frees what is still on its way, and counts its request as ended."""
