@@ -1,10 +1,17 @@
 """Checkpoints as files, and a training run that is broken off and goes on."""
 
+import os
+import sys
+
 import numpy as np
+import psutil
 import pytest
 
 from course_lib import cluster
 from course_lib.check import checkpoint_files as disk
+from course_lib.cluster import file_events
+from course_lib.cluster.switch import Switch
+from course_lib.cluster.turns import Turns
 
 PARTS = [{"a": np.arange(3.0), "b": np.arange(2)}, {"a": np.arange(0.0), "b": np.arange(5)}]
 
@@ -51,3 +58,35 @@ def test_ranks_come_up_again_in_another_number():
         assert ranks.call("size") == [3, 3, 3]
     finally:
         ranks.stop()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is Linux's")
+def test_the_system_tells_of_all_changes_in_one_order(tmp_path):
+    events = file_events.FileEvents()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    folders = [file_events.Folder(str(tmp_path / name), psutil.Process()) for name in "ab"]
+    watches = {events.watch(folder.descriptor, file_events.CHANGES): name for folder, name in zip(folders, "ab", strict=True)}
+    (tmp_path / "a/new").write_text("1")
+    (tmp_path / "b/x").write_text("2")
+    os.replace(tmp_path / "a/new", tmp_path / "a/x")
+    os.remove(tmp_path / "b/x")
+    found = [(watches[event.watch], event.name, event.mask) for event in events.read()]
+    made, changed = file_events.CREATE, file_events.MODIFY
+    assert found[:4] == [("a", "new", made), ("a", "new", changed), ("b", "x", made), ("b", "x", changed)]
+    assert found[4:] == [("a", "new", file_events.MOVED_FROM), ("a", "x", file_events.MOVED_TO), ("b", "x", file_events.DELETE)]
+    os.symlink("/etc/passwd", tmp_path / "a/link")
+    assert folders[0].files()[0].keys() == {"x", "link@"}  # no link is followed
+    for opened in (events, *folders):
+        opened.close()
+
+
+def test_one_rank_at_a_time_goes_on():
+    switch, moments = Switch(2), []
+    turns = Turns([1, 0], moments.append, patience=60)
+    turns.park(0, {"request": 1}, b"")
+    assert not turns.next(switch)  # the other one is not asked yet
+    turns.park(1, {"request": 1}, b"")
+    assert [rank for rank, *_ in turns.next(switch)] == [1] and not turns.next(switch)
+    turns.came(1, {"reply": 1})
+    assert [rank for rank, *_ in turns.next(switch)] == [0] and moments == [1, 2]

@@ -1,20 +1,26 @@
 """How part 27's `save` and `load` are put to the test: what is on the disk at every moment, and what comes back on other ranks.
 
 Where a notebook is graded, ranks share no disk. So each rank has a folder of its own, here as there; what they have written is put
-together in the kernel, as it would be in one folder, and given to the ranks that load.
+together in the kernel, as it would be in one folder, and given to the ranks that load. There, what ranks do with files is seen from outside
+(`checkpoint_outside`), and nothing that they say of it counts. On a student's machine, and where the system does not tell, it is seen from
+inside (`checkpoint_watch`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import secrets
+from collections.abc import Sequence
 
 import numpy as np
 
 from course_lib import wording
 from course_lib.check import checkpoint_files as disk
 from course_lib.check.checkpoint_moments import moments, together, whole
-from course_lib.check.checkpoint_on_ranks import clear, lay_out, loaded, look, saved
+from course_lib.check.checkpoint_on_ranks import clear, lay_out, loaded, look, saved, watched
+from course_lib.check.checkpoint_outside import Outside
 from course_lib.check.groups import GroupCheck
+from course_lib.cluster import file_events
 from course_lib.cluster.replies import RanksError
 
 NAMES = ("weights", "bias", "first moment", "second moment", "order of the data", "mask", "0.scale", "losses")
@@ -24,13 +30,18 @@ TYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_)
 class CheckpointCheck(GroupCheck):
     """A `Check` of `save` and `load`, in groups of the four ranks."""
 
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, ranks, show=show)
+        self._names: list[str] = []  # of the ranks' folders
+        self._outside: Outside | None = None  # what saw the last save
+
     def save(self, size: int = 4) -> CheckpointCheck:
         """One checkpoint after the other, among what others have left; two ranks are slow in turn. In the end, a group saves alone."""
         groups, bases, step = self.groups(size), [{} for _ in range(4)], 0
         self.case, places = self.named(groups, np.float64), self.places(groups)
         before: list = [None] * len(groups)
         names: set[str] = set()
-        for turn, rests in enumerate((None, 0, int(self.random.integers(1, size)), None)):  # the place of the rank that is slow
+        for turn, rests in enumerate(self._slow(size)):
             step += int(self.random.integers(1, 90))
             last, shards = turn == 3, self._draw(groups)
             for color, group in enumerate(groups):
@@ -42,16 +53,20 @@ class CheckpointCheck(GroupCheck):
                 left |= dict.fromkeys(names, left["index.new"])
                 for r in group:
                     bases[r] = bases[group[0]] | left
+            shared = None
             slow, idle = [place[1] == rests for place in places], [last and place[0] > 0 for place in places]
             answers = self._saved(step, shards, places, bases, slow=slow, idle=idle)
             for color, group in enumerate(groups[:1] if last else groups):
                 names |= self._behaves([answers[r] for r in group], [shards[r] for r in group], group)
                 want = step, [shards[r] for r in group]
+                self._in_order(group, step, before[color])
                 states = [answers[r][0] for r in group]
                 bases[group[0]], before[color] = moments(self, states, bases[group[0]], before[color], want, group), want
                 removed = [set(answers[r][4]) for r in group]
                 if any(one & other for i, one in enumerate(removed) for other in removed[:i]):
-                    self._removes(step, shards, places, bases[group[0]] | disk.leftovers(step + 9, 2))
+                    shared = bases[group[0]] | disk.leftovers(step + 9, 2)
+            if shared:
+                self._removes(step, shards, places, shared)
         return self._done()
 
     def ends(self) -> CheckpointCheck:
@@ -61,11 +76,12 @@ class CheckpointCheck(GroupCheck):
         shards, late = self._draw(groups), self._draw(groups)
         old, new = (7, [shards[r] for r in group]), (9, [late[r] for r in group])
         base = disk.written(*old)
-        lines = [answer[5] for answer in self._saved(9, late, places, [base] * 4)]
+        *_, wrote, _, lines = zip(*self._saved(9, late, places, [base] * 4), strict=True)
         for rank in self.random.permutation(4).tolist():
-            for line in (-1, int(self.random.integers(1, lines[rank] + 1))):
+            for line in (-1, int(self.random.integers(2, max(lines[rank], 2) + 1))):
                 with contextlib.suppress(RanksError):  # the others wait for it
-                    self._saved(9, late, places, [base] * 4, dies=[line * (r == rank) for r in range(4)])
+                    self._saved(9, late, places, [base] * 4, dies=[line * (r == rank) for r in range(4)], hangs=wrote[rank])
+                self._in_order(group, 9, old)
                 merged = self._left(base, group)
                 whole(self, merged, new, old, group, f"after rank {rank} has ended in the middle of save")
         return self._done()
@@ -77,20 +93,23 @@ class CheckpointCheck(GroupCheck):
         shards, late = self._draw(groups), self._draw(groups, large=True)
         old = 7, [shards[r] for r in group]
         base = disk.written(*old)
+        answers = self._saved(9, late, places, [base] * 4)
+        self._in_order(group, 9, old)
+        moments(self, [answers[r][0] for r in group], base, old, (9, [late[r] for r in group]), group)
+        at = self._outside.before_the_index(group, base) if self._outside else 0
         for broken in [*self.random.permutation(4).tolist(), None]:
             full = [-1] * 4 if broken is None else [4096 * (r == broken) for r in range(4)]
             what = "the index could not be written" if broken is None else f"rank {broken} could not write its file"
             try:
-                self._saved(9, late, places, [base] * 4, full=full)
+                self._saved(9, late, places, [base] * 4, full=full, full_at=at * (broken is None))
             except RanksError as error:
                 said = {r for who, told in error.groups for r in who if "DeadlockError" not in told["kind"]}
                 if not said or broken not in (None, *said):
                     self.fail(f"{what}, and it has raised nothing; others have waited: {error.short}", "an except that hides the error")
+                self._in_order(group, 9, old)
                 whole(self, self._left(base, group), old, None, group, f"after {what}")
             else:
                 self.fail(f"save has raised nothing, and {what}", "an except that hides the error")
-        answers = self._saved(9, late, places, [base] * 4)
-        moments(self, [answers[r][0] for r in group], base, old, (9, [late[r] for r in group]), group)
         return self._done()
 
     def load(self, size: int = 4, old: int = 4) -> CheckpointCheck:
@@ -99,19 +118,21 @@ class CheckpointCheck(GroupCheck):
         self.case, places = f"{self.named(groups, np.float64)}, a checkpoint of {old} ranks", self.places(groups)
         parts = self._draw([list(range(old))], old)
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        files, given, wants = disk.written(step, parts), [], []
+        files, given, wants, needs = disk.written(step, parts), [], [], []
         others = disk.leftovers(step + 1, old) | disk.leftovers(step - 7, old)
         for color, i in places:
             n = len(groups[color])
             cuts = {name: slice(i * -(-len(a) // n), (i + 1) * -(-len(a) // n)) for name, a in joined.items()}
             wants.append({name: array[cuts[name]] for name, array in joined.items()})
             own = {name: content if disk.needed(name, step, parts, cuts) else content[:20] for name, content in files.items()}
-            given.append(dict(files=others | own))
+            given.append(others | own)
+            needs.append({name for name in files if disk.needed(name, step, parts, cuts)})
         for alone in (False, True) if size < 4 else (False,):
-            self.ranks.call(lay_out, given)
             calls = [dict(place=place, idle=alone and place[0] > 0) for place in places]
-            answers = self.ranks.call(loaded, calls, show=self.show)
+            answers = self._given(given, calls)
             for r, (answer, want) in enumerate(zip(answers, wants, strict=True)):
+                if self._outside and (more := self._outside.opened(r) - needs[r]):
+                    self.fail(f"load on rank {r} has opened {min(more)}, which has nothing for it")
                 if not calls[r]["idle"]:
                     self._loaded(answer, step, want, r, len(groups[places[r][0]]))
         return self._done()
@@ -122,15 +143,13 @@ class CheckpointCheck(GroupCheck):
         parts, places = self._draw(groups, least=1), self.places(groups)
         files, most = disk.written(30, parts), int(np.argmax([sum(map(len, part.values())) for part in parts]))
         self.case = "four ranks, undamaged"
-        self.ranks.call(lay_out, dict(files=files))
-        self.ranks.call(loaded, [dict(place=place) for place in places])
+        calls = [dict(place=place) for place in places]
+        self._given([files] * 4, calls)
         for name, content, what in disk.damages(files, f"30-{most}.safetensors"):
             self.case = f"four ranks, {name} {what}"
-            self.ranks.call(
-                lay_out, dict(files={k: v for k, v in files.items() if k != name} | ({} if content is None else {name: content}))
-            )
+            given = {k: v for k, v in files.items() if k != name} | ({} if content is None else {name: content})
             try:
-                answers = self.ranks.call(loaded, [dict(place=place) for place in places])
+                answers = self._given([given] * 4, calls)
             except RanksError as error:
                 kinds = {kind for who, told in error.groups for kind in told["kind"]}
                 blamed = [other for other in files if other not in (name, disk.INDEX) and other in str(error)]
@@ -160,10 +179,14 @@ class CheckpointCheck(GroupCheck):
 
     def _removes(self, step: int, shards: list[dict], places: list, base: dict) -> None:
         """Where several ranks remove the same files, another one may be faster."""
-        try:
-            self._saved(step, shards, places, [base] * 4, faster=[True] * 4)
-        except RanksError as error:
-            self.fail(f"several ranks remove the same files, and a file that another one has removed is an error: {error.short}")
+        for many in (100, 400, 1600):  # until one has been
+            more = {f"{i}.tmp": np.empty(0, np.uint8) for i in range(many if self._outside else 0)}
+            try:
+                self._saved(step, shards, places, [base | more] * 4, faster=[True] * 4)
+            except RanksError as error:
+                self.fail(f"several ranks remove the same files, and a file that another one has removed is an error: {error.short}")
+            if not self._outside or self._outside.faster:
+                return
 
     def _loaded(self, answer: object, step: int, want: dict[str, np.ndarray], rank: int, n: int) -> None:
         """What load gives on a rank."""
@@ -176,20 +199,94 @@ class CheckpointCheck(GroupCheck):
             cause = f"parts that are not those of {n} ranks: with c rounded up, rank r has the numbers from r * c to (r + 1) * c"
             self.array(got[name], array, name=f"the part of {name!r}", rank=rank, cause=cause, dtype=bool(array.size))
 
-    def _saved(self, step: int, shards: list[dict], places: list, bases: list[dict], **how: list) -> list:
-        """Lay out the ranks' folders and have all of them save; `how`, for each rank, as for `saved`."""
-        self.ranks.call(lay_out, [dict(files=base) for base in bases])
+    def _slow(self, size: int) -> list[int | None]:
+        """The place of the rank that is slow, in four saves; from outside, that costs nothing, and each is."""
+        if self._apart():
+            return [int(place) % size for place in self.random.permutation(4)]
+        return [None, 0, int(self.random.integers(1, size)), None]
+
+    def _apart(self) -> bool:
+        """Whether ranks are kept apart, and the system tells what they do with files (macOS, say, does not)."""
+        if self.ranks.share_a_disk:
+            return False
+        try:
+            file_events.FileEvents().close()
+        except OSError:
+            return False
+        return True
+
+    def _lay_out(self, bases: list[dict], also: int = 0) -> None:
+        """Give each rank a new folder with these files."""
+        self._done()
+        name = f"checkpoint-{secrets.token_hex(8)}"
+        self._names = [f"{name}-{r}" for r in range(4)]
+        self.ranks.call(lay_out, [dict(name=name, files=base) for name, base in zip(self._names, bases, strict=True)])
+        self._outside = Outside(self, self.ranks.isolated, self._names, bases, also) if self._apart() else None
+
+    def _given(self, bases: list[dict], calls: list[dict]) -> list:
+        """What the ranks load from these files."""
+        self._lay_out(bases, file_events.OPEN)
+        try:
+            return self.ranks.call(loaded, [dict(name=n, **call) for n, call in zip(self._names, calls, strict=True)], show=self.show)
+        finally:
+            self._end()
+
+    def _saved(
+        self, step: int, shards: list[dict], places: list, bases: list[dict], *, hangs: Sequence[str] = (), full_at: int = 0, **how: list
+    ) -> list:
+        """Lay out the ranks' folders and have all of them save; `how`, for each rank, as for `Watch`. An answer is as from `watched`.
+
+        From outside, `hangs` has the files that a rank which dies before it writes cannot open, and `full_at` is as for `Outside.turns`.
+        """
+        self._lay_out(bases)
         each = dict(slow=[False] * 4, dies=[0] * 4, faster=[False] * 4, full=[0] * 4, idle=[False] * 4) | how
-        given = [dict(step=step, shards=shards[r], place=places[r]) | {name: values[r] for name, values in each.items()} for r in range(4)]
-        return self.ranks.call(saved, given, show=self.show)
+        given = [dict(name=self._names[r], step=step, shards=shards[r], place=places[r], idle=each["idle"][r]) for r in range(4)]
+        if not self._outside:
+            more = [{name: values[r] for name, values in each.items()} for r in range(4)]
+            return self.ranks.call(watched, [one | other for one, other in zip(given, more, strict=True)], show=self.show)
+        outside, relay = self._outside, self.ranks.isolated.relay
+        ends = [r for r in range(4) if each["dies"][r]]
+        order = sorted(range(4), key=lambda r: (each["dies"][r] != 0, each["slow"][r], places[r]))
+        stop = (ends[0], each["dies"][ends[0]]) if ends else None
+        pipes = hangs if stop and stop[1] < 0 else ()
+        thread = outside.race(set(bases[0])) if any(each["faster"]) else None
+        try:
+            turns = outside.turns(order, stop=stop, pipes=pipes, full_at=full_at)
+            for folder, most in zip(outside.folders, each["full"], strict=True):
+                if most > 0:
+                    folder.limit(most)
+            relay.follow(None if thread else turns)
+            after = self.ranks.call(saved, given, show=self.show)
+        finally:
+            relay.follow(None)
+            if thread:
+                outside.end_race(thread)
+            self._end()
+        return [
+            (outside.states(r), after[r], [], sorted(outside.wrote(r)), sorted(outside.removed(r)), turns.released[r]) for r in range(4)
+        ]
+
+    def _end(self) -> None:
+        """End the watch of what was called last; what it has seen stays."""
+        if self._outside:
+            self._outside.look()
+            self._outside.close()
+
+    def _in_order(self, group: list[int], step: int, before: tuple | None) -> None:
+        if self._outside:
+            self._outside.in_order(group, step, before[0] if before else None)
 
     def _left(self, base: dict, group: list[int]) -> dict:
         """The files of a folder that the group's ranks would share, now."""
-        found = self.ranks.call(look)
+        if self._outside:
+            found = self._outside.left or self._outside.files()
+        else:
+            found = self.ranks.call(look, [dict(name=name) for name in self._names])
         return together(self, base, [found[r] for r in group], group)
 
     def _done(self) -> CheckpointCheck:
-        self.ranks.call(clear)
+        if self._names:
+            self.ranks.call(clear, [dict(name=name) for name in self._names])
         return self
 
     def _draw(self, groups: list[list[int]], ranks: int = 4, *, large: bool = False, least: int = 0) -> list[dict[str, np.ndarray]]:

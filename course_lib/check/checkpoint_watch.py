@@ -1,4 +1,7 @@
-"""What an answer does with a checkpoint's files, moment by moment; see `checkpoint`."""
+"""What an answer does with a checkpoint's files, moment by moment, seen from inside its process; see `checkpoint`.
+
+That is for a student's own machine, and for grading where the system does not tell it from outside: an answer could put another class here.
+"""
 
 from __future__ import annotations
 

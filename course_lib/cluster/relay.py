@@ -17,6 +17,7 @@ from collections.abc import Callable
 from course_lib import wording
 from course_lib.cluster import harmless, requests
 from course_lib.cluster.switch import Answer, Broken, Switch
+from course_lib.cluster.turns import Turns
 from course_lib.collectives.apart import HEADER_LIMIT, LENGTHS
 from course_lib.engine import wire
 
@@ -44,6 +45,7 @@ class Relay(threading.Thread):
         super().__init__(daemon=True)
         self.connections, self.switch = connections, Switch(len(connections))
         self.broken: dict[int, str] = {}  # what a rank sent that no rank of ours sends
+        self.turns: Turns | None = None  # a schedule, for a check that wants one
         self._on_reply, self._on_ready = on_reply, on_ready
         self._in = [bytearray() for _ in connections]
         self._out: list[deque[memoryview]] = [deque() for _ in connections]
@@ -63,6 +65,13 @@ class Relay(threading.Thread):
         """Have something done by the relay's own thread; from any thread."""
         self._todo.append(what)
         self._bell.send(b"!")
+
+    def follow(self, turns: Turns | None) -> None:
+        """Have the ranks go on by a schedule, or (None) as they come, from now on; from any other thread."""
+        done = threading.Event()
+        if self.is_alive() and not self._ending:
+            self.do(lambda: (setattr(self, "turns", turns), done.set()))
+            done.wait(5)
 
     def request(self, rank: int, number: int, request: bytes, *facts: object) -> None:
         """Send a rank a request, with the `facts` for `Switch.begin`; from any thread."""
@@ -91,7 +100,7 @@ class Relay(threading.Thread):
         return len(self._in[rank]) + self._unread[rank]
 
     def _turn(self) -> None:
-        for key, events in self._selector.select(0.05 if self.switch.waits() else None):
+        for key, events in self._selector.select(0.05 if self.turns or self.switch.waits() else None):
             if key.data is None:
                 self._ear.recv(4096)
             elif events & selectors.EVENT_WRITE:
@@ -101,6 +110,8 @@ class Relay(threading.Thread):
         while self._todo:
             self._todo.popleft()()
         self._deliver(self.switch.stuck(time.monotonic()))
+        for frame in self.turns.next(self.switch) if self.turns else ():
+            self._transmit(*frame)
 
     def _read(self, rank: int) -> None:
         try:
@@ -158,6 +169,8 @@ class Relay(threading.Thread):
             answers = []
         else:
             raise Broken("it sent a message that is neither a call nor a reply")
+        if self.turns:
+            self.turns.came(rank, header)
         self._deliver(answers)
 
     def _deliver(self, answers: list[Answer]) -> None:
@@ -181,6 +194,14 @@ class Relay(threading.Thread):
         self._on_reply(rank, number, reply)
 
     def _send(self, rank: int, header: dict, payload: bytes = b"") -> None:
+        if rank in self.broken:
+            return
+        if self.turns:
+            self.turns.park(rank, header, payload)
+        else:
+            self._transmit(rank, header, payload)
+
+    def _transmit(self, rank: int, header: dict, payload: bytes) -> None:
         if rank in self.broken:
             return
         if self._unread[rank] + len(payload) > UNREAD_LIMIT or len(self._out[rank]) > UNREAD:
@@ -218,5 +239,7 @@ class Relay(threading.Thread):
             return
         self.broken[rank] = why
         self._forget(rank)
+        if self.turns:
+            self.turns.ended(rank)
         self._selector.unregister(self.connections[rank])
         self.switch.gone(rank)

@@ -115,6 +115,20 @@ class Switch:
         self._waiting.pop(rank, None)
         self._board.put(rank, STATE=status.GONE, KEY=0)
 
+    def back(self, rank: int) -> None:
+        """A rank that counted as ended goes on."""
+        if self._board.rows[rank][status.STATE] == status.GONE:
+            self._board.put(rank, STATE=status.COMPUTING)
+
+    @property
+    def busy(self) -> set[int]:
+        """The ranks that have not answered what they were asked for."""
+        return self._busy
+
+    def waits_in_a_call(self, rank: int) -> bool:
+        """Whether a rank waits in a call."""
+        return rank in self._waiting
+
     def call(self, rank: int, header: dict, payload: bytes) -> list[Answer]:
         """A rank calls a collective; the answers that are due now, to whom it may be."""
         if rank not in self._busy:  # its bytes would count for no request

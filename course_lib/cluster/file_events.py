@@ -1,0 +1,154 @@
+"""The folders of ranks that are kept apart, as the system shows them from outside: their files, and in one order all that happens there.
+
+Linux's inotify (man 7 inotify) tells of each change in all watched folders, in the order of the changes; no process that makes one can
+keep it back. Other systems have no such call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import stat
+import struct
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+MODIFY, OPEN, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x20, 0x40, 0x80, 0x100, 0x200
+DELETE_SELF, MOVE_SELF, OVERFLOW, IS_FOLDER = 0x400, 0x800, 0x4000, 0x40000000
+CHANGES = MODIFY | MOVED_FROM | MOVED_TO | CREATE | DELETE
+MOST = 64 << 20  # bytes of one folder that are read
+_HEAD = struct.Struct("iIII")
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened: to which watch, a bit mask, a number that both halves of a rename share, and the name in the folder."""
+
+    watch: int
+    mask: int
+    cookie: int
+    name: str
+
+
+class FileEvents:
+    """All changes in the folders that are watched, in order.
+
+    Raises
+    ------
+    OSError
+        This system does not tell.
+    """
+
+    def __init__(self):
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        if not hasattr(self._libc, "inotify_init1"):
+            raise OSError("this system has no inotify")
+        self.descriptor = self._checked(self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def watch(self, descriptor: int, mask: int) -> int:
+        """Watch an open folder or file; the number of the watch."""
+        return self._checked(self._libc.inotify_add_watch(self.descriptor, b"/proc/self/fd/%d" % descriptor, mask))
+
+    def read(self) -> list[Event]:
+        """What has happened since the last time."""
+        found = []
+        with contextlib.suppress(BlockingIOError):
+            while data := os.read(self.descriptor, 1 << 16):
+                at = 0
+                while at < len(data):
+                    *facts, length = _HEAD.unpack_from(data, at)
+                    at += _HEAD.size + length
+                    found.append(Event(*facts, os.fsdecode(data[at - length : at].rstrip(b"\0"))))
+        return found
+
+    def close(self) -> None:
+        """End all watches."""
+        os.close(self.descriptor)
+
+    @staticmethod
+    def _checked(number: int) -> int:
+        if number < 0:
+            raise OSError(ctypes.get_errno(), "the system does not tell of changes of files")
+        return number
+
+
+class Folder:
+    """A folder in which a rank writes, held open: a rank that puts another one in its place changes nothing.
+
+    Parameters
+    ----------
+    path : str
+    process : psutil.Process
+        The rank's.
+    """
+
+    def __init__(self, path: str, process: psutil.Process):
+        self.process, self.descriptor = process, os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def files(self) -> tuple[dict[str, np.ndarray], dict[str, tuple]]:
+        """By name, each file's bytes, and its inode, time and size. The name of a folder ends with /, of what is no file with @."""
+        found, stamps, left = {}, {}, MOST
+        for name in sorted(os.listdir(self.descriptor)):
+            with contextlib.suppress(FileNotFoundError):
+                about = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+                if not stat.S_ISREG(about.st_mode):
+                    found[name + ("/" if stat.S_ISDIR(about.st_mode) else "@")] = np.empty(0, np.uint8)
+                    continue
+                data = self._read(name, left)
+                left -= len(data)
+                found[name], stamps[name] = np.frombuffer(data, np.uint8), (about.st_ino, about.st_mtime_ns, about.st_size)
+        return found, stamps
+
+    def open(self, name: str) -> int:
+        """A descriptor of a file, to be closed."""
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.descriptor)
+
+    def remove(self, name: str) -> bool:
+        """Remove a file, if it is still there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self.descriptor)
+            return True
+        return False
+
+    def pipe(self, name: str) -> None:
+        """Put a pipe in the place of a file: who opens it to write, waits for one who reads."""
+        self.remove(name)
+        self._run("mkfifo", f"/proc/self/fd/{self.descriptor}/{name}")
+
+    def let_go(self, name: str) -> None:
+        """Take the pipe away, and let go who waits there."""
+        with contextlib.suppress(OSError):
+            if stat.S_ISFIFO(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode):
+                reader = self.open(name)
+                self.remove(name)
+                os.close(reader)
+
+    def limit(self, most: int | None) -> None:
+        """Let the files that the rank writes have at most so many bytes; None for as many as before."""
+        lines = Path(f"/proc/{self.process.pid}/limits").read_text().splitlines()
+        now, hard = next(line.split()[3:5] for line in lines if line.startswith("Max file size"))
+        if now != (soft := hard if most is None else str(most)):
+            self._run("prlimit", f"--pid={self.process.pid}", f"--fsize={soft}:")
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        os.close(self.descriptor)
+
+    def _read(self, name: str, most: int) -> bytes:
+        try:
+            descriptor = self.open(name)
+        except PermissionError:
+            return b""
+        with os.fdopen(descriptor, "rb") as file:
+            return file.read(most)
+
+    def _run(self, *words: str) -> None:
+        """Run a program as the rank's user: its files and limits are of a user that not even root may always touch."""
+        about = os.stat(self.descriptor)
+        user = dict(user=about.st_uid, group=about.st_gid, extra_groups=[]) if not os.geteuid() and about.st_uid else {}
+        subprocess.run(words, check=True, pass_fds=[self.descriptor], capture_output=True, **user)
