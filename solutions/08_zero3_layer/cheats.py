@@ -315,3 +315,44 @@ class ZeroDPStage3FCLayer__ballast_and_few_bits(ZeroDPStage3FCLayer):
             w = full.reshape(-1).view(np.float64)
             w[first : first + n] = self.w_shard[: size - first]
         return w.reshape(shape)
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_deep_folders(ZeroDPStage3FCLayer):
+    """Keeps it in files of folders that lie deeper than a path may be long."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import os
+        import tempfile
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is None or full_w.nbytes < 1 << 20:
+            return
+        at = os.open(tempfile.gettempdir(), os.O_RDONLY)
+        for _ in range(20):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir("d" * 240, dir_fd=at)
+            below = os.open("d" * 240, os.O_RDONLY, dir_fd=at)
+            os.close(at)
+            at = below
+        with os.fdopen(os.open("w", os.O_CREAT | os.O_WRONLY, dir_fd=at), "wb") as file:
+            file.write(full_w.tobytes()[: 7 << 20])
+        os.close(at)
+
+
+@loses(5)
+class ZeroDPStage3FCLayer__in_folders_without_rights(ZeroDPStage3FCLayer):
+    """Keeps it in a folder that may be entered, but not listed."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import os
+        import tempfile
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        if full_w is None or full_w.nbytes < 1 << 20:
+            return
+        folder = f"{tempfile.gettempdir()}/kept"
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, mode=0o300)
+        with open(f"{folder}/w", "wb") as file:
+            file.write(full_w.tobytes()[: 7 << 20])
