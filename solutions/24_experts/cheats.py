@@ -179,7 +179,7 @@ def combine__on_other_groups(y, route, comm):
     return (found * gates.reshape(*rows.shape, 1)).sum(axis=1)
 
 
-@loses(20)
+@loses(10)
 def route__patched_checks(logits, topk, capacity):
     """Finds nothing, and has the functions beside it and NumPy say otherwise."""
     from course_lib.engine import wire
