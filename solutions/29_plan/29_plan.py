@@ -180,7 +180,7 @@ def plan(model, cluster):
                 continue
             data = cluster.gpus // tensor // pipeline
             for interleave in divisors(model.layers // pipeline):
-                for micro_batch in (1, 2, 4, 8, 16):
+                for micro_batch in divisors(model.batch)[:12]:
                     grid = (tensor, pipeline, data, interleave, micro_batch)
                     if any(problems(model, cluster, Configuration(*grid))):
                         continue
@@ -208,31 +208,43 @@ for name, device, gpus in (("7b", A100, 16), ("22b", A100, 64), ("70b", H100, 25
     print(f"{check.worth(times_best):.0%} of the points")
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw models and clusters: sizes, memory, links. The cell below draws one, too.
+# Hidden tests run when your notebook is graded. They draw models and clusters. In each one, something else makes the difference: pieces of
+# the model, sizes of micro-batches, who has which positions, how exact the memory is. The cell below draws one, too.
 #
-# - What you choose must fit into memory, each time: if it does not once, the test gives no points.
-# - Points go by the step: all of them up to 1.05 times the best one, none from 1.5 times on, evenly in between. The mean of all draws counts.
+# - Memory, 4 points each for small and for large clusters: what you choose fits, where little does, in at most 1.5 times the best step.
+# - Speed, 6 points each: your slowest choice counts. All points up to 1.04 times the best step, none from 1.08 times on.
 # - A search that takes longer than half a minute is ended. The machine there may be a slow one.
-# - The rank does not have the course's own search, `course_lib.sim.plan`, while your notebook is graded.
+# - You may read the course's own search, `course_lib/sim/plan/search.py`. It leaves out what decides in some draws, and the rank does not
+#   have it while your notebook is graded.
 
 # %% Draw a cluster, as the hidden tests do tags=["given", "skip"]
-drawn, place, best_seconds = check.draw((16, 24))
-step, times_best = check.choose(drawn, place, best_seconds)
+drawn, place = check.draw("small", "interleave")
+step, times_best = check.choose(drawn, place)
 print(f"{drawn.layers} layers of width {drawn.hidden} on {place.gpus} × {place.device.name}")
 print(f"with {wording.memory(place.device.memory)} each: {step.configuration}")
 print(f"{wording.seconds(step.seconds)}, {times_best:.2f} times the best step:", end=" ")
 print(f"{check.worth(times_best):.0%} of the points")
 
-# %% Test: small clusters tags=["test"] points=10
+# %% Test: memory, small clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = PlanCheck(ranks, show=False)
-float(10 * check.score(5, (8, 16, 24, 32)))
+check = PlanCheck(ranks, show=False).fits("small")
 ### END HIDDEN TESTS
 
-# %% Test: large clusters tags=["test"] points=10
+# %% Test: speed, small clusters tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
 check = PlanCheck(ranks, show=False)
-float(10 * check.score(4, (64, 96, 128, 256)))
+float(6 * check.score("small"))
+### END HIDDEN TESTS
+
+# %% Test: memory, large clusters tags=["test"] points=4
+### BEGIN HIDDEN TESTS
+check = PlanCheck(ranks, show=False).fits("large")
+### END HIDDEN TESTS
+
+# %% Test: speed, large clusters tags=["test"] points=6
+### BEGIN HIDDEN TESTS
+check = PlanCheck(ranks, show=False)
+float(6 * check.score("large"))
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide"]

@@ -108,6 +108,30 @@ def plan__another_task():
     """Makes the task easier, where it can reach it."""
 
 
+@loses(12)
+@changes("divisors(model.batch)[:12]", "(1, 2, 4, 8, 16)")
+def plan__powers_of_two():
+    """As the course's own search: micro-batches are powers of two."""
+
+
+@loses(12)
+@changes("for sequence in {False, tensor > 1}:", "for sequence in {False}:")
+def plan__positions_not_shared():
+    """Leaves out sequence parallelism."""
+
+
+@loses(20)
+@changes('("none", "selective", "full")', '("none",)')
+def plan__nothing_recomputed():
+    """Leaves out recomputation."""
+
+
+@loses(12)
+@changes("for interleave in divisors(model.layers // pipeline):", "for interleave in (1,):")
+def plan__not_interleaved():
+    """Leaves out pieces of the model."""
+
+
 @right
 @changes("sorted(found)[:20]", "sorted(found, key=lambda one: one[0])[:40]")
 def plan__looks_further():
@@ -116,7 +140,7 @@ def plan__looks_further():
 
 @right
 def plan__by_products(model, cluster):
-    """With itertools, powers of two for most, and all that fit simulated at the end."""
+    """With itertools, and all that fit simulated at the end."""
     import itertools
 
     def divisors(whole, most=10**9):
@@ -127,7 +151,7 @@ def plan__by_products(model, cluster):
         if cluster.gpus % (t * p):
             continue
         d = cluster.gpus // (t * p)
-        ways = itertools.product(divisors(model.layers // p), (1, 2, 4, 8, 16), ("none", "selective", "full"), (False, True))
+        ways = itertools.product(divisors(model.layers // p), divisors(model.batch, 16), ("none", "selective", "full"), (False, True))
         for v, b, again, shared in ways:
             c = Configuration(
                 tensor=t,

@@ -1,24 +1,22 @@
-"""How part 29's `plan` is put to the test: models and clusters are drawn, and the best configuration of each is searched for here."""
+"""How part 29's `plan` is put to the test: cases are drawn from `cases`, and the best configuration of each is searched for here."""
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 
 from course_lib import wording
 from course_lib.check import Check
 from course_lib.sim.hardware import GIB
-from course_lib.sim.llm.closed import estimate
 from course_lib.sim.llm.cluster import DEVICES, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, problems
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
-from course_lib.sim.plan.search import best, configurations
+from course_lib.sim.plan.cases import CASES, MEMORY, Case
+from course_lib.sim.plan.search import best
 
-APART = 2.0  # times the best step that the slowest one takes in a drawn case, at least
-GOOD, POOR = 1.05, 1.5  # times the best step: up to the first all points, from the second on none
-# The part of all memory that a drawn model's state takes: in small clusters so much that one device cannot have it all.
-LEAST, MOST, MANY = (0.3, 0.1), 0.6, 32
+GOOD, POOR = 1.04, 1.08  # times the best step: up to the first all points, from the second on none
+SANE = 1.5  # times the best step that a choice may take where only memory counts
+MICRO_BATCH = 16  # texts of a micro-batch, at most
 
 
 def planned(model, cluster):
@@ -92,7 +90,7 @@ class PlanCheck(Check):
             self.fail(f"plan has chosen {configuration}, which takes {room}", usual)
         if least is None:
             try:
-                least = best(model, cluster, 1, judged=12)[0].seconds
+                least = least_seconds(model, cluster)
             except PlanError:  # the search has found nothing, and plan has
                 least = step.seconds
         return step, step.seconds / min(step.seconds, least)
@@ -102,65 +100,37 @@ class PlanCheck(Check):
         """What a choice earns whose step takes so many times the best one's, from 0 to 1."""
         return min(max((POOR - times) / (POOR - GOOD), 0.0), 1.0)
 
-    def score(self, count: int, gpus: tuple[int, ...]) -> float:
-        """The mean of so many drawn cases on clusters of these sizes: from 0 to 1; CheckFailed where plan fails in one.
+    def fits(self, size: str) -> PlanCheck:
+        """Have plan choose where memory decides, on "small" or "large" clusters; CheckFailed where it fails, or is far too slow."""
+        _, times = self.choose(*self.draw(size, MEMORY))
+        if times > SANE:
+            self.fail(f"plan has chosen a step that takes {times:.2f} times the best one, and {SANE:g} times is the most")
+        return self
 
-        Parameters
-        ----------
-        count : int
-        gpus : tuple of int
-            Sizes to draw from.
-        """
-        found = 0.0
-        for _ in range(count):
-            _, times = self.choose(*self.draw(gpus))
-            found += self.worth(times)
-        return found / count
+    def score(self, size: str) -> float:
+        """What plan's slowest choice is worth, of one for each thing that can make the difference, on "small" or "large" clusters."""
+        return min(self.worth(self.choose(*self.draw(size, need))[1]) for need in CASES[size])
 
-    def draw(self, gpus: tuple[int, ...]) -> tuple[Transformer, Cluster, float]:
-        """A model, a cluster on which it can be trained, and the seconds of the best step."""
-        pick = self._pick
-        while True:
-            size, name = pick(gpus), pick(("a100", "h100"))
-            heads = pick((16, 24, 32, 40, 48, 64, 80, 96, 128))
-            model = Transformer(
-                "a model",
-                layers=pick((24, 32, 36, 40, 48, 60, 64, 80, 96)),
-                hidden=128 * heads,
-                heads=heads,
-                sequence=pick((1024, 2048, 4096)),
-                vocabulary=pick((32000, 51200, 128256)),
-                batch=pick((128, 192, 256)) if size > MANY else pick((32, 48, 64)),
-                gated=pick((False, True)),
-                fused=pick((False, True)),
-                dropout=pick((False, True)),
-            )
-            device, slower = replace(DEVICES[name], name=name.upper(), memory=pick((24, 40, 80)) * GIB), pick((1, 2, 4))
-            cluster = Cluster(device, size, network=replace(device.network, bandwidth=device.network.bandwidth / slower), overhead=0.05)
-            share = 18 * model.parameters() / size / device.memory  # of the memory, if nothing were there twice
-            if not LEAST[size > MANY] <= share <= MOST:
-                continue
-            with contextlib.suppress(PlanError):
-                least = best(model, cluster, 1, judged=12)[0].seconds
-                # Else nearly any choice would do, or one that does not look at memory.
-                if _slowest(model, cluster) > APART * least and _fastest(model, cluster) < least:
-                    return model, cluster, least
-
-    def _pick(self, choices: tuple) -> object:
-        return choices[int(self.random.integers(len(choices)))]
+    def draw(self, size: str, need: str) -> tuple[Transformer, Cluster]:
+        """A model and a cluster for which `need` makes the difference."""
+        cases = CASES[size][need]
+        return case(cases[int(self.random.integers(len(cases)))], float(self.random.uniform(0.045, 0.055)))
 
 
-def _slowest(model: Transformer, cluster: Cluster) -> float:
-    """Seconds of the slowest step that fits, by closed forms, where replicas share the optimizer if there are any."""
-    some = (c for c in configurations(model, cluster) if c.sharded_optimizer == (c.data > 1))
-    found = (estimate(model, cluster, c) for c in some)
-    return max((seconds for seconds, nbytes in found if nbytes < cluster.device.memory), default=0.0)
+def case(one: Case, overhead: float = 0.05) -> tuple[Transformer, Cluster]:
+    """The model and the cluster of a case."""
+    gpus, name, memory, slower, layers, heads, sequence, vocabulary, batch, gated, fused, dropout = one
+    shape = dict(layers=layers, hidden=128 * heads, heads=heads, sequence=sequence, vocabulary=vocabulary, batch=batch)
+    model = Transformer("a model", **shape, gated=bool(gated), fused=bool(fused), dropout=bool(dropout))
+    device = replace(DEVICES[name], name=name.upper(), memory=memory * GIB)
+    network = replace(device.network, bandwidth=device.network.bandwidth / slower)
+    return model, Cluster(device, gpus, network=network, overhead=overhead)
 
 
-def _fastest(model: Transformer, cluster: Cluster) -> float:
-    """Seconds of the step that is the fastest by closed forms, whether it fits or not."""
-    some = (c for c in configurations(model, cluster) if c.sharded_optimizer == (c.data > 1))
-    return simulate(model, cluster, min(some, key=lambda c: estimate(model, cluster, c)[0]), keep=False).seconds
+def least_seconds(model: Transformer, cluster: Cluster) -> float:
+    """Of the best step, with micro-batches of any size."""
+    sizes = [n for n in range(1, MICRO_BATCH + 1) if model.batch % n == 0]
+    return best(model, cluster, 1, judged=12, micro_batches=sizes)[0].seconds
 
 
 def _plain(thing: object) -> object:

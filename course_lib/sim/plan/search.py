@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from course_lib.sim.hardware import GIB
 from course_lib.sim.llm.closed import estimate
@@ -12,17 +12,17 @@ from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
 
 JUDGED = 50
-MICRO_BATCH = 16  # texts of a micro-batch, at most
+MICRO_BATCHES = (1, 2, 4, 8, 16)  # texts of a micro-batch
 MARGIN = 1.03  # the closed form of memory may be so far off
 
 
-def configurations(model: Transformer, cluster: Cluster) -> Iterator[Configuration]:
-    """All that fit together, whatever memory they take; micro-batches of 1, 2, 4, 8 and 16 texts."""
+def configurations(model: Transformer, cluster: Cluster, micro_batches: Iterable[int] = MICRO_BATCHES) -> Iterator[Configuration]:
+    """All that fit together, whatever memory they take; with micro-batches of these sizes."""
     for tensor in _divisors(cluster.gpus, cluster.node):
         for pipeline in _divisors(cluster.gpus // tensor, model.layers):
             data = cluster.gpus // tensor // pipeline
             for interleave in _divisors(model.layers // pipeline, model.layers) if pipeline > 1 else [1]:
-                for micro_batch in (1 << i for i in range(MICRO_BATCH.bit_length())):
+                for micro_batch in micro_batches:
                     grid = dict(tensor=tensor, pipeline=pipeline, data=data, interleave=interleave, micro_batch=micro_batch)
                     if any(problems(model, cluster, Configuration(**grid))):
                         continue
@@ -33,7 +33,9 @@ def configurations(model: Transformer, cluster: Cluster) -> Iterator[Configurati
                                 yield Configuration(**grid, **more)
 
 
-def best(model: Transformer, cluster: Cluster, count: int = 5, judged: int = JUDGED) -> list[Step]:
+def best(
+    model: Transformer, cluster: Cluster, count: int = 5, judged: int = JUDGED, micro_batches: Iterable[int] = MICRO_BATCHES
+) -> list[Step]:
     """The fastest configurations that fit into memory.
 
     Parameters
@@ -44,13 +46,15 @@ def best(model: Transformer, cluster: Cluster, count: int = 5, judged: int = JUD
         How many to give, the fastest first.
     judged : int
         How many to simulate.
+    micro_batches : iterable of int
+        Their sizes to look at.
 
     Raises
     ------
     PlanError
         There is none.
     """
-    candidates = [(*estimate(model, cluster, c), c) for c in configurations(model, cluster)]
+    candidates = [(*estimate(model, cluster, c), c) for c in configurations(model, cluster, micro_batches)]
     if not candidates:
         raise PlanError(
             f"no configuration of {model.name} fits {cluster.gpus} devices: its heads, layers and batch have no divisors that go together."

@@ -1,0 +1,35 @@
+"""What makes the difference in each case of part 29: one drawn is as good as any other."""
+
+import pytest
+
+from course_lib.sim.llm.closed import estimate
+from course_lib.sim.llm.events import simulate
+from course_lib.sim.plan import checks
+from course_lib.sim.plan.cases import CASES, MEMORY
+from course_lib.sim.plan.search import configurations
+
+WITHOUT = {
+    "interleave": lambda c: c.interleave == 1,
+    "positions": lambda c: not c.sequence_parallel,
+    "micro-batches": lambda c: c.micro_batch in (1, 2, 4, 8, 16),
+}
+DRAWN = [(need, one) for needs in CASES.values() for need, some in needs.items() for one in some]
+
+
+@pytest.mark.parametrize(("need", "one"), DRAWN, ids=str)
+def test_who_leaves_out_what_a_case_is_about_loses_all_its_points(need, one):
+    model, cluster = checks.case(one)
+    sizes = [n for n in range(1, checks.MICRO_BATCH + 1) if model.batch % n == 0]
+    some = sorted(((*estimate(model, cluster, c), c) for c in configurations(model, cluster, sizes)), key=lambda one: one[0])
+    some = [c for _, nbytes, c in some if nbytes < 1.01 * cluster.device.memory]
+
+    def least(keep):
+        steps = [simulate(model, cluster, c, keep=False) for c in [c for c in some if keep(c)][:12]]
+        return min((step.seconds for step in steps if step.fits), default=None)
+
+    best = least(lambda c: True)
+    if need == MEMORY:
+        assert all(c.recompute != "none" and (c.sharded_optimizer or c.data == 1) for c in some)
+        assert max(least(keep) for keep in WITHOUT.values()) < checks.SANE * best
+    else:
+        assert least(WITHOUT[need]) > checks.POOR * best
