@@ -1,4 +1,4 @@
-"""This machine: the name by which the others of a cluster know it, and the address at which they reach it."""
+"""This machine: the name by which the others of a cluster know it, the address at which they reach it, and its load."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ ADDRESS = "COURSE_ADDRESS"  # an address of this machine, or the name of its net
 def name() -> str:
     """The machine's name: Slurm's for it inside a job, else its own."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+
+
+def load() -> float:
+    """Number of processes that want each core, on average over the last minute; at least 1."""
+    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def address() -> str:

@@ -23,6 +23,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import psutil
+from machine import patient
 from processes import wait_until
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -179,7 +180,7 @@ class Person:
         assert '"token"' in said, f"no token for {self.name}: {said[:500]}\n{self.hub.log()}"
         self.token = json.loads(said)["token"]
         said = self.ask("/server", "POST")
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + patient(timeout)
         while time.monotonic() < deadline:
             facts = json.loads(self.ask(""))
             if (server := facts["servers"].get("")) and server["ready"]:

@@ -1,11 +1,16 @@
-"""What this machine has, and commands run in a shell of it."""
+"""The machine: what it has, how busy it is, and commands run in a shell of it."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
-from course_lib import datasets
+from course_lib import datasets, host
+
+
+def patient(seconds):
+    """Seconds that stand for so many of a quiet machine: more where more processes want a core than there are."""
+    return seconds * host.load()
 
 
 def fashion_files():

@@ -4,6 +4,7 @@ import tempfile
 import time
 
 import psutil
+from machine import patient
 
 
 def course_processes():
@@ -22,7 +23,7 @@ def course_processes():
 
 def wait_until(condition, seconds=10.0):
     """Whether `condition()` becomes true in time."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patient(seconds)
     while time.monotonic() < deadline:
         if condition():
             return True

@@ -13,6 +13,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from machine import patient
 
 BEGUN = re.compile(r"\[(\*|\d+)\]")  # a cell that runs, or has run
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,7 +90,7 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
             news = page.locator('.jp-toast-button:has-text("No")')
             if news.count():
                 news.first.click()
-            deadline = time.monotonic() + 300
+            deadline = time.monotonic() + patient(300)
             ran = False
             while time.monotonic() < deadline and not ran:
                 run_all(page)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from machine import patient
 from processes import course_processes, wait_until
 
 from course_lib import cluster, host
@@ -37,7 +38,7 @@ def test_stopping_leaves_no_process_and_no_file():
     assert course_processes() - before and folders() - files
     began = time.monotonic()
     ranks.stop()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < patient(10)
     assert wait_until(lambda: not course_processes() - before), course_processes() - before
     assert not folders() - files
     ranks.stop()  # once more does no harm
@@ -121,7 +122,7 @@ def test_an_interrupt_leaves_usable_ranks(eight, source):
         began = time.monotonic()
         with pytest.raises(KeyboardInterrupt):
             eight.run(source)
-        assert time.monotonic() - began < 15
+        assert time.monotonic() - began < patient(15)
         replies = eight.run("done = True\nout = np.empty(1)\ncomm.Allreduce(np.ones(1), out)")
         assert [reply["error"] for _, reply in replies] == [None] * 8
         assert eight.pull("done") == [True] * 8, "a rank did not run the cell after the interrupt"

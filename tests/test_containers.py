@@ -115,6 +115,7 @@ print(room.f_blocks * room.f_frsize)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sandbox.problem() is not None, reason=f"a small /dev/shm is made by bubblewrap: {sandbox.problem()}")
 def test_64_mb_are_enough_for_8_ranks_also_after_50_kills():
     apart = "bwrap --dev-bind / / --perms 1777 --size 67108864 --tmpfs /dev/shm --unshare-pid --proc /proc --die-with-parent"

@@ -97,6 +97,7 @@ def test_no_file_and_no_network_gets_a_sentence(tmp_path, monkeypatch):
         images.load("cifar")
 
 
+@pytest.mark.slow
 def test_resnet_learns_the_shapes_on_two_ranks():
     done = mpiexec(2, "-m", "course_lib.resnet", "--epochs", "4")
     assert done.returncode == 0, done.stderr

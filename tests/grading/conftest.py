@@ -4,6 +4,7 @@ import shutil
 
 import nbformat
 import pytest
+from machine import patient
 from processes import course_processes, wait_until
 from traitlets.config import Config
 
@@ -128,7 +129,7 @@ def empty_gradebook(tmp_path_factory):
 def course(tmp_path, monkeypatch, empty_gradebook):
     from course_lib.cluster import unattended
 
-    monkeypatch.setenv(unattended.UNATTENDED, "6")
+    monkeypatch.setenv(unattended.UNATTENDED, str(patient(6)))
     course = Course(tmp_path / "course")
     course.home.mkdir()
     shutil.copy(empty_gradebook, course.home)

@@ -178,6 +178,7 @@ def test_on_gradescope_a_solved_hand_in_gets_everything(two, tmp_path):
     assert told["stdout_visibility"] == "hidden" and told["output"] == "" and "leaderboard" not in told and "score" not in told
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_on_gradescope_a_hostile_hand_in_reaches_nothing_and_gets_nothing(two, tmp_path):
     place = unpacked(tmp_path / "autograder")
@@ -207,6 +208,7 @@ def test_where_root_has_neither_bubblewrap_nor_landlock_ranks_are_users_that_rea
     assert set(re.sub(r"\d+", "N", reached).strip("[]").split(", ")) == {"'read /proc/N/cmdline'"}, "all may read these"
 
 
+@pytest.mark.slow
 @needs_bubblewrap
 def test_on_autolab_a_hostile_hand_in_says_nothing_and_ends_in_time(two, tmp_path):
     place = make.autolab_files(PART, tmp_path, minutes=1.6)

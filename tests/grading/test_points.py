@@ -11,7 +11,7 @@ from grading.feedback import feedback
 from grading.handin.submission import assemble
 from grading.paths import parts
 
-SPLIT = "01_data_split"
+SPLIT, SHORT = "01_data_split", "03_naive_forward"
 # Some of the wrong and right answers also go all the way; `test_all_variants_get_what_they_deserve` has them all.
 SAMPLE = {
     "03_naive_forward": ["padded_all_reduce", "deadlock", "row_by_row"],
@@ -45,6 +45,7 @@ def test_a_kernel_that_does_not_come_up_leaves_nothing_behind(monkeypatch):
     assert dict(os.environ) == before and not os.path.exists(part._folder.name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", parts())
 def test_a_solved_notebook_runs_without_an_error_and_earns_all(course, part, monkeypatch):
     monkeypatch.setenv(unattended.UNATTENDED, "180")  # this machine may be busy with other tests
@@ -57,7 +58,7 @@ def test_a_solved_notebook_runs_without_an_error_and_earns_all(course, part, mon
     assert [o for c in cells if c.cell_type == "code" for o in c.outputs if o.output_type == "error"] == []
 
 
-@pytest.mark.parametrize("part", SAMPLE)
+@pytest.mark.parametrize("part", [part if part == SHORT else pytest.param(part, marks=pytest.mark.slow) for part in SAMPLE])
 def test_untouched_notebooks_earn_nothing_and_variants_what_they_deserve(course, part, monkeypatch):
     monkeypatch.setenv(unattended.UNATTENDED, "180")  # this machine may be busy with other tests
     course.hand_in(part, "untouched", course.untouched(part))
@@ -217,7 +218,20 @@ def test_assembling_keeps_helpers_of_the_student(course):
     assert len(ids) == len(set(ids))
 
 
-@pytest.mark.parametrize("part", [p for p in parts() if answers.read(p)])
+GRADED = [part for part in parts() if answers.read(part)]
+
+
+@pytest.mark.parametrize("part", GRADED)
+def test_the_first_answers_get_what_they_deserve(part):
+    lines = []
+    passed, failed = variants.check(part, lines.append, few=True)
+    assert failed == 0, "\n".join(lines)
+    exercises = {answer.function for answer in answers.read(part)} - {answers.CELL}
+    assert passed >= 1 + 2 * len(exercises), "an exercise without a wrong or without a right answer"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", GRADED)
 def test_all_variants_get_what_they_deserve(part):
     lines = []
     passed, failed = variants.check(part, lines.append)

@@ -8,6 +8,7 @@ import time
 
 import pytest
 import slurm_here
+from machine import patient
 from slurm_jobs import OPTIONS, errors
 
 from course_lib.cluster import startup
@@ -25,7 +26,7 @@ def test_ranks_come_up_on_both_machines(ranks):
 def test_a_deadlock_over_two_machines_is_named_rank_by_rank(ranks):
     began = time.monotonic()
     said = set(errors(ranks.run("if rank != 5:\n    comm.Barrier()")))
-    assert time.monotonic() - began < 10.0  # the benchmark asks for 3 s; a busy machine may be slower
+    assert time.monotonic() - began < patient(10.0)  # the benchmark asks for 3 s; a busy machine may be slower
     (text,) = said - {None}
     assert "ranks 0–3 (n1) and ranks 4, 6, 7 (n2) wait in Barrier" in text and "rank 5 (n2) has finished the cell without it" in text
     assert errors(ranks.run("comm.Barrier()")) == [None] * 8
@@ -112,6 +113,7 @@ def test_an_interrupt_reaches_all_machines(ranks):
     assert errors(ranks.run("comm.Barrier()")) == [None] * 8
 
 
+@pytest.mark.slow
 def test_sixty_four_ranks(own, monkeypatch):
     monkeypatch.setattr(startup, "SLURM_LIMIT", 300.0)  # 32 to a core
     ranks = own(64)

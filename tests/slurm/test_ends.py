@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import psutil
 import pytest
 import slurm_here
+from machine import patient
 from processes import wait_until
 from slurm_jobs import OPTIONS, environment_of, errors, line_of, processes_of
 
@@ -57,6 +58,7 @@ def test_a_job_that_is_cancelled_while_nothing_runs_is_said_at_the_next_cell(own
         ranks.run("1")
 
 
+@pytest.mark.slow
 def test_time_that_is_over_is_said(own, slurm):
     ranks = own(4, "--nodes=2 --time=1 --overcommit")
     with pytest.raises(RanksGone, match=r"The allocation's time is over. Ask for more"):
@@ -82,7 +84,7 @@ def test_a_controller_that_ends_is_named(own, slurm):
     began = time.monotonic()
     with pytest.raises(RanksGone, match="process that passes cells on to the ranks has ended"):
         ranks.run("time.sleep(60)")
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < patient(20)
 
 
 @contextmanager
@@ -127,7 +129,7 @@ def test_a_machine_that_fails_is_named_with_its_ranks(own, slurm, options, node,
     began = time.monotonic()
     with machine_stops(slurm, node, 1.0), pytest.raises(RanksGone, match=f"heard from {node} for 8 s, and {went} went with it"):
         ranks.run(cell)
-    assert time.monotonic() - began < 30.0  # 12 s on a quiet machine, with what it takes to end the job
+    assert time.monotonic() - began < patient(30.0)  # 12 s on a quiet machine, with what it takes to end the job
 
 
 def test_a_machine_that_is_silent_for_a_while_comes_back(own, slurm):
@@ -151,7 +153,7 @@ def test_without_a_mirror_ranks_do_not_wait_for_ever(own):
     began = time.monotonic()
     with pytest.raises((RanksGone, RanksError)):
         ranks.call(lambda: comm.Barrier())  # noqa: F821
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < patient(20)
 
 
 def test_ranks_that_no_kernel_watches_say_that_a_machine_is_lost(alone, slurm, tmp_path):

@@ -15,6 +15,7 @@ pytestmark = slurm_here.NEEDED
 OPTIONS = "--nodes=2 --time=20 --overcommit"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["23_ring_attention", "26_fsdp", "27_checkpoint"])
 def test_a_notebook_runs_on_two_machines(slurm, tmp_path, part):
     reference.write(tmp_path)

@@ -1,4 +1,4 @@
-"""Notebooks that are not graded run from top to bottom, as a lecturer would run them."""
+"""Solved notebooks run from top to bottom, as a lecturer would run them."""
 
 import tempfile
 
@@ -7,7 +7,8 @@ import pytest
 from nbclient import NotebookClient
 
 from grading import build, reference
-from grading.handin.execute import sockets
+from grading.handin.execute import settle, sockets
+from grading.paths import parts
 
 
 def run(part, folder):
@@ -33,6 +34,19 @@ def solved(tmp_path):
     """A student's folder with all functions."""
     reference.write(tmp_path)
     return tmp_path
+
+
+WATCHED = ("10_unified_training", "28_gpt")  # with tests of their own below
+
+
+@pytest.mark.parametrize("part", [part for part in parts() if part not in WATCHED])
+def test_a_solved_notebook_runs_and_its_hidden_tests_pass(part, solved):
+    cells = run(part, solved)
+    assert list(errors(cells)) == [name for name, cell in cells.items() if "raises-exception" in cell.metadata.get("tags", [])]
+    for cell in cells.values():
+        if build.kind_of(cell) == "test":
+            settle(cell)
+            assert [float(o.data["text/plain"]) for o in cell.outputs] in ([], [cell.metadata.nbgrader.points])
 
 
 def test_unified_training_runs_every_configuration(solved):
