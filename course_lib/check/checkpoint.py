@@ -24,6 +24,7 @@ from course_lib.cluster import file_events
 from course_lib.cluster.replies import RanksError
 
 NAMES = ("weights", "bias", "first moment", "second moment", "order of the data", "mask", "0.scale", "losses")
+SPARE = ".tmp"  # how names end that no checkpoint has
 TYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_)
 
 
@@ -180,7 +181,7 @@ class CheckpointCheck(GroupCheck):
     def _removes(self, step: int, shards: list[dict], places: list, base: dict) -> None:
         """Where several ranks remove the same files, another one may be faster."""
         for many in (100, 400, 1600):  # until one has been
-            more = {f"{i}.tmp": np.empty(0, np.uint8) for i in range(many if self._outside else 0)}
+            more = {f"{i}{SPARE}": np.empty(0, np.uint8) for i in range(many if self._outside else 0)}
             try:
                 self._saved(step, shards, places, [base | more] * 4, faster=[True] * 4)
             except RanksError as error:
@@ -249,7 +250,7 @@ class CheckpointCheck(GroupCheck):
         order = sorted(range(4), key=lambda r: (each["dies"][r] != 0, each["slow"][r], places[r]))
         stop = (ends[0], each["dies"][ends[0]]) if ends else None
         pipes = hangs if stop and stop[1] < 0 else ()
-        thread = outside.race(set(bases[0])) if any(each["faster"]) else None
+        thread = outside.race({name for name in bases[0] if name.endswith(SPARE)}) if any(each["faster"]) else None
         try:
             turns = outside.turns(order, stop=stop, pipes=pipes, full_at=full_at)
             for folder, most in zip(outside.folders, each["full"], strict=True):
