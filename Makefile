@@ -60,7 +60,7 @@ test: $(DEV)         ## Run the tests that say whether it works here, JOBS=6 at 
 	@$(PYTEST)
 
 test-all: $(DEV)     ## Run every test that does not need root, JOBS=6 at a time
-	@$(PYTEST) -m "not root"
+	@$(PYTEST) -m "not root and not brief"
 
 doctor: $(STUDENT)   ## Say what works on this machine, and what to do about what does not
 	@$(RUN) course_lib.tools.doctor

@@ -7,9 +7,11 @@ CHECK = "def look():\n    return split_data(3)\nprint(ranks.call(look))"
 
 
 @pytest.fixture
-def two(kernel):
-    kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
-    return kernel
+def two(same_kernel):
+    """A notebook without names, and two new ranks."""
+    assert same_kernel.run("%reset -f")[1] is None
+    assert same_kernel.run("from course_lib import cluster\nranks = cluster.start(2)\nranks.restart()")[1] is None
+    return same_kernel
 
 
 def test_an_answer_in_the_notebook_is_none_on_the_ranks(two):

@@ -285,34 +285,21 @@ def first(x):
 NAMES = ("*", "[z]-honest", "?-honest", "-rf", 'it\'s "me"', "žofie 学生", "a" * 120)
 
 
-def harmful(course, paths, addresses):
-    """Students' names and hand-ins."""
-    made = {"reads": READS.replace("PATHS", repr(paths)).replace("ADDRESSES", repr(addresses)), "leaves": LEAVES, "takes": TAKES}
-    made |= {
-        "shows": SHOWS,
-        "floods": FLOODS,
-        "lies": LIES,
-        "spies": SPIES,
-        "spies-too": SPIES,
-        "spoils": SPOILS,
-        "leaks": LEAKS,
-        "leaks-in-lines": LEAKS_IN_LINES,
-    }
-    # Without walls, these would do what they try to.
-    guard = "%%px\nfrom course_lib.collectives import apart\nassert apart.line, 'this rank is not kept apart'\n"
-    made = {name: guard + source.removeprefix("%%px\n") for name, source in made.items()}
-    hand_ins = {name: course.solved(PART, source) for name, source in made.items()} | {name: wrong(course) for name in NAMES}
-    for name in ("spies", "spies-too"):
-        hand_ins[name].cells.append(nbformat.v4.new_code_cell("%%px --targets 0\nprint(seen)"))
-    hand_ins["fills"] = wrong(course)
-    hand_ins["fills"].cells += [nbformat.v4.new_code_cell(source) for source in [FILLS] * 20 + [FLAGS]]
-    hand_ins["many"] = wrong(course)
-    hand_ins["many"].cells += [nbformat.v4.new_code_cell("1") for _ in range(20_000)]
-    hand_ins["blank"] = wrong(course)
-    hand_ins["blank"].cells.append(nbformat.v4.new_code_cell("x = 1\n" + " \n" * 90_000 + "pass\n"))
-    hand_ins["endless"] = wrong(course)
-    hand_ins["endless"].cells += [nbformat.v4.new_code_cell("%%px\nwhile True: pass") for _ in range(3)]
-    return hand_ins
+# Without walls, these would do what they try to.
+GUARD = "from course_lib.collectives import apart\nassert apart.line, 'this rank is not kept apart'\n"
+
+
+def guarded(course, **sources):
+    """Hand-ins by student, each a cell that runs only where ranks are isolated."""
+    cells = {name.replace("_", "-"): source.replace("%%px\n", f"%%px\n{GUARD}", 1) for name, source in sources.items()}
+    return {name: course.solved(PART, source) for name, source in cells.items()}
+
+
+def with_cells(course, sources):
+    """A wrong answer, and cells of the student's own."""
+    notebook = wrong(course)
+    notebook.cells += [nbformat.v4.new_code_cell(source) for source in sources]
+    return notebook
 
 
 def test_a_text_of_many_codes_is_a_plain_text():
@@ -368,63 +355,104 @@ def services(tmp_path):
 MODES = [sandbox.OPEN] + ([sandbox.WALLED] if sandbox.problem() is None else [])  # conftest.py says so where there is no sandbox
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_harm_is_held(one, mode, services, tmp_path, monkeypatch):
-    course, word = one, f"secret-{os.urandom(8).hex()}"
+@pytest.fixture
+def secret(tmp_path):
+    """A word that no answer may read, and the files that hold it."""
+    word = f"secret-{os.urandom(8).hex()}"
+    files = [folder / f".course-{word[-8:]}" for folder in (tmp_path, Path.home(), Path("/var/tmp"), Path("/tmp"))]
+    for path in files:
+        path.write_text(word)
+    yield word, files
+    for path in files:
+        path.unlink()
+
+
+@pytest.fixture(params=MODES)
+def graded_together(request, one, services, secret, monkeypatch):
+    """Grades hand-ins beside an honest one, with feedback; what came of it: see the end."""
+    mode, word = request.param, secret[0]
     monkeypatch.setenv("COURSE_TEST_TOKEN", word)
     monkeypatch.setenv("SANDBOX", "none" if mode == sandbox.OPEN else "")
-    secrets = [folder / f".course-{word[-8:]}" for folder in (tmp_path, Path.home(), Path("/var/tmp"), Path("/tmp"))]
-    for path in secrets:
-        path.write_text(word)
-    course.untouched(PART)
-    source = course.home / "source" / PART / f"{PART}.ipynb"
-    paths = [
-        str(path) for path in (*secrets, source, course.home / "gradebook.db", course.home, Path.home(), "/etc/passwd", "/proc/1/environ")
-    ]
-    addresses = [one.getsockname() for one in services]
+
+    def grade(hand_ins):
+        library, before, began = Path(course_lib.__file__).parent, set(os.listdir(tempfile.gettempdir())), time.monotonic()
+        untouched = fingerprint(library)
+        for name, notebook in hand_ins.items():
+            one.hand_in(PART, name, notebook)
+        one.hand_in(PART, "z-honest", one.solved(PART))
+        points = one.grade(PART)
+        most = patient(20)  # one page never ends, and a busy machine takes its time for the others
+        monkeypatch.setattr(feedback, "DEADLINE", most)
+        pageless = feedback.feedback(PART, one.home, one.notebooks)
+        assert points.pop("z-honest") == 10 and {name: p for name, p in points.items() if p} == {}
+        assert time.monotonic() - began < patient(600)  # not a speed test: a hang would take longer
+        assert fingerprint(library) == untouched
+        left = set(os.listdir(tempfile.gettempdir())) - before
+        assert not [name for name in left if name.startswith("course-")], "something was left behind"
+        for service in services:
+            with pytest.raises(BlockingIOError):
+                service.accept()
+        pages = {p.parts[-3]: p.read_text() for p in (one.home / "feedback").glob(f"*/{PART}/*.html")}
+        graded = {p.parts[-3]: p.read_text() for p in (one.home / "autograded").glob(f"*/{PART}/*.ipynb")}
+        assert len(graded) == len(points) + 1 and len(pages) == len(graded) - len(pageless)
+        assert all("it took more than" in why for why in pageless.values())
+        outputs = [json.dumps([cell.get("outputs") for cell in json.loads(notebook)["cells"]]) for notebook in graded.values()]
+        for written in (*pages.values(), *outputs):
+            assert len(written) < 12_000_000
+            assert "mark-of-a-script" not in written
+            if mode == sandbox.WALLED or landlock.known():
+                assert word not in written and "root:x:" not in written and "BEGIN HIDDEN TESTS" not in written
+        return graded, pages, sorted(pageless), (one.home / flags.TABLE).read_text()
+
+    return grade
+
+
+@pytest.mark.slow
+def test_an_answer_that_wants_to_do_harm_reaches_nothing_and_takes_no_more_than_it_may(graded_together, one, secret, services):
+    one.untouched(PART)
+    source = one.home / "source" / PART / f"{PART}.ipynb"
+    files = (*secret[1], source, one.home / "gradebook.db", one.home, Path.home(), "/etc/passwd", "/proc/1/environ")
+    addresses = [service.getsockname() for service in services]
     addresses = [a.decode() if isinstance(a, bytes) else a for a in addresses]
-    library, before, began = Path(course_lib.__file__).parent, set(os.listdir(tempfile.gettempdir())), time.monotonic()
-    untouched = fingerprint(library)
-    try:
-        for name, notebook in harmful(course, paths, addresses).items():
-            course.hand_in(PART, name, notebook)
-        course.hand_in(PART, "z-honest", course.solved(PART))
-        points = course.grade(PART)
-        monkeypatch.setattr(feedback, "DEADLINE", 45)  # one page never ends, and a busy machine takes its time for the others
-        pageless = feedback.feedback(PART, course.home, course.notebooks)
-    finally:
-        for path in secrets:
-            path.unlink()
-    assert points.pop("z-honest") == 10 and {name: p for name, p in points.items() if p} == {}
-    assert course.failed == ["[z]-honest", "many"]
-    assert pageless == {"blank": "it took more than 45 s, and was ended"}
-    assert time.monotonic() - began < patient(600)  # not a speed test: a hang would take longer
-    assert fingerprint(library) == untouched
-    left = set(os.listdir(tempfile.gettempdir())) - before
-    assert not [name for name in left if name.startswith("course-")], "something was left behind"
-    for one in services:
-        with pytest.raises(BlockingIOError):
-            one.accept()
-    pages = {p.parts[-3]: p.read_text() for p in (course.home / "feedback").glob(f"*/{PART}/*.html")}
-    graded = {p.parts[-3]: p.read_text() for p in (course.home / "autograded").glob(f"*/{PART}/*.ipynb")}
-    assert len(graded) == len(points) + 1 and len(pages) == len(graded) - 1
-    outputs = [json.dumps([cell.get("outputs") for cell in json.loads(notebook)["cells"]]) for notebook in graded.values()]
-    for written in (*pages.values(), *outputs):
-        assert len(written) < 12_000_000
-        assert "mark-of-a-script" not in written
-        if mode == sandbox.WALLED or landlock.known():
-            assert word not in written and "root:x:" not in written and "BEGIN HIDDEN TESTS" not in written
+    reads = READS.replace("PATHS", repr([*map(str, files)])).replace("ADDRESSES", repr(addresses))
+    hand_ins = guarded(one, reads=reads, leaves=LEAVES, takes=TAKES, lies=LIES, spoils=SPOILS, spies=SPIES, spies_too=SPIES)
+    for name in ("spies", "spies-too"):
+        hand_ins[name].cells.append(nbformat.v4.new_code_cell("%%px --targets 0\nprint(seen)"))
+    graded, _, pageless, table = graded_together(hand_ins)
+    assert one.failed == [] and pageless == []
+    assert "COURSE_TEST_TOKEN" not in graded["reads"]
+    seen = [text(nbformat.reads(graded[name], 4).cells[-1]) for name in ("spies", "spies-too")]
+    assert len(seen[0]) > 10 and seen[0] != seen[1], "each run of the tests draws other arguments"
+    assert f'"reads","{PART}","first",4,' in table and "imports os" in table and "honest" not in table
+
+
+# What follows is about texts and names, which are the grader's own process's: how a rank is walled in does not matter.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graded_together", MODES[-1:], indirect=True)
+def test_what_an_answer_shows_is_cut_and_is_no_script(graded_together, one):
+    hand_ins = guarded(one, shows=SHOWS, floods=FLOODS, leaks=LEAKS, leaks_in_lines=LEAKS_IN_LINES)
+    hand_ins |= {
+        "fills": with_cells(one, [FILLS] * 20 + [FLAGS]),
+        "many": with_cells(one, ["1"] * 20_000),
+        "blank": with_cells(one, ["x = 1\n" + " \n" * 90_000 + "pass\n"]),
+        "endless": with_cells(one, ["%%px\nwhile True: pass"] * 3),
+    }
+    graded, pages, pageless, table = graded_together(hand_ins)
+    assert one.failed == ["many"] and pageless == ["blank"]
     assert "the test: ttt" in pages["leaks"] and "t" * 400 not in pages["leaks"], "what an answer says of a test is cut"
     lines = [line for line in pages["leaks-in-lines"].splitlines() if "uuu" in line]
     assert 0 < len(lines) <= 20 and all("u" * 400 not in line for line in lines)
     assert len(graded["fills"]) < 6_000_000 and "the cells of this notebook show more than 5 MB" in graded["fills"]
-    assert "COURSE_TEST_TOKEN" not in graded["reads"]
     assert "shown shown shown" in graded["shows"]
-    seen = [text(nbformat.reads(graded[name], 4).cells[-1]) for name in ("spies", "spies-too")]
-    assert len(seen[0]) > 10 and seen[0] != seen[1], "each run of the tests draws other arguments"
     added = [c for c in nbformat.reads(graded["endless"], 4).cells if "while True" in c.source]
     assert "not run: the cells that were added took" in text(added[-1])
-    table = (course.home / flags.TABLE).read_text()
     assert table.count('\n"fills",') == 101 and "and 2,900 more lines, from here on" in table
-    assert f'"reads","{PART}","first",4,' in table and "imports os" in table and "honest" not in table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graded_together", MODES[-1:], indirect=True)
+def test_a_name_that_stands_for_others_is_graded_as_the_name_that_it_is(graded_together, one):
+    _, _, pageless, _ = graded_together({name: wrong(one) for name in NAMES})
+    assert one.failed == ["[z]-honest"] and pageless == []

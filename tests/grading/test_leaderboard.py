@@ -2,6 +2,8 @@
 
 import csv
 
+import pytest
+
 from grading import answers, leaderboard
 
 PART = leaderboard.PART
@@ -31,6 +33,7 @@ def hand_in(course, student, name=None, handle="", more=""):
     course.hand_in(PART, student, notebook)
 
 
+@pytest.mark.slow
 def test_it_is_made_from_the_graded_notebooks(course):
     for student, name in (
         ("ada-lovelace", None),

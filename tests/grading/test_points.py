@@ -138,6 +138,7 @@ BAD_FIRSTS = {
 }
 
 
+@pytest.mark.slow
 def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path, capfd):
     from grading import build as builder
 
@@ -221,6 +222,7 @@ def test_assembling_keeps_helpers_of_the_student(course):
 GRADED = [part for part in parts() if answers.read(part)]
 
 
+@pytest.mark.brief
 @pytest.mark.parametrize("part", GRADED)
 def test_the_first_answers_get_what_they_deserve(part):
     lines = []
