@@ -145,7 +145,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
         SaveAutoGrades,
     )
 
-    from grading.handin.preprocessors import CELL_SECONDS, ExecuteOnRanks, HideTests, MarkGraded, TakeStudentCells
+    from grading.handin.preprocessors import CELL_SECONDS, ExecuteOnRanks, HideTests, LimitPictures, MarkGraded, TakeStudentCells
 
     programs = str(Path(sys.executable).parent)  # nbgrader calls alembic by its name
     if programs not in os.environ["PATH"].split(os.pathsep):
@@ -170,12 +170,13 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
     config.Autograde.autograde_preprocessors = [
         ExecuteOnRanks,
         LimitOutput,
+        LimitPictures,
         SaveAutoGrades,
         AssignLatePenalties,
         CheckCellMetadata,
         MarkGraded,
     ]
-    config.GenerateFeedback.preprocessors = [GetGrades, HideTests, "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]
+    config.GenerateFeedback.preprocessors = [GetGrades, HideTests, LimitPictures, "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]
     config.ExecuteOnRanks.timeout = 5 * CELL_SECONDS  # a net; the library's own limits are far shorter
     config.ExecuteOnRanks.shutdown_kernel = "immediate"  # its ranks end with it, and its folder after it
     config.ExecuteOnRanks.extra_arguments = ["--HistoryManager.hist_file=:memory:", "--IPKernelApp.log_level=40"]

@@ -5,17 +5,14 @@ HTML and JavaScript would run there, with the instructor's rights. What is left 
 
 from __future__ import annotations
 
-import base64
-import binascii
-
 from course_lib import wording
+from course_lib.cluster import pictures
 
 SHOWN = 4 << 20  # characters of what a cell prints and displays on a rank
 PRINTED = 200_000  # of these, as text
 RAISED = 50_000  # and of an error
 CODES = 500  # of a terminal's codes in a text: a page with many takes minutes to make
 MOST = 2_000  # pieces of either
-PICTURES = {"image/png": b"\x89PNG\r\n\x1a\n", "image/jpeg": b"\xff\xd8\xff"}  # and how each begins
 
 
 def outputs(found: object) -> list[dict]:
@@ -36,19 +33,11 @@ def _output(output: object) -> dict | None:
     data = output.get("data")
     if not isinstance(data, dict):
         return None
-    pictures = {kind: data[kind].replace("\n", "") for kind in PICTURES if isinstance(data.get(kind), str)}
-    kept = {kind: picture for kind, picture in pictures.items() if _is_picture(kind, picture)}
     text = data.get("text/plain")
-    if isinstance(text, str):
-        kept["text/plain"] = _cut(text, PRINTED)
+    plain_text = {"text/plain": _cut(text, PRINTED)} if isinstance(text, str) else {}
+    shown = {kind: value.replace("\n", "") for kind, value in data.items() if kind in pictures.BEGINS and isinstance(value, str)}
+    kept, _ = pictures.kept(plain_text | shown)
     return {"data": kept or {"text/plain": "(not shown when grading: only text and pictures are)"}, "metadata": {}}
-
-
-def _is_picture(kind: str, data: str) -> bool:
-    try:
-        return base64.b64decode(data, validate=True).startswith(PICTURES[kind])
-    except (binascii.Error, ValueError):
-        return False
 
 
 def error(found: object) -> dict | None:

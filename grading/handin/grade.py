@@ -18,7 +18,7 @@ from traitlets.config import Config
 from grading.build import kind_of
 from grading.handin import flags
 from grading.handin.execute import environment
-from grading.handin.preprocessors import ExecuteOnRanks, NoRanks
+from grading.handin.preprocessors import ExecuteOnRanks, LimitPictures, NoRanks
 from grading.handin.submission import NotReadable, assemble, read
 
 PASSED = ("ExecuteOnRanks", "LimitOutput")  # what of nbgrader's configuration says how a notebook is run
@@ -98,6 +98,7 @@ def grade(task: Task, tell: Callable[[NotebookNode], None] | None = None) -> Gra
         except NoRanks as problem:
             return Graded(str(problem), lost=True)
         notebook, _ = LimitOutput(config=config).preprocess(notebook, resources)
+        notebook, _ = LimitPictures(config=config).preprocess(notebook, resources)
     found = flags.look(notebook, source)
     notebook.metadata.setdefault("course", {})["flags"] = found
     points = {cell.metadata.nbgrader.grade_id: score(cell) for cell in notebook.cells if kind_of(cell) == "test"}

@@ -16,7 +16,7 @@ from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets import Bool
 from traitlets.config import Config
 
-from course_lib.cluster import unattended
+from course_lib.cluster import pictures, unattended
 from grading.build import kind_of, only_shows
 from grading.handin import flags, sandbox
 from grading.handin.execute import environment, is_for_ranks, on_ranks, settle, sockets
@@ -132,6 +132,18 @@ def _source(config: Config, resources: dict) -> NotebookNode:
 
 def _start(text: str) -> str:
     return text if len(text) <= TOLD_CHARACTERS else f"{text[:TOLD_CHARACTERS]} (the rest is cut)"
+
+
+class LimitPictures(NbGraderPreprocessor):
+    """Replace what is too large among the pictures of a notebook, or too much of them together, by a sentence."""
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        room = pictures.TOGETHER
+        for output in (output for cell in nb.cells if cell.cell_type == "code" for output in cell.outputs):
+            if "data" in output:
+                kept, used = pictures.kept(output.data, room)
+                output.data, room = NotebookNode(kept), room - used
+        return nb, resources
 
 
 class HideTests(NbGraderPreprocessor):

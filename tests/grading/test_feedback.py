@@ -1,9 +1,12 @@
 """Feedback pages: complete, harmless, of one file, readable on a phone; and packed so that a platform knows whose each is."""
 
+import base64
 import json
 import re
 import shutil
+import struct
 import zipfile
+import zlib
 from html.parser import HTMLParser
 
 import pytest
@@ -11,6 +14,7 @@ from nbformat.v4 import new_output
 from nbgrader.api import Gradebook
 from traitlets.config import Config
 
+from course_lib.cluster import harmless
 from grading import build, feedback
 from grading.collect import collect
 from grading.collecting import platforms, records
@@ -25,6 +29,20 @@ NAME = "O'Hara, \"Ada\" <script>alert('mark-of-a-script')</script>"
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 HOSTILE = "<script>mark-of-a-script</script><img src=x onerror=mark-of-a-script()>"
 LONG = "verylong" * 60
+
+
+def png(width, height, *more):
+    """A picture of a few bytes: nobody who looks at its size needs the others."""
+    header = b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0)
+    chunks = [header, *((kind, bytes(8)) for kind in more), (b"IDAT", zlib.compress(bytes(9))), (b"IEND", b"")]
+    packed = (struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
+    return "image/png", b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+def jpeg(width, height, scans=1, before=b""):
+    frame = struct.pack(">BBHBHHB3B", 0xFF, 0xC2, 11, 8, height, width, 1, 1, 0x11, 0)
+    scan = struct.pack(">BBHB2B3B", 0xFF, 0xDA, 8, 1, 1, 0, 0, 0, 0) + b"\0"
+    return "image/jpeg", b"\xff\xd8" + before + frame + scan * scans + b"\xff\xd9"
 
 
 class Class:
@@ -123,10 +141,64 @@ def test_a_page_says_all_and_nothing_in_it_runs_or_is_loaded(students):
     assert "7.5 of 10 points" in seen.text and "handed in late −2 points" in seen.text
     assert "the mean in every grid 7.5 of 7 points, 0.5 of them extra credit" in seen.text
     assert "Test: any shape2 of 3 points, 0.5 of them extra credit" in seen.text
-    assert "CheckFailed: the mean on rank 2 <script>" in seen.text and "as text" in seen.text and seen.tags.count("img") == 2
+    assert (
+        "CheckFailed: the mean on rank 2 <script>" in seen.text
+        and "as text" in seen.text
+        and "no figure" not in seen.text
+        and seen.tags.count("img") == 1
+    )
     assert "Comment" in seen.text and "<strong>axis</strong>" in page and "<msup><mi>x</mi><mn>2</mn></msup>" in page
     hidden = [c.source for c in students.notebook.cells if build.kind_of(c) == "test"]
     assert "check.random" not in page and not any(line in seen.text for source in hidden for line in source.splitlines() if len(line) > 40)
+
+
+def test_a_picture_that_unpacks_to_gigabytes_is_on_no_page(students):
+    """Also where it was graded before pictures were looked at."""
+    large = [png(30_000, 30_000), png(1, 20_001), jpeg(65_535, 65_535), png(10, 10, b"acTL"), *[png(5_000, 4_999)] * 5]
+    shown = [new_output("display_data", data={kind: base64.b64encode(data).decode()}) for kind, data in large]
+    students.graded("ada", outputs={students.exercise: shown})
+    seen = Outline(students.pages()["ada"])
+    assert seen.tags.count("img") == 4, "of the five that each are small enough, four have room"
+    assert "30,000 x 30,000 pixels is too large" in seen.text and "65,535 x 65,535" in seen.text and "1 x 20,001" in seen.text
+    assert "is animated" in seen.text and "one more picture" in seen.text
+
+
+THUMBNAIL = b"\xff\xe1\0\x20" + jpeg(8, 8)[1].ljust(30, b"\0")  # in a segment of its own, which is not looked into
+
+
+@pytest.mark.parametrize(
+    ("picture", "why"),
+    [
+        (png(5_000, 5_000), None),
+        (png(20_000, 1_250), None),
+        (jpeg(5_000, 5_000, scans=10), None),
+        (jpeg(640, 480, before=THUMBNAIL), None),
+        (png(5_001, 5_000), "5,001 x 5,000"),
+        (png(20_001, 1), "20,001 x 1"),
+        (png(2**32 - 1, 2**32 - 1), "too large"),
+        (png(0, 5), "whole PNG"),
+        (png(5, 5, b"IHDR"), "whole PNG"),
+        (png(5, 5, b"acTL"), "animated"),
+        (png(5, 5, *[b"tEXt"] * 10_001), "pieces"),
+        (("image/png", png(5, 5)[1][:-12]), "whole PNG"),
+        (("image/png", png(5, 5)[1][:20]), "whole PNG"),
+        (("image/png", jpeg(5, 5)[1]), "whole PNG"),
+        (("image/jpeg", b"\xff\xd8\xff"), "whole JPEG"),
+        (jpeg(5_001, 5_000, before=THUMBNAIL), "5,001 x 5,000"),
+        (jpeg(5, 0), "whole JPEG"),
+        (jpeg(5, 5, before=b"\0" + THUMBNAIL), "whole JPEG"),
+        (jpeg(5, 5, before=jpeg(6, 6, scans=0)[1][2:-2]), "whole JPEG"),
+        (jpeg(5, 5, scans=101), "scans"),
+    ],
+)
+def test_a_picture_from_a_rank_has_a_bounded_size(picture, why):
+    kind, content = picture
+    data = base64.b64encode(content).decode()
+    (shown,) = harmless.outputs([{"data": {kind: data, "text/plain": "a figure"}}])
+    if why is None:
+        assert shown["data"] == {kind: data, "text/plain": "a figure"}
+    else:
+        assert list(shown["data"]) == ["text/plain"] and why in shown["data"]["text/plain"]
 
 
 def test_what_does_not_count_or_waits_for_a_person_is_said(students):
