@@ -27,12 +27,14 @@ WRITE = """
     class Blind(real):
         def run(self, function, *arguments):
             if self.full or self.dies or self.faster:
-                return real.run(self, function, *arguments)
+                globals()["_blind"] = False
+                try:
+                    return real.run(self, function, *arguments)
+                finally:
+                    globals()["_blind"] = True
             comm = arguments[-1]
             self.look()
-            globals()["_blind"] = True
             function(*arguments)
-            globals()["_blind"] = False
             if comm.Get_rank():
                 self.look()
             comm.Barrier()
@@ -40,13 +42,13 @@ WRITE = """
             self.lines = 12
             return True
 
-    if real.__name__ != "Blind":
+    if "_blind" not in globals():
         for module in (checkpoint_on_ranks, checkpoint_watch):
             module.Watch = Blind
-    if globals().get("_blind"):
+        globals()["_blind"] = True
+    elif _blind and comm.Get_rank() == 0:
         for name in os.listdir(folder):
-            if comm.Get_rank() == 0:
-                os.remove(os.path.join(folder, name))
+            os.remove(os.path.join(folder, name))
     n, rank = comm.Get_size(), comm.Get_rank()
     save_file(shards""",
 )
