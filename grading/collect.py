@@ -25,7 +25,7 @@ from grading.collecting.submitted import NotPut, Submitted
 from grading.collecting.unpack import HIDDEN, File, unpack
 from grading.config import ConfigError
 from grading.paths import GRADING, one
-from grading.people import allowances, roster
+from grading.people import allowances, ids, roster
 from grading.people.roster import Roster
 from grading.plain import is_utf8, printable
 
@@ -160,20 +160,19 @@ def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
     if not is_utf8(hand_in.student):
         return "", "its name is not in UTF-8, as old programs write it; rename it"
     if people is None:
-        bad = roster.NO_ID.match(hand_in.student)
-        return hand_in.student, "a student's name does not begin with a space or one of = + @ . - and is not empty" if bad else None
-    ids = people.find(hand_in.student, said.platform if said else "", said.key if said else "")
-    others = {people.rows[student].get("canvas", "").strip() for student in ids} - {""} if said and said.platform == "canvas" else set()
+        return hand_in.student, ids.why_not(hand_in.student)
+    found = people.find(hand_in.student, said.platform if said else "", said.key if said else "")
+    others = {people.rows[student].get("canvas", "").strip() for student in found} - {""} if said and said.platform == "canvas" else set()
     if others and said.key not in others:
-        return "", f"user {said.key} is called as {ids[0]}, who is user {', '.join(sorted(others))} in roster.csv"
-    if not ids and said and said.platform == "moodle" and (group := _behind_a_group(hand_in.student, people)):
+        return "", f"user {said.key} is called as {found[0]}, who is user {', '.join(sorted(others))} in roster.csv"
+    if not found and said and said.platform == "moodle" and (group := _behind_a_group(hand_in.student, people)):
         why = f"behind the name of a group, {hand_in.student!r} may be {' or '.join(group)}; rename the folder or file to the id if it is"
         return "", f"nobody in roster.csv is called so; {why}"
-    if len(ids) == 1:
-        return ids[0], None
-    who = f"{hand_in.student!r} may be {' or '.join(ids)}" if ids else f"nobody in roster.csv is called {hand_in.student!r}"
+    if len(found) == 1:
+        return found[0], None
+    who = f"{hand_in.student!r} may be {' or '.join(found)}" if found else f"nobody in roster.csv is called {hand_in.student!r}"
     column = f"its column {said.platform!r} can say who {said.key!r} is" if said else "its column 'id' has the names of folders"
-    if len(ids) > 1 and said and said.platform != "canvas":
+    if len(found) > 1 and said and said.platform != "canvas":
         column = "rename the folder or file of each to their id"
     return "", f"{who}; {column}"
 

@@ -17,7 +17,7 @@ import psutil
 
 from grading.config import ConfigError, load, reason
 from grading.paths import GRADING, NOTEBOOKS, one
-from grading.people import roster
+from grading.people import ids, roster
 from grading.plain import printable
 from grading.results import marks, packing
 from grading.results.marks import Course
@@ -88,6 +88,8 @@ def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> s
 
     from grading.results import pages
 
+    if why := ids.why_not_graded(student):
+        return why
     config = pages.configured(load(home, notebooks))
     config.CourseDirectory.assignment_id = part
     config.GenerateFeedback.force = True

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import unicodedata
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from grading.collecting.owners import HandIn
 from grading.collecting.tree import without_number
+from grading.people.ids import folded
 from grading.people.roster import Roster
 
 
@@ -123,8 +123,3 @@ def two(student: str, platform: str, numbers: list[str]) -> str:
     canvas, other = "the column 'canvas' of roster.csv can tell them apart", "rename the folder or file of each to their id"
     both = "both" if len(numbers) == 2 else "all"
     return f"users {' and '.join(numbers)} are {both} called {student}; {canvas if platform == 'canvas' else other}"
-
-
-def folded(student: str) -> str:
-    """What two names have in common that some disks and eyes take for one."""
-    return unicodedata.normalize("NFKC", student).casefold()

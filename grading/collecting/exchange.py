@@ -21,6 +21,7 @@ from pathlib import Path
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import parse_utc
 
+from grading.people import ids
 from grading.plain import printable
 
 FORM = re.compile(r"(?P<student>.+)\+(?P<part>[^+]+)\+(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})? UTC)(\+[\w=-]+)?", re.ASCII)
@@ -145,6 +146,8 @@ def read(folder: Path, part: str) -> dict:
     owner = whose(facts)
     if owner != found["student"]:
         raise ValueError(f"it is {owner}'s, and says to be another's")
+    if why := ids.why_not(owner):
+        raise ValueError(why)
     try:
         time = parse_utc(found["time"])
     except (ValueError, OverflowError):

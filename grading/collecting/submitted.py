@@ -8,9 +8,10 @@ from datetime import datetime
 from pathlib import Path
 
 from grading.collecting import records
-from grading.collecting.choosing import folded, two
+from grading.collecting.choosing import two
 from grading.collecting.contents import look
 from grading.collecting.owners import HandIn
+from grading.people.ids import folded
 from grading.people.roster import Roster
 
 

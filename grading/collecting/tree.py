@@ -16,6 +16,7 @@ from pathlib import Path
 
 from grading.collecting import platforms
 from grading.collecting.unpack import File
+from grading.people.ids import folded
 from grading.people.roster import Roster
 
 Place = tuple[str, ...]  # folders and zips, from the outside
@@ -129,7 +130,7 @@ class Tree:
     def _same(self, one: str, other: str) -> bool:
         if self.people:
             return self.people.find(one) == self.people.find(other) != []
-        return platforms.person(one).casefold() == platforms.person(other).casefold()
+        return folded(platforms.person(one)) == folded(platforms.person(other))
 
     def _verdict(self, here: Place) -> str:
         """STUDENT, AROUND, or a sentence that says why nobody can tell."""

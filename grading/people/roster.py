@@ -13,16 +13,14 @@ from __future__ import annotations
 
 import csv
 import itertools
-import re
 import unicodedata
 from pathlib import Path
 
 from grading.paths import GRADING
-from grading.people import allowances
+from grading.people import allowances, ids
 
 PLATFORMS = ("canvas", "moodle", "brightspace")
 EVERYBODY = "*"
-NO_ID = re.compile(r"[=+@.\s-]|.*[\[\]/\\]|$")  # a table takes it for a formula, nbgrader for a pattern, a disk for a folder
 
 
 class RosterError(ValueError):
@@ -101,10 +99,11 @@ def read(path: Path = GRADING / "roster.csv") -> Roster | None:
         if not any(value.strip() for value in row.values()):
             continue  # a spreadsheet's empty line
         row["id"] = row["id"].strip()
-        if NO_ID.match(row["id"]) or row["id"].casefold() in seen:
-            why = f"it stands in line {seen[row['id'].casefold()]}, too" if row["id"].casefold() in seen else "no folder may be called so"
+        one = ids.folded(row["id"])
+        why = f"it stands in line {seen[one]}, too" if one in seen else row["id"] != EVERYBODY and ids.why_not(row["id"])
+        if why:
             raise RosterError(f"{path.name}, line {line}: id {row['id']!r}: {why}.")
-        seen[row["id"].casefold()] = line
+        seen[one] = line
         try:
             allowances.check(row)
         except allowances.AllowanceError as error:

@@ -22,6 +22,7 @@ from grading.handin import sandbox
 from grading.handin.grade import PASSED, Graded, Task
 from grading.handin.key import key
 from grading.handin.submission import NotReadable, fingerprint, is_plain, taken
+from grading.people import ids
 from grading.plain import printable, sentence
 from grading.running import engines, worker
 from grading.running.book import Book
@@ -138,8 +139,8 @@ class Grading:
         OSError, ValueError
             The hand-in cannot be read; the message says why.
         """
-        if "[" in student or not student.isprintable():
-            raise NotReadable("nbgrader cannot have [ or what is no letter in a folder's name, which is the student's; rename the folder")
+        if why := ids.why_not_graded(student):
+            raise NotReadable(why)
         folder = self.home / "submitted" / student / self.part
         path = folder / f"{self.part}.ipynb"
         if not os.path.lexists(path):

@@ -282,7 +282,7 @@ def first(x):
 """
 
 # Students, whose names are folders: what stands for others in a pattern, options, quotes, letters of many kinds.
-NAMES = ("*", "[z]-honest", "?-honest", "-rf", 'it\'s "me"', "žofie 学生", "a" * 120)
+NAMES = ("*", "...", "[z]-honest", "?-honest", "-rf", 'it\'s "me"', "žofie 学生", "a" * 120)
 
 
 # Without walls, these would do what they try to.
@@ -455,4 +455,4 @@ def test_what_an_answer_shows_is_cut_and_is_no_script(graded_together, one):
 @pytest.mark.parametrize("graded_together", MODES[-1:], indirect=True)
 def test_a_name_that_stands_for_others_is_graded_as_the_name_that_it_is(graded_together, one):
     _, _, pageless, _ = graded_together({name: wrong(one) for name in NAMES})
-    assert one.failed == ["[z]-honest"] and pageless == []
+    assert one.failed == ["...", "[z]-honest"] and pageless == []

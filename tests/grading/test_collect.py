@@ -11,7 +11,7 @@ import pytest
 from grading.collect import collect, table
 from grading.collecting import platforms
 from grading.config import configure
-from grading.people import roster
+from grading.people import ids, roster
 from grading.plain import printable
 
 PART = "03_naive_forward"
@@ -242,9 +242,11 @@ def test_two_users_of_canvas_with_one_name_are_not_mixed_up(downloads):
     [
         ("name,email\nAda,x", "no column 'id'"),
         ("id,name\nada,A\nAda,B", "line 3: id 'Ada': it stands in line 2"),
-        ("id,name\n=1+1,A", "no folder may be called so"),
+        ("id,name\n=1+1,A", "expected no blank and none of ="),
+        ("id,name\nada,A\n\uff41da,B", "line 3: id .*: it stands in line 2"),
+        ("id,name\ncon,A", "Windows"),
         ("id,name\n,A", "line 2"),
-        ("id,name\na/b,A", "no folder may be called so"),
+        ("id,name\na/b,A", r"line 2: id 'a/b': no student's folder may be called so: expected none of \[ \] \* \? / .*, got 'a/b'"),
     ],
 )
 def test_a_roster_that_cannot_be_used_says_where(downloads, text, said):
@@ -410,6 +412,47 @@ def test_a_name_that_is_a_formula_is_nobodys(downloads, name):
     downloads.zip("all.zip", {f"{name}/P.ipynb": "x", "ben/P.ipynb": "b"})
     done, found = downloads.collect()
     assert found == {"ben": "b"} and len(done.refused) == 1
+
+
+NO_IDS = [
+    "",
+    "...",
+    ".x",
+    "..\\X",
+    "a/b",
+    "x\n[z]",
+    "x\u2028y",
+    "x\x1by",
+    "x\x00",
+    "x\u00a0y",
+    "*",
+    "x?",
+    "x]",
+    "ada.",
+    "ada ",
+    " ada",
+    "\uff1d1",
+]
+DEVICES = ["con", "NUL", "aux.x", "Com1", "com\u00b9"]
+
+
+@pytest.mark.parametrize("name", [*NO_IDS, *DEVICES, "a" * 129, "\u5b66" * 67, "Jos\udc82"])
+def test_a_name_that_is_no_folders_on_every_disk_is_no_id(name):
+    assert "expected" in ids.why_not(name) and ids.why_not(name).isprintable()
+
+
+@pytest.mark.parametrize(
+    "name", ["ada", "Lovelace, Ada", "O'Hara", "J. Doe", "Jose\u0301", "\u017eofie \u5b66\u751f", "contessa", "a" * 128, "com10"]
+)
+def test_a_name_that_is_one_is_an_id(name):
+    assert ids.why_not(name) is None and ids.why_not_graded(name) is None
+
+
+@pytest.mark.parametrize("name", ["x\x07y", "nul", "a" * 150])
+def test_a_name_that_grading_would_refuse_is_refused_before(downloads, name):
+    downloads.zip("all.zip", {f"{name}/P.ipynb": "x", "ben/P.ipynb": "b"})
+    done, found = downloads.collect()
+    assert found == {"ben": "b"} and "expected" in done.refused[0][1]
 
 
 @pytest.mark.parametrize(("one", "other"), [("ada", "Ada"), ("ada", "\uff41da")])

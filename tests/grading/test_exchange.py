@@ -159,6 +159,14 @@ def test_a_name_that_says_what_cannot_be(box, name, caplog):
     assert "\x1b" not in caplog.text
 
 
+def test_a_user_whose_name_is_no_folders_is_named(box, caplog, monkeypatch):
+    monkeypatch.setattr(exchange, "whose", lambda facts: "HOUSE\\ada")
+    (box.inbound / f"HOUSE\\ada+{PART}+2020-01-01 00:00:00 UTC+x").mkdir()
+    box.collect()
+    assert "no student's folder may be called so: expected none of [ ]" in caplog.text
+    assert not (box.home / "submitted").exists() or not list((box.home / "submitted").iterdir())
+
+
 def test_thousands_of_folders_are_one_line(box, caplog):
     for i in range(3000):
         (box.inbound / f"somebody{i}+{PART}+2020-01-01 00:00:00 UTC+x").mkdir()

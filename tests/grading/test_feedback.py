@@ -290,6 +290,13 @@ def test_two_hand_ins_of_one_name_are_not_mixed_up_in_a_zip(students):
     assert platforms.page("../../x_1_2_y.ipynb", PART) != "../../x" and platforms.page("ada.ipynb", PART) is None
 
 
+def test_a_folder_of_which_nbgrader_makes_no_page_is_named(students):
+    for name in ("ada", "...", "..\\X", "a\nb"):
+        students.graded(name)
+    assert students.pages().keys() == {"ada"} and students.problems.keys() == {"...", "..\\X", "a\nb"}
+    assert all("rename it" in why for why in students.problems.values())
+
+
 def test_the_command_says_who_has_no_page_and_why(students, monkeypatch, capsys):
     (students.home / "roster.csv").write_text("id,name\nada,\nben,\nzoe,\n")
     students.graded("ada")
