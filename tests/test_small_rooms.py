@@ -115,6 +115,35 @@ def test_a_dict_whose_keys_were_chosen_to_meet_takes_no_time(kind):
     assert time.process_time() - began < 2 and "20,000 keys, more than 100 of which are no texts" in repr(found)
 
 
+EMPTY = {"array": "", "dtype": "<f8", "layout": "C"}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"float": "0x1p99999"},
+        {"scalar": {"float": "0x1p99999"}},
+        EMPTY | {"shape": [0, 1 << 61]},
+        EMPTY | {"shape": [0, 1 << 61], "layout": "view"},
+        EMPTY | {"shape": [1 << 100, 0]},
+        EMPTY | {"shape": [0, *[1 << 20] * 4]},
+        EMPTY | {"shape": [0] * 100_000},
+        EMPTY | {"shape": [-1]},
+        EMPTY | {"shape": 5},
+        EMPTY | {"shape": {}},
+        {"array": "", "dtype": "<f8"},
+        {"array": 5, "dtype": "<f8", "shape": [0]},
+        {"dict": [[{"list": []}, 0]]},
+        {"dict": 5},
+        {"list": 5},
+    ],
+    ids=range(15),
+)
+def test_what_is_no_value_is_refused_and_not_tried(forged):
+    with pytest.raises(ValueError, match="a rank"):
+        wire.decode(forged)
+
+
 def test_keys_and_dtypes_that_take_long_do_not_come_through():
     members = [0] * 100_000
     for forged in (

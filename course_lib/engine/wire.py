@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ import numpy as np
 
 _KINDS = "biufc"
 _DTYPE = re.compile(rf"[<>|=][{_KINDS}]\d{{1,2}}")
+MOST_DIMENSIONS = 64
+MOST_OF_NONE = 1 << 26  # product of an empty array's other dimensions: a sum over the empty one has as many numbers
 # Numbers can be chosen so that they meet in a dict, and each then takes as long as there are others; texts are hashed with a secret.
 MOST_NO_TEXTS, LONGEST_TUPLE = 100, 8  # keys of a dict that are no texts, and members of one that is a tuple
 
@@ -56,6 +59,13 @@ def decode(data: object) -> object:
     ValueError
         `data` is not what `encode` makes.
     """
+    try:
+        return _decode(data)
+    except (OverflowError, TypeError, LookupError, RecursionError, MemoryError) as error:  # a student may write any number or shape
+        raise ValueError(f"not a value from a rank: {type(error).__name__}") from None
+
+
+def _decode(data: object) -> object:
     if data is None or type(data) in (bool, int, str):
         return data
     if not isinstance(data, dict):
@@ -63,28 +73,31 @@ def decode(data: object) -> object:
     if "float" in data:
         return float.fromhex(str(data["float"])[:40])  # what `hex` writes is shorter, and millions of digits take minutes
     if "scalar" in data:
-        return decode(data["scalar"])[()]
+        return _decode(data["scalar"])[()]
     if "array" in data:
         if not _DTYPE.fullmatch(str(data["dtype"])[:40]):
             raise ValueError(f"dtype {str(data['dtype'])[:40]} does not come from a rank")
-        dtype = np.dtype(data["dtype"])
-        array = np.frombuffer(base64.b64decode(data["array"]), dtype).reshape(data["shape"]).copy()
+        dtype, shape = np.dtype(data["dtype"]), data["shape"]
+        sound = len(shape) <= MOST_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
+        if not sound or (0 in shape and math.prod(filter(None, shape)) > MOST_OF_NONE):
+            raise ValueError(f"shape {str(shape)[:80]} does not come from a rank")
+        array = np.frombuffer(base64.b64decode(data["array"]), dtype).reshape(shape).copy()
         return array if data.get("layout") == "C" else _scattered(array)
     if "tuple" in data:
-        return tuple(decode(v) for v in data["tuple"])
+        return tuple(_decode(v) for v in data["tuple"])
     if "list" in data:
-        return [decode(v) for v in data["list"]]
+        return [_decode(v) for v in data["list"]]
     if "dict" in data:
         keys = [_key(k) for k, _ in data["dict"]]
         if sum(type(key) is not str for key in keys) > MOST_NO_TEXTS:
             return Opaque(f"<dict with {len(keys):,} keys, more than {MOST_NO_TEXTS} of which are no texts>")
-        return {key: decode(v) for key, (_, v) in zip(keys, data["dict"], strict=True)}
+        return {key: _decode(v) for key, (_, v) in zip(keys, data["dict"], strict=True)}
     return Opaque(str(data.get("opaque", "<unknown>")))
 
 
 def _key(data: object) -> object:
     """A key of a dict; not a tuple of many members, or of tuples, as two of these take long to compare."""
-    key = decode(data)
+    key = _decode(data)
     if type(key) is tuple and (len(key) > LONGEST_TUPLE or any(type(part) is tuple for part in key)):
         raise ValueError(f"a key of {len(key)} members does not come from a rank")
     return key
