@@ -167,7 +167,8 @@ for grid in (mesh, *grids(8)):
                 if got != want:
                     inside = f"split from {'d' if name[0] == 'm' else 'm'}p_comm, and not from comm"
                     order = "a key that gives another order than that of the ranks"
-                    why = order if sorted(got) == sorted(want) else inside if set(got) < set(want) else swapped
+                    fewer = len(got) < len(want) and set(got) < set(want)
+                    why = order if sorted(got) == sorted(want) else inside if fewer else swapped
                     check.fail(f"{name} on rank {r} has the ranks {[int(g) for g in got]}, expected {want}", why)
             check.value(part_in, 16 // mp_size if rows else 16, name="part_in_dim", rank=r, cause=split)
             check.value(part_out, 24 if rows else 24 // mp_size, name="part_out_dim", rank=r, cause=split)
