@@ -402,7 +402,8 @@ def graded_together(request, one, services, secret, monkeypatch):
             assert "mark-of-a-script" not in written
             if mode == sandbox.WALLED or landlock.known():
                 assert word not in written and "root:x:" not in written and "BEGIN HIDDEN TESTS" not in written
-        return graded, pages, sorted(pageless), (one.home / flags.TABLE).read_text()
+        table = one.home / flags.TABLE
+        return graded, pages, sorted(pageless), table.read_text() if table.exists() else ""
 
     return grade
 
