@@ -155,7 +155,7 @@ _OF_ITSELF = {"tgkill": (234, 131), "prlimit64": (302, 261)}  # what a process m
 _CLONE3, _CLONE_THREAD, _SHARED = 435, 0x10000, 1
 _LOAD, _EQUAL, _AT_LEAST, _BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_NO_NEW_PRIVS, _SET_SECCOMP, _SET_VMA, _FILTER, _ALL_THREADS = 38, 22, 0x53564D41, 1, 1
+_NO_NEW_PRIVS, _SET_DUMPABLE, _SET_SECCOMP, _SET_VMA, _FILTER, _ALL_THREADS = 38, 4, 22, 0x53564D41, 1, 1
 
 
 def take_away() -> bool:
@@ -188,8 +188,11 @@ def take_away() -> bool:
     for numbers in _CLOCKS.values():
         program += [(_EQUAL, 0, 4, numbers[column]), (_LOAD, 0, 0, 16), (_BITS, 1, 0, 0x80000000)]
         program += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERROR | errno.EPERM)]
-    # No filters of its own, and no names for pages: they lie in the kernel's memory.
-    program += [(_EQUAL, 0, 5, (157, 167)[column]), (_LOAD, 0, 0, 16), (_EQUAL, 1, 0, _SET_SECCOMP), (_EQUAL, 0, 1, _SET_VMA)]
+    # No filters of its own, and no names for pages: they lie in the kernel's memory. And who is not root reads no account of a process
+    # that says that it cannot be dumped.
+    prctl = (157, 167)[column]
+    program += [(_EQUAL, 0, 6, prctl), (_LOAD, 0, 0, 16)]
+    program += [(_EQUAL, 2, 0, _SET_DUMPABLE), (_EQUAL, 1, 0, _SET_SECCOMP), (_EQUAL, 0, 1, _SET_VMA)]
     program += [(_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
     for number in denied:
         program += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | errno.EPERM)]

@@ -165,6 +165,7 @@ def ways_out():
         "the machine's name": lambda: libc.sethostname(socket.gethostname().encode(), len(socket.gethostname())) and 1 / 0,
         "a timer": lambda: libc.timer_create(1, None, ctypes.byref(ctypes.c_void_p())) and 1 / 0,
         "a right of root": lambda: libc.capget(bytes.fromhex("2205082000000000"), rights) or any(rights.raw) or 1 / 0,
+        "an account that nobody reads": lambda: libc.prctl(4, 0, 0, 0, 0) and 1 / 0,
         "a filter": lambda: libc.prctl(22, 2, ctypes.c_char_p(b"\0" * 16), 0, 0) and 1 / 0,
         "a hundred files": lambda: [open(os.devnull) for _ in range(100)],
     }
