@@ -76,15 +76,16 @@ def contents(part: str, python: str = PYTHON, minutes: float = MINUTES, cache: P
         "setup.sh": HERE / "setup.sh",
     }
     library = [path for path in archive.files() if path.parts[0] == "course_lib"]
-    found |= {f"course/{path.as_posix()}": ROOT / path for path in [*library, *modules()]}
+    found |= {f"course/{path.as_posix()}": ROOT / path for path in [*library, *modules(source)]}
     if cache:
         found |= {f"wheels/{path.name}": path for path in wheels.fetched(wheels.needed(text, python), python, cache)}
     return found
 
 
-def modules() -> list[Path]:
-    """The modules of `grading` that run there: those that the first one uses, and those that these use."""
-    found, todo = set(), [ENTRY]
+def modules(source: nbformat.NotebookNode | None = None) -> list[Path]:
+    """The modules of `grading` that run there: those that the first one and a part's hidden tests use, and those that these use."""
+    tests = [c.source for c in source.cells if build.kind_of(c) == "test"] if source else []
+    found, todo = set(), [ENTRY, *(name for text in tests for name in _imported(text))]
     while todo:
         name = todo.pop()
         path = Path(*name.split("."))

@@ -209,7 +209,8 @@ for name, device, gpus in (("7b", A100, 16), ("22b", A100, 64), ("70b", H100, 25
 
 # %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw models and clusters. In each one, something else makes the difference: pieces of
-# the model, sizes of micro-batches, who has which positions, how exact the memory is. The cell below draws one, too.
+# the model, sizes of micro-batches, who has which positions, how exact the memory is. The cell below draws one of the same kind, from
+# another list.
 #
 # - Memory, 4 points each for small and for large clusters: what you choose fits, where little does, in at most 1.5 times the best step.
 # - Speed, 6 points each: your slowest choice counts. All points up to 1.04 times the best step, none from 1.08 times on.
@@ -227,23 +228,31 @@ print(f"{check.worth(times_best):.0%} of the points")
 
 # %% Test: memory, small clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = PlanCheck(ranks, show=False).fits("small")
+from grading.plan_cases import CASES
+
+check = PlanCheck(ranks, CASES, show=False).fits("small")
 ### END HIDDEN TESTS
 
 # %% Test: speed, small clusters tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = PlanCheck(ranks, show=False)
+from grading.plan_cases import CASES
+
+check = PlanCheck(ranks, CASES, show=False)
 float(6 * check.score("small"))
 ### END HIDDEN TESTS
 
 # %% Test: memory, large clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = PlanCheck(ranks, show=False).fits("large")
+from grading.plan_cases import CASES
+
+check = PlanCheck(ranks, CASES, show=False).fits("large")
 ### END HIDDEN TESTS
 
 # %% Test: speed, large clusters tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = PlanCheck(ranks, show=False)
+from grading.plan_cases import CASES
+
+check = PlanCheck(ranks, CASES, show=False)
 float(6 * check.score("large"))
 ### END HIDDEN TESTS
 

@@ -380,6 +380,11 @@ def test_only_the_modules_that_are_needed_go_along():
     assert all((ROOT / "grading" / f"{name}.py").exists() for name in others) and not names & {f"grading/{name}.py" for name in others}
 
 
+def test_what_hidden_tests_use_goes_along():
+    with_cases = [part for part in (PART, "29_plan") if "course/grading/plan_cases.py" in make.contents(part)]
+    assert with_cases == ["29_plan"]
+
+
 def test_a_part_without_tests_is_refused():
     with pytest.raises(make.NothingToGrade, match="00_warmup has nothing to grade"):
         make.contents("00_warmup")

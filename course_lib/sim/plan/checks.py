@@ -1,4 +1,4 @@
-"""How part 29's `plan` is put to the test: cases are drawn from `cases`, and the best configuration of each is searched for here."""
+"""How part 29's `plan` is put to the test: cases are drawn from a list, and the best configuration of each is searched for here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course_lib.sim.llm.cluster import DEVICES, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, problems
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
-from course_lib.sim.plan.cases import CASES, MEMORY, Case
+from course_lib.sim.plan.cases import EXAMPLES, MEMORY, Case, Cases
 from course_lib.sim.plan.search import best
 
 GOOD, POOR = 1.04, 1.08  # times the best step: up to the first all points, from the second on none
@@ -59,13 +59,15 @@ class PlanCheck(Check):
     ----------
     ranks : Ranks
         One rank.
+    cases : dict
+        To draw from. Those of the hidden tests are in no student's hands.
     show : bool
         Whether messages may contain expected values.
     """
 
-    def __init__(self, ranks, *, show: bool = True):
+    def __init__(self, ranks, cases: Cases = EXAMPLES, *, show: bool = True):
         super().__init__("plan", show=show)
-        self.ranks = ranks
+        self.ranks, self.cases = ranks, cases
 
     def choose(self, model: Transformer, cluster: Cluster, least: float | None = None) -> tuple[Step, float]:
         """What plan's choice takes, and how many times the best step (of `least` seconds, if that is known) it is.
@@ -109,11 +111,11 @@ class PlanCheck(Check):
 
     def score(self, size: str) -> float:
         """What plan's slowest choice is worth, of one for each thing that can make the difference, on "small" or "large" clusters."""
-        return min(self.worth(self.choose(*self.draw(size, need))[1]) for need in CASES[size])
+        return min(self.worth(self.choose(*self.draw(size, need))[1]) for need in self.cases[size])
 
     def draw(self, size: str, need: str) -> tuple[Transformer, Cluster]:
         """A model and a cluster for which `need` makes the difference."""
-        cases = CASES[size][need]
+        cases = self.cases[size][need]
         return case(cases[int(self.random.integers(len(cases)))], float(self.random.uniform(0.045, 0.055)))
 
 

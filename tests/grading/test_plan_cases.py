@@ -1,19 +1,31 @@
 """What makes the difference in each case of part 29: one drawn is as good as any other."""
 
+from functools import cache
+
 import pytest
 
 from course_lib.sim.llm.closed import estimate
+from course_lib.sim.llm.configuration import problems
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.plan import checks
-from course_lib.sim.plan.cases import CASES, MEMORY
+from course_lib.sim.plan.cases import EXAMPLES, MEMORY
+from course_lib.sim.plan.search import best as found
 from course_lib.sim.plan.search import configurations
+from grading.plan_cases import CASES
 
 WITHOUT = {
     "interleave": lambda c: c.interleave == 1,
     "positions": lambda c: not c.sequence_parallel,
     "micro-batches": lambda c: c.micro_batch in (1, 2, 4, 8, 16),
 }
-DRAWN = [(need, one) for needs in CASES.values() for need, some in needs.items() for one in some]
+DRAWN = [(need, one) for cases in (CASES, EXAMPLES) for needs in cases.values() for need, some in needs.items() for one in some]
+HIDDEN = [one for needs in CASES.values() for some in needs.values() for one in some]
+
+
+@cache
+def stored():
+    """The best configuration of each case that students have."""
+    return [found(*checks.case(one), 1)[0].configuration for needs in EXAMPLES.values() for some in needs.values() for one in some]
 
 
 @pytest.mark.parametrize(("need", "one"), DRAWN, ids=str)
@@ -33,3 +45,10 @@ def test_who_leaves_out_what_a_case_is_about_loses_all_its_points(need, one):
         assert max(least(keep) for keep in WITHOUT.values()) < checks.SANE * best
     else:
         assert least(WITHOUT[need]) > checks.POOR * best
+
+
+@pytest.mark.parametrize("one", HIDDEN, ids=str)
+def test_an_answer_stored_for_what_students_have_is_none_for_a_hidden_case(one):
+    model, cluster = checks.case(one)
+    steps = [simulate(model, cluster, c, keep=False) for c in stored() if not any(problems(model, cluster, c))]
+    assert all(not step.fits or step.seconds > checks.POOR * checks.least_seconds(model, cluster) for step in steps)
