@@ -1,6 +1,6 @@
 """How `route`, `dispatch` and `combine` of part 24 are put to the test: beside the same mathematics with all experts in one place.
 
-What runs on the ranks for that stands in `routed`, the mathematics in `mixture`.
+What runs on the ranks for that stands in `routed`, the mathematics in `mixture`, the layer with all three in `experts_layer`.
 """
 
 from __future__ import annotations
@@ -9,23 +9,17 @@ from collections.abc import Callable
 
 import numpy as np
 
-from course_lib import placement
-from course_lib.check import Check, mixture
-from course_lib.check.mixture import arrived, fetched, grad_of_logits, softmax, turned, whole_layer
-from course_lib.check.order import Shuffled
-from course_lib.check.routed import combined, dispatched, layered, routed
-from course_lib.gpt.experts import capacity_of
+from course_lib.check import mixture
+from course_lib.check.experts_layer import LayerCheck
+from course_lib.check.mixture import arrived, fetched, grad_of_logits, softmax, turned
+from course_lib.check.routed import combined, dispatched, routed
 
 ROUTE = "expert", "place", "weight"
 SLACK = 8, 64  # bytes beside the tokens: a number for each slot, and some for each rank
 
 
-class ExpertsCheck(Check):
+class ExpertsCheck(LayerCheck):
     """A `Check` of a mixture of experts on groups of `size` ranks. A route is a tuple here: expert, place, gates."""
-
-    def __init__(self, what: str, ranks, *, show: bool = True):
-        super().__init__(what, show=show)
-        self.ranks, self.places = ranks, Shuffled(ranks, self.random, show)
 
     def by_hand(self, *functions: str) -> None:
         """A small example for each function, on groups of two and of four ranks; and "layer", the layer with all three."""
@@ -111,11 +105,6 @@ class ExpertsCheck(Check):
         for name, array in zip((*names, "grad"), after, strict=True):
             if call[name] is not None:
                 self.array(array, call[name], name=f"{name}, after the call,", rank=r, cause="an operation in place")
-
-    def _has(self, grad: object, what: str, r: int) -> None:
-        if grad is None:
-            cause = "a Tensor of an array (.data), which knows of no inputs, or a backward that returns None for it"
-            self.fail(f"no gradient comes back to {what} on rank {r}", cause)
 
     def _calls(self, size: int, experts: int, capacity: int, routes: list, width: int, dtype) -> tuple[list[dict], int]:
         """What four ranks are given, and the bytes that are enough for one exchange."""
@@ -221,32 +210,3 @@ class ExpertsCheck(Check):
                 cause = "the sum over the width of gradient times output, 0 where a token is dropped"
                 want, scale = along * kept, 16.0 * width
                 self.array(back_gates, want, name="the gradient of the gates", rank=r, rtol=rtol, scale=scale, instead=known, cause=cause)
-
-    def layer(self, size: int, experts: int, topk: int, tokens: int, width: int, hidden: int, factor: float, choose=None) -> None:
-        """A step through the given layer, beside one with all experts in one place. `choose` routes; else that is left to the student."""
-        local = experts // size
-        self.case = f"groups of {size}, {tokens} tokens on each rank, {experts} experts, topk {topk}, capacity factor {factor:.3g}"
-        draw = self.random.standard_normal
-        x, grad, share = draw((4, tokens, width)), draw((4, tokens, width)), float(self.random.uniform(1, 3))
-        router, w1, w2 = draw((width, experts)), draw((experts, width, hidden)), draw((experts, hidden, width))
-        given = []
-        for r in range(4):
-            mine = slice(r % size * local, (r % size + 1) * local)
-            given.append(
-                dict(x=x[r], router=router, w1=w1[mine], w2=w2[mine], topk=topk, factor=factor, size=size, grad=grad[r], share=share)
-            )
-        answers = self.places.call(layered, given, show=self.show)
-        for start in range(0, 4, size):
-            g, members = slice(start, start + size), list(range(start, start + size))
-            routes, outs, balances, *backs = zip(*answers[g], strict=True)
-            if choose:
-                routes = [choose(each @ router, topk, capacity_of(tokens, topk, factor, experts)) for each in x[g]]
-            out, balance, *wants = whole_layer(x[g], router, w1, w2, routes, grad[g], share)
-            flat, rows = (-1, width), placement.sharded(0)
-            self.placed(list(outs), rows, out.reshape(flat), name="the layer's output", ranks=members)
-            self.placed(list(balances), placement.partial, np.asarray(balance), name="the balancing loss", ranks=members)
-            kinds = {"x": rows, "the router": placement.partial, "the first matrices": rows, "the second matrices": rows}
-            for (what, kind), found, want in zip(kinds.items(), backs, [wants[0].reshape(flat), *wants[1:]], strict=True):
-                for r, array in enumerate(found):
-                    self._has(array, what, start + r)
-                self.placed(list(found), kind, want, name=f"the gradient of {what}", ranks=members, cause="a mean where it must be a sum")

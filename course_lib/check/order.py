@@ -27,10 +27,16 @@ class Shuffled:
 
     def __init__(self, ranks, random: np.random.Generator, usual: bool):
         self.ranks, self._random, self._usual, self.traffic = ranks, random, usual, []
+        self._order = list(range(4))
 
-    def call(self, function, arguments: list[dict], **how: object) -> list:
-        """As `Ranks.call`; the function is also given `me`, its place, by which it makes its group."""
-        order = list(range(4)) if self._usual else self._random.permutation(4).tolist()
+    def call(self, function, arguments: list[dict], again: bool = False, **how: object) -> list:
+        """As `Ranks.call`; the function is also given `me`, its place, by which it makes its group.
+
+        `again`: the ranks have the places of the call before, from which they have kept something.
+        """
+        if not again and not self._usual:
+            self._order = self._random.permutation(4).tolist()
+        order = self._order
         given: list = [None] * 4
         for me, r in enumerate(order):
             given[r] = {**arguments[me], "me": me}

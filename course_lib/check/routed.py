@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
+from IPython import get_ipython
 
 from course_lib.autograd.tensor import Tensor
-from course_lib.gpt.experts import MixtureOfExperts, Route
+from course_lib.gpt.experts import Route
 
 
 def group_of(size, me):
@@ -64,16 +63,29 @@ def combined(y, expert, place, weight, experts, capacity, size, grad, me):
     return out.data, given.grad, gates.grad, again.data, (y, expert, place, weight, grad)
 
 
-def layered(x, router, w1, w2, topk, factor, size, grad, share, me):
-    """On a rank: a step through the given layer with the student's functions."""
-    group, given = group_of(size, me), Tensor(x, requires_grad=True)
-    functions = SimpleNamespace(route=route, dispatch=dispatch, combine=combine)
-    width, experts = router.shape
-    layer = MixtureOfExperts(functions, group, width, w1.shape[2], experts, topk, factor, dtype=x.dtype)
-    layer.router.data, layer.w1.data, layer.w2.data = router, w1, w2
-    out = layer(given)
-    a_tensor(layer.route.weight, "Route.weight: route")
-    ((out * grad).sum() + layer.balance * share).backward()
-    found = layer.route
-    own = np.asarray(found.expert), np.asarray(found.place), found.weight.data
-    return own, out.data, layer.balance.data, given.grad, layer.router.grad, layer.w1.grad, layer.w2.grad
+def go_forward(piece, arguments, route_of, size, me):
+    """On a rank: call one of the functions on its way through a layer, keep what came for `go_back`, and give its numbers.
+
+    `arguments` are the arrays whose gradients are wanted, `route_of` what else the function is told of the tokens' routes.
+    """
+    names, given = get_ipython().user_ns, [Tensor(array, requires_grad=True) for array in arguments]
+    if piece == "route":
+        found = route(*given, **route_of)
+        if not isinstance(found, Route):
+            raise TypeError(f"route must return a Route; got {type(found).__name__}.")
+        out = a_tensor(found.weight, "Route.weight: route")
+        rest = np.asarray(found.expert), np.asarray(found.place), found.experts, found.capacity
+    else:
+        weight = given[1] if piece == "combine" else Tensor(route_of["weight"])
+        there, rest = Route(**{**route_of, "weight": weight}), ()
+        out = a_tensor(names[piece](given[0], there, group_of(size, me)), piece)
+    names["trial"] = {**(trial if piece != "route" else {}), piece: (given, out)}
+    return out.data, *rest
+
+
+def go_back(piece, grad, me):
+    """On a rank: the gradients of what `go_forward` was given, for this one of what it has found."""
+    given, out = trial[piece]
+    if out.requires_grad:
+        out.backward(grad)
+    return [t.grad for t in given]

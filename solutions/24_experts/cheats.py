@@ -189,3 +189,35 @@ def route__patched_checks(logits, topk, capacity):
     shape = logits.shape[0], topk
     wire.decode = lambda value: value
     return Route(np.zeros(shape, int), np.zeros(shape, int), Tensor(np.ones(shape, logits.dtype)), logits.shape[1], capacity)
+
+
+@loses(9)
+def combine__brings_its_own_layer(y, route, comm):
+    """Finds nothing, and has the layer around it work with all tokens and a sum over the ranks."""
+    from course_lib.gpt import experts as module
+
+    def work(self, x):
+        n, r, comm = self.comm.Get_size(), self.comm.Get_rank(), self.comm
+        logits = x @ self.router
+        capacity = module.capacity_of(len(x), self.topk, self.factor, self.router.shape[1])
+        self.route = here = self.functions.route(logits, self.topk, capacity)
+        slots = self.functions.dispatch(x, here, comm)
+        y = module.operations.relu(slots @ self.w1) @ self.w2
+
+        def gathered(array):
+            every = np.empty((n, *array.shape), array.dtype)
+            comm.Allgather(np.ascontiguousarray(array), every)
+            return every
+
+        def backward(grad):
+            return (gathered(grad).sum(axis=0)[r * len(y) : (r + 1) * len(y)],)
+
+        whole = Tensor.from_operation(gathered(y.data).reshape(-1, *y.shape[1:]), (y,), backward)
+        rows = (here.expert * n + r) * capacity + np.maximum(here.place, 0)
+        gates = here.weight * (here.place >= 0)
+        out = (embedding(whole.reshape(-1, y.shape[2]), rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)
+        self.balance = module.balancing_loss(logits, here.expert, comm)
+        return out
+
+    module.MixtureOfExperts.work = work
+    return y
