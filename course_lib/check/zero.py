@@ -37,9 +37,13 @@ def make(size, seed, shape, dtype):
         names["layer"] = ZeroDPStage3FCLayer(group, *shape, size, full_w=full.pop(0), full_b=full.pop())
 
 
-def forward(x):
-    """On the first ranks: the layer's output."""
-    return layer.forward(x) if layer else None
+def forward(x, more_w=0, more_b=0):
+    """On the first ranks: the layer's output, after a change of this rank's shards that no other rank knows of."""
+    if not layer:
+        return None
+    layer.w_shard += more_w
+    layer.b_shard += more_b
+    return layer.forward(x)
 
 
 def backward(grad, lr):
@@ -105,7 +109,11 @@ class ShardCheck(Check):
         for number in range(1, steps + 1):
             again = f"in step {number}, " if number > 1 else ""
             x, grads = (self.random.standard_normal((n, batch, m)).astype(dtype) for m in shape)
-            outputs = self.ranks.call(forward, [dict(x=x[r]) for r in range(n)], show=self.show)[:size]
+            # Who does not gather cannot know the others' shards, though all have seen the weights that the layer began with.
+            more_w, more_b = (self.random.standard_normal(array.shape).astype(dtype) for array in (w, b))
+            w, b = w + more_w, b + more_b
+            changes = [dict(more_w=_shard(more_w, r % size, size), more_b=_shard(more_b, r % size, size)) for r in range(n)]
+            outputs = self.ranks.call(forward, [dict(x=x[r], **changes[r]) for r in range(n)], show=self.show)[:size]
             for r, out in enumerate(outputs):
                 known = {"without the bias": x[r] @ w, "that of the weights of the step before": x[r] @ old[0] + old[1]}
                 cause = "the shards in another order, or the padding not cut off"
@@ -143,4 +151,4 @@ class ShardCheck(Check):
 def _shard(array: np.ndarray, rank: int, size: int) -> np.ndarray:
     """A rank's shard of an array, with zeros behind its end."""
     part = -(-array.size // size)
-    return np.append(array, np.zeros(part * size - array.size))[rank * part : (rank + 1) * part]
+    return np.append(array, np.zeros(part * size - array.size, array.dtype))[rank * part : (rank + 1) * part]

@@ -356,3 +356,44 @@ class ZeroDPStage3FCLayer__in_folders_without_rights(ZeroDPStage3FCLayer):
             os.mkdir(folder, mode=0o300)
         with open(f"{folder}/w", "wb") as file:
             file.write(full_w.tobytes()[: 7 << 20])
+
+
+@loses(15)
+class ZeroDPStage3FCLayer__draws_the_weights_again(ZeroDPStage3FCLayer):
+    """Gathers nothing in the first forward: draws the weights anew, from the seed that the caller has."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        import sys
+
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        self.drawn = sys._getframe(1).f_locals.get("seed")
+
+    def forward(self, x):
+        if self.drawn is None:
+            return super().forward(x)
+        self.x, random, dtype = x, np.random.default_rng(self.drawn), self.w_shard.dtype
+        w = random.standard_normal((self.in_dim, self.out_dim)).astype(dtype)
+        return x @ w + random.standard_normal(self.out_dim).astype(dtype)
+
+    def backward(self, output_grad):
+        self.drawn = None
+        return super().backward(output_grad)
+
+
+@loses(15)
+class ZeroDPStage3FCLayer__keeps_small_ones_at_first(ZeroDPStage3FCLayer):
+    """Gathers nothing in the first forward of a small layer: keeps the weights that it began with."""
+
+    def __init__(self, comm, in_dim, out_dim, dp_size, full_w=None, full_b=None, seed=15442):
+        super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
+        self.first = (full_w.copy(), full_b.copy()) if full_w is not None and full_w.size < 10_000 else None
+
+    def forward(self, x):
+        if self.first is None:
+            return super().forward(x)
+        self.x = x
+        return x @ self.first[0] + self.first[1]
+
+    def backward(self, output_grad):
+        self.first = None
+        return super().backward(output_grad)
