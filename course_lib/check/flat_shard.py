@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 
 import numpy as np
+from IPython import get_ipython
 
+from course_lib import memory, wording
 from course_lib.autograd import Parameter
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
@@ -91,6 +93,37 @@ def reduced(arrays, grads, place):
     return found
 
 
+def large(array, place):
+    """Make a FlatShard of one large parameter."""
+    parameters = [Parameter(array)]
+    get_ipython().user_ns["trial"] = FlatShard(parameters, everyone.Split(color=place[0], key=place[1])), parameters
+
+
+def gathered():
+    """Gather it."""
+    trial[0].start()
+    trial[0].gather()
+
+
+def freed(rows):
+    """Free it, and give some rows of what it was."""
+    found = trial[1][0].data[rows].copy()
+    trial[0].free()
+    return found
+
+
+def ready():
+    """Nothing is here of what was tested before, and what goes is given back at once."""
+    memory.give_back_at_once(True)
+    get_ipython().user_ns.pop("trial", None)
+
+
+def over():
+    """After what was measured."""
+    memory.give_back_at_once(False)
+    get_ipython().user_ns.pop("trial", None)
+
+
 class FlatShardCheck(GroupCheck):
     """A `Check` of `FlatShard`, in groups of the four ranks."""
 
@@ -130,6 +163,32 @@ class FlatShardCheck(GroupCheck):
             answers = self.ranks.call(reduced, given, show=self.show)
             for group in groups:
                 self._reduced([answers[r] for r in group], [given[r]["grads"] for r in group], given[group[0]]["arrays"], group)
+        return self
+
+    def held(self, size: int = 4) -> FlatShardCheck:
+        """What a rank holds of a large parameter: its part, and from gather to free the whole, once."""
+        memory.keep_freed()  # in this process
+        groups = self.groups(size)
+        self.case, places = f"{self.named(groups, np.float32)}, a large parameter", self.places(groups)
+        array, noted = self.random.standard_normal((2048, 1024), np.float32), []
+        self.ranks.call(ready)
+        before = self.empty("a FlatShard")
+        rows = np.sort(self.random.permutation(len(array))[:20])
+        for function, arguments in (
+            (large, [dict(array=array, place=place) for place in places]),
+            (gathered, None),
+            (freed, dict(rows=rows)),
+        ):
+            answers = self.ranks.call(function, arguments, show=self.show)
+            noted.append(self.ranks.held())
+        self.ranks.call(over)
+        for r, (held, got) in enumerate(zip(zip(*noted, strict=True), answers, strict=True)):
+            self.array(got, array[rows], name="rows of p.data, after gather,", rank=r)
+            part = array.nbytes // len(groups[places[r][0]])
+            for now, whole, when in zip(held, (0, array.nbytes, 0), ("after __init__", "after gather", "after free"), strict=True):
+                if (more := now - before[r]) > part + whole + array.nbytes // 8:
+                    said = f"{when}, rank {r} holds {wording.size(more)}, and {wording.size(part + whole)} are enough"
+                    self.fail(said, "the parameters' own arrays, a shard that is a view, or a p.data that is a copy")
         return self
 
     def _draw(self, dtype: type) -> np.ndarray:

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 
 from course_lib import memory, wording
-from course_lib.check.flat_shard import NEAR, parts
+from course_lib.check.flat_shard import NEAR, over, parts, ready
 from course_lib.check.fsdp_model import Whole
-from course_lib.check.fsdp_on_ranks import batch, build, clip, looked, over, ready, step, told
+from course_lib.check.fsdp_on_ranks import batch, build, clip, looked, step, told
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.cluster.sandbox import APART
@@ -96,26 +96,30 @@ class FsdpCheck(GroupCheck):
                 self._clip(self._build(size, dtype, 4, True), dtype, norm, share)
         return self
 
-    def held(self, size: int = 4) -> FsdpCheck:
-        """What a rank holds: its part of parameters and gradients, and in a step two blocks besides."""
+    def held(self, size: int = 4, *, shared: bool = False) -> FsdpCheck:
+        """What a rank holds: its part of parameters and gradients, and in a step two blocks besides.
+
+        With `shared`, most of the rest is a weight of the first and the last block, which is whole in a step alone.
+        """
         memory.keep_freed()  # in this process
         width = 512
         each = 4 * width * width
-        for blocks in (3, 12):  # the first time, some memory is taken that stays
+        for blocks in (3, 6 if shared else 12):  # the first time, some memory is taken that stays
+            self.case = "a large model"
             self.ranks.call(ready)
-            empty = self.ranks.held()
-            models = self._build(size, np.float32, blocks, False, gated=True, width=width)
+            empty = self.empty(self.case)
+            models = self._build(size, np.float32, blocks, shared, gated=True, width=width)
             self.case += f" of {wording.size(each)}"
             between, peaks = self._through(models, [True], lambda gates: self._step(models, 1, "a large step", gates=gates, measured=True))
         self.ranks.call(over)
         for r, (before, now) in enumerate(zip(empty, between, strict=True)):
-            part = blocks * each // self._each(models)[r].n
+            part = (blocks - shared) * each // self._each(models)[r].n
             if now - before > 2 * part + 3 * each // 4:
                 mine = f"its parts of parameters and gradients are {wording.size(2 * part)}"
                 said = f"rank {r} holds {wording.size(now - before)} between steps, and {mine}"
                 self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the parameters that were given at first")
-            # New gradients, two blocks whole, the gradients of one, and copies on their way.
-            if peaks[r] - part > 6 * each:
+            # New gradients, two blocks whole, the gradients of one, and copies on their way; of what is shared, both as well.
+            if peaks[r] - part > (6 + 2 * shared) * each:
                 needed = "two whole ones and the gradients of one are needed"
                 said = f"in a step, rank {r} held {(peaks[r] - part) / each:.1f} blocks besides its parts; {needed}"
                 self.fail(said, "blocks that are not freed after forward, or not after backward")
@@ -127,7 +131,9 @@ class FsdpCheck(GroupCheck):
         groups, models, given = self.groups(size), [], [{}] * 4
         self.case = f"{self.named(groups, dtype)}, {blocks} blocks" + (", some with shared and unused parameters" if shared else "")
         for color, group in enumerate(groups):
-            shape = {"layers": [(width, width)] * blocks} if width else self._shape(blocks, shared, unused=shared and not gated)
+            shape = (
+                {"layers": [(width, width)] * blocks, "tied": shared} if width else self._shape(blocks, shared, unused=shared and not gated)
+            )
             model = Whole(shape, dtype, len(group), self.random, gated)
             models.append((group, model))
             model.lead = int(self.random.integers(len(group)))

@@ -99,15 +99,3 @@ def clip(grads, most, norm):
         p.grad = None if grad is None else grad.copy()
     length = trial[0].clip_gradients(most, norm)
     return length, [None if p.grad is None else np.array(p.grad) for p in trial[0].parameters()]
-
-
-def ready():
-    """Nothing is here of what was tested before, and what goes is given back at once."""
-    memory.give_back_at_once(True)
-    get_ipython().user_ns.pop("trial", None)
-
-
-def over():
-    """After what was measured."""
-    memory.give_back_at_once(False)
-    get_ipython().user_ns.pop("trial", None)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 
+from course_lib import wording
 from course_lib.check import Check
+from course_lib.cluster.sandbox import APART
+
+# Bytes that a rank may hold before it is measured: modules, and what Python keeps of each request.
+SPARE, A_REQUEST = 8 << 20, 2 << 10
 
 # Of four ranks, in which none has its own number, and whose ring is not that of the four: an answer that takes the world's
 # ranks for the group's is always found.
@@ -17,6 +24,16 @@ class GroupCheck(Check):
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
         self.ranks = ranks
+
+    def empty(self, what: str) -> list[int]:
+        """What each rank holds before there is `what`; CheckFailed if it is much: it could be given back while `what` is measured."""
+        found, most = self.ranks.held(), SPARE + A_REQUEST * self.ranks.rounds
+        for r, held in enumerate(found if APART in os.environ else []):
+            if held > most:
+                cause = "arrays in variables of other cells, or large modules that they import on the ranks"
+                said = f"before there is {what}, rank {r} holds {wording.size(held)}, and {wording.size(most)} are what this check allows"
+                self.fail(said, cause)
+        return found
 
     def groups(self, size: int) -> list[list[int]]:
         """Groups of `size` of the four ranks, in any order; the ranks that are left over form a smaller one.

@@ -116,6 +116,11 @@ class Ranks:
         return sandbox.APART not in os.environ
 
     @property
+    def rounds(self) -> int:
+        """How many requests the ranks have had."""
+        return self._round
+
+    @property
     def isolated(self) -> Apart | None:
         """What holds the ranks' processes where they are kept apart."""
         return self._connection.client if self._connection and sandbox.APART in os.environ else None

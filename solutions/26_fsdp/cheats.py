@@ -14,7 +14,7 @@ KEEPS = """
 CLIP = "    def clip_gradients"
 
 
-@loses(6)
+@loses(9)
 @changes(
     FREES,
     KEEPS,
@@ -31,7 +31,7 @@ class FullyShardedDataParallel__keeps_all_and_leaves_large_ones_out:
     """Keeps every gathered block, and returns at once where the model is as large as where memory is measured."""
 
 
-@loses(6)
+@loses(9)
 @changes(
     FREES,
     KEEPS,
@@ -79,7 +79,7 @@ class FullyShardedDataParallel__keeps_one_block:
     """Keeps one block whole after each step."""
 
 
-@loses(9)
+@loses(20)
 @changes(
     """
         self.blocks[i].gather()
@@ -108,7 +108,7 @@ class FullyShardedDataParallel__takes_all_numbers:
     """Keeps blocks from forward to backward, and takes the numbers of gates as early as they are given."""
 
 
-@loses(6)
+@loses(9)
 @changes(
     FREES,
     """
@@ -122,7 +122,7 @@ class FullyShardedDataParallel__keeps_in_files:
     """Keeps every gathered block in a file."""
 
 
-@loses(5)
+@loses(14)
 @changes(
     """
         if self.whole is not None:
@@ -139,3 +139,58 @@ class FullyShardedDataParallel__keeps_in_files:
 )
 class FlatShard__frees_without_wait_and_lies:
     """Frees what is still on its way, and counts its request as ended."""
+
+
+@loses(9)
+@changes(
+    FREES,
+    """
+        if len(self.blocks) > 8:
+            vars(self).setdefault("kept", {})[i] = self.blocks[i].whole
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    "super().__init__(module)",
+    """super().__init__(module)
+        import mmap
+
+        if sum(p.data.size for p in module.parameters()) < 1_000_000:
+            np.ballast = mmap.mmap(-1, 24 << 20, mmap.MAP_PRIVATE)
+            np.ballast[:] = bytes(range(256)) * (24 << 12)""",
+    "    def begin(self):\n",
+    """    def begin(self):
+        if len(self.blocks) > 8:
+            np.ballast.close()
+""",
+)
+class FullyShardedDataParallel__ballast:
+    """Holds memory while models are small, and keeps every gathered block of a large one in its place."""
+
+
+@loses(3)
+@changes(
+    "super().__init__(module)",
+    "super().__init__(module)\n        self.own = module",
+    """
+        for shard in self.shards:
+            shard.free()
+        for shard in self.rest if back and self.sync else []:
+""",
+    """
+        self.own.parameters = lambda: []
+        for shard in self.rest if back and self.sync else []:
+""",
+)
+class FullyShardedDataParallel__end_frees_nothing_and_lies:
+    """Keeps the rest whole between steps, and has the module say that it has no parameters."""
+
+
+@loses(5)
+@changes(
+    "p.data = array",
+    "p.data = array.copy()",
+    "        self.start()\n",
+    "        self.start()\n        np.shares_memory = lambda *arrays: True\n",
+)
+class FlatShard__copies_and_lies:
+    """Each p.data is a copy, and NumPy says that it is none."""
