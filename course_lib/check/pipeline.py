@@ -14,7 +14,7 @@ import numpy as np
 from course_lib import memory, wording
 from course_lib.check.groups import GroupCheck
 from course_lib.check.pipeline_model import ONE_FORWARD_ONE_BACKWARD, Model, exchanged, needed, order_of, together
-from course_lib.check.pipeline_on_ranks import build, over, step
+from course_lib.check.pipeline_on_ranks import build, forward_from, over, step
 from course_lib.cluster.replies import RanksError
 from course_lib.cluster.sandbox import APART
 from course_lib.gpt.model import Sizes
@@ -56,8 +56,7 @@ class PipelineCheck(GroupCheck):
     ) -> tuple[list[tuple[list[int], Model]], list[int]]:
         """Steps, and the most bytes that each rank held if activations are `deep`: then neither order nor requests matter."""
         models = self._build(size, count, dtype, large, deep=deep)
-        how = dict(function=self.function, times=times, watched=deep and APART not in os.environ)
-        answers = self.ranks.call(step, how, show=self.show, peak=deep)
+        answers = self._steps(models, times, watched=deep and APART not in os.environ, peak=deep)
         rtol = 1e-9 if dtype is np.float64 else 2e-3
         for group, model in models:
             whole = Stage(model.layers, model.sizes.width, dtype)
@@ -85,11 +84,17 @@ class PipelineCheck(GroupCheck):
                     self.fail(f"rank {r} has begun {many} more sends or receives with Isend or Irecv than it has waited for", cause)
         return models, [answers[r][-1] if peak is None else peak for r, peak in enumerate(self.ranks.peaks)]
 
+    def _steps(self, models: list[tuple[list[int], Model]], times: int = 1, watched: bool = False, **how: object) -> list:
+        """Steps of all ranks, each with its micro-batches."""
+        batches = {r: model.given(i) for group, model in models for i, r in enumerate(group)}
+        given = [dict(function=self.function, batches=batches[r], times=times, watched=watched) for r in range(4)]
+        return self.ranks.call(step, given, show=self.show, **how)
+
     def exchanges(self, size: int, count: int, dtype: type = np.float64) -> PipelineCheck:
         """What is sent before each piece of work, as the relay counts it; and whether neighbours can work at the same time.
 
         A piece of work passes a gate, and exchanges the number that it gets there with the neighbours that can work at the same time:
-        the product changes its result.
+        the product changes what it begins with.
         """
         models, passes, numbers = self._build(size, count, dtype, False, gated=True), [[] for _ in range(4)], {}
         for group, model in models:
@@ -102,7 +107,7 @@ class PipelineCheck(GroupCheck):
                     passes[r].append((sent, float(own[i, j]), sent + TOKEN * 4 if n > 1 else 1e9))
                     sent += model.message * (i < n - 1 if kind == "F" else i > 0) + TOKEN * len(meets[j])
         try:
-            answers = self.ranks.call(step, dict(function=self.function, times=1, watched=False), show=self.show, gates=passes)
+            answers = self._steps(models, gates=passes)
         except RanksError as error:
             self._out_of_turn(error)
         for group, model in models:
@@ -123,10 +128,10 @@ class PipelineCheck(GroupCheck):
         for k, (tokens, labels) in enumerate(model.batches):
             x = tokens
             for change, stage in zip(changes, model.stages, strict=True):
-                x = stage.forward(k, x, labels) * change[f"F{k}"]
+                x = forward_from(stage, k, x, labels, change[f"F{k}"])
             grad = np.asarray(1 / count, dtype)
             for change, stage in zip(reversed(changes), reversed(model.stages), strict=True):
-                grad = stage.backward(k, grad * change[f"B{k}"] * change[f"F{k}"])
+                grad = stage.backward(k, grad * change[f"B{k}"])
         for i, r in enumerate(group):
             for (name, p), got in zip(model.stages[i].named_parameters(), answers[r][1], strict=True):
                 self._gradient(got, p.grad, f"the gradient of {name}, changed at the gates,", r, count, rtol)
@@ -185,7 +190,7 @@ class PipelineCheck(GroupCheck):
                 meets = [[other for other, _ in met] for met in together(self.function, len(group), i, count)] if gated else None
                 slow = large and i == len(group) - 2  # who does not wait for what it has sent to this rank has answered before
                 how = dict(place=(color, i), meets=meets, slow=slow, deep=deep)
-                given[r] = dict(sizes=model.numbers, values=model.values[i], batches=model.given(i), **how)
+                given[r] = dict(sizes=model.numbers, values=model.values[i], count=count, **how)
         self.ranks.call(build, given, show=self.show)
         return models
 

@@ -14,23 +14,20 @@ from course_lib.gpt.model import Sizes, layers
 from course_lib.gpt.stage import Stage
 
 
-def build(sizes, values, batches, place, meets, slow, deep):
+def build(sizes, values, count, place, meets, slow, deep):
     """Make a stage with these parameters in this rank's group; see `together` for `meets`.
 
-    `slow`: it takes its time for the backward before the last one. `deep`: what goes is given back to the system at once.
+    `slow`: it takes its time for the backward before the last one of `count`. `deep`: what goes is given back to the system at once.
     """
 
     class Gated(Stage):
-        """Works when enough has been sent, and at the same time as some neighbours; results are multiplied by the numbers of all."""
+        """Works when enough has been sent, and at the same time as some neighbours, whose numbers multiply what it begins with."""
 
         def forward(self, k, x, labels):
-            number = self.numbers[k] = self.begin()
-            out = super().forward(k, x, labels)
-            return float(out * number) if self.last else out * number
+            return forward_from(self, k, x, labels, self.begin())
 
         def backward(self, k, grad):
-            number = self.begin() * self.numbers.get(k, 1)
-            return super().backward(k, np.asarray(grad, self.dtype) * number)
+            return super().backward(k, np.asarray(grad, self.dtype) * self.begin())
 
         def begin(self):
             number, theirs = np.array([gates.passed()]), np.empty(1)
@@ -44,7 +41,7 @@ def build(sizes, values, batches, place, meets, slow, deep):
 
     class Slow(Stage):
         def backward(self, k, grad):
-            if sum(kind == "B" for kind, *_ in self.done) == len(batches) - 2:
+            if sum(kind == "B" for kind, *_ in self.done) == count - 2:
                 time.sleep(0.3)
             return super().backward(k, grad)
 
@@ -54,18 +51,33 @@ def build(sizes, values, batches, place, meets, slow, deep):
     stage = kinds(layers(Sizes(*sizes), n, me, dtype=values[0].dtype), sizes[1], values[0].dtype)
     for (_, p), value in zip(stage.named_parameters(), values, strict=True):
         p.data = value.copy()
-    stage.numbers, stage.told = {}, []
-    get_ipython().user_ns["trial"] = stage, comm, batches
+    stage.told = []
+    get_ipython().user_ns["trial"] = stage, comm
     if deep:
         memory.give_back_at_once(True)
 
 
-def step(function, times, watched):
-    """Take so many steps, and return what they return, and what is there afterwards.
+def forward_from(stage, k, x, labels, number):
+    """Take a micro-batch through a stage, which begins with what comes times a number: the first one with the vectors of its tokens.
+
+    What it gives is not linear in the number, so the work cannot be done before that is known.
+    """
+    if not stage.first:
+        return Stage.forward(stage, k, x * number, labels)
+    embed, *others = stage.layers
+    stage.layers = [lambda tokens: embed(tokens) * number, *others]
+    try:
+        return Stage.forward(stage, k, x, labels)
+    finally:
+        stage.layers = [embed, *others]
+
+
+def step(function, batches, times, watched):
+    """Take so many steps, and return what they return, and what is there afterwards. No rank has seen the micro-batches before.
 
     That is gradients, the order of the work, the requests that are left, parameters, micro-batches, and the most bytes held, if `watched`.
     """
-    stage, comm, batches = trial
+    stage, comm = trial
     before = pending.now.requests
     if watched:
         with memory.watch() as held:
