@@ -9,7 +9,7 @@ class FlatShard__of_another_rank:
     """The parts the wrong way round."""
 
 
-@loses(11)
+@loses(14)
 @changes("[comm.Get_rank()].copy()", "[comm.Get_rank()]")
 class FlatShard__a_view:
     """Keeps the whole flat array, as its part is a view of it."""
