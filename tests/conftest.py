@@ -46,6 +46,7 @@ LONG = {
     "test_all_variants_get_what_they_deserve[25": 180,
     "test_all_variants_get_what_they_deserve[26": 180,
     "test_all_variants_get_what_they_deserve[27": 180,
+    "test_a_notebook_runs_on_two_machines[28": 120,
     "test_64_mb_are_enough": 90,
     "test_time_that_is_over": 75,
     "test_an_answer_that_wants_to_do_harm": 60,
