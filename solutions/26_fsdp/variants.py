@@ -386,7 +386,7 @@ class FullyShardedDataParallel__to_float64:
     """Turns gradients to float64."""
 
 
-@loses(6)
+@loses(9)
 @changes(
     """
         self.comm, self.sync = comm, True
