@@ -15,8 +15,8 @@ def name() -> str:
 
 
 def load() -> float:
-    """Number of processes that want each core, on average over the last minute; at least 1."""
-    return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+    """Number of processes that want each core, on average over the last minute: at least 1, and at most 3, as ranks that wait spin."""
+    return min(3.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
 def address() -> str:
