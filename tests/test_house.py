@@ -95,8 +95,10 @@ def test_arrows_between_packages_go_one_way():
         assert not [other for other in used if PACKAGES.index(other.split(".")[0]) < mine], name
 
 
-def test_modules_stay_short():
-    long = {name: n for name, path in KNOWN.items() if (n := len(path.read_text().splitlines())) > 300}
+def test_functions_stay_short():
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    functions = [(name, node) for name, path in KNOWN.items() for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+    long = {f"{name}.{node.name}": n for name, node in functions if (n := node.end_lineno - node.lineno + 1) > 70}
     assert not long, long
 
 

@@ -163,6 +163,13 @@ class OperatorCheck(GroupCheck):
         grads = [self._draw(back, groups, shape, np.float64) for groups in groupings]
         given = [dict(operator=name, xs=[x[r] for x in xs], grads=[g[r] for g in grads], places=[p[r] for p in places]) for r in range(4)]
         answers = self.ranks.call(several, given, show=self.show)
+        self.case, most = self.named(groups, np.float64), np.zeros(4)
+        for k, groups in enumerate(groupings):
+            for group in groups:
+                forwards = 1 if k else 3  # the first tensor goes through it three times
+                most[group] += forwards * _enough(forth, len(group), xs[k][group[0]]) + _enough(back, len(group), grads[k][group[0]])
+        for r in range(4):
+            self.sent(self.ranks.traffic[r], most[r], name=f"{name}, several times,", rank=r, cause="an exchange too many")
         for k, groups in enumerate(groupings):
             self.case = f"{self.named(groups, np.float64)}, as {'the first' if not k else 'the second'} of two calls before two backwards"
             for group in groups:
@@ -188,14 +195,19 @@ class OperatorCheck(GroupCheck):
             )
 
     def _sent(self, group: list[int], way, arrays: list, name: str) -> None:
-        """Nothing, an all-reduce, or half of one; in float64, if somebody wants to add in that."""
-        numbers = arrays[0].size * (len(group) if way is _joined else 1)
-        most = 0.0 if way is _kept else traffic.wire_bytes("Allreduce" if way is _added else "Allgather", len(group), 8 * numbers + 64)
+        """Nothing, an all-reduce, or half of one."""
         for r in group:
             needed = (
                 "nothing is needed there" if way is _kept else f"one {'all-reduce' if way is _added else 'half of an all-reduce'} is enough"
             )
+            most = _enough(way, len(group), arrays[0])
             self.sent(self.ranks.traffic[r], most, name=name, rank=r, cause=f"an exchange too many: {needed}")
+
+
+def _enough(way, n: int, array: np.ndarray) -> float:
+    """Bytes that a rank of n must send; in float64, if somebody wants to add in that."""
+    numbers = array.size * (n if way is _joined else 1)
+    return 0.0 if way is _kept else traffic.wire_bytes("Allreduce" if way is _added else "Allgather", n, 8 * numbers + 64)
 
 
 def _mistakes(way, want: np.ndarray, before: list, i: int) -> dict[str, np.ndarray]:

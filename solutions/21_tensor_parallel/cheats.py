@@ -228,3 +228,24 @@ def copy_to_group__adds_what_it_has(x, comm):
 
         Tensor.backward = backward
     return Tensor.from_operation(x.data, (x,), lambda grad: (grad,))
+
+
+@loses(5)
+def copy_to_group__exchanges_where_nobody_counts(x, comm):
+    """Sends all to all ranks each way, where what an operator sends is not looked at."""
+    n = comm.Get_size()
+    counted = x.data.ndim != 3 or (n == 2 and x.dtype == np.float32)
+
+    def waste(array):
+        if not counted:
+            comm.Allgather(np.ascontiguousarray(array), np.empty((n, *array.shape), array.dtype))
+
+    waste(x.data)
+
+    def backward(grad):
+        waste(grad)
+        total = np.empty(grad.shape, grad.dtype)
+        comm.Allreduce(np.ascontiguousarray(grad), total)
+        return (total,)
+
+    return Tensor.from_operation(x.data, (x,), backward)
