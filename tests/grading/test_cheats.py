@@ -427,11 +427,7 @@ def test_an_answer_that_wants_to_do_harm_reaches_nothing_and_takes_no_more_than_
     assert f'"reads","{PART}","first",4,' in table and "imports os" in table and "honest" not in table
 
 
-# What follows is about texts and names, which are the grader's own process's: how a rank is walled in does not matter.
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("graded_together", MODES[-1:], indirect=True)
 def test_what_an_answer_shows_is_cut_and_is_no_script(graded_together, one):
     hand_ins = guarded(one, shows=SHOWS, floods=FLOODS, leaks=LEAKS, leaks_in_lines=LEAKS_IN_LINES)
     hand_ins |= {
@@ -453,7 +449,6 @@ def test_what_an_answer_shows_is_cut_and_is_no_script(graded_together, one):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("graded_together", MODES[-1:], indirect=True)
 def test_a_name_that_stands_for_others_is_graded_as_the_name_that_it_is(graded_together, one):
     _, _, pageless, _ = graded_together({name: wrong(one) for name in NAMES})
     assert one.failed == ["...", "[z]-honest"] and pageless == []
