@@ -98,9 +98,9 @@ class Part:
         result = [float(o.data["text/plain"]) for o in ran.outputs]
         return result[0] if result else cell.metadata.nbgrader.points, ""
 
-    def judge(self, answer: answers.Answer, say: Callable) -> bool:
+    def judge(self, answer: answers.Answer, say: Callable, *, once: bool = False) -> bool:
         """Whether an answer gets the points that it should."""
-        given, said = self.given(answer)
+        given, said = self.given(answer, once=once)
         expected = self.maximum() - answer.loses
         good = given == expected
         say(f"{'ok  ' if good else 'FAIL'} {self.part} {answer.function} {answer.name}: expected {expected:g}, given {given:g}")
@@ -108,13 +108,16 @@ class Part:
             say("\n".join(f"       {line}" for line in said) or "       every hidden test passed")
         return good
 
-    def given(self, answer: answers.Answer) -> tuple[float, list[str]]:
-        """The points that an answer gets, and what failed tests say; the solution is back afterwards."""
+    def given(self, answer: answers.Answer, *, once: bool = False) -> tuple[float, list[str]]:
+        """The points that an answer gets, and what failed tests say; the solution is back afterwards.
+
+        With `once`, all hidden tests run, and nothing is found out first about which of them the exercise decides.
+        """
         everything, only = self.cells["exercise"], None
         cells = [] if answer.source or answer.name != UNTOUCHED else everything
         if answer.source:
             cells = everything if answer.function == answers.CELL else [self.exercise(answer.function)]
-            only = self.needs(*cells) if len(cells) == 1 < len(everything) else None
+            only = self.needs(*cells) if len(cells) == 1 < len(everything) and not once else None
         for cell in cells:
             alone = answer.source and answer.function != answers.CELL
             self.answer(answer.source if alone else _stub(cell))
@@ -141,13 +144,8 @@ def _stub(exercise: NotebookNode) -> str:
     return _STUB.sub("raise NotImplementedError()", exercise.source)
 
 
-def check(part: str, say: Callable = print, *, few: bool = False) -> tuple[int, int]:
+def check(part: str, say: Callable = print) -> tuple[int, int]:
     """Run a part's variants on the same ranks.
-
-    Parameters
-    ----------
-    few : bool
-        Whether to run only the first wrong and the first right answer to each exercise, beside the solution.
 
     Returns
     -------
@@ -157,14 +155,25 @@ def check(part: str, say: Callable = print, *, few: bool = False) -> tuple[int, 
     todo = answers.read(part)
     if not todo:
         return 0, 0
-    if few:
-        first = {(answer.function, answer.loses > 0): answer for answer in reversed(todo)}
-        todo = [answer for answer in todo if answer in first.values()]
     with Part(part) as running:
         solved, untouched = answers.Answer("all", "the solution", "", 0), answers.Answer("all", UNTOUCHED, "", running.maximum())
         # The right ones first: a wrong one may leave something in the ranks' memory.
-        always = (solved,) if few else (solved, untouched)
-        good = [running.judge(answer, say) for answer in (*always, *sorted(todo, key=lambda answer: answer.loses > 0))]
+        good = [running.judge(answer, say) for answer in (solved, untouched, *sorted(todo, key=lambda answer: answer.loses > 0))]
+    return sum(good), len(good) - sum(good)
+
+
+def few(part: str, say: Callable = print) -> tuple[int, int]:
+    """The same for the first right answers to all exercises at once, and for the first wrong answer to each."""
+    todo = [answer for answer in answers.read(part) if answer.function != answers.CELL]
+    right = {answer.function: answer for answer in reversed(todo) if not answer.loses}
+    wrong = {answer.function: answer for answer in reversed(todo) if answer.loses}
+    with Part(part) as running:
+        for answer in right.values():
+            running.answer(answer.source)
+        good = [running.judge(answers.Answer("all", "the first right answers", "", 0), say)]
+        for answer in right.values():
+            running.answer(running.exercise(answer.function).source)
+        good += [running.judge(answer, say, once=True) for answer in wrong.values()]
     return sum(good), len(good) - sum(good)
 
 

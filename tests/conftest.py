@@ -67,7 +67,16 @@ LONG = {
 }
 
 
+# Fixtures that start much for each test: ranks under Slurm, a talk in a browser, the whole site. `make test` has one of each kind.
+STARTS = {"own", "no_job", "lecture", "built"}
+ONE = "test_a_talk_from_the_first_slide_to_the_last[06"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if STARTS & set(item.fixturenames) and not item.name.startswith(ONE):
+            item.add_marker("slow")
     workers = getattr(config, "workerinput", {}).get("workercount", 1)
     if workers > 1:
         items.sort(key=lambda item: -max((s for name, s in LONG.items() if item.name.startswith(name)), default=0))

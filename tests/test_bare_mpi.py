@@ -31,6 +31,7 @@ def four():
     ranks.stop()
 
 
+@pytest.mark.slow
 def test_a_rank_that_stays_in_bare_mpi_is_named_and_its_end_says_why(four, capsys):
     four.run("def half(x):\n    return x[: len(x) // 2]", label="cell [3]")
     four.run("y = half(np.arange(8))", label="cell [4]")
@@ -49,6 +50,7 @@ def test_a_rank_that_stays_in_bare_mpi_is_named_and_its_end_says_why(four, capsy
     assert all(np.array_equal(y, np.arange(4)) for y in four.pull("y"))
 
 
+@pytest.mark.slow
 def test_so_is_one_that_a_check_has_called(four, capsys):
     four.run("def collect(x, mp_comm):\n    request = MPI.COMM_WORLD.Irecv(x)\n    request.Wait()", label="cell [3]")
     threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -92,6 +94,7 @@ def test_another_group_than_the_one_that_was_given_is_named(four, call):
     assert (STRAYS[call] in str(caught.value)) if STRAYS[call] else ("was called on" not in str(caught.value))
 
 
+@pytest.mark.slow
 def test_making_a_group_can_be_interrupted_and_leaves_nobody_behind(eight):
     random.seed(3)
     eight.run("import os, random, signal\norder = random.Random(5)\ncomm = Communicator()\nrank = comm.Get_rank()")

@@ -18,7 +18,7 @@ FILE = 2048  # bytes that the system has for a file in memory, its name included
 MOST_THREADS, MOST_FILES = 300, 20_000
 MOST_WRITTEN = 64 << 20  # bytes, where a rank's folder is on the disk
 MAPPED = "RssFile:", "RssShmem:"  # pages of files, such as a library's
-STOPS = 0.2  # seconds that a process has to stop
+STOPS = 3  # seconds that a process has to stop: on a busy machine, one of its threads may have to wait for a core
 
 
 class Account:

@@ -136,6 +136,7 @@ def test_answers_of_people_who_have_not_met_are_not_alike():
     assert like.compared >= 4 and not like.pairs
 
 
+@pytest.mark.slow
 def test_solutions_and_right_variants_are_nobodys_own_however_they_are_written():
     """All parts: each solution and right variant, as it is and dressed up, handed in by two students each."""
     compared = 0

@@ -431,6 +431,7 @@ def test_asyncio_runs_without_sockets(three):
     assert three.call(loops) == [190 + 40 + 28 + 16 + 2] * 3
 
 
+@pytest.mark.slow
 def test_a_relay_survives_what_ranks_send(monkeypatch):
     monkeypatch.setenv(sandbox.APART, sandbox.OPEN)
     nonsense = (

@@ -58,6 +58,7 @@ def server():
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_class_is_graded_into_postgresql(one, server, capfd):
     (one.home / "gradebook.db").unlink()
     (one.home / "nbgrader_config.py").write_text(CONFIG.format(server))

@@ -15,8 +15,8 @@ HEADER = "# ---\n# jupyter:\n#   course:\n#     ranks: 4\n# ---\n\n"
 
 
 @pytest.mark.parametrize("part", parts())
-def test_the_committed_notebook_is_what_the_source_gives(part, tmp_path):
-    fresh = release(part, tmp_path / "home", tmp_path / "notebooks")
+def test_the_committed_notebook_is_what_the_source_gives(part, course):
+    fresh = release(part, course.home, course.notebooks)
     assert fresh.read_bytes() == (NOTEBOOKS / part / f"{part}.ipynb").read_bytes(), f"run: make release PART={part}"
 
 
@@ -139,8 +139,8 @@ def test_what_a_student_sees_of_the_code_fits():
                 assert folded or max(map(len, shown.splitlines())) <= build.SHOWN, (part, cell.id)
 
 
-def test_a_release_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
-    old = release("01_data_split", tmp_path / "home", tmp_path / "notebooks")
+def test_a_release_that_fails_leaves_the_old_one(course, monkeypatch):
+    old = release("01_data_split", course.home, course.notebooks)
     before = old.read_bytes()
 
     def fail(self):
@@ -148,5 +148,5 @@ def test_a_release_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
 
     monkeypatch.setattr("nbgrader.converters.GenerateAssignment.start", fail)
     with pytest.raises(RuntimeError, match="the disk is full"):
-        release("01_data_split", tmp_path / "home", tmp_path / "notebooks")
-    assert old.read_bytes() == before and [path.name for path in (tmp_path / "notebooks").iterdir()] == ["01_data_split"]
+        release("01_data_split", course.home, course.notebooks)
+    assert old.read_bytes() == before and [path.name for path in course.notebooks.iterdir()] == ["01_data_split"]

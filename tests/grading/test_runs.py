@@ -61,6 +61,7 @@ def below(process):
         return []
 
 
+@pytest.mark.slow
 def test_a_grader_that_is_killed_loses_nothing_and_doubles_nothing(one, capfd):
     wanted = hand_in(one, [f"wrong{i}" for i in range(2)], [f"right{i}" for i in range(3)])
     before = course_processes()
@@ -76,6 +77,7 @@ def test_a_grader_that_is_killed_loses_nothing_and_doubles_nothing(one, capfd):
     assert one.waiting(PART) == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_gives_its_hand_in_to_another_one(one):
     wanted = hand_in(one)
     process = started(one)
@@ -95,6 +97,7 @@ class Poison:
         return os._exit, (3,)
 
 
+@pytest.mark.slow
 def test_a_hand_in_that_takes_every_worker_along_is_said_and_costs_only_itself(one, monkeypatch, capfd):
     wanted = hand_in(one)
     real = Grading._task
@@ -147,6 +150,7 @@ def edit(one, tmp_path, monkeypatch, *pairs):
     one.released.setdefault(PART, one.notebooks / PART / f"{PART}.ipynb")
 
 
+@pytest.mark.slow
 def test_changed_tests_and_points_regrade_what_they_touch_and_what_a_person_wrote_stays(one, tmp_path, monkeypatch, capfd):
     hand_in(one)
     assert one.grade(PART) == {"ada": 10, "ben": 0, "cleo": 10}
@@ -177,6 +181,7 @@ def test_changed_tests_and_points_regrade_what_they_touch_and_what_a_person_wrot
     assert set(json.loads(text)["metadata"]["course"]["key"]) == {"course_lib", "start", "set-up", "first", "test-the-first", "test-more"}
 
 
+@pytest.mark.slow
 def test_a_test_that_goes_takes_nothing_along_that_a_person_wrote(one, tmp_path, monkeypatch):
     hand_in(one)
     wanted = one.grade(PART)
@@ -274,6 +279,7 @@ def test_an_engine_that_is_not_there_is_a_sentence(engine, jobs, said, monkeypat
         pass
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_grades(one):
     from distributed import LocalCluster
 
@@ -285,6 +291,7 @@ def test_a_dask_cluster_grades(one):
     assert wait_until(lambda: not course_processes() - before)
 
 
+@pytest.mark.slow
 def test_a_dask_scheduler_that_is_killed_is_said(one, monkeypatch):
     from distributed import Client
 
@@ -313,6 +320,7 @@ def test_a_dask_scheduler_that_is_killed_is_said(one, monkeypatch):
             process.wait()
 
 
+@pytest.mark.slow
 def test_an_ipyparallel_cluster_grades(one, monkeypatch, tmp_path):
     import ipyparallel
 

@@ -83,6 +83,7 @@ SAVED = {
 }
 
 
+@pytest.mark.slow
 def test_right_answers_keep_their_points(one):
     for student, save in SAVED.items():
         path = one.home / "submitted" / student / PART / f"{PART}.ipynb"

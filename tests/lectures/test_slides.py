@@ -103,7 +103,10 @@ def go_through(page, name):
 
 if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
 
-    @pytest.mark.parametrize(("part", "width", "height"), [("06_megatron_backward", 1280, 720), ("02_process_groups", 1920, 1080)])
+    @pytest.mark.parametrize(
+        ("part", "width", "height"),
+        [("06_megatron_backward", 1280, 720), ("02_process_groups", 1920, 1080)],
+    )
     def test_a_talk_from_the_first_slide_to_the_last(lecture, part, width, height):
         page = lecture(part, width, height)
         assert place(page) == (1, len(talk.slides(talk.talk(part))))

@@ -25,7 +25,7 @@ def ranks(common):
 
 
 @pytest.fixture
-def alone(slurm, common):
+def no_job(slurm, common):
     """No job runs: the tests come in any order, and some stop machines, or cancel all that is theirs."""
     while common:
         common.pop().stop()
@@ -33,7 +33,7 @@ def alone(slurm, common):
 
 
 @pytest.fixture
-def own(slurm, alone):
+def own(slurm, no_job):
     """Ranks that a test may end; nothing of them is left after it."""
     made = []
 

@@ -144,7 +144,7 @@ def test_modules_beside_the_notebook_are_not_pythons_own(own, tmp_path, monkeypa
     assert ranks.pull("found") == [(7, str(tmp_path))] * 4
 
 
-def test_a_program_ends_without_a_complaint_of_mpi(alone, slurm, tmp_path):
+def test_a_program_ends_without_a_complaint_of_mpi(no_job, slurm, tmp_path):
     program = tmp_path / "program.py"
     program.write_text("from course_lib.collectives import Communicator\nCommunicator().Split(0).Barrier()\n")
     words = ["srun", "--quiet", "--mpi=pmi2", "--ntasks=4", *OPTIONS.split(), sys.executable, str(program)]

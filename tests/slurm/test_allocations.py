@@ -77,7 +77,7 @@ def test_what_slurm_refuses_is_said(slurm):
     assert "invalid partition" in str(error.value)
 
 
-def test_what_will_never_begin_is_said(alone, slurm):
+def test_what_will_never_begin_is_said(no_job, slurm):
     kernel = program(slurm, options="--nodes=7")
     try:
         while "waits in the queue" not in (said := kernel.stdout.readline()):
@@ -100,7 +100,7 @@ def test_slurm_and_attach_exclude_each_other():
         start(4, slurm="--nodes=2", attach="default")
 
 
-def test_the_queue_is_shown_and_an_interrupt_leaves_it(alone, slurm, capfd, monkeypatch):
+def test_the_queue_is_shown_and_an_interrupt_leaves_it(no_job, slurm, capfd, monkeypatch):
     pause, count = startup._pause, []
 
     def interrupted(problem, deadline, processes):
@@ -118,7 +118,7 @@ def test_the_queue_is_shown_and_an_interrupt_leaves_it(alone, slurm, capfd, monk
 
 
 @pytest.mark.parametrize("when", ["in the queue", "while it asks", "while ranks run"])
-def test_the_kernels_end_gives_the_allocation_back(alone, slurm, when):
+def test_the_kernels_end_gives_the_allocation_back(no_job, slurm, when):
     kernel = program(slurm)
     try:
         if when == "while ranks run":
@@ -135,13 +135,13 @@ def test_the_kernels_end_gives_the_allocation_back(alone, slurm, when):
     assert wait_until(lambda: not of_course(slurm), 40)
 
 
-def test_a_kernel_that_ends_in_good_order_leaves_nothing(alone, slurm):
+def test_a_kernel_that_ends_in_good_order_leaves_nothing(no_job, slurm):
     kernel = program(slurm, "pass")
     assert kernel.wait(60) == 0
     assert wait_until(lambda: not of_course(slurm), 20)  # Slurm itself takes a second
 
 
-def test_a_kernel_inside_a_job_asks_for_one_of_its_own(alone, slurm):
+def test_a_kernel_inside_a_job_asks_for_one_of_its_own(no_job, slurm):
     words = [
         "srun",
         "--nodes=1",
@@ -156,7 +156,7 @@ def test_a_kernel_inside_a_job_asks_for_one_of_its_own(alone, slurm):
     assert "['n1', 'n1', 'n2', 'n2']" in done.stdout, done.stderr
 
 
-def test_when_srun_is_gone_with_its_machine_the_job_ends(alone, slurm):
+def test_when_srun_is_gone_with_its_machine_the_job_ends(no_job, slurm):
     """Not even the process that watches for the kernel's end is left."""
     kernel = program(slurm)
     while "up" not in kernel.stdout.readline():
@@ -225,7 +225,7 @@ def test_ranks_that_did_not_begin_are_named(tmp_path):
     assert "ranks 2, 4 did not begin; the others are on n1." in said and "ranks 1, 3 (n1) began, and did not get ready" in said
 
 
-def test_machines_that_cannot_be_connected_say_why(alone, slurm, monkeypatch, tmp_path):
+def test_machines_that_cannot_be_connected_say_why(no_job, slurm, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(
         "import os\nif os.environ.get('SLURM_PROCID') == '2':\n    os.environ['COURSE_ADDRESS'] = '192.0.2.1'\n"
     )
@@ -235,7 +235,7 @@ def test_machines_that_cannot_be_connected_say_why(alone, slurm, monkeypatch, tm
     assert wait_until(lambda: not of_course(slurm), 30)
 
 
-def test_a_rank_that_does_not_come_is_named(alone, slurm, monkeypatch, tmp_path):
+def test_a_rank_that_does_not_come_is_named(no_job, slurm, monkeypatch, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import os, time\nif os.environ.get('SLURM_PROCID') == '3':\n    time.sleep(300)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(startup, "SLURM_LIMIT", 20.0)

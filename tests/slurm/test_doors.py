@@ -6,6 +6,7 @@ import socket
 import time
 from contextlib import suppress
 
+import pytest
 import slurm_here
 from slurm_jobs import errors, line_of, processes_of
 
@@ -14,6 +15,7 @@ from course_lib.collectives import mirror
 pytestmark = slurm_here.NEEDED
 
 
+@pytest.mark.slow
 def test_the_controller_and_the_mirrors_let_in_nobody_without_the_keys(ranks, slurm):
     plain = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # the greeting of ZMTP 3, without encryption
     doors = listening(processes_of(slurm, "engine.slurm controller"))

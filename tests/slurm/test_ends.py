@@ -156,7 +156,7 @@ def test_without_a_mirror_ranks_do_not_wait_for_ever(own):
     assert time.monotonic() - began < patient(20)
 
 
-def test_ranks_that_no_kernel_watches_say_that_a_machine_is_lost(alone, slurm, tmp_path):
+def test_ranks_that_no_kernel_watches_say_that_a_machine_is_lost(no_job, slurm, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(
         "import os, time\nfrom course_lib.collectives import Communicator\ncomm = Communicator()\ncomm.Barrier()\n"

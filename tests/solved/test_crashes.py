@@ -6,6 +6,7 @@ from benchmarks import checkpointing
 from grading import reference
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_kills(tmp_path):
     reference.write(tmp_path / "functions")
     (tmp_path / "run").mkdir()

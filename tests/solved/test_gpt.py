@@ -190,6 +190,7 @@ def gpt(n, *words, functions, out, **options):
     return mpiexec(n, "-m", "course_lib.gpt", *small, "--functions", str(functions), "--out", str(out), *words, **options)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_after_its_end_on_another_grid(functions, tmp_path):
     whole, parts = (gpt(4, "--tp", "2", "--steps", "12", functions=functions, out=tmp_path / "a"), None)
     assert whole.returncode == 0, whole.stderr
@@ -309,6 +310,7 @@ def test_a_checkpoint_that_is_damaged_or_of_another_model_is_left_as_it_is(funct
     assert broken.returncode != 0 and "2-1.safetensors is damaged" in broken.stderr and broken.stderr.count("course_lib.gpt:") == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_checkpoint_before(functions, tmp_path):
     out = tmp_path / "run"
     assert gpt(2, "--steps", "2", functions=functions, out=out).returncode == 0
