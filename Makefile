@@ -7,7 +7,8 @@ STUDENT := $(BIN)/.for-students
 GRADING := $(BIN)/.for-grading
 HUB := $(BIN)/.for-hub
 DEV := $(BIN)/.for-developers
-JOBS ?= 6
+JOBS ?= 3
+unexport PYTHONDONTWRITEBYTECODE  # else each process of each test compiles the library anew
 
 .PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde collect grades feedback report leaderboard hub variants cheats student-archive gradescope autolab bench validate lint constraints
 
@@ -56,10 +57,10 @@ update: $(STUDENT)   ## Bring what is new in a part into the notebook that you h
 
 PYTEST = $(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist worksteal
 
-test: $(DEV)         ## Run the tests that say whether it works here, JOBS=6 at a time
+test: $(DEV)         ## Run the tests that say whether it works here, JOBS=3 at a time
 	@$(PYTEST)
 
-test-all: $(DEV)     ## Run every test that does not need root, JOBS=6 at a time
+test-all: $(DEV)     ## Run every test that does not need root, JOBS=3 at a time
 	@$(PYTEST) -m "not root and not brief"
 
 doctor: $(STUDENT)   ## Say what works on this machine, and what to do about what does not

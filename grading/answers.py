@@ -61,7 +61,7 @@ def read(part: str, file: str = "variants.py") -> list[Answer]:
         function, _, name = node.name.partition("__")
         mark, *changed = node.decorator_list
         points = ast.literal_eval(mark.args[0]) if isinstance(mark, ast.Call) else 0
-        source = re.sub(rf"\b{node.name}\b", function, ast.get_source_segment(text, node))
+        source = re.sub(rf"\b{node.name}\b", function, _lines(text, node))
         for call in changed:
             texts = [constants[a.id] if isinstance(a, ast.Name) else ast.literal_eval(a) for a in call.args]
             source = _changed(solution(part, function), texts, f"{path}: {node.name}")
@@ -76,8 +76,13 @@ def solution(part: str, name: str) -> str:
     text = (SOLUTIONS / part / f"{part}.py").read_text()
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     node = next(node for node in ast.parse(text).body if isinstance(node, kinds) and node.name == name)
-    lines = ast.get_source_segment(text, node).splitlines(keepends=True)
+    lines = _lines(text, node).splitlines(keepends=True)
     return "".join(line for line in lines if not line.lstrip().startswith("### ")).rstrip() + "\n"
+
+
+def _lines(text: str, node: ast.stmt) -> str:
+    """The lines of a function or class, without its decorators; `ast.get_source_segment` would go through the whole text for each."""
+    return "\n".join(text.split("\n")[node.lineno - 1 : node.end_lineno])
 
 
 def _changed(text: str, texts: list[str], where: str) -> str:

@@ -42,11 +42,12 @@ if sandbox.problem():
 
 # Seconds that the long ones take: they begin first, dealt out to the workers, so that none is left alone with them at the end.
 LONG = {
+    "test_a_gpt_trains_on_every_grid": 120,
+    "test_a_notebook_runs_on_two_machines[28": 120,
     "test_all_variants_get_what_they_deserve[23": 180,
     "test_all_variants_get_what_they_deserve[25": 180,
     "test_all_variants_get_what_they_deserve[26": 180,
     "test_all_variants_get_what_they_deserve[27": 180,
-    "test_a_notebook_runs_on_two_machines[28": 120,
     "test_64_mb_are_enough": 90,
     "test_time_that_is_over": 75,
     "test_an_answer_that_wants_to_do_harm": 60,
@@ -54,6 +55,7 @@ LONG = {
     "test_no_cheat": 60,
     "test_a_bad_exercise": 40,
     "test_a_notebook_runs_in_the_browser": 40,
+    "test_a_talk_from": 40,
     "test_it_is_made_from_the_graded": 30,
     "test_on_autolab_a_hostile": 30,
     "test_resnet_learns": 30,
@@ -61,6 +63,7 @@ LONG = {
     "test_all_variants": 30,
     "test_stage_3_learns": 25,
     "test_a_solved_notebook": 20,
+    "test_unified_training": 20,
     "test_a_notebook_runs_on_two_machines": 20,
     "test_no_function_of_the_archive": 20,
     "test_the_first_answers": 15,

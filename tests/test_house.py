@@ -1,6 +1,7 @@
 """The house: each room's modules import only downwards, and there are no circles."""
 
 import ast
+import functools
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -51,12 +52,17 @@ def imports(name, path, known):
 
 PACKAGES = ("benchmarks", "docs", "lectures", "hub", "grading", "course_lib")  # each may use those behind it
 KNOWN = {name: path for package in PACKAGES for name, path in modules(package).items()}
-GRAPH = {name: imports(name, path, KNOWN) for name, path in KNOWN.items()}
+
+
+@functools.cache
+def graph():
+    """The modules that each module imports."""
+    return {name: imports(name, path, KNOWN) for name, path in KNOWN.items()}
 
 
 def test_no_two_modules_need_each_other():
     try:
-        TopologicalSorter(GRAPH).prepare()
+        TopologicalSorter(graph()).prepare()
     except CycleError as circle:
         pytest.fail(f"a circle of imports: {' -> '.join(reversed(circle.args[1]))}")
 
@@ -65,7 +71,7 @@ def test_a_room_uses_only_what_lies_below_it():
     floor = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
     rooms = {name.split(".")[1] for name in KNOWN if name.startswith("course_lib.")}
     assert rooms == set(floor), "a room without a floor, or a floor without a room"
-    for name, used in GRAPH.items():
+    for name, used in graph().items():
         if name.startswith("course_lib."):
             mine = name.split(".")[1]
             for other in used - {"course_lib"}:
@@ -81,7 +87,7 @@ GRADING_FLOORS = (("report", "elsewhere"), ("results",), ("collecting", "running
 def test_a_room_of_grading_uses_only_what_lies_below_it():
     floor = {room: i for i, rooms in enumerate(GRADING_FLOORS) for room in rooms}
     assert {path.parent.name for path in (ROOT / "grading").glob("*/__init__.py")} == set(floor), "a room without a floor"
-    for name, used in GRAPH.items():
+    for name, used in graph().items():
         mine = name.split(".")[1] if name.startswith("grading.") else ""
         for other in used:
             theirs = other.split(".")[1] if other.startswith("grading.") else ""
@@ -90,7 +96,7 @@ def test_a_room_of_grading_uses_only_what_lies_below_it():
 
 
 def test_arrows_between_packages_go_one_way():
-    for name, used in GRAPH.items():
+    for name, used in graph().items():
         mine = PACKAGES.index(name.split(".")[0])
         assert not [other for other in used if PACKAGES.index(other.split(".")[0]) < mine], name
 

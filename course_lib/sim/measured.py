@@ -9,7 +9,7 @@ from course_lib.sim import orders
 from course_lib.sim.calibrate import BlockCost, calibrate
 
 
-def beside(ranks, functions: Mapping[str, str], size: int, *, depth: int = 8, count: int = 8, tries: int = 5) -> tuple:
+def beside(ranks, functions: Mapping[str, str], size: int, *, depth: int = 8, count: int = 8, tries: int = 3) -> tuple:
     """Calibrate, have the ranks do steps, and simulate these.
 
     Parameters

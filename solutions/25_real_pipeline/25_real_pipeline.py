@@ -267,7 +267,7 @@ def most_held(counts):
     return found
 
 
-counts = [1, 2, 4, 6, 8, 12, 16]
+counts = [1, 2, 4, 8, 16]
 held = ranks.call(most_held, dict(counts=counts))[0]
 plots.lines(held, "Most memory of a step on rank 0, four ranks", "micro-batches", "MB", at=counts)
 

@@ -28,6 +28,7 @@ def stored():
     return [found(*checks.case(one), 1)[0].configuration for needs in EXAMPLES.values() for some in needs.values() for one in some]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("need", "one"), DRAWN, ids=str)
 def test_who_leaves_out_what_a_case_is_about_loses_all_its_points(need, one):
     model, cluster = checks.case(one)

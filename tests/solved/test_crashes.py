@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from benchmarks import checkpointing
 from grading import reference
 

@@ -292,6 +292,7 @@ def test_a_missing_function_is_named(tmp_path):
     assert done.returncode != 0 and "copy_to_group is missing. Finish the notebook 21_tensor_parallel" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_damaged_or_of_another_model_is_left_as_it_is(functions, tmp_path):
     out = tmp_path / "run"
     assert gpt(2, "--steps", "2", functions=functions, out=out).returncode == 0
