@@ -137,7 +137,7 @@ def many_broadcasts(n):
 
 
 def test_a_root_that_is_a_call_ahead_is_no_mismatch(eight):
-    for array in eight.call(many_broadcasts, dict(n=10000)):
+    for array in eight.call(many_broadcasts, dict(n=3000)):
         assert array.tolist() == [0, 1, 2]
 
 

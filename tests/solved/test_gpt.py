@@ -131,7 +131,7 @@ def test_gradients_are_clipped_to_the_length_that_is_asked_for(ranks, grid):
 
 
 def test_a_pipeline_that_goes_back_in_any_order_trains_the_same_when_sharded(ranks, functions, tmp_path):
-    for path in functions.iterdir():
+    for path in functions.glob("*.py"):
         (tmp_path / path.name).write_text(path.read_text())
     text, forwards = (functions / "transformer_impl.py").read_text(), "for k, (x, _) in enumerate(micro_batches):\n        grad = share"
     assert text.count(forwards) == 1
@@ -262,7 +262,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_checkpoint(functions, tmp_pat
 
 
 def test_functions_that_one_rank_cannot_load_are_said_once(functions, tmp_path):
-    for path in functions.iterdir():
+    for path in functions.glob("*.py"):
         (tmp_path / path.name).write_text(path.read_text())
     alone = "from course_lib.collectives import Communicator\nif Communicator().Get_rank() == 1:\n    raise ValueError('only here')\n"
     (tmp_path / "transformer_impl.py").write_text(alone + (functions / "transformer_impl.py").read_text())
@@ -315,7 +315,7 @@ def test_a_checkpoint_that_is_damaged_or_of_another_model_is_left_as_it_is(funct
 def test_a_full_disk_leaves_the_checkpoint_before(functions, tmp_path):
     out = tmp_path / "run"
     assert gpt(2, "--steps", "2", functions=functions, out=out).returncode == 0
-    for path in functions.iterdir():
+    for path in functions.glob("*.py"):
         (tmp_path / path.name).write_text(path.read_text())
     limit = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))\n"
     (tmp_path / "transformer_impl.py").write_text(limit + (tmp_path / "transformer_impl.py").read_text())

@@ -23,7 +23,7 @@ def test_a_notebook_runs_on_two_machines(slurm, tmp_path, part):
     notebook = build.build(part)
     for cell in notebook.cells:
         cell.source = re.sub(r"(cluster\.start\(\d)\)", rf"\1, slurm={OPTIONS!r})\nprint(ranks)", cell.source)
-        cell.source = re.sub(r"steps=\d\d+", "steps=4", cell.source)  # eight ranks that train share what cores there are here
+        cell.source = re.sub(r"steps=\d\d+", "steps=8", cell.source)  # eight ranks that train share what cores there are here
     where = {"metadata": {"path": str(tmp_path)}}
     with tempfile.TemporaryDirectory() as place:
         settings = sockets(place)
