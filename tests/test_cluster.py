@@ -105,6 +105,7 @@ def test_nothing_listens_beyond_loopback(eight):
     assert open_ports == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [
@@ -145,6 +146,7 @@ def test_an_interrupt_while_ranks_are_asked_reaches_them_all(eight, monkeypatch)
     assert asked[:8] == list(range(8)) and eight.pull("rank") == list(range(8))
 
 
+@pytest.mark.slow
 def test_interrupts_in_quick_succession_lose_no_reply(eight):
     def insist():
         for _ in range(60):
@@ -160,6 +162,7 @@ def test_interrupts_in_quick_succession_lose_no_reply(eight):
         assert [reply["error"] for _, reply in eight.run("x = 1", limit=20)] == [None] * 8
 
 
+@pytest.mark.slow
 def test_an_interrupt_that_arrives_late_does_not_hit_the_next_cell():
     ranks = Ranks(1)
     try:
@@ -204,6 +207,7 @@ def test_a_time_limit_interrupts_and_says_so(eight):
     assert eight.pull("rank") == list(range(8))
 
 
+@pytest.mark.slow
 def test_ranks_that_ignore_the_interrupt_are_ended(two):
     two.run("import time")
     stubborn = "while True:\n    try:\n        time.sleep(1)\n    except BaseException:\n        pass"
@@ -236,6 +240,7 @@ def test_an_interrupt_while_starting_leaves_nothing(monkeypatch):
     assert not folders() - files
 
 
+@pytest.mark.slow
 def test_ranks_without_a_zygote_as_on_macos(monkeypatch):
     monkeypatch.setenv(mpiexec.NO_ZYGOTE, "1")
     before, files = course_processes(), folders()
@@ -269,6 +274,7 @@ def test_a_missing_mpiexec_gets_a_sentence(monkeypatch, tmp_path):
         launch.find_mpiexec()
 
 
+@pytest.mark.slow
 def test_attaching_to_engines_that_already_run(monkeypatch, capfd):
     import ipyparallel
 

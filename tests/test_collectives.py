@@ -450,6 +450,7 @@ def without_board():
         return out, f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.slow
 def test_without_a_board_a_plain_time_limit_ends_a_wait(eight):
     for r, (out, message) in enumerate(eight.call(time_limited, {"limit": 5.0})):
         assert out.tolist() == list(range(8))

@@ -94,6 +94,7 @@ def test_each_notice_goes_to_other_machines_in_one_piece(size):
         assert start % 8 == 0 and start // mirror.BLOCK == (start + notices.WORDS - 1) // mirror.BLOCK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n", [3, 4, 7])
 def test_starts_one_by_one_arrive(tmp_path, n):
     said, log = run(
@@ -175,6 +176,7 @@ for odd in (0,), (1,), (2,), (3,), (0, 1):
             assert line.startswith("the ranks of world{0–3} make different calls.") and f"{odd}: Barrier" in line, said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machines", [2, 3])
 def test_what_was_started_before_a_call_begins_before_it(tmp_path, machines):
     """A knock may come before a start's notice, and MPI wants the same order on all ranks."""
@@ -237,6 +239,7 @@ except Exception as error:
         assert len(lines) == 1 and "in Barrier #2" in lines[0] and "in Recv from rank 3" in lines[0], (said, log)
 
 
+@pytest.mark.slow
 def test_knocks_that_nobody_sends_or_hears_do_no_harm(tmp_path):
     said, log = run(
         tmp_path,
@@ -294,6 +297,7 @@ say("over")
     assert said == [["False", "over"], ["over"]], log
 
 
+@pytest.mark.slow
 def test_who_sends_to_a_machine_that_is_lost_does_not_wait_for_ever(tmp_path):
     said, log = run(
         tmp_path,
@@ -326,6 +330,7 @@ say("over")
     assert "rank 3 (n2) is lost" in said[1][0] and "rank 1 (n1) is lost" in said[3][0], (said, log)
 
 
+@pytest.mark.slow
 def test_a_machine_on_which_no_process_can_be_started_is_named_on_all(tmp_path):
     said, log = run(
         tmp_path,

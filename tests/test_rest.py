@@ -9,6 +9,7 @@ from course_lib import cluster
 from course_lib.cluster import Ranks, RanksGone, allowance, rest
 
 
+@pytest.mark.slow
 def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
     before = course_processes()
     kernel.run(f"import os\nos.environ['{rest.REST}'] = '5'")
@@ -31,6 +32,7 @@ def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
     assert "the ranks were stopped" in error, "ranks that were stopped stay so"
 
 
+@pytest.mark.slow
 def test_whoever_comes_back_and_begins_at_the_top_is_told_too(kernel):
     """The first cell starts ranks: those that rest wake, with what they had."""
     kernel.run(f"import os\nos.environ['{rest.REST}'] = '1'")

@@ -51,6 +51,7 @@ def test_a_bar_of_the_notebook_is_one_line_in_every_page(kernel):
     assert page.count("training:") == 1 and "training: 100%|" in page and "100/100" in page
 
 
+@pytest.mark.slow
 def test_of_a_flood_the_first_and_the_last_lines_are_shown(eight):
     replies = eight.run("for i in range(10**6):\n    print('line', i)")
     for _, reply in replies:

@@ -222,6 +222,7 @@ def test_on_autolab_a_hostile_hand_in_says_nothing_and_ends_in_time(two, tmp_pat
     assert said[-4] == "    | reached: []" and all(line.startswith("    | ") for line in said[3:-3])
 
 
+@pytest.mark.slow
 def test_what_was_earned_is_there_when_the_platform_ends_the_run(two, tmp_path):
     place = unpacked(tmp_path / "autograder")
     (place / "submission" / f"{PART}.ipynb").write_text(answered(two, first=RIGHT["first"], second=SLEEPS))

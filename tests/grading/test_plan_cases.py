@@ -48,6 +48,7 @@ def test_who_leaves_out_what_a_case_is_about_loses_all_its_points(need, one):
         assert least(WITHOUT[need]) > checks.POOR * best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("one", HIDDEN, ids=str)
 def test_an_answer_stored_for_what_students_have_is_none_for_a_hidden_case(one):
     model, cluster = checks.case(one)

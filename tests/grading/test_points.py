@@ -244,6 +244,7 @@ def test_all_variants_get_what_they_deserve(part):
     assert passed == len(answers.read(part)) + 2
 
 
+@pytest.mark.slow
 def test_a_hand_in_from_before_a_move_keeps_its_points(course):
     """Its cells name modules that are elsewhere now; they are taken from the source, and the answer's own imports still work."""
     old = course.solved(SPLIT)

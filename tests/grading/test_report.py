@@ -119,6 +119,7 @@ def graded(one):
     graded.book.close()
 
 
+@pytest.mark.slow
 def test_it_reads_what_grading_writes_and_names_a_mistake_by_the_variant_that_makes_it(one, monkeypatch, capsys):
     solutions = build.SOLUTIONS
     (solutions / PART / "variants.py").write_text(VARIANTS)

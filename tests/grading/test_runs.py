@@ -214,6 +214,7 @@ def penalties(course):
         return {s.student.id: s.notebooks[0].late_submission_penalty for s in book.assignment_submissions(PART)}
 
 
+@pytest.mark.slow
 def test_one_configuration_says_what_late_hand_ins_cost(one, monkeypatch, capfd):
     hand_in(one, wrong=[], right=["ada", "ben"])
     (one.home / "nbgrader_config.py").write_text(CONFIG)
@@ -343,6 +344,7 @@ def test_a_summary_names_what_was_not_graded_and_what_was_slow(tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_what_one_file_says_of_itself_stops_nobody_and_fakes_no_line(one, capfd):
     hand_in(one, wrong=[], right=["ada"])
     bad = {
@@ -365,6 +367,7 @@ def test_what_one_file_says_of_itself_stops_nobody_and_fakes_no_line(one, capfd)
     assert one.grade(PART) == {"ada": 10, "lines": 10} and not why.exists()
 
 
+@pytest.mark.slow
 def test_a_gradebook_that_a_kill_has_left_behind_its_source_is_brought_up_to_date(one, tmp_path, monkeypatch):
     hand_in(one, wrong=[], right=["ada"])
     assert one.grade(PART) == {"ada": 10}
@@ -387,6 +390,7 @@ def test_a_time_that_is_known_better_counts_without_grading_anew(one, capfd):
     assert "nothing to grade" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_extension_that_was_granted_in_nbgrader_stays_where_the_roster_says_nothing(one):
     hand_in(one, wrong=[], right=["ada"])
     assert one.grade(PART) == {"ada": 10}

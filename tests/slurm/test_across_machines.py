@@ -85,12 +85,14 @@ if rank == 7:
     assert ranks.pull("everyone")[5].tolist() == [float(r) for r in range(8) for _ in range(5)]
 
 
+@pytest.mark.slow
 def test_a_rank_that_computes_is_never_taken_for_stuck(ranks):
     # A step of C that keeps Python's lock: neither a thread of this rank nor its Python says a word meanwhile.
     found = ranks.run("if rank == 6:\n    ctypes.PyDLL(None).sleep(12)\ncomm.Barrier()")
     assert errors(found) == [None] * 8
 
 
+@pytest.mark.slow
 def test_a_suspended_rank_is_not_taken_for_gone(ranks):
     pids = _pids(ranks)
     os.kill(pids[6], signal.SIGSTOP)

@@ -204,6 +204,7 @@ def test_a_slurm_that_does_not_answer_holds_nobody_up_and_the_job_that_is_left_i
     assert capfd.readouterr().out == said and not folder.exists()
 
 
+@pytest.mark.slow
 def test_what_slurm_does_not_end_is_said_when_the_ranks_stop(tmp_path, monkeypatch, capfd):
     for name, does in {"srun": "exec sleep 600", "squeue": "echo 7", "scancel": "exit 1"}.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")

@@ -249,6 +249,7 @@ def test_what_is_in_the_folder_already_is_not_written_over(functions, tmp_path):
     assert (tmp_path / "run.json").read_text() == '{"mine": 1}'
 
 
+@pytest.mark.slow
 def test_a_run_that_diverges_says_so_and_keeps_its_checkpoint(functions, tmp_path):
     assert gpt(2, "--steps", "2", functions=functions, out=tmp_path / "run").returncode == 0
     notes = tmp_path / "run" / "run.json"
@@ -270,6 +271,7 @@ def test_functions_that_one_rank_cannot_load_are_said_once(functions, tmp_path):
     assert done.returncode == 2 and done.stderr.count("course_lib.gpt:") == 1 and "ValueError: only here" in done.stderr
 
 
+@pytest.mark.slow
 def test_another_text_of_the_same_name_is_no_text_to_go_on_with(functions, tmp_path):
     text = tmp_path / "a.txt"
     text.write_text("to be or not to be " * 50)
