@@ -21,6 +21,13 @@ from grading.paths import chosen
 
 CELL_SECONDS = 15  # that a cell may take on a quiet machine
 UNTOUCHED = "untouched"
+# Another answer has all its time, and an account of memory of its own.
+ANEW = """
+from course_lib.cluster import unattended
+unattended.forget()
+ranks.held()  # gives back what is free
+getattr(ranks._connection.client, "anew", lambda: None)()
+"""
 _STUB = re.compile("### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)  # as nbgrader does it for the students' notebook
 
 
@@ -123,7 +130,7 @@ class Part:
             self.answer(answer.source if alone else _stub(cell))
         if answer.function == answers.CELL:
             self.answer(answer.source)
-        self._run("from course_lib.cluster import unattended; unattended.forget()")
+        self._run(ANEW)
         result = self.points(only)
         for cell in cells:
             self.answer(cell.source)

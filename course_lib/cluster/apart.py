@@ -112,6 +112,11 @@ class Apart:
         """Bytes that each rank holds beyond what it began with: in memory, in its folders, and on its way here."""
         return [account.used() + self.relay.waiting(r) - account.began for r, account in sorted(self._accounts.items())]
 
+    def anew(self) -> None:
+        """Count what ranks hold from now on: another answer is tried, and the allocator keeps some memory of the earlier ones."""
+        for account in self._accounts.values():
+            account.began = account.used()
+
     def mark(self) -> None:
         """Begin anew with the most that each rank has held at once."""
         for account in self._accounts.values():
