@@ -151,4 +151,5 @@ class ShardCheck(Check):
 def _shard(array: np.ndarray, rank: int, size: int) -> np.ndarray:
     """A rank's shard of an array, with zeros behind its end."""
     part = -(-array.size // size)
-    return np.append(array, np.zeros(part * size - array.size, array.dtype))[rank * part : (rank + 1) * part]
+    own = array.reshape(-1)[rank * part : (rank + 1) * part]
+    return np.append(own, np.zeros(part - own.size, array.dtype))

@@ -38,4 +38,10 @@ def test_a_hand_in_fits_where_graders_are_small(part, megabytes, monkeypatch, tm
     options = {name: dict(config.configure(Config(), tmp_path)[name]) for name in PASSED}
     graded = own_process.done(grade, (Task(source, source.encode(), options),), 300, 2 << 30)
     assert graded.problem is None
-    assert graded.points == {c.id: c.metadata.nbgrader.points for c in nbformat.reads(source, 4).cells if build.kind_of(c) == "test"}
+    said = [
+        output.evalue
+        for cell in nbformat.reads(graded.notebook, 4).cells
+        for output in cell.get("outputs", [])
+        if output.output_type == "error"
+    ]
+    assert graded.points == {c.id: c.metadata.nbgrader.points for c in nbformat.reads(source, 4).cells if build.kind_of(c) == "test"}, said
