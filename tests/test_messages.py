@@ -290,6 +290,49 @@ def test_a_wrong_argument_gets_a_sentence(ranks, call):
     assert all(ARGUMENTS[call] in error["message"] for error in errors), errors[0]
 
 
+@pytest.mark.parametrize("call", ["Isend and Recv", "Iallreduce and Recv"])
+def test_a_rank_without_a_core_for_a_while_does_not_look_stuck(eight, call):
+    """Rank 1 stops just when it has read what it waited for, while rank 0 waits for its answer."""
+    first = {
+        "Isend and Recv": "sent = comm.Isend(x, 1) if rank == 0 else comm.Irecv(x, 0)",
+        "Iallreduce and Recv": "sent = pair.Iallreduce(np.ones(4), x)",
+    }[call]
+    source = f"""
+from course_lib.collectives import mailbox, pending, starts
+from course_lib.collectives.board import open_board
+
+class Slow:
+    def __init__(self, mpi): self.mpi = mpi
+    def __getattr__(self, name): return getattr(self.mpi, name)
+    def Irecv(self, *arguments): return late(self.mpi.Irecv, arguments)
+    def Iallreduce(self, *arguments): return late(self.mpi.Iallreduce, arguments)
+
+def late(call, arguments):
+    request = call(*arguments)
+    time.sleep(1)
+    return request
+
+x, box, pair = np.ones(4), mailbox.open_box(open_board()), comm.Split(rank // 2, rank)
+fast = box.mpi, pair._group.mpi
+try:
+    if rank == 0:
+        time.sleep(0.3)
+    if rank == 1:
+        box.mpi, pair._group.mpi = Slow(box.mpi), Slow(pair._group.mpi)
+    if rank < 2:
+        {first}
+    if rank == 1:
+        sent.Wait()
+        comm.Send(x, 0)
+    if rank == 0:
+        comm.Recv(np.empty(4), 1)
+        sent.Wait()
+finally:
+    box.mpi, pair._group.mpi = fast
+"""
+    assert said(eight, source) == [None] * 8
+
+
 def exchanged(seed, n):
     """Each rank sends random messages to random ranks, and receives what is for it, in a random order of sources."""
 

@@ -152,6 +152,14 @@ class Board:
             self.mine[KEY] = 0
         self.mine[STATE] = state
 
+    def goes_on(self) -> None:
+        """Show that this rank no longer waits, before the word goes that says why it need not.
+
+        On a busy machine it may have no core for a while between the two, and would look like one that waits in vain.
+        """
+        if self.mine[STATE] == WAITING:
+            self.mine[STATE] = COMPUTING
+
     def give_up(self) -> None:
         """This rank waits for what will never come; the others get the time to see the same picture."""
         self.mine[GIVEN] = self.mine[KEY]
@@ -198,6 +206,8 @@ class Board:
             else:
                 released = self._come(r, row, others)
             state = LOST if lost and row[STATE] != GONE and self.hosts.of[r] in lost else self._shown(r)
+            if row[KEY] != key and state == WAITING:  # it has gone on to another call meanwhile
+                state = COMPUTING
             rows.append(Row(r, state, row[ROUND], row[TARGETS], key, members, row[OPERATION], released))
         return rows
 

@@ -66,6 +66,8 @@ class Mailbox:
         for source in range(self.board.size):
             while notice := self.board.notices.read(source):
                 number, packed, count = notice
+                self.board.goes_on()
+                self.board.notices.take(source, number)
                 message = Message(source, number, packed >> 48, packed >> 24 & 0xFFFFFF, packed >> 8 & 0xFFFF, packed & 0xFF, count)
                 if message.epoch != self.epoch & EPOCHS:
                     continue

@@ -215,6 +215,7 @@ class Group(Begins):
             if any(board.notices.found(r, key) for r in self.members if r != board.rank):
                 raise MismatchError(self.different(key))  # there it has another call
             pause = 5e-5 if now.attend() else pause  # who sends to this rank waits for that, or finds that it does not receive
+            board.mine[STATE] = WAITING  # also after a message was read
             if said := watch.nobody_comes():
                 raise DeadlockError(said)
             if now.open and pending.go_on():

@@ -67,7 +67,7 @@ class Notices:
             self._changed(start, dest)
 
     def read(self, source: int) -> tuple[int, int, int] | None:
-        """The next notice from a rank to this one: number, kind and count; None if there is none yet."""
+        """Return the next notice from a rank to this one: number, kind and count; None if there is none yet. See `take`."""
         number = self.following[source]
         table, start = self._tables[source], self._ring + number % RING * WORDS
         if table[start] != number:
@@ -76,10 +76,13 @@ class Notices:
         if not IN_ORDER and table[start + 3] != hash((number, kind, count)):
             return None  # not all of it is to be seen yet
         self.following[source] = number + 1
+        return number, kind, count
+
+    def take(self, source: int, number: int) -> None:
+        """Show that this rank has read that notice: its place is free again, and no longer counts as one that waits to be read."""
         self.mine[self._taken + source] = number
         if self._changed:
             self._changed(self._taken + source, source)
-        return number, kind, count
 
     def table(self, rank: int) -> memoryview:
         """A rank's table."""

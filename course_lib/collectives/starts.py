@@ -95,6 +95,7 @@ class Starting:
             self.fail()
             return
         group.fresh()
+        group.board.goes_on()
         self.request, self._all_begun = self._begin(group.mpi), group.mpi.Ibarrier() if self._empty else None
         group.unstarted.remove(self)
 
