@@ -46,13 +46,8 @@ SLIDES = {  # what nbconvert and other programs call it, and from how many minut
     "notes": ("notes", None),
     "skip": ("skip", None),
 }
-SHOWS = (
-    "draw",
-    "count",
-    "check",
-    "forget",
-    "time",
-)  # the first word in the title of a given cell that only shows something
+# The first word in the title of a given cell that only shows something.
+SHOWS = ("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "time", "train")
 SHOWN = 88  # columns of a line of code that fit where a student sees it
 HIDDEN_NOTE = "# A hidden test: it runs when your notebook is graded."
 

@@ -88,6 +88,14 @@ class Part:
             self.answer(exercise.source)
         return self._needs[exercise.id]
 
+    def about(self, exercise: NotebookNode) -> set[str]:
+        """The hidden tests that name a function of this exercise, one of an exercise that uses it, or none of any exercise."""
+        own, names = _names(exercise), {name for cell in self.cells["exercise"] for name in _names(cell)}
+        for cell in self.cells["exercise"]:
+            own |= _names(cell) if own & _words("".join(_STUB.findall(cell.source))) else set()
+        named = {cell.id: names & _words(cell.source) for cell in self.cells["test"]}
+        return {test for test, found in named.items() if found & own or not found}
+
     def points(self, only: set[str] | None = None) -> tuple[float, list[str]]:
         """Run the hidden tests: the points, and what the failed ones say. With `only`, the others count as passed."""
         run = [c for c in self.cells["test"] if only is None or c.id in only]
@@ -118,13 +126,14 @@ class Part:
     def given(self, answer: answers.Answer, *, once: bool = False) -> tuple[float, list[str]]:
         """The points that an answer gets, and what failed tests say; the solution is back afterwards.
 
-        With `once`, all hidden tests run, and nothing is found out first about which of them the exercise decides.
+        With `once`, the hidden tests about the exercise run, see `about`, and nothing is found out first about which of them it decides.
         """
         everything, only = self.cells["exercise"], None
         cells = [] if answer.source or answer.name != UNTOUCHED else everything
         if answer.source:
             cells = everything if answer.function == answers.CELL else [self.exercise(answer.function)]
-            only = self.needs(*cells) if len(cells) == 1 < len(everything) and not once else None
+            if len(cells) == 1 < len(everything):
+                only = self.about(*cells) if once else self.needs(*cells)
         for cell in cells:
             alone = answer.source and answer.function != answers.CELL
             self.answer(answer.source if alone else _stub(cell))
@@ -144,6 +153,15 @@ class Part:
         cell = new_code_cell(source, metadata=metadata or {})
         self.notebook.cells.append(cell)
         return self._client.execute_cell(cell, len(self.notebook.cells) - 1)
+
+
+def _names(exercise: NotebookNode) -> set[str]:
+    """The functions and classes that an exercise defines."""
+    return set(re.findall(r"^(?:def|async def|class) (\w+)", exercise.source, re.MULTILINE))
+
+
+def _words(source: str) -> set[str]:
+    return set(re.findall(r"\w+", source))
 
 
 def _stub(exercise: NotebookNode) -> str:

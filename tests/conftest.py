@@ -40,7 +40,8 @@ if sandbox.problem():
     os.environ.setdefault("SANDBOX", "none")
 
 
-# Seconds that the long ones take: they begin first, dealt out to the workers, so that none is left alone with them at the end.
+# Seconds that the long ones take: they begin first, each where a worker is free, so that none is left alone with them at the end.
+# Of the others, those of a file stay together: they share what its fixtures start.
 LONG = {
     "test_a_gpt_trains_on_every_grid": 120,
     "test_a_notebook_runs_on_two_machines[28": 120,
@@ -80,10 +81,10 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if STARTS & set(item.fixturenames) and not item.name.startswith(ONE):
             item.add_marker("slow")
-    workers = getattr(config, "workerinput", {}).get("workercount", 1)
-    if workers > 1:
-        items.sort(key=lambda item: -max((s for name, s in LONG.items() if item.name.startswith(name)), default=0))
-        items[:] = [item for worker in range(workers) for item in items[worker::workers]]
+    seconds = {item: max((s for name, s in LONG.items() if item.name.startswith(name)), default=0) for item in items}
+    items.sort(key=lambda item: -seconds[item])
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if seconds[item] else str(item.path)))
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -64,7 +64,12 @@ def test_so_is_one_that_a_check_has_called(four, capsys):
 
 
 @pytest.mark.parametrize(
-    "source", ["import time\ntime.sleep(3)", "x = np.arange(3)\nwhile x[0] < 5e6:\n    x += 1", "comm.Barrier()\nsum(range(10**8))"]
+    "source",
+    [
+        pytest.param("import time\ntime.sleep(3)", marks=pytest.mark.slow),
+        pytest.param("x = np.arange(3)\nwhile x[0] < 5e6:\n    x += 1", marks=pytest.mark.slow),
+        "comm.Barrier()\nsum(range(10**8))",
+    ],
 )
 def test_one_that_computes_is_not(four, capsys, source):
     four.run(source, label="cell [3]", limit=3.0)

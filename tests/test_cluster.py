@@ -328,6 +328,7 @@ publish_data({{"evil": evil}})
     assert not trace.exists()
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
     real, tried = client.connect, []
 

@@ -115,6 +115,7 @@ say("all")
     assert said == [["all"]] * n, log
 
 
+@pytest.mark.slow
 def test_calls_that_all_make_need_no_mirror(tmp_path):
     said, log = run(
         tmp_path,
@@ -204,7 +205,7 @@ say(wrong)
     assert said == [["0"]] * 6, log
 
 
-@pytest.mark.parametrize("left", [(0, 1), (1,)], ids=["all of a machine", "one that does not knock"])
+@pytest.mark.parametrize("left", [pytest.param((0, 1), marks=pytest.mark.slow), (1,)], ids=["all of a machine", "one that does not knock"])
 def test_a_knock_of_a_call_that_was_left_is_taken_back(tmp_path, left):
     said, log = run(
         tmp_path,

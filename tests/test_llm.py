@@ -48,6 +48,7 @@ def test_flop_are_those_of_the_published_formula():
         assert m.flop() == pytest.approx(72 * m.batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * h * layers)))
 
 
+@pytest.mark.slow
 def test_published_measurements_are_met():
     mean, worst = published.errors(published.times())
     assert mean <= 0.036 and worst <= 0.08

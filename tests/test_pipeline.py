@@ -105,6 +105,7 @@ def test_a_processor_does_one_thing_after_the_other():
     assert cost.seconds("backward", slow) > cost.seconds("forward", slow) > cost.flop() / 1e9
 
 
+@pytest.mark.slow
 def test_calibration_finds_figures_that_make_sense():
     with two() as ranks:
         machine = sim.calibrate(ranks)

@@ -71,6 +71,7 @@ def test_a_user_has_only_so_many_ranks(monkeypatch):
         ranks.stop()
 
 
+@pytest.mark.slow
 def test_the_ranks_of_all_notebooks_count(kernel, monkeypatch):
     folder, _ = kernel.run("from course_lib import cluster\nranks = cluster.start(2)\nprint(ranks._connection.processes.folder)")
     mine = Ranks(3)

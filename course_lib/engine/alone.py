@@ -24,6 +24,7 @@ FILES = 16  # that an answer may open at once
 def main(rank: int, size: int, descriptor: int) -> None:
     """Serve requests until the relay is gone."""
     end_with(os.getppid())
+    no_huge_pages()
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
@@ -73,6 +74,15 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def no_huge_pages() -> None:
+    """Have the system map this process's memory in small pages: what is read as held is what was written to, and not up to 2 MB more.
+
+    NumPy asks for huge pages for arrays of 4 MB and more; in the heap, they then come for small things, too.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
 
 
 def limit() -> None:

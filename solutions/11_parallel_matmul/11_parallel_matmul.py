@@ -150,7 +150,7 @@ def par_matmul_by_reduction(A, B):
 # ## Does it work?
 
 
-# %% Compare with one process tags=["given"]
+# %% A comparison with one process tags=["given"]
 def numbers(check, m, k, n):
     check.case = f"A {m} x {k}, B {k} x {n}"
     return check.random.standard_normal((m, k)), check.random.standard_normal((k, n))

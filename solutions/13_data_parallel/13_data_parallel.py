@@ -149,7 +149,7 @@ def compare(values):
     return answer, all(np.array_equal(p.data, v, equal_nan=True) for p, v in zip(model.parameters(), values, strict=True))
 
 
-# %% Compare tags=["given", "skip"]
+# %% Comparisons tags=["given", "skip"]
 def check_batches(check, samples, batch, size, shuffle):
     check.case = f"{samples} samples in {'shuffled ' * shuffle}batches of {batch}, {size} ranks"
     loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)

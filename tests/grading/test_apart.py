@@ -293,6 +293,14 @@ def test_what_a_rank_holds_is_read_from_the_system(three):
     assert all(abs(after - b) < 1e6 for after, b in zip(three.held(), before, strict=True))
 
 
+def test_no_memory_comes_in_huge_pages(three):
+    """They come 2 MB at a time, here and there, and a right answer would seem to hold what it never had."""
+    three.run("kept = np.ones(4 << 20)")
+    for rank in three._connection.client._accounts.values():
+        lines = Path(f"/proc/{rank.process.pid}/smaps_rollup").read_text().splitlines()
+        assert [line.split()[1] for line in lines if line.startswith("AnonHugePages")] == ["0"]
+
+
 def test_the_most_that_a_rank_held_is_read_from_the_system(three):
     def hold(size):
         from course_lib import memory

@@ -266,6 +266,7 @@ def test_another_python_is_said_when_the_image_is_built(source, tmp_path):
     assert not (tmp_path / "place").exists()
 
 
+@pytest.mark.slow
 def test_the_wheels_are_installed_without_a_network_and_once(source, tmp_path):
     (source / "course" / "python-version").write_text(f"{sys.version_info.major}.{sys.version_info.minor}\n")
     (source / "wheels").mkdir()

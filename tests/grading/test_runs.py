@@ -111,6 +111,7 @@ def test_a_hand_in_that_takes_every_worker_along_is_said_and_costs_only_itself(o
     assert one.failed == ["ben"] and "ben: NOT graded: each of the 3 workers that it went to was lost" in "".join(capfd.readouterr())
 
 
+@pytest.mark.slow
 def test_what_is_replaced_while_it_is_graded_waits_again(one, monkeypatch):
     hand_in(one, wrong=[], right=["ada"])
     real = Grading._task
@@ -406,6 +407,7 @@ def test_an_extension_that_was_granted_in_nbgrader_stays_where_the_roster_says_n
             assert book.find_submission(PART, "ada").extension == timedelta(days=3), lines
 
 
+@pytest.mark.slow
 def test_an_extension_that_the_roster_takes_back_ends(one):
     hand_in(one, wrong=[], right=["ada"])
     with config.gradebook(config.load(one.home)) as book:

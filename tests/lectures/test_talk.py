@@ -84,6 +84,7 @@ def test_a_talks_own_cells_come_behind_the_slide_that_they_name():
             talk.insert(new_notebook(cells=list(cells)), [new_markdown_cell("x", metadata=wrong)], "x")
 
 
+@pytest.mark.slow
 def test_what_a_lecturer_has_changed_stays_until_it_is_asked_for_anew(tmp_path):
     work = tmp_path / "my_lectures"
     assert show.put_solved(["01_data_split"], work, False) == []

@@ -37,7 +37,7 @@ def train(stage, size, dims, dtype, folder, steps=12):
     return total / size, weights
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def test_all_stages_train_as_one_process_does(eight, functions, dtype):
     common, rtol = dict(dims=(13, 11, 7, 5), dtype=dtype, folder=str(functions)), 1e-4 if dtype == "float32" else 1e-10
     losses, weights = eight.call(train, dict(stage=0, size=1, **common))[0]
@@ -125,7 +125,7 @@ def test_the_classes_work_on_a_bare_communicator(functions, tmp_path):
     assert done.stdout.count("fine") == 3, done.stderr
 
 
-@pytest.mark.parametrize("stage", ["0", "1", "2", "3"])
+@pytest.mark.parametrize("stage", [*(pytest.param(stage, marks=pytest.mark.slow) for stage in "012"), "3"])
 def test_zero_trains_from_a_training(functions, stage):
     done = training(4, "--zero", stage, "--optimizer", "adam", folder=functions)
     assert done.returncode == 0, done.stderr
