@@ -38,6 +38,10 @@ class Costs:
         self.replicas = cluster.link(c.data, c.tensor)
         self.last = c.pipeline * c.interleave - 1
         self.message = self._messages() if c.pipeline > 1 else [0.0]
+        # Once here, and not for each stage: a search looks at thousands of configurations.
+        self._layer = layer(model, cluster.device, self.tensor, self.own)
+        self._head = head(model, cluster.device, self.tensor, self.own)
+        self._layers = model.layers // (c.pipeline * c.interleave) * model.layer_parameters()
         self.stage = cache(self._stage)
 
     def _messages(self) -> list[float]:
@@ -51,11 +55,10 @@ class Costs:
 
     def _stage(self, stage: int) -> Cost:
         """A stage of the pipeline for one micro-batch; the first one has the embedding, the last one the vocabulary."""
-        c, m = self.c, self.model
-        one, n = layer(m, self.cluster.device, self.tensor, self.own), m.layers // (c.pipeline * c.interleave)
+        one, n = self._layer, self.model.layers // (self.c.pipeline * self.c.interleave)
         forward, backward, saved, exchanged = n * one.forward, n * one.backward, n * one.saved, n * one.exchanged
         if stage == self.last:
-            end = head(m, self.cluster.device, self.tensor, self.own)
+            end = self._head
             forward, backward, exchanged = forward + end.forward, backward + end.backward, exchanged + end.exchanged
         return Cost(forward, backward, saved + self.ends(stage), one.spare, exchanged)
 
@@ -63,16 +66,15 @@ class Costs:
         """Bytes that a stage keeps for the embedding, which is the mask of its dropout, and for the vocabulary."""
         c, m = self.c, self.model
         mask = c.micro_batch * m.sequence * m.hidden / (c.tensor if c.sequence_parallel else 1) if m.dropout else 0.0
-        last = head(m, self.cluster.device, self.tensor, self.own).saved if stage == self.last else 0.0
+        last = self._head.saved if stage == self.last else 0.0
         return (mask if stage == 0 else 0.0) + last
 
     def parameters(self, rank: int, chunk: int | None = None) -> float:
         """That a device of this rank of the pipeline has; of one chunk of its layers, or of all."""
         c, m = self.c, self.model
         chunks = range(c.interleave) if chunk is None else [chunk]
-        each = m.layers // (c.pipeline * c.interleave) * m.layer_parameters()
         ends = sum(k * c.pipeline + rank in (0, self.last) for k in chunks) if self.last else 1
-        return (len(chunks) * each + ends * m.vocabulary * m.hidden) / c.tensor
+        return (len(chunks) * self._layers + ends * m.vocabulary * m.hidden) / c.tensor
 
     def state(self, rank: int) -> dict[str, float]:
         """Bytes that a device holds all the time, by kind."""
