@@ -55,7 +55,7 @@ lab: $(STUDENT)      ## Open the course in JupyterLab
 update: $(STUDENT)   ## Bring what is new in a part into the notebook that you have begun (PART=...; all by default)
 	@$(RUN) course_lib.tools.update $(PART)
 
-PYTEST = $(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder
+PYTEST = $(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
 
 test: $(DEV)         ## Run the tests that say whether it works here, JOBS=3 at a time
 	@$(PYTEST)

@@ -104,12 +104,12 @@ def go_through(page, name):
 if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
 
     @pytest.mark.parametrize(
-        ("part", "width", "height"),
-        [("06_megatron_backward", 1280, 720), ("02_process_groups", 1920, 1080)],
+        ("part", "width", "height", "minutes"),
+        [("06_megatron_backward", 1280, 720, None), ("02_process_groups", 1920, 1080, None), ("06_megatron_backward", 1280, 720, 15)],
     )
-    def test_a_talk_from_the_first_slide_to_the_last(lecture, part, width, height):
-        page = lecture(part, width, height)
-        assert place(page) == (1, len(talk.slides(talk.talk(part))))
+    def test_a_talk_from_the_first_slide_to_the_last(lecture, part, width, height, minutes):
+        page = lecture(part, width, height, minutes)
+        assert place(page) == (1, len(talk.slides(talk.talk(part, minutes))))
         assert go_through(page, f"{part}-{height}") == {}
 
     def test_keys_notes_changed_code_and_a_slider(lecture):

@@ -15,10 +15,15 @@ from lectures import talk
 SHORTER = {
     "09_zero3_adam": {"steps=40": "steps=4"},
     "10_unified_training": {"train(mp_size=1, dp_size=2)\n": "", "((2, 1), (2, 2))": "((2, 2),)"},
+    "11_parallel_matmul": {"standard_normal((2, 1024, 1024))": "standard_normal((2, 256, 256))"},
     "12_mlp": {"epochs=5": "epochs=1"},
+    "14_my_ddp": {"Linear(1024, 1024) for _ in range(4)": "Linear(1024, 1024) for _ in range(2)"},
     "15_distributed_optimizer": {"range(4)": "range(1)", "x, y in loader:": "x, y in list(loader)[:4]:"},
     "17_zero_schedule": {"num_layers=48": "num_layers=8", "in (1, 4, 16, 64)}\nplots.bars(\n": "in (16, 64)}\nplots.bars(\n"},
+    "24_experts": {"range(120)": "range(4)"},
     "25_real_pipeline": {"4 if os.cpu_count() > 3 else 2": "2, depth=2, count=4, tries=1", "[1, 2, 4, 8, 16]": "[1, 2]"},
+    "26_fsdp": {"partial(layers, sizes), everyone": "partial(layers, Sizes(64, 32, 4, 2, 32)), everyone"},
+    "27_checkpoint": {"until=60": "until=24", '"killed", 37': '"killed", 13', "range(60)": "range(24)"},
     "28_gpt": {
         "def train(**sizes):": "def train(width=32, **sizes):\n    sizes['width'] = width\n",
         "steps=80": "steps=8",

@@ -42,7 +42,8 @@ def close(got, want, rtol):
     return np.max(np.abs(np.asarray(got) - want)) <= rtol * np.max(np.abs(want))
 
 
-@pytest.mark.parametrize(("dtype", "rtol"), [pytest.param("float32", 1e-5, marks=pytest.mark.slow), ("float64", 1e-10)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "rtol"), [("float32", 1e-5), ("float64", 1e-10)])
 def test_every_grid_trains_as_a_single_process_does(eight, functions, dtype, rtol):
     common = dict(dtype=dtype, folder=str(functions))
     ((losses, accuracy, weights, moved), *others) = eight.call(train, dict(mp_size=1, dp_size=1, megatron=False, **common))
