@@ -77,6 +77,7 @@ def run_all(page):
 
 if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
 
+    @pytest.mark.slow
     def test_a_notebook_runs_in_the_browser_with_its_figures(lab, tmp_path):
         from playwright.sync_api import sync_playwright
 

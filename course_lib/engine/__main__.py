@@ -3,7 +3,9 @@
 import sys
 
 if __name__ == "__main__":
-    sys.modules["debugpy"] = None  # ipykernel would import it, for a second of each start
+    from course_lib.engine import imports
+
+    imports.leave_out("debugpy")
     from course_lib.engine import application
 
     folder, sys.argv = sys.argv[1], ["course_lib.engine"]

@@ -24,7 +24,7 @@ from collections import deque
 from pathlib import Path
 
 from course_lib import host
-from course_lib.engine import watchdog
+from course_lib.engine import imports, watchdog
 
 GIVEN_BACK = 20.0  # seconds for Slurm to end a job
 HOME, MOST = "COURSE_HOME", 64  # where the controller connects to; others that connect there
@@ -161,7 +161,7 @@ def controller(n: int, folder: str, network: dict) -> None:
 
     threading.Thread(target=_end_with_home, args=(os.environ.pop(HOME),), daemon=True).start()
     watchdog.watch_from_environment()
-    sys.modules["numpy"] = None  # ipyparallel would import it
+    imports.leave_out("numpy")
     run_controller(n, folder, network)
 
 

@@ -19,7 +19,7 @@ import sys
 import threading
 import warnings
 
-from course_lib.engine import keeper, watchdog
+from course_lib.engine import imports, keeper, watchdog
 
 # What a rank imports in the course of its first cells: better here, once for all.
 EARLY = (
@@ -77,7 +77,7 @@ def _prepare(folder: str):
     """Import everything, and make the engine that every rank goes on with."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sys.modules["debugpy"] = None  # ipykernel would import it, for a second of each start
+        imports.leave_out("debugpy")
         import mpi4py
 
         mpi4py.rc.initialize = False  # each rank does, see `application`: a process that has joined MPI cannot fork

@@ -68,6 +68,7 @@ def everything(connection):
     return said
 
 
+@pytest.mark.slow
 def test_no_key_is_left_where_others_could_read_it(ranks, slurm):
     for folder in slurm.folder.glob(".course-ranks-*"):
         assert folder.stat().st_mode & 0o077 == 0
