@@ -23,12 +23,20 @@ def errors(ranks, source):
     return [reply["error"] for _, reply in ranks.run(source, label="cell [7]", limit=60.0)]
 
 
-@pytest.fixture
-def four():
+@pytest.fixture(scope="module")
+def shared():
     ranks = Ranks(4)
-    ranks.run(SETUP, label="cell [2]")
     yield ranks
     ranks.stop()
+
+
+@pytest.fixture
+def four(shared):
+    """Four ranks; new ones where a test has ended them."""
+    if not shared.alive():
+        shared.restart()
+    shared.run(SETUP, label="cell [2]")
+    return shared
 
 
 @pytest.mark.slow

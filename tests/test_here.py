@@ -8,9 +8,10 @@ CHECK = "def look():\n    return split_data(3)\nprint(ranks.call(look))"
 
 @pytest.fixture
 def two(same_kernel):
-    """A notebook without names, and two new ranks."""
+    """A notebook without names, and two ranks without those of the tests."""
     assert same_kernel.run("%reset -f")[1] is None
-    assert same_kernel.run("from course_lib import cluster\nranks = cluster.start(2)\nranks.restart()")[1] is None
+    assert same_kernel.run("from course_lib import cluster\nranks = cluster.start(2)")[1] is None
+    assert same_kernel.run("%%px\nfor name in ('split_data', 'f', 'x', 'y'):\n    globals().pop(name, None)")[1] is None
     return same_kernel
 
 

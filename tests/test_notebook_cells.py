@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 
+import pytest
 from machine import patient
 from processes import course_processes, wait_until
 
@@ -25,37 +26,48 @@ def started(kernel):
     assert kernel.run(IMPORTS) == ("", None)
 
 
-def test_cells_block_and_are_shown_grouped(kernel):
-    started(kernel)
-    text, error = kernel.run("%%px\ntime.sleep(1)\nprint('odd' if rank == 2 else 'same')")
+@pytest.fixture
+def four(same_kernel):
+    """A notebook with four ranks that are up."""
+    started(same_kernel)
+    return same_kernel
+
+
+def number(kernel):
+    """The number of the cell that ran last."""
+    return kernel.notebook.cells[-1].execution_count
+
+
+def test_cells_block_and_are_shown_grouped(four):
+    text, error = four.run("%%px\ntime.sleep(1)\nprint('odd' if rank == 2 else 'same')")
     assert error is None
     assert plain(text) == "ranks 0, 1, 3\nsame\nrank 2\nodd\n"
-    assert plain(kernel.run("%%px\nrank // 4")[0]) == "all ranks\n0"
-    assert plain(kernel.run("%%px --targets 1,3\nrank")[0]) == "rank 1\n1rank 3\n3"
-    assert plain(kernel.run("%px print('line')")[0]) == "all ranks\nline\n"
+    assert plain(four.run("%%px\nrank // 4")[0]) == "all ranks\n0"
+    assert plain(four.run("%%px --targets 1,3\nrank")[0]) == "rank 1\n1rank 3\n3"
+    assert plain(four.run("%px print('line')")[0]) == "all ranks\nline\n"
 
 
-def test_a_traceback_starts_at_the_students_line_and_comes_once(kernel):
-    started(kernel)
-    kernel.run("%%px\ndef mine(x):\n    y = x + 1\n    return y.nonsense")
-    _, error = kernel.run("%%px\nmine(1)")
+def test_a_traceback_starts_at_the_students_line_and_comes_once(four):
+    four.run("%%px\ndef mine(x):\n    y = x + 1\n    return y.nonsense")
+    defined = number(four)
+    _, error = four.run("%%px\nmine(1)")
     lines = plain(error).splitlines()
     assert lines[0] == "all ranks"
-    assert lines[1:3] == ["cell [4], line 2", "    mine(1)"]
-    assert lines[3:5] == ["cell [3], line 4, in mine", "    return y.nonsense"]
+    assert lines[1:3] == [f"cell [{defined + 1}], line 2", "    mine(1)"]
+    assert lines[3:5] == [f"cell [{defined}], line 4, in mine", "    return y.nonsense"]
     assert lines[5] == "AttributeError: 'int' object has no attribute 'nonsense'" and len(lines) == 6
-    _, error = kernel.run("%%px\nif rank == 3:\n    print('x'")
+    _, error = four.run("%%px\nif rank == 3:\n    print('x'")
     assert "SyntaxError" in plain(error) and "line 3" in plain(error)
 
 
-def test_a_deadlock_costs_seconds_and_the_next_cell_works(kernel):
-    started(kernel)
-    kernel.run("%%px\ndef share():\n    if rank != 2:\n        comm.Barrier()")
+def test_a_deadlock_costs_seconds_and_the_next_cell_works(four):
+    four.run("%%px\ndef share():\n    if rank != 2:\n        comm.Barrier()")
     began = time.monotonic()
-    _, error = kernel.run("%%px\nshare()")
+    _, error = four.run("%%px\nshare()")
     assert time.monotonic() - began < patient(10)
-    assert "ranks 0, 1, 3 wait in Barrier #1 on world{0–3} (cell [3], line 4); rank 2 has finished the cell without it" in plain(error)
-    assert kernel.run("%%px\ncomm.Barrier()") == ("", None)
+    where = f"world{{0–3}} (cell [{number(four) - 1}], line 4)"
+    assert f"ranks 0, 1, 3 wait in Barrier #1 on {where}; rank 2 has finished the cell without it" in plain(error)
+    assert four.run("%%px\ncomm.Barrier()") == ("", None)
 
 
 def stopped(kernel, source, seconds=3.0):
@@ -69,8 +81,7 @@ def stopped(kernel, source, seconds=3.0):
     return plain(text), plain(error).splitlines()
 
 
-def test_a_cell_that_is_stopped_says_where_each_rank_was_and_keeps_what_was_printed(kernel):
-    started(kernel)
+def test_a_cell_that_is_stopped_says_where_each_rank_was_and_keeps_what_was_printed(four):
     source = """%%px
 print("begin", rank)
 def work():
@@ -79,40 +90,38 @@ def work():
     if rank == 2:
         comm.Barrier()
 work()"""
-    text, lines = stopped(kernel, source)
+    text, lines = stopped(four, source)
+    cell = rf"cell \[{number(four)}\]"
     assert [f"rank {r}\nbegin {r}" in text for r in range(4)] == [True] * 4
     assert lines[0] == "KeyboardInterrupt: the cell was stopped."
     said = "\n".join(lines[1:])
     for r in (0, 1):
-        assert re.search(rf"ranks? (0, 1|{r}) (was|were) at cell \[3\], line [45], in work\n    (time|while)", said), said
-    assert "rank 2 was at cell [3], line 7, in work\n    comm.Barrier()" in said
+        assert re.search(rf"ranks? (0, 1|{r}) (was|were) at {cell}, line [45], in work\n    (time|while)", said), said
+    assert re.search(rf"rank 2 was at {cell}, line 7, in work\n    comm.Barrier\(\)", said), said
     assert "rank 3 had finished" in said and len(lines) < 10 and "site-packages" not in said
-    assert kernel.run("%%px\ncomm.Barrier()") == ("", None)
+    assert four.run("%%px\ncomm.Barrier()") == ("", None)
 
 
-def test_interrupting_a_cell(kernel):
-    started(kernel)
-    threading.Timer(1.0, os.kill, (kernel.pid, signal.SIGINT)).start()
-    _, error = kernel.run("%%px\ntime.sleep(60)")
+def test_interrupting_a_cell(four):
+    threading.Timer(1.0, os.kill, (four.pid, signal.SIGINT)).start()
+    _, error = four.run("%%px\ntime.sleep(60)")
     assert "KeyboardInterrupt" in plain(error)
-    assert plain(kernel.run("%%px\nrank * 0")[0]) == "all ranks\n0"
+    assert plain(four.run("%%px\nrank * 0")[0]) == "all ranks\n0"
 
 
-def test_a_dead_rank_is_said_and_start_brings_new_ones(kernel):
-    started(kernel)
-    _, error = kernel.run("%%px\nimport os\nif rank == 1:\n    os._exit(3)")
+def test_a_dead_rank_is_said_and_start_brings_new_ones(four):
+    _, error = four.run("%%px\nimport os\nif rank == 1:\n    os._exit(3)")
     assert "the process of rank 1 ended, with exit code 3" in plain(error)
-    _, error = kernel.run("%%px\n1")
+    _, error = four.run("%%px\n1")
     assert "ranks.restart(rerun=True)" in plain(error)
-    started(kernel)
+    started(four)
 
 
-def test_top_level_await_and_figures_on_ranks(kernel):
-    started(kernel)
-    text, error = kernel.run("%%px\nimport asyncio\nawait asyncio.sleep(0.01)\nprint('awaited')")
+def test_top_level_await_and_figures_on_ranks(four):
+    text, error = four.run("%%px\nimport asyncio\nawait asyncio.sleep(0.01)\nprint('awaited')")
     assert error is None and plain(text) == "all ranks\nawaited\n"
-    kernel.run("%%px\nfrom IPython.display import display\ndisplay({'image/png': 'aGk='}, raw=True)")
-    assert kernel.notebook.cells[-1].outputs[-1].data["image/png"].strip() == "aGk="
+    four.run("%%px\nfrom IPython.display import display\ndisplay({'image/png': 'aGk='}, raw=True)")
+    assert four.notebook.cells[-1].outputs[-1].data["image/png"].strip() == "aGk="
 
 
 def test_a_killed_or_restarted_kernel_leaves_nothing(kernel):

@@ -25,23 +25,42 @@ def up(mode, monkeypatch):
     return ranks
 
 
+@pytest.fixture(scope="module")
+def shared():
+    """Ranks of each mode, for tests that leave nothing behind on them."""
+    running = {}
+    with pytest.MonkeyPatch.context() as patch:
+
+        def of(mode):
+            patch.setenv(sandbox.APART, mode)
+            if mode not in running:
+                running[mode] = up(mode, patch)
+            return running[mode]
+
+        yield of
+    for ranks in running.values():
+        ranks.stop()
+
+
 @pytest.fixture(params=MODES)
-def three(request, monkeypatch):
-    ranks = up(request.param, monkeypatch)
-    yield ranks
-    ranks.stop()
-
-
-@pytest.fixture(params=MODES[1:])
-def walled(request, monkeypatch):
-    ranks = up(request.param, monkeypatch)
-    yield ranks
-    ranks.stop()
+def three(request, shared):
+    return shared(request.param)
 
 
 @pytest.fixture(params=([sandbox.OPEN] if landlock.known() else []) + MODES[1:])
-def hidden(request, monkeypatch):
+def hidden(request, shared):
     """Ranks that are hidden from all files, by bubblewrap or by Landlock."""
+    return shared(request.param)
+
+
+@pytest.fixture(params=MODES[1:])
+def walled(request, shared):
+    return shared(request.param)
+
+
+@pytest.fixture(params=MODES)
+def fresh(request, monkeypatch):
+    """Ranks for one test alone."""
     ranks = up(request.param, monkeypatch)
     yield ranks
     ranks.stop()
@@ -125,10 +144,10 @@ def test_a_deadlock_and_a_mismatch_are_said_and_cannot_be_hidden(three):
     assert three.call(collectives, dict(x=np.ones(2)))
 
 
-def test_a_cell_that_never_ends_is_interrupted_and_the_next_one_works(three):
-    assert {reply["error"]["name"] for _, reply in three.run("while True: pass", limit=0.5)} == {"TimeLimit"}
-    assert {reply["error"]["name"] for _, reply in three.run("while True: comm.Barrier()", limit=0.5)} == {"TimeLimit"}
-    assert [reply["error"] for _, reply in three.run("comm.Barrier()")] == [None] * 3
+def test_a_cell_that_never_ends_is_interrupted_and_the_next_one_works(fresh):
+    assert {reply["error"]["name"] for _, reply in fresh.run("while True: pass", limit=0.5)} == {"TimeLimit"}
+    assert {reply["error"]["name"] for _, reply in fresh.run("while True: comm.Barrier()", limit=0.5)} == {"TimeLimit"}
+    assert [reply["error"] for _, reply in fresh.run("comm.Barrier()")] == [None] * 3
 
 
 def ways_out():
@@ -268,9 +287,9 @@ def test_ranks_reach_each_other_by_the_relay_alone(hidden):
     assert all(set(found) <= {f"from-{r}"} and found for r, found in enumerate(hidden.call(find, dict(folders=folders))))
 
 
-def test_files_without_names_count(three):
-    before = three.held()
-    three.run("""
+def test_files_without_names_count(fresh):
+    before = fresh.held()
+    fresh.run("""
 import mmap, os, socket, tempfile
 kept = [tempfile.TemporaryFile()]
 kept[0].write(bytes(range(256)) * 12_000)
@@ -281,16 +300,16 @@ with open("x", "wb+") as file:
     os.unlink("x")
     kept.append(mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ))
 """)
-    assert all(5.8e6 < after - b < 8e6 for after, b in zip(three.held(), before, strict=True))
+    assert all(5.8e6 < after - b < 8e6 for after, b in zip(fresh.held(), before, strict=True))
 
 
-def test_what_a_rank_holds_is_read_from_the_system(three):
-    before = three.held()
-    three.run("import mmap\nkept = mmap.mmap(-1, 8_000_000, mmap.MAP_PRIVATE)\nkept[:] = bytes(8_000_000)")
-    three.run("from course_lib import memory\nmemory.alive = lambda: 0")
-    assert all(7.5e6 < after - b < 9e6 for after, b in zip(three.held(), before, strict=True))
-    three.run("del kept")
-    assert all(abs(after - b) < 1e6 for after, b in zip(three.held(), before, strict=True))
+def test_what_a_rank_holds_is_read_from_the_system(fresh):
+    before = fresh.held()
+    fresh.run("import mmap\nkept = mmap.mmap(-1, 8_000_000, mmap.MAP_PRIVATE)\nkept[:] = bytes(8_000_000)")
+    fresh.run("from course_lib import memory\nmemory.alive = lambda: 0")
+    assert all(7.5e6 < after - b < 9e6 for after, b in zip(fresh.held(), before, strict=True))
+    fresh.run("del kept")
+    assert all(abs(after - b) < 1e6 for after, b in zip(fresh.held(), before, strict=True))
 
 
 def test_no_memory_comes_in_huge_pages(three):
@@ -301,7 +320,7 @@ def test_no_memory_comes_in_huge_pages(three):
         assert [line.split()[1] for line in lines if line.startswith("AnonHugePages")] == ["0"]
 
 
-def test_the_most_that_a_rank_held_is_read_from_the_system(three):
+def test_the_most_that_a_rank_held_is_read_from_the_system(fresh):
     def hold(size):
         from course_lib import memory
 
@@ -309,15 +328,15 @@ def test_the_most_that_a_rank_held_is_read_from_the_system(three):
         both = np.ones(size), np.ones(size // 2)
         return len(both)
 
-    three.call(hold, [dict(size=10), dict(size=1 << 20), dict(size=1 << 21)], peak=True)
-    assert all(abs(seen - 12 * size) < 2 << 20 for seen, size in zip(three.peaks, (10, 1 << 20, 1 << 21), strict=True)), three.peaks
-    three.call(hold, dict(size=10), peak=True)
-    assert max(three.peaks) < 2 << 20, "the most of an earlier call"
-    three.call(hold, dict(size=10))
-    assert three.peaks == [None] * 3
+    fresh.call(hold, [dict(size=10), dict(size=1 << 20), dict(size=1 << 21)], peak=True)
+    assert all(abs(seen - 12 * size) < 2 << 20 for seen, size in zip(fresh.peaks, (10, 1 << 20, 1 << 21), strict=True)), fresh.peaks
+    fresh.call(hold, dict(size=10), peak=True)
+    assert max(fresh.peaks) < 2 << 20, "the most of an earlier call"
+    fresh.call(hold, dict(size=10))
+    assert fresh.peaks == [None] * 3
 
 
-def test_who_touches_files_while_it_is_measured_may_have_held_all_that_there_is_room_for(three):
+def test_who_touches_files_while_it_is_measured_may_have_held_all_that_there_is_room_for(fresh):
     def hide(how):
         import os
         import tempfile
@@ -331,10 +350,10 @@ def test_who_touches_files_while_it_is_measured_may_have_held_all_that_there_is_
             kept.write(b"x")
             kept.flush()
 
-    three.run("import os, tempfile\nkept = open(tempfile.gettempdir() + '/open', 'wb')\nos.remove(tempfile.gettempdir() + '/open')")
+    fresh.run("import os, tempfile\nkept = open(tempfile.gettempdir() + '/open', 'wb')\nos.remove(tempfile.gettempdir() + '/open')")
     for how, charged in (("not at all", False), ("gone again", True), ("opened before", True), ("not at all", False)):
-        three.call(hide, dict(how=how), peak=True)
-        assert all((seen >= 2 * sandbox.ROOM) == charged for seen in three.peaks), (how, three.peaks)
+        fresh.call(hide, dict(how=how), peak=True)
+        assert all((seen >= 2 * sandbox.ROOM) == charged for seen in fresh.peaks), (how, fresh.peaks)
 
 
 DEEP = """
@@ -351,13 +370,14 @@ file.close()
 """
 
 
-def test_files_deeper_than_a_path_may_be_long_count(walled):
-    before = walled.held()
-    walled.run(DEEP)
-    assert all(5e6 < after - b < 6e6 for after, b in zip(walled.held(), before, strict=True))
+@pytest.mark.parametrize("fresh", MODES[1:], indirect=True)
+def test_files_deeper_than_a_path_may_be_long_count(fresh):
+    before = fresh.held()
+    fresh.run(DEEP)
+    assert all(5e6 < after - b < 6e6 for after, b in zip(fresh.held(), before, strict=True))
     for writes in (False, True):  # what cannot be listed might have been changed meanwhile
-        walled.call(write_deep, dict(writes=writes), peak=True)
-        assert min(walled.peaks) >= 2 * sandbox.ROOM
+        fresh.call(write_deep, dict(writes=writes), peak=True)
+        assert min(fresh.peaks) >= 2 * sandbox.ROOM
 
 
 def write_deep(writes):
@@ -394,7 +414,7 @@ def test_what_cannot_be_listed_counts_in_full(tmp_path, monkeypatch):
     assert one.peak() is None or one.peak() >= account.MOST_WRITTEN
 
 
-def test_pages_of_libraries_that_are_given_back_make_no_room(three):
+def test_pages_of_libraries_that_are_given_back_make_no_room(fresh):
     def swap(size):
         import time
 
@@ -405,14 +425,14 @@ def test_pages_of_libraries_that_are_given_back_make_no_room(three):
             del kept
         return sum(library[::4096])
 
-    three.run("""
+    fresh.run("""
 import mmap
 with open(np._core._multiarray_umath.__file__, "rb") as file:
     library = mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, mmap.PROT_READ)
 """)
-    three.call(swap, dict(size=0))
-    three.call(swap, dict(size=5 << 20), peak=True)
-    assert min(three.peaks) > 4 << 20, three.peaks
+    fresh.call(swap, dict(size=0))
+    fresh.call(swap, dict(size=5 << 20), peak=True)
+    assert min(fresh.peaks) > 4 << 20, fresh.peaks
 
 
 def test_asyncio_runs_without_sockets(three):
@@ -460,9 +480,9 @@ def test_a_relay_survives_what_ranks_send(monkeypatch):
             ranks.stop()
 
 
-def test_ranks_leave_no_shared_memory_behind(three):
-    pids = [three._connection.client.rank_process(r).pid for r in range(3)]
-    three.stop()
+def test_ranks_leave_no_shared_memory_behind(fresh):
+    pids = [fresh._connection.client.rank_process(r).pid for r in range(3)]
+    fresh.stop()
     assert not [pid for pid in pids if os.path.exists(f"/dev/shm/mpich_shm_{pid:x}_0")]
 
 
