@@ -1,12 +1,14 @@
 """Messages from rank to rank: they arrive, a legal program never raises, and what cannot end is named rank by rank."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from machine import patient
 
 from course_lib.cluster import Ranks, sandbox
+from course_lib.collectives import pending
 
 
 @pytest.fixture(scope="module")
@@ -416,3 +418,22 @@ def test_an_array_changed_before_its_wait_is_named(ranks, end, request):
     errors = said(ranks, source + f"    comm.Recv(got, 1 - rank)\n    {end}")
     if "relay" in request.node.callspec.params["ranks"]:  # MPI itself does not look
         assert all("was changed before its Wait" in error["message"] for error in errors[:2]) and errors[2:] == [None] * 6
+
+
+def test_what_ends_while_another_one_begins_ends_once(monkeypatch):
+    """To begin may take a new communicator of MPI, and who waits for that drives on all that is open."""
+    ended, inside = [], []
+
+    def step(name, waits):
+        def go():
+            if waits and not inside:
+                inside.append(name)
+                pending.go_on()
+            ended.append(name)
+            return True
+
+        return SimpleNamespace(step=go)
+
+    monkeypatch.setattr(pending, "now", pending.State(open=[step("waits", True), step("ends", False)]))
+    pending.go_on()
+    assert pending.now.open == [] and ended.count("ends") == 1

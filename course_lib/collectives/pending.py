@@ -117,11 +117,14 @@ def go_on() -> bool:
     """Drive on all that is open; whether there is anything."""
     behind = set()  # groups in which a start waits for ranks, and so all later ones do: with hundreds, to look at each takes long
     for step in list(now.open):
+        if step not in now.open:  # it ended while one before it waited, and so drove on all
+            continue
         unbegun = getattr(step, "collective", False) and not step.begun()
         if unbegun and step.group in behind:
             continue
         if step.step():
-            now.open.remove(step)
+            if step in now.open:
+                now.open.remove(step)
         elif unbegun and not step.begun():
             behind.add(step.group)
     return bool(now.open)
