@@ -49,6 +49,7 @@ def test_a_file_is_needed_by_those_that_get_something_of_it():
     assert disk.needed("4-1.safetensors", 4, PARTS, whole | {"b": slice(6, 7)})
 
 
+@pytest.mark.slow
 def test_ranks_come_up_again_in_another_number():
     ranks = cluster.start(2)
     try:

@@ -58,6 +58,7 @@ def test_a_killed_kernel_leaves_nothing(tmp_path):
     owner.stdout.close()
 
 
+@pytest.mark.slow
 def test_an_exit_without_stop_leaves_nothing():
     before, files = course_processes(), folders()
     subprocess.run([sys.executable, "-c", "from course_lib.cluster import Ranks; r = Ranks(2)"], check=True)
@@ -357,6 +358,7 @@ def test_ranks_that_do_not_come_in_time_get_a_second_try(monkeypatch):
 
 if sys.platform == "linux":  # elsewhere shared memory has no files
 
+    @pytest.mark.slow
     def test_killed_ranks_leave_no_shared_memory_behind():
         ranks = Ranks(3)
         ranks.run("import os\npid = os.getpid()")

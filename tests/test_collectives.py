@@ -136,6 +136,7 @@ def many_broadcasts(n):
     return array
 
 
+@pytest.mark.slow
 def test_a_root_that_is_a_call_ahead_is_no_mismatch(eight):
     for array in eight.call(many_broadcasts, dict(n=3000)):
         assert array.tolist() == [0, 1, 2]
@@ -392,6 +393,7 @@ def test_a_rank_that_raises_is_named_to_those_who_wait(eight):
     assert seconds < patient(10)  # not a speed test: a hang would take a minute
 
 
+@pytest.mark.slow
 def test_slow_is_not_stuck(eight):
     replies = eight.run("if rank == 1:\n    time.sleep(4)\nout = np.empty(1)\ncomm.Allreduce(np.ones(1), out)")
     assert [reply["error"] for _, reply in replies] == [None] * 8

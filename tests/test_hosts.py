@@ -205,6 +205,7 @@ say(wrong)
     assert said == [["0"]] * 6, log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [pytest.param((0, 1), marks=pytest.mark.slow), (1,)], ids=["all of a machine", "one that does not knock"])
 def test_a_knock_of_a_call_that_was_left_is_taken_back(tmp_path, left):
     said, log = run(
@@ -355,6 +356,7 @@ except ConnectionError as error:
     assert all(len(lines) == 1 and "n2: [Errno 11] Resource temporarily unavailable" in lines[0] for lines in said), (said, log)
 
 
+@pytest.mark.slow
 def test_where_two_of_three_machines_do_not_reach_each_other_all_ranks_say_so(tmp_path):
     said, log = run(
         tmp_path,

@@ -49,6 +49,7 @@ def test_whoever_comes_back_and_begins_at_the_top_is_told_too(kernel):
     assert error is None and "8 0" in said, "a count that went on from what there was is not the old one, and is not run again"
 
 
+@pytest.mark.slow
 def test_ranks_stay_where_nobody_asks_them_to_rest(kernel):
     kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
     said, error = kernel.run("from course_lib.cluster import rest\nprint(rest._alarm.ranks)")

@@ -53,6 +53,7 @@ ranks.stop()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such call")
 def test_ranks_come_up_where_a_container_forbids_to_read_others_memory():
     done = subprocess.run([sys.executable, "-c", FORBIDDEN], capture_output=True, text=True, timeout=120, check=False)

@@ -326,6 +326,7 @@ def test_what_a_user_says_to_make_lab_is_said_once(tmp_path):
     assert f"--ServerApp.root_dir={tmp_path}" in words
 
 
+@pytest.mark.slow
 def test_the_doctor_has_a_line_for_everything():
     lines = [line for _, line in doctor.report()]
     for word in ("Python 3", "MPICH", "4 ranks start", "cores", "memory", "threads", "/dev/shm", "browser", "network"):

@@ -295,6 +295,7 @@ def test_a_zip_that_is_gone_is_no_hand_in_any_more(downloads):
         (downloads.folder / name).unlink()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", [zipfile.ZIP_DEFLATED, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA))]
 )

@@ -377,6 +377,7 @@ def test_a_gradebook_that_a_kill_has_left_behind_its_source_is_brought_up_to_dat
     assert one.grade(PART) == {"ada": 12}
 
 
+@pytest.mark.slow
 def test_a_time_that_is_known_better_counts_without_grading_anew(one, capfd):
     hand_in(one, wrong=[], right=["ada"])
     (one.home / "nbgrader_config.py").write_text(CONFIG)

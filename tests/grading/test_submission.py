@@ -120,6 +120,7 @@ def test_what_is_no_notebook_gets_a_sentence(data, message):
         read(data)
 
 
+@pytest.mark.slow
 def test_pipes_links_and_folders_in_a_notebooks_place_cost_only_themselves(one, tmp_path, capfd):
     elsewhere = tmp_path / "elsewhere.ipynb"
     nbformat.write(one.solved(PART), elsewhere)

@@ -100,6 +100,7 @@ def test_what_a_lecturer_has_changed_stays_until_it_is_asked_for_anew(tmp_path):
     assert show.put_solved(parts(), work, True) == [] and (work / "func_impl.py").read_text() != "mine"
 
 
+@pytest.mark.slow
 def test_a_talk_is_opened_with_what_was_changed_and_without_outputs(tmp_path):
     path, stays = show.put_talk("01_data_split", 15, tmp_path, False)
     assert path.name == "01_data_split.talk-15.ipynb" and not stays

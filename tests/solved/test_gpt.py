@@ -236,6 +236,7 @@ def test_a_command_that_cannot_be_carried_out_gets_one_sentence(case, functions,
     assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_what_is_in_the_folder_already_is_not_written_over(functions, tmp_path):
     kept = tmp_path / "checkpoint" / "mine.pt"
     kept.parent.mkdir()
@@ -282,6 +283,7 @@ def test_another_text_of_the_same_name_is_no_text_to_go_on_with(functions, tmp_p
     assert done.returncode == 2 and "has learnt from another text" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_terminal_of_ascii_shows_a_run_to_its_end(functions, tmp_path):
     done = gpt(1, "--steps", "1", functions=functions, out=tmp_path / "run", env=os.environ | {"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0, done.stderr

@@ -131,6 +131,7 @@ def test_a_gpt_trains_on_every_grid_and_writes(solved):
     assert figures == ["draw-the-grid", "draw-the-loss", "draw-the-losses", "draw-the-bytes", "draw-the-memory"]
 
 
+@pytest.mark.slow
 def test_a_gpt_says_which_notebook_is_not_finished(solved):
     path = solved / "transformer_impl.py"
     path.write_text(path.read_text().replace("def copy_to_group", "def copy_to_gruop"))

@@ -37,6 +37,7 @@ def train(stage, size, dims, dtype, folder, steps=12):
     return total / size, weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
 def test_all_stages_train_as_one_process_does(eight, functions, dtype):
     common, rtol = dict(dims=(13, 11, 7, 5), dtype=dtype, folder=str(functions)), 1e-4 if dtype == "float32" else 1e-10
