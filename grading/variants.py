@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import tempfile
@@ -96,12 +97,18 @@ class Part:
         named = {cell.id: names & _words(cell.source) for cell in self.cells["test"]}
         return {test for test, found in named.items() if found & own or not found}
 
-    def points(self, only: set[str] | None = None) -> tuple[float, list[str]]:
-        """Run the hidden tests: the points, and what the failed ones say. With `only`, the others count as passed."""
-        run = [c for c in self.cells["test"] if only is None or c.id in only]
-        earned = [self._earned(cell) for cell in run]
-        passed = self.maximum() - sum(c.metadata.nbgrader.points for c in run)
-        return passed + sum(points for points, _ in earned), [said for _, said in earned if said]
+    def points(self, only: set[str] | None = None, enough: float = math.inf) -> tuple[float, list[str]]:
+        """Run the hidden tests: the points, and what the failed ones say.
+
+        With `only`, the others count as passed; so do those that are left when `enough` points are lost.
+        """
+        lost, messages = 0.0, []
+        for cell in self.cells["test"]:
+            if lost < enough and (only is None or cell.id in only):
+                earned, said = self._earned(cell)
+                lost += cell.metadata.nbgrader.points - earned
+                messages += [said] if said else []
+        return self.maximum() - lost, messages
 
     def _earned(self, cell: NotebookNode) -> tuple[float, str]:
         """Run a hidden test: its points, and what it says if it fails."""
@@ -126,7 +133,8 @@ class Part:
     def given(self, answer: answers.Answer, *, once: bool = False) -> tuple[float, list[str]]:
         """The points that an answer gets, and what failed tests say; the solution is back afterwards.
 
-        With `once`, the hidden tests about the exercise run, see `about`, and nothing is found out first about which of them it decides.
+        With `once`, the hidden tests about the exercise run, see `about`, until the answer has lost what it should; which of them it
+        decides is not found out first.
         """
         everything, only = self.cells["exercise"], None
         cells = [] if answer.source or answer.name != UNTOUCHED else everything
@@ -140,7 +148,7 @@ class Part:
         if answer.function == answers.CELL:
             self.answer(answer.source)
         self._run(ANEW)
-        result = self.points(only)
+        result = self.points(only, answer.loses if once and answer.loses else math.inf)
         for cell in cells:
             self.answer(cell.source)
         return result

@@ -109,7 +109,7 @@ def alone(ranks):
     return steps
 
 
-@pytest.mark.parametrize("grid", GRIDS, ids=str)
+@pytest.mark.parametrize("grid", [pytest.param(grid, marks=[pytest.mark.slow] * (len(grid) < 3)) for grid in GRIDS], ids=str)
 def test_every_grid_trains_the_same_model_and_another_goes_on(ranks, alone, grid, tmp_path):
     ranks.call(start, dict(sizes=SMALL | grid))
     np.testing.assert_allclose(ranks.call(go, dict(steps=4)), [alone[:4]] * 4, rtol=1e-5, atol=2e-5)
