@@ -77,12 +77,13 @@ class ShardCheck(Check):
         """What a layer keeps between its calls, against its shards and their gradients; and that it computes what it should."""
         self.steps(size, (20, 20), 2, np.float64, 2)  # what Python and NumPy keep for themselves is there now
         before, whole = self.ranks.held(), 8 * (shape[0] + 1) * shape[1]
+        enough = 3 * whole // 8  # half of the weight would hide a whole one; right answers were seen with a quarter
         for r, held in enumerate(before[:size]):
-            if held > whole // 4:  # it could be given back while the layer is there
+            if held > enough:  # it could be given back while the layer is there
                 cause = (
                     "arrays in variables of other cells, or large modules that they import on the ranks and that this part does not need"
                 )
-                self.fail(f"before there is a layer, rank {r} keeps {held:,} bytes, and {whole // 4:,} are what this check allows", cause)
+                self.fail(f"before there is a layer, rank {r} keeps {held:,} bytes, and {enough:,} are what this check allows", cause)
         most = 2 * whole / size + whole / 4
 
         def look(when: str) -> None:
