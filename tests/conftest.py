@@ -101,6 +101,7 @@ class ByFile(LoadScopeScheduling):
         return nodeid if seconds(nodeid) else nodeid.split("::")[0]
 
 
+@pytest.hookimpl(optionalhook=True)  # not every run has workers
 def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
 

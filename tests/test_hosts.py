@@ -206,7 +206,7 @@ say(wrong)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left", [pytest.param((0, 1), marks=pytest.mark.slow), (1,)], ids=["all of a machine", "one that does not knock"])
+@pytest.mark.parametrize("left", [(0, 1), (1,)], ids=["all of a machine", "one that does not knock"])
 def test_a_knock_of_a_call_that_was_left_is_taken_back(tmp_path, left):
     said, log = run(
         tmp_path,

@@ -1,7 +1,6 @@
 """Messages from rank to rank: they arrive, a legal program never raises, and what cannot end is named rank by rank."""
 
 import time
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -424,16 +423,17 @@ def test_what_ends_while_another_one_begins_ends_once(monkeypatch):
     """To begin may take a new communicator of MPI, and who waits for that drives on all that is open."""
     ended, inside = [], []
 
-    def step(name, waits):
-        def go():
-            if waits and not inside:
-                inside.append(name)
+    class Step:
+        def __init__(self, waits):
+            self.waits = waits
+
+        def step(self):
+            if self.waits and not inside:
+                inside.append(self)
                 pending.go_on()
-            ended.append(name)
+            ended.append(self)
             return True
 
-        return SimpleNamespace(step=go)
-
-    monkeypatch.setattr(pending, "now", pending.State(open=[step("waits", True), step("ends", False)]))
-    pending.go_on()
-    assert pending.now.open == [] and ended.count("ends") == 1
+    both = Step(True), Step(False)
+    monkeypatch.setattr(pending, "now", pending.State(open=dict.fromkeys(both)))
+    assert not pending.go_on() and ended.count(both[1]) == 1

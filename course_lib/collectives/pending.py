@@ -33,8 +33,8 @@ class State:
     ----------
     epoch : int
         Grows when what was left behind must not meet what comes now.
-    open : list of Step
-        What has not ended, in the order in which it began.
+    open : dict
+        The steps that have not ended, as keys, in the order in which they began.
     left_behind : list
         Steps and requests of MPI that nobody waits for any more, and their epoch: MPI may still write to their buffers.
     used : bool
@@ -50,7 +50,7 @@ class State:
     """
 
     epoch: int = 0
-    open: list = field(default_factory=list)
+    open: dict[Step, None] = field(default_factory=dict)
     left_behind: list = field(default_factory=list)
     used: bool = False
     stale: bool = False
@@ -99,7 +99,7 @@ def renew(epoch: int) -> None:
         for _, left in now.left_behind:
             if hasattr(left, "drop"):
                 left.drop()
-        now.epoch, now.open, now.used, now.stale = epoch, [], False, False
+        now.epoch, now.open, now.used, now.stale = epoch, {}, False, False
 
 
 def ended(stale: bool) -> None:
@@ -123,8 +123,7 @@ def go_on() -> bool:
         if unbegun and step.group in behind:
             continue
         if step.step():
-            if step in now.open:
-                now.open.remove(step)
+            now.open.pop(step, None)
         elif unbegun and not step.begun():
             behind.add(step.group)
     return bool(now.open)
@@ -133,7 +132,7 @@ def go_on() -> bool:
 def add(step: Step) -> None:
     """Begin a step; it is driven on from now on."""
     if not step.step():
-        now.open.append(step)
+        now.open[step] = None
 
 
 def wait(step: Step, board: Board | None, eager: int, limit: float = LIMIT) -> None:
@@ -161,8 +160,7 @@ def wait(step: Step, board: Board | None, eager: int, limit: float = LIMIT) -> N
         now.left_behind.append((now.epoch, step))
         raise
     finally:
-        if step in now.open:
-            now.open.remove(step)
+        now.open.pop(step, None)
 
 
 def _wait_long(step: Step, board: Board | None, limit: float) -> None:

@@ -164,8 +164,7 @@ class RelayedGroup:
         try:
             step.wait()
         finally:
-            if step in pending.now.open:
-                pending.now.open.remove(step)
+            pending.now.open.pop(step, None)
 
     def _call_out(self, what: tuple, send: np.ndarray | None, **more: object) -> tuple[int, int]:
         """Make a call of the relay; its name."""

@@ -1,7 +1,7 @@
 """Imports that the processes beside the notebook do without: they would take a good part of each start."""
 
 import sys
-from types import SimpleNamespace
+from types import ModuleType
 
 
 def leave_out(*modules: str) -> None:
@@ -12,6 +12,7 @@ def leave_out(*modules: str) -> None:
     *modules : str
         Modules that others import if they are there, and can do without.
     """
-    sys.modules["ipyparallel.cluster"] = SimpleNamespace(Cluster=None, ClusterManager=None)
+    launchers = sys.modules["ipyparallel.cluster"] = ModuleType("ipyparallel.cluster")
+    launchers.Cluster = launchers.ClusterManager = None
     for name in modules:
         sys.modules[name] = None

@@ -251,7 +251,7 @@ for size in range(1, 9):
 ### BEGIN HIDDEN TESTS
 check = ShardCheck("what a rank keeps", ranks, show=False)
 for size in (4, 8):
-    check.kept(size, tuple(4 * n + (size == 4) for n in check.sizes(2, 300, 320)))  # 4 does not divide odd numbers
+    check.kept(size, tuple(4 * n + (size == 4) for n in check.sizes(2, 316, 320)))  # 4 does not divide odd numbers
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]

@@ -14,7 +14,7 @@ from grading.paths import SOLUTIONS, parts
 SPLIT, SHORT = "01_data_split", "03_naive_forward"
 # Some of the wrong and right answers also go all the way; `test_all_variants_get_what_they_deserve` has them all.
 SAMPLE = {
-    "03_naive_forward": ["deadlock", "row_by_row"],
+    "03_naive_forward": ["padded_all_reduce", "deadlock", "row_by_row"],
     "14_my_ddp": ["after_backward", "no_broadcast", "non_blocking"],
     "19_1f1b": ["gpipe", "late_gradients", "queue"],
     "21_tensor_parallel": ["own_largest", "local_labels", "of_logs"],

@@ -38,7 +38,7 @@ def train(stage, size, dims, dtype, folder, steps=12):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.slow), "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_all_stages_train_as_one_process_does(eight, functions, dtype):
     common, rtol = dict(dims=(13, 11, 7, 5), dtype=dtype, folder=str(functions)), 1e-4 if dtype == "float32" else 1e-10
     losses, weights = eight.call(train, dict(stage=0, size=1, **common))[0]
