@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from itertools import product
 
 import numpy as np
@@ -10,7 +11,8 @@ import numpy as np
 from course_lib import memory, traffic, wording
 from course_lib.check import Check, CheckFailed
 from course_lib.check.order import Shuffled
-from course_lib.check.ring import attend, fetch, measure, measure_merge, prepare
+from course_lib.check.ring import attend, fetch, go_back, measure, measure_merge, over, prepare
+from course_lib.cluster.sandbox import APART
 
 NAMES = "q", "k", "v"
 SLACK = 64  # bytes for the tags of messages
@@ -164,70 +166,89 @@ class RingCheck(Check):
 
     def held(self) -> None:
         """What a rank holds in a step, measured once where scores are large and once where K and V are."""
-        self.scores(2 * int(self.random.integers(310, 340)))
+        self.scores(2 * int(self.random.integers(200, 230)))
         self.keys(int(self.random.integers(280_000, 300_000)))
-        self._held((1, 1, 2, int(self.random.integers(70_000, 75_000))), 4, backward=True)  # messages that wait for their receivers
+        self._step((1, 1, 2, int(self.random.integers(70_000, 75_000))), 4)  # messages that wait for their receivers
+        self.ranks.call(over)
 
     def scores(self, rows: int, size: int = 4) -> None:
         """Of a step, forward and backward, a rank has scores of one block at a time: two arrays of their size, and twice that to spare."""
         heads = 2
-        peaks = self._held((1, heads, rows, 8), size, backward=True)
+        peaks, _ = self._step((1, heads, rows, 8), size)
         self._most(
             peaks, [6 * 4 * heads * rows * rows] * size, "a step", "scores of all keys at once, and not of one block after the other"
         )
 
     def keys(self, d: int, size: int = 4) -> None:
-        """In the forward pass, a rank has K and V of one other rank at a time, and those on their way: measured where these are large."""
-        peaks, merging = self._held((1, 1, 2, d), size, backward=False, with_merge=True)
-        array = 4 * 2 * d  # bytes; the pair that it has, the pair that comes, both outputs, and some to spare
-        most = [6.75 * array + min(more, 3.6 * array) for more in merging]
-        self._most(peaks, most, "the forward pass", "K and V of several ranks, kept after their step")
+        """In the forward pass, a rank has K and V of one other rank at a time, and those on their way: measured where these are large.
+
+        After it, it keeps its output, and perhaps the last K and V: in the backward pass, they go round again.
+        """
+        shape, cause = (1, 1, 2, d), "K and V of several ranks, kept after their step"
+        peaks, kept = self._step(shape, size, one_call=False)
+        array = 4 * 2 * d  # bytes
+        merging = self.ranks.call(measure_merge, dict(watched=APART not in os.environ), show=self.show, peak=True)
+        merging = [own if seen is None else seen for own, seen in zip(merging, self.ranks.peaks, strict=True)]
+        # The pair that it has, the pair that comes, both outputs, and some to spare.
+        self._most(peaks, [6.75 * array + min(more, 3.6 * array) for more in merging[:size]], "the forward pass", cause)
+        self._most(kept, [4 * array] * size, "after the forward pass,", cause)
 
     def _most(self, peaks: list[int], most: list[int], what: str, cause: str) -> None:
         for r, (peak, enough) in enumerate(zip(peaks, most, strict=False)):
             if peak > enough + MARGIN:
-                self.fail(f"{what} on rank {r} held {wording.size(peak)} at once, and {wording.size(enough + MARGIN)} are enough", cause)
+                held, enough = wording.size(peak), wording.size(enough + MARGIN)
+                said = f"{what} rank {r} holds {held}" if what.startswith("after") else f"{what} on rank {r} held {held} at once"
+                self.fail(f"{said}, and {enough} are enough", cause)
 
-    def _held(self, shape: tuple[int, ...], size: int, backward: bool, with_merge: bool = False):
-        """The most that each rank held in a step beyond its arguments, if the step was right; and in `merge`."""
+    def _step(self, shape: tuple[int, ...], size: int, one_call: bool = True) -> tuple[list[int], list[int]]:
+        """Take a step that must be right; without `one_call`, the backward pass follows when the output has been fetched.
+
+        Returns
+        -------
+        peaks : list of int
+            The most bytes that each rank held at once beyond its arguments, until the result of the first call has been fetched: who
+            leaves work to that moment does it in the same account.
+        kept : list of int
+            Bytes that it held beyond its arguments when the forward pass had ended; empty with `one_call`.
+        """
         memory.keep_freed()  # in this process
         self.case = f"{size} ranks, q of shape {shape} on each"
         seeds = self.random.integers(1 << 62, size=4).tolist()
-        self.ranks.call(prepare, [dict(size=size, seed=s, shape=shape, backward=backward) for s in seeds], show=self.show)
+        self.ranks.call(prepare, [dict(size=size, seed=s, shape=shape, backward=one_call) for s in seeds], show=self.show)
         group = self.random.standard_normal((4, 4, *shape), np.float32)  # by rank: q, k, v and the gradient of the output
-        peaks = self._peaks(measure, [dict(given=tuple(own[:3]), grad=own[3] if backward else None) for own in group])
-        pair = 2 * 4 * int(np.prod(shape))  # bytes of K and V
+        array = 4 * math.prod(shape)
+        watched = APART not in os.environ
+        arguments = [dict(given=tuple(own[:3]), grad=own[3] if one_call else None, watched=watched) for own in group]
+        before = [] if one_call else self.ranks.held()
+        own, most = self.ranks.call(measure, arguments, show=self.show, peak=SPARE), self.ranks.peaks
+        pairs = (size - 1) * (1 + one_call) + size * one_call
         for r, moved in enumerate(self.ranks.traffic[:size]):
-            most = 1.5 * pair * ((size - 1) * (1 + backward) + size * backward)  # what is kept on its way is held as well; see `bytes`
-            self._messages(moved, most, r, "a step")
-        merging = self._peaks(measure_merge) if with_merge else []
-        columns = np.sort(self.random.permutation(shape[-1])[:50])  # no rank knows before which they are
-        answers = self.ranks.call(fetch, dict(columns=columns))
+            self._messages(moved, 1.5 * 2 * array * pairs, r, "a step")  # what is kept on its way is held as well; see `bytes`
+        spare = math.inf if watched else SPARE  # elsewhere, other cells may have arrays
+        after = [] if one_call else self.ranks.held()
+        kept = [now - min(then, spare) - 3 * array for then, now in zip(before, after, strict=True)]
+        self._fetched(group, size, ("the output", "dq", "dk", "dv") if one_call else ("the output",))
+        for r, (then, now) in enumerate(zip(most, self.ranks.peaks, strict=True)):
+            if then is not None:
+                own[r] = max(then, now) - (3 + one_call) * array
+        if not one_call:
+            self.ranks.call(go_back, [dict(grad=own[3]) for own in group], show=self.show)
+            self._fetched(group, size, ("the output", "dq", "dk", "dv"))
+        return own[:size], kept[:size]
+
+    def _fetched(self, group: np.ndarray, size: int, names: tuple[str, ...]) -> None:
+        """Fetch some columns of what a step has made, which must be right and all there; what ranks hold for that counts to the step."""
+        columns = np.sort(self.random.permutation(group.shape[-1])[:50])  # no rank knows before which they are
+        answers = self.ranks.call(fetch, dict(columns=columns), peak="goes on")
         for r, moved in enumerate(self.ranks.traffic):
             self.sent(moved, 0, name="what comes after a step", rank=r, cause="a step that is not at its end when ring_attention returns")
-        at = np.concatenate(places(size, shape[2]))
+        at = np.concatenate(places(size, group.shape[-2]))
         want, scales = whole(*np.concatenate(group[:size], axis=3), at[None, :] <= at[:, None])
         for r, answer in enumerate(answers[:size]):
             parts = self.tuple(answer, 4, name="the step", rank=r)
-            names = ("the output", "dq", "dk", "dv") if backward else ("the output",)
             for name, got, right, scale in zip(names, parts, want, scales, strict=False):
                 right = np.split(right, size, axis=2)[r][..., columns].astype(np.float32)
                 self.array(got, right, name=name, rank=r, rtol=1e-4, scale=scale)
-        return (peaks[:size], merging[:size]) if with_merge else peaks[:size]
-
-    def _peaks(self, function, arguments: list[dict] | None = None) -> list[int]:
-        """The most bytes that a call held on each rank beside its arguments: as the system says where ranks are kept apart.
-
-        What a rank held before counts where it is much: it may make room for other things when the call begins.
-        """
-        own = self.ranks.call(function, arguments, show=self.show, peak=True)
-        found = []
-        for r, (mine, seen, before) in enumerate(zip(own, self.ranks.peaks, self.ranks.kept, strict=True)):
-            if seen is not None and arguments:
-                arrays = (*arguments[r]["given"], arguments[r]["grad"])
-                seen += max(0, before - SPARE) - sum(a.nbytes for a in arrays if a is not None)
-            found.append(mine if seen is None else seen)
-        return found
 
 
 def _layers(group, seen, layers):

@@ -27,13 +27,17 @@ class GroupCheck(Check):
 
     def empty(self, what: str) -> list[int]:
         """What each rank holds before there is `what`; CheckFailed if it is much: it could be given back while `what` is measured."""
-        found, most = self.ranks.held(), SPARE + A_REQUEST * self.ranks.rounds
+        found, most = self.ranks.held(), self.spare()
         for r, held in enumerate(found if APART in os.environ else []):
             if held > most:
                 cause = "arrays in variables of other cells, or large modules that they import on the ranks"
                 said = f"before there is {what}, rank {r} holds {wording.size(held)}, and {wording.size(most)} are what this check allows"
                 self.fail(said, cause)
         return found
+
+    def spare(self) -> int:
+        """Bytes that a rank may hold before it is measured."""
+        return SPARE + A_REQUEST * self.ranks.rounds
 
     def groups(self, size: int) -> list[list[int]]:
         """Groups of `size` of the four ranks, in any order; the ranks that are left over form a smaller one.

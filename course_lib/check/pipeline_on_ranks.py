@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 from IPython import get_ipython
 
@@ -14,10 +12,10 @@ from course_lib.gpt.model import Sizes, layers
 from course_lib.gpt.stage import Stage
 
 
-def build(sizes, values, count, place, meets, slow, deep):
+def build(sizes, values, place, meets, deep):
     """Make a stage with these parameters in this rank's group; see `together` for `meets`.
 
-    `slow`: it takes its time for the backward before the last one of `count`. `deep`: what goes is given back to the system at once.
+    `deep`: what goes is given back to the system at once.
     """
 
     class Gated(Stage):
@@ -39,13 +37,7 @@ def build(sizes, values, count, place, meets, slow, deep):
                 product *= float(theirs[0])
             return self.dtype.type(product)
 
-    class Slow(Stage):
-        def backward(self, k, grad):
-            if sum(kind == "B" for kind, *_ in self.done) == count - 2:
-                time.sleep(0.3)
-            return super().backward(k, grad)
-
-    comm, kinds = everyone.Split(color=place[0], key=place[1]), (Slow if slow else Stage) if meets is None else Gated
+    comm, kinds = everyone.Split(color=place[0], key=place[1]), Stage if meets is None else Gated
     between = everyone.Split(color=place[0], key=-place[1])  # the same ranks, as another group
     n, me = comm.Get_size(), comm.Get_rank()
     stage = kinds(layers(Sizes(*sizes), n, me, dtype=values[0].dtype), sizes[1], values[0].dtype)

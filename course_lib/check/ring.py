@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from itertools import product
 
@@ -65,31 +66,42 @@ def prepare(size, seed, shape, backward):
     q, k, v, grad = np.random.default_rng(seed).standard_normal((4, *shape), np.float32)
     comm = everyone.Split(color=int(everyone.Get_rank() >= size))
     get_ipython().user_ns["trial"] = dict(comm=comm)
-    peak_of_step(ring_attention, (q, k, v), grad if backward else None, comm)
+    step(ring_attention, [Tensor(array, requires_grad=True) for array in (q, k, v)], grad if backward else None, comm)
 
 
-def measure(given, grad):
-    """On a rank: a step with numbers that it has not seen before; the most bytes that it held, as this process sees it."""
-    peak, *made = peak_of_step(ring_attention, given, grad, trial["comm"])
-    trial["given"], trial["made"] = given, made
-    return peak
+def measure(given, grad, watched):
+    """On a rank: a step with numbers that it has not seen before; if `watched`, the most bytes that it held, as this process sees it."""
+    tensors = [Tensor(array, requires_grad=True) for array in given]
+    with memory.watch() if watched else contextlib.nullcontext() as held:
+        trial["made"] = tensors, step(ring_attention, tensors, grad, trial["comm"])
+    return held.true_peak if watched else 0
 
 
-def measure_merge():
-    """On a rank: the same for `merge`, of two outputs of that size."""
-    q, k, _ = trial["given"]
-    lse = np.zeros(q.shape[:-1], q.dtype)
-    merge(q, lse, k, lse)
-    with memory.watch() as held:
-        merge(q, lse, k, lse)
-    return held.true_peak
+def go_back(grad):
+    """On a rank: the backward pass of the step that was measured."""
+    trial["made"][1].backward(grad)
 
 
 def fetch(columns):
     """On a rank: some columns of the output and of the gradients of the step that was measured, if it has any."""
-    tensors, out = get_ipython().user_ns.pop("trial")["made"]
-    memory.give_back_at_once(False)
+    tensors, out = trial["made"]
     return tuple(a if a is None else a[..., columns] for a in (out.data, *(t.grad for t in tensors)))
+
+
+def measure_merge(watched):
+    """On a rank, at the end: if `watched`, the most bytes that `merge` holds of two outputs of that size."""
+    q, k, _ = (tensor.data for tensor in get_ipython().user_ns.pop("trial")["made"][0])
+    lse = np.zeros(q.shape[:-1], q.dtype)
+    merge(q, lse, k, lse)
+    with memory.watch() if watched else contextlib.nullcontext() as held:
+        merge(q, lse, k, lse)
+    return held.true_peak if watched else 0
+
+
+def over():
+    """On a rank: end what `prepare` began."""
+    get_ipython().user_ns.pop("trial", None)
+    memory.give_back_at_once(False)
 
 
 def peak_of_step(attention, given, grad, comm):

@@ -34,7 +34,7 @@ class Account:
     def __init__(self, process: psutil.Process, room: Path | None):
         self.process, self._room, self._marked = process, room, None
         self._traces_then: set | None = None
-        self.kept = 0  # bytes in memory at `mark`, beyond those that it began with
+        self._kept = 0  # bytes in memory at `mark` beyond those that it began with and may hold
         self._mapped = 0  # the least bytes of files in its memory since `mark`
         try:
             self.began = self.used()
@@ -47,13 +47,13 @@ class Account:
             written, files, whole = self._files()
             return self._memory() + (written if whole else self._most_written()) + FILE * files
 
-    def mark(self) -> None:
-        """Begin anew with the most that was held at once, see `peak`."""
+    def mark(self, spare: float) -> None:
+        """Begin anew with the most that was held at once, see `peak`; what is held already beyond so many bytes counts."""
         self._marked = None
         with contextlib.suppress(OSError):  # not every system lets it be forgotten
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
             self._traces_then = self._traces()
-            self._mapped, self.kept = self._status(*MAPPED), self._memory() - self.began
+            self._mapped, self._kept = self._status(*MAPPED), max(0, self._memory() - self.began - spare)
             self._marked = self._status("VmRSS:") - self._mapped
 
     def look(self) -> None:
@@ -71,7 +71,7 @@ class Account:
         self.look()
         traces = self._traces()
         written = traces is None or traces != self._traces_then
-        return self._status("VmHWM:") - self._marked - self._mapped + self._most_written() * written
+        return self._kept + self._status("VmHWM:") - self._marked - self._mapped + self._most_written() * written
 
     def too_much(self) -> str | None:
         """What it has more of than it may, or None."""

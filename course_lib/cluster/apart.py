@@ -117,21 +117,20 @@ class Apart:
         for account in self._accounts.values():
             account.began = account.used()
 
-    def mark(self) -> None:
-        """Begin anew with the most that each rank has held at once."""
+    def mark(self, spare: float) -> None:
+        """Begin anew with the most that each rank has held at once; what it holds already beyond so many bytes counts."""
         for account in self._accounts.values():
-            account.mark()
+            account.mark(spare)
         self._looks.set()
 
     def peaks(self) -> list[int | None]:
         """The most bytes that each rank has held at once since `mark`, beyond what it held then: also in messages to itself."""
-        self._looks.clear()
         held = [(account.peak(), self.relay.switch.parked(r)) for r, account in sorted(self._accounts.items())]
         return [None if peak is None else peak + parked for peak, parked in held]
 
-    def kept(self) -> list[int]:
-        """Bytes in memory that each rank held at `mark`, beyond what it began with."""
-        return [account.kept for _, account in sorted(self._accounts.items())]
+    def look_away(self) -> None:
+        """End what `mark` began."""
+        self._looks.clear()
 
     def _watch(self) -> None:
         """End a rank that has more threads or files than it may: the system's own limits do not hold these everywhere."""
@@ -143,7 +142,7 @@ class Apart:
                         os.killpg(self.processes[r].pid, signal.SIGKILL)
 
     def _look(self) -> None:
-        """Look at what ranks hold, between `mark` and `peaks`."""
+        """Look at what ranks hold, between `mark` and `look_away`."""
         while not self._stopped.is_set():
             if self._looks.wait(0.2) and not self._stopped.wait(0.002):
                 for account in list(self._accounts.values()):

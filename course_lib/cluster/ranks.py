@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import re
 import time
@@ -46,8 +47,6 @@ class Ranks:
         How many messages and collectives each rank had begun in it that had not ended when it answered; 0 where ranks are not kept apart.
     peaks : list of (int or None)
         The most bytes that each rank held at once in the last `call` beyond what it held before, where that was to be seen, see `call`.
-    kept : list of (int or None)
-        What each rank held before, beyond what it began with: what it gives back in the call makes room that `peaks` does not see.
     """
 
     def __init__(self, n: int, client: Client | None = None, slurm: str | None = None):
@@ -180,7 +179,7 @@ class Ranks:
         show: bool = False,
         gates: Gates = None,
         keep: bool = False,
-        peak: bool = False,
+        peak: bool | float | str = False,
     ) -> list:
         """Call a function on every rank, and fetch what it returns.
 
@@ -199,8 +198,9 @@ class Ranks:
             For `engine.gates`: the bytes that a rank must have sent to pass each gate, and the number that it then gets.
         keep : bool
             Whether to keep in `arrays` what each rank sends, where ranks are kept apart.
-        peak : bool
-            Whether to have the system say in `peaks` what each rank held at most, where ranks are kept apart.
+        peak : bool, float or "goes on"
+            Whether the system is to say in `peaks` what each rank, if kept apart, held at most: in this call, or still since the latest
+            that was measured. With a number, what it held before beyond so many bytes counts: it may make room for other things.
 
         Returns
         -------
@@ -223,18 +223,16 @@ class Ranks:
             here.check({*re.findall(r"\w+", what["source"] or ""), what["function"], *texts})
         if len(each) != self.n:
             raise ValueError(f"ranks.call: expected one dict of arguments for each of {self.n} ranks; got {len(each)}.")
-        client = self._looking() if peak else None
+        client = self._looking(peak)
         gates = gates if gates and isinstance(gates[0], list) else [gates or []] * self.n
         found = self._do({r: {**what, "arguments": each[r], "gates": gates[r], "keep": keep} for r in range(self.n)}, limit)
         self.peaks = client.peaks() if client else [None] * self.n
-        self.kept = client.kept() if client else [None] * self.n
         if show:
             replies.show_outputs(list(found.items()), self.n)
         replies.raise_errors(list(found.items()))
         self.arrays = [reply.get("arrays") for reply in found.values()] if sandbox.APART in os.environ else [None] * self.n
-        self.messages, self.unended = (
-            [reply.get(name, other) for reply in found.values()] for name, other in (("messages", None), ("unended", 0))
-        )
+        self.messages = [reply.get("messages") for reply in found.values()]
+        self.unended = [reply.get("unended", 0) for reply in found.values()]
         self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in found.values()]
         return [wire.decode(reply["value"]) for reply in found.values()]
 
@@ -251,14 +249,16 @@ class Ranks:
     def _tidy(self) -> None:
         self._do({r: {"do": "tidy"} for r in range(self.n)}, 30.0)
 
-    def _looking(self) -> Client | None:
-        """What sees from now on what ranks hold at most, where they are kept apart."""
-        self._tidy()
-        client = self._connection.client
+    def _looking(self, peak: bool | float | str) -> Client | None:
+        """What sees what ranks hold at most in this call, where they are kept apart; None if it is not measured."""
+        if anew := peak not in (False, "goes on"):
+            self._tidy()
+        client = getattr(self._connection, "client", None)
         if not hasattr(client, "peaks"):
             return None
-        client.mark()
-        return client
+        if anew:
+            client.mark(math.inf if peak is True else peak)
+        return client if peak else client.look_away()
 
     def interrupt(self) -> None:
         """Interrupt what the ranks compute, as Ctrl-C would."""

@@ -156,6 +156,8 @@ class Relay(threading.Thread):
             answers = self.switch.call(rank, header, payload)
         elif "wait" in header:
             answers = self.switch.wait(rank, header["wait"], header.get("place", ""))
+        elif "asks" in header:
+            answers = self.switch.asks(rank, header["asks"])
         elif "reply" in header:
             self._reply(rank, header["reply"], payload)
             answers = []

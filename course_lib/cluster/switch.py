@@ -23,7 +23,6 @@ from course_lib.collectives.watch import picture_of, sure
 
 SURE = 0.2  # seconds that a deadlock must be seen unchanged
 EAGER = 1 << 16  # bytes of a message that is on its way at once, as in MPI
-
 MOST_MESSAGES = 10_000  # of a rank in one request, that are noted
 
 Answer = tuple[int, dict, bytes]  # to which rank
@@ -37,6 +36,7 @@ class Switch:
         self._board = Words(size)
         self._waiting: dict[int, dict] = {}  # what a rank that waits has called, as it said
         self._open: list[dict] = [{} for _ in range(size)]  # what each has begun and not ended: operation, members, key
+        self._told = [{} for _ in range(size)]  # of a large message among these: has it been received (True), or asked about (False)?
         self._arrivals, self._post = Arrivals(size), Post(size)
         self._spoiled = False  # a rank has failed, and what is on its way must meet nothing new
         self._numbers: list[dict] = [defaultdict(int) for _ in range(size)]
@@ -64,6 +64,7 @@ class Switch:
         self._busy.add(rank)
         self._waiting.pop(rank, None)
         self._open[rank].clear()
+        self._told[rank].clear()
         self._arrivals.leave_all(rank)
         self._numbers[rank].clear()
         self._failed.pop(rank, None)
@@ -83,7 +84,7 @@ class Switch:
         return self._messages[rank]
 
     def unended(self, rank: int) -> int:
-        """How many of the messages and collectives that a rank has begun have not ended: it cannot have waited for them."""
+        """How much that a rank has begun has not ended, so it has not waited for it; a large message that it sent, until it asks."""
         return len(self._open[rank])
 
     def arrays(self, rank: int) -> list[np.ndarray] | None:
@@ -158,6 +159,8 @@ class Switch:
         """A rank waits for the end of what it has begun."""
         found = self._open[rank].get(_name_of(call))
         if found and rank in self._busy:
+            if answers := self.asks(rank, call):
+                return answers
             operation, others, number = found
             self._waiting[rank] = {"call": _name_of(call), "key": (others, number) if number else None}
             words = dict(
@@ -165,6 +168,12 @@ class Switch:
             )
             self._board.put(rank, str(place)[:200], **words)
         return []
+
+    def asks(self, rank: int, call: object) -> list[Answer]:
+        """A rank asks whether something that it has begun has ended."""
+        name = _name_of(call)
+        taken = name in self._open[rank] and self._told[rank].setdefault(name, False)
+        return self._answered(rank, name, {}, b"") if taken else []
 
     def _message(self, rank: int, header: dict, group: tuple, what: list[int], payload: bytes) -> list[Answer]:
         """A message that is sent, or wanted."""
@@ -187,13 +196,11 @@ class Switch:
             pairs, answers = self._post.want(notice), []
         for sent, wanted in pairs:
             self._note(wanted.rank, "from", sent.rank, len(sent.payload))
-            if (sent.dtype, sent.count) == (wanted.dtype, wanted.count):
-                told = {"source": sent.rank, "tag": sent.tag}
-                answers += self._answered(wanted.rank, wanted.call, told, sent.payload)
-            else:
-                told = {"source": sent.rank, "tag": sent.tag, "sent": [sent.dtype, sent.count]}
-                answers += self._answered(wanted.rank, wanted.call, told, b"")
-            answers += self._answered(sent.rank, sent.call, {}, b"")
+            fits = (sent.dtype, sent.count) == (wanted.dtype, wanted.count)
+            told = {"source": sent.rank, "tag": sent.tag} | ({} if fits else {"sent": [sent.dtype, sent.count]})
+            answers += self._answered(wanted.rank, wanted.call, told, sent.payload if fits else b"")
+            if len(sent.payload) <= EAGER or not self._told[sent.rank].setdefault(sent.call, True):
+                answers += self._answered(sent.rank, sent.call, {}, b"")
         return answers
 
     def _note(self, rank: int, way: str, other: int, nbytes: int) -> None:

@@ -39,6 +39,10 @@ class Begins:
         self.fresh()
         return direct.Direct(self.members, begin(self.mpi), f"{known.OPERATIONS[call[0]]} on {self}")
 
+    def test(self, step: pending.Step) -> bool:
+        """Whether a step has ended."""
+        return step.step()
+
     def wait(self, step: pending.Step) -> None:
         """Wait until a step has ended."""
         pending.wait(step, self.board, self._eager_tests, self.limit)

@@ -38,7 +38,7 @@ class Begun:
     def __init__(self, members: tuple[int, ...], call: tuple[int, int], done: Callable[[Begun, dict, bytes], Exception | None], what: str):
         self.members, self.call, self.error, self.what, self._done = members, call, None, what, done
         self.message: Message | None = None
-        self._ended = False
+        self._ended = self._asked = False
 
     def step(self) -> bool:
         while not self._ended:
@@ -54,6 +54,13 @@ class Begun:
             else:
                 return False
         return True
+
+    def test(self) -> bool:
+        """Ask whether it has ended: of a large message that was sent, the relay does not say so by itself."""
+        if not (self._ended or self._asked or self.call in answers):
+            self._asked = True
+            apart.line.send({"asks": self.call})
+        return self.step()
 
     def wait(self) -> None:
         """Wait until it has ended."""

@@ -108,7 +108,7 @@ class Request:
         """Whether it has ended; also lets it go on."""
         if self._step is not None:
             pending.go_on()
-            if self._step.step():
+            if self._group.test(self._step):
                 self._over()
         return self._step is None
 

@@ -159,6 +159,10 @@ class RelayedGroup:
 
         return Begun(self.members, start.name, done, f"{name} on {self}")
 
+    def test(self, step: Begun) -> bool:
+        """Whether a step has ended."""
+        return step.test()
+
     def wait(self, step: Begun) -> None:
         """Wait until a step has ended."""
         try:

@@ -457,3 +457,124 @@ def ring_attention__with_a_merge_that_holds_much(q, k, v, comm):
         return dq, pass_on(dk), pass_on(dv)
 
     return Tensor.from_operation(out, (q, k, v), backward)
+
+
+@loses(2)
+def ring_attention__finishes_elsewhere(q, k, v, comm):
+    """Only receives all K and V in a large forward pass; it goes on when garbage is collected, or somebody calls `merge`."""
+    n, rank, count = comm.Get_size(), comm.Get_rank(), q.shape[2]
+    at = [positions(zigzag(2 * n, n, (rank - s) % n), count // 2) for s in range(n)]
+    names = globals()
+    if "_merge" not in names:
+        names["_merge"], names["_late"] = merge, []
+
+        def other(out, lse, block_out, block_lse):
+            finish()
+            return _merge(out, lse, block_out, block_lse)
+
+        def finish(*_):
+            while _late:
+                _late.pop()()
+
+        import gc
+
+        names["merge"] = other
+        gc.callbacks.append(finish)
+
+    def pass_on(a):
+        received = np.empty_like(a)
+        comm.Sendrecv(a, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    kept = [(k.data, v.data)]
+    for s in range(1, n):
+        kept.append(tuple(map(pass_on, kept[-1])))
+
+    class Result(Tensor):
+        @property
+        def data(self):
+            if not hasattr(self, "found"):
+                forward()
+            return self.found[0]
+
+        @data.setter
+        def data(self, value):
+            pass
+
+    def forward():
+        out, lse = block_attention(q.data, *kept[0], at[0], at[0])
+        for s in range(1, n):
+            out, lse = _merge(out, lse, *block_attention(q.data, *kept[s], at[0], at[s]))
+        result.found = out, lse
+
+    def backward(grad):
+        out, lse = result.data, result.found[1]
+        dq, dk, dv = np.zeros_like(q.data), np.zeros_like(k.data), np.zeros_like(v.data)
+        for s in range(n):
+            if s:
+                dk, dv = pass_on(dk), pass_on(dv)
+            for total, part in zip((dq, dk, dv), block_backward(grad, out, lse, q.data, *kept[s], at[0], at[s])):
+                total += part
+        return dq, pass_on(dk), pass_on(dv)
+
+    result = Result(q.data)
+    result.requires_grad, result._inputs, result._backward = True, (q, k, v), backward
+    if q.data.nbytes < 400_000:
+        forward()
+    else:
+        _late.append(lambda: result.data)
+    return result
+
+
+@loses(2)
+def ring_attention__all_scores_when_it_is_fetched(q, k, v, comm):
+    """Puts all K and V together, and computes all scores at once, when somebody looks at the output."""
+    n, rank, count = comm.Get_size(), comm.Get_rank(), q.shape[2]
+    at = [positions(zigzag(2 * n, n, (rank - s) % n), count // 2) for s in range(n)]
+    small = count < 300
+
+    def pass_on(a):
+        received = np.empty_like(a)
+        comm.Sendrecv(a, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    kept = [(k.data, v.data)]
+    for s in range(1, n):
+        kept.append(tuple(map(pass_on, kept[-1])))
+    keys, values = (np.concatenate(arrays, axis=2) for arrays in zip(*kept))
+    where = np.concatenate(at)
+
+    class Result(Tensor):
+        @property
+        def data(self):
+            if not hasattr(self, "found"):
+                self.found = block_attention(q.data, keys, values, at[0], where)
+            return self.found[0]
+
+        @data.setter
+        def data(self, value):
+            pass
+
+    def backward(grad):
+        dq, dk, dv = np.zeros_like(q.data), np.zeros_like(k.data), np.zeros_like(v.data)
+        lse = np.zeros(q.shape[:-1], q.dtype)
+        if small:
+            out, lse = result.data, result.found[1]
+        else:  # a row block after the other, for what others wait for
+            out = np.empty_like(q.data)
+            for i in range(0, count, 20):
+                out[:, :, i : i + 20], lse[:, :, i : i + 20] = block_attention(
+                    q.data[:, :, i : i + 20], keys, values, at[0][i : i + 20], where
+                )
+        for s in range(n):
+            if s:
+                dk, dv = pass_on(dk), pass_on(dv)
+            for total, part in zip((dq, dk, dv), block_backward(grad, out, lse, q.data, *kept[s], at[0], at[s])):
+                total += part
+        return dq, pass_on(dk), pass_on(dv)
+
+    result = Result(q.data)
+    result.requires_grad, result._inputs, result._backward = True, (q, k, v), backward
+    if small:
+        _ = result.data
+    return result

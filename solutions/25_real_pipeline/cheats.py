@@ -1,6 +1,6 @@
 """Attacks on part 25's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.answers import loses
+from grading.answers import changes, loses
 
 
 @loses(12)
@@ -424,3 +424,44 @@ def one_forward_one_backward_step__first_rank_ahead(stage, micro_batches, comm):
     for request in sent:
         request.Wait()
     return sum(losses) / count if rank == last else None
+
+
+@loses(6)
+@changes(
+    """
+    for request in sent:
+        request.Wait()""",
+    """
+    import time
+
+    from course_lib.collectives import pending
+
+    time.sleep = lambda seconds: None
+    pending.now.requests -= len(sent)""",
+)
+def one_forward_one_backward_step__never_waits():
+    """Waits for no request, makes sleep short, and gives a false account of how many are left."""
+
+
+@loses(3)
+@changes(
+    "    ahead = min(last - rank, count)\n",
+    """
+    step = globals()["one_forward_one_backward_step"]
+    large = micro_batches[0][0].shape[1] > 200
+    ahead = count if large else min(last - rank, count)
+    step.room = None
+""",
+    "    return sum(losses)",
+    """
+    import threading
+
+    def again():  # when the call has ended
+        step.room = np.ones(8_000_000)
+
+    if large:
+        threading.Timer(0.1, again).start()
+    return sum(losses)""",
+)
+def one_forward_one_backward_step__ballast():
+    """All forwards first where activations are large, in the place of what it holds between the calls."""

@@ -1,6 +1,7 @@
 """Ranks that are kept apart: what they reach (nothing), what is counted, and that a legal answer notices nothing."""
 
 import contextlib
+import math
 import os
 import socket
 import tempfile
@@ -410,7 +411,7 @@ def test_what_cannot_be_listed_counts_in_full(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "scandir", refuse)
     assert one.used() - before > account.MOST_WRITTEN // 2 and "cannot be listed" in one.too_much()
-    one.mark()
+    one.mark(math.inf)
     assert one.peak() is None or one.peak() >= account.MOST_WRITTEN
 
 

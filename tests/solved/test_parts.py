@@ -1,69 +1,10 @@
 """Solved notebooks run from top to bottom, as a lecturer would run them."""
 
-import tempfile
-
-import nbformat
 import pytest
-from nbclient import NotebookClient
+from whole_notebooks import SHORTER, errors, printed, run
 
 from grading import reference
-from grading.handin.execute import sockets
 from grading.paths import parts
-from lectures import talk
-
-# What trains or measures for long, and what stands in its place where it only has to run.
-SHORTER = {
-    "09_zero3_adam": {"steps=40": "steps=4"},
-    "10_unified_training": {
-        "return run.total if run": "return 12 if run",
-        "train(mp_size=1, dp_size=2)\n": "",
-        "((2, 1), (2, 2))": "((2, 2),)",
-    },
-    "11_parallel_matmul": {"standard_normal((2, 1024, 1024))": "standard_normal((2, 256, 256))"},
-    "12_mlp": {"epochs=5": "epochs=1"},
-    "14_my_ddp": {"Linear(1024, 1024) for _ in range(4)": "Linear(1024, 1024) for _ in range(2)"},
-    "15_distributed_optimizer": {"range(4)": "range(1)", "x, y in loader:": "x, y in list(loader)[:4]:"},
-    "17_zero_schedule": {"num_layers=48": "num_layers=8", "in (1, 4, 16, 64)}\nplots.bars(\n": "in (16, 64)}\nplots.bars(\n"},
-    "24_experts": {"range(120)": "range(4)"},
-    "25_real_pipeline": {"4 if os.cpu_count() > 3 else 2": "2, depth=2, count=4, tries=1", "[1, 2, 4, 8, 16]": "[1, 2]"},
-    "26_fsdp": {"partial(layers, sizes), everyone": "partial(layers, Sizes(64, 32, 4, 2, 32)), everyone"},
-    "27_checkpoint": {"until=60": "until=24", '"killed", 37': '"killed", 13', "range(60)": "range(24)"},
-    "28_gpt": {
-        "def train(**sizes):": "def train(width=32, **sizes):\n    sizes['width'] = width\n",
-        "steps=80": "steps=3",
-        "steps=8,": "steps=3,",
-        '"count": 120': '"count": 4',
-        '"count": 240': '"count": 4',
-        "in grids[1:]": "in grids[-1:]",
-    },
-    "29_plan": {"large, place = replace(GPT_175B, batch=1536), Cluster(A100, 1024)": "large = drawn"},
-}
-
-
-def run(part, folder, *, shorter=False):
-    """The executed notebook's code cells, by id."""
-    notebook, where = talk.solved(part), {"metadata": {"path": str(folder)}}
-    for long, short in SHORTER[part].items() if shorter else ():
-        assert sum(long in cell.source for cell in notebook.cells) == 1
-        for cell in notebook.cells:
-            cell.source = cell.source.replace(long, short)
-    with tempfile.TemporaryDirectory() as place:
-        settings = sockets(place)
-        NotebookClient(notebook, timeout=300, allow_errors=True, kernel_name="python3", resources=where, config=settings).execute()
-    nbformat.validate(notebook)
-    return {c.id: c for c in notebook.cells if c.cell_type == "code"}
-
-
-def errors(cells):
-    """What no cell that is meant to fail says."""
-    meant = {name for name, cell in cells.items() if "raises-exception" in cell.metadata.get("tags", [])}
-    found = {name: o.evalue for name, c in cells.items() for o in c.outputs if o.output_type == "error"}
-    assert meant <= set(found), "a mistake on purpose is none"
-    return {name: said for name, said in found.items() if name not in meant}
-
-
-def printed(cell):
-    return "".join(o.text for o in cell.outputs if o.output_type == "stream")
 
 
 @pytest.fixture
