@@ -213,8 +213,7 @@ for name, device, gpus in (("7b", A100, 16), ("22b", A100, 64), ("70b", H100, 25
 #
 # - Memory, 4 points each for small and for large clusters: what you choose fits, where little does, in at most 1.5 times the best step.
 # - Speed, 6 points each: your slowest choice counts. All points up to 1.04 times the best step, none from 1.08 times on.
-# - What you choose counts, not how you found it: a search that asks `estimate` alone may earn all points.
-# - A search that takes longer than half a minute is ended. The machine there may be a slow one.
+# - What you choose counts, not how you found it: `estimate` alone may do. A search is ended after half a minute, on a slow machine, too.
 # - You may read the course's own search, `course_lib/sim/plan/search.py`. It leaves out what decides in some draws, and the rank does not
 #   have it while your notebook is graded.
 
