@@ -7,7 +7,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 
 from nbclient import NotebookClient
 from nbformat import NotebookNode
@@ -58,14 +58,21 @@ class Part:
             stack.callback(self._folder.cleanup)
             stack.enter_context(environment({unattended.UNATTENDED: f"{CELL_SECONDS * host.load():.0f}", **sandbox.settings()}))
             stack.enter_context(self._client.setup_kernel())
-            for cell in self.notebook.cells:
-                kind = build.kind_of(cell)
-                if kind == "exercise":
-                    self.answer(cell.source)
-                elif kind == "given" and not build.only_shows(cell) and not cell.id.startswith("stop"):
-                    self._run(cell.source)
+            self.begin()
             self._close = stack.pop_all().close  # whatever fails before this line, nothing is left
         return self
+
+    def begin(self) -> None:
+        """Start ranks, and solve all exercises on them."""
+        for cell in build.build(self.part).cells:
+            kind = build.kind_of(cell)
+            if kind == "exercise":
+                self.answer(cell.source)
+            elif kind == "given" and not build.only_shows(cell) and not cell.id.startswith("stop"):
+                ran = self._run(cell.source)
+                failed = [o.evalue for o in ran.outputs if o.output_type == "error"]
+                if failed and "raises-exception" not in cell.metadata.get("tags", []):
+                    raise RuntimeError(f"{self.part}, the given cell {cell.id}: {failed[0]}")
 
     def __exit__(self, *error) -> None:
         self._close()
@@ -212,9 +219,12 @@ def few(part: str, say: Callable = print) -> tuple[int, int]:
 
 def cheats(part: str, say: Callable = print) -> tuple[int, int]:
     """The same for a part's cheats, each on ranks of its own."""
-    good = []
-    for answer in answers.read(part, "cheats.py"):
-        with Part(part) as running:
+    good, todo = [], answers.read(part, "cheats.py")
+    with Part(part) if todo else nullcontext() as running:
+        for answer in todo:
+            if good:
+                running._run("ranks.stop()")
+                running.begin()
             good.append(running.judge(answer, say))
     return sum(good), len(good) - sum(good)
 

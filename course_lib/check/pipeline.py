@@ -156,10 +156,11 @@ class PipelineCheck(GroupCheck):
         for many in (2, count):  # the first time, some memory is taken that stays
             models, peaks = self._step(size, many, np.float32, deep=True)
         self.ranks.call(over)
+        needs: dict[int, tuple[int, int]] = {}  # the groups have models of the same shapes
         for group, model in models:
             for i, r in enumerate(group):
                 flying = min(count, len(group) - i)
-                enough, each = needed(model.stages[i], model.batches, flying)
+                enough, each = needs[i] if i in needs else needs.setdefault(i, needed(model.stages[i], model.batches, flying))
                 many = flying + (peaks[r] - enough) / each
                 enough += int(0.6 * each) + 2 * count * model.message  # what was sent may be kept to the end
                 if peaks[r] > enough:

@@ -245,6 +245,15 @@ def test_all_variants_get_what_they_deserve(part):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("part", [part for part in GRADED if answers.read(part, "cheats.py")])
+def test_no_cheat_of_a_part_gains_a_point(part):
+    lines = []
+    passed, failed = variants.cheats(part, lines.append)
+    assert failed == 0, "\n".join(lines)
+    assert passed == len(answers.read(part, "cheats.py"))
+
+
+@pytest.mark.slow
 def test_a_hand_in_from_before_a_move_keeps_its_points(course):
     """Its cells name modules that are elsewhere now; they are taken from the source, and the answer's own imports still work."""
     old = course.solved(SPLIT)
