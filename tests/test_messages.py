@@ -179,12 +179,22 @@ WRONG = {  # source, the ranks that raise, and what all of them say
     "large sends before receives": (
         "x = np.ones(300_000)\nif rank < 2: comm.Send(x, 1 - rank); comm.Recv(x, 1 - rank)",
         [0, 1],
-        ["DeadlockError", "rank 0 waits in Send to rank 1", "rank 1 waits in Send to rank 0"],
+        ["DeadlockError", "rank 0 waits in Send to rank 1", "rank 1 waits in Send to rank 0", "One of them must receive before it sends"],
+    ),
+    "large sends that are started and waited for before receives": (
+        "x = np.ones(300_000)\nif rank < 2: comm.Isend(x, 1 - rank).Wait(); comm.Recv(x, 1 - rank)",
+        [0, 1],
+        ["DeadlockError", "rank 0 waits in Wait of Isend to rank 1", "One of them must receive before it sends"],
+    ),
+    "an exchange with a source that sends elsewhere": (
+        "if rank < 3: comm.Sendrecv(np.ones(2), (rank + 1) % 3, 0, np.empty(2), (rank + 1) % 3)",
+        [0, 1, 2],
+        ["DeadlockError", "rank 0 waits in Sendrecv from rank 1", "look at dest, source and the tags"],
     ),
     "a large send before a barrier, and its receive behind it": (
         "x = np.ones(300_000)\nif rank == 0: comm.Send(x, 3)\ncomm.Barrier()\nif rank == 3: comm.Recv(x, 0)",
         list(range(8)),
-        ["DeadlockError", "rank 0 waits in Send to rank 3", "ranks 1–7 wait in Barrier"],
+        ["DeadlockError", "rank 0 waits in Send to rank 3", "ranks 1–7 wait in Barrier", "before the collective on one rank"],
     ),
     "a receive that nobody sends": (
         "if rank == 3: comm.Recv(np.empty(2), 6)",
@@ -203,7 +213,7 @@ WRONG = {  # source, the ranks that raise, and what all of them say
     "a receive that is started and never met": (
         "if rank == 1: comm.Irecv(np.empty(2), 0).Wait()",
         [1],
-        ["DeadlockError", "rank 1 waits in Irecv from rank 0", "rank 0 has finished the cell without it"],
+        ["DeadlockError", "rank 1 waits in Wait of Irecv from rank 0", "rank 0 has finished the cell without it"],
     ),
     "anybody's message, and nobody sends": (
         "if rank == 1: comm.Recv(np.empty(2))",

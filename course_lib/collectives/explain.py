@@ -140,7 +140,7 @@ def deadlock(board: Board) -> str:
     rows = board.snapshot()
     waits: dict[str, list[int]] = {}
     reasons: dict[str, list[int]] = {}
-    wanted, messages = 0, False  # by those who wait; whether one of them waits for a message
+    wanted, kinds = 0, set()  # by those who wait; which operations these wait in
     waiting, late = _waiting(rows, board), status.late_ranks(rows)
     for row in rows:
         if row.rank in waiting:
@@ -154,7 +154,7 @@ def deadlock(board: Board) -> str:
             if row.key >= 0:  # for others, the text says all
                 number, group = row.key % (1 << NUMBER_BITS), group_name(members, board.size)
                 call = f"{OPERATIONS[row.operation]} #{number} on {group}" + (f" ({place})" if place else "")
-            messages |= row.operation in (SEND, RECV)
+            kinds.add(row.operation)
             waits.setdefault(call, []).append(row.rank)
         elif row.state == status.LOST:
             reasons.setdefault("is lost: nothing is heard from there any more", []).append(row.rank)
@@ -173,6 +173,7 @@ def deadlock(board: Board) -> str:
         if len(some) > 1:
             reason = reason.replace("has ", "have ", 1).replace("was ", "were ", 1).replace("is lost", "are lost", 1)
         parts.append(f"{who(some, board)} {reason}")
+    messages = kinds & {SEND, RECV}
     if any(reason.startswith("is lost") for reason in reasons):
         hint = "A machine or its network has failed: ranks.restart(rerun=True) brings up new ranks."
     elif any(reason.startswith("has raised") for reason in reasons):
@@ -180,7 +181,7 @@ def deadlock(board: Board) -> str:
     elif messages and reasons:
         hint = "What one rank receives, another one must send: look for an if on the rank, and at the ranks and tags in the calls."
     elif messages:
-        hint = "They wait for each other: one of them must send before it receives, or all of them use Sendrecv."
+        hint = f"They wait for each other: {_advice(kinds, list(waits))}"
     elif len(waits) > 1:
         hint = "They wait for each other: all ranks of a group must make the same calls in the same order."
     else:
@@ -189,3 +190,16 @@ def deadlock(board: Board) -> str:
             "or a loop of another length, around it."
         )
     return "; ".join(parts) + ". " + hint
+
+
+def _advice(kinds: set[int], calls: list[str]) -> str:
+    """What to do where ranks wait in such operations, one of them a message, for each other."""
+    if kinds - {SEND, RECV}:
+        return "some for a message, some in a collective. What comes before the collective on one rank must not need what comes after it."
+    if all(call.startswith("Sendrecv") for call in calls):
+        return "the rank that is the source of each Sendrecv must send to it in the same step: look at dest, source and the tags."
+    if kinds == {SEND}:
+        return "all send, and nobody receives. One of them must receive before it sends, or all of them use Sendrecv."
+    if kinds == {RECV}:
+        return "all receive, and nobody sends. One of them must send before it receives, or all of them use Sendrecv."
+    return "what one rank sends, another one must receive at that moment. Look at dest, source and the tags, and at the order of the calls."

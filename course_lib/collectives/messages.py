@@ -149,6 +149,7 @@ class Messages:
         """Start to send an array, and go on; it may not be changed before ``Wait()``. Parameters as for `Send`."""
         step = self._sending(buf, dest, tag, "Isend")
         if step and apart.line:
+            step.what = f"Wait of {step.what}"
             pending.add(step)
             return Sent(self._group, step, buf)
         return self._started(step)
@@ -191,6 +192,7 @@ class Messages:
 
     def _started(self, step: mailbox.Sending | mailbox.Receiving | None) -> Request:
         if step:
+            step.what = f"Wait of {step.what}"
             pending.add(step)
         return Request(self._group, step)
 
