@@ -10,6 +10,7 @@ import numpy as np
 
 from course_lib import memory, traffic, wording
 from course_lib.check import Check, CheckFailed
+from course_lib.check.groups import SPARE
 from course_lib.check.order import Shuffled
 from course_lib.check.ring import attend, fetch, go_back, measure, measure_merge, over, prepare
 from course_lib.cluster.sandbox import APART
@@ -17,7 +18,6 @@ from course_lib.cluster.sandbox import APART
 NAMES = "q", "k", "v"
 SLACK = 64  # bytes for the tags of messages
 MARGIN = 1 << 17  # bytes: Python's own, and the system's pages
-SPARE = 6 << 20  # bytes that a rank may hold already when a step begins: modules, and what Python keeps
 
 
 def places(size, count):

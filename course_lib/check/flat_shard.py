@@ -15,6 +15,7 @@ from course_lib.autograd import Parameter
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.collectives import pending
+from course_lib.engine import gates
 
 NEAR = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
 
@@ -52,6 +53,7 @@ def stations(arrays, place, twice):
             one.start()
         pair[1].gather()
     shard.start()
+    gates.passed()  # which wants to see that something is on its way
     begun = shard.whole is not None
     for call in (shard.start, shard.gather, shard.gather):
         call()
@@ -132,11 +134,15 @@ class FlatShardCheck(GroupCheck):
         groups = self.groups(size)
         self.case, places = self.named(groups, dtype), self.places(groups)
         for count in (1, 3):
-            drawn = [[self._draw(dtype) for _ in range(count)] for _ in groups]
+            drawn = [[self._draw(dtype, axes) for axes in self._axes(count)] for _ in groups]
             given = [dict(arrays=drawn[color], place=(color, key), twice=count == 3) for color, key in places]
+            started = [[(parts(drawn[color], len(groups[color]))[key].nbytes * len(groups[color]), 1.0)] for color, key in places]
+            passes = [[(0.0, 1.0)] if len(groups[color]) == 1 else gate for gate, (color, _) in zip(started, places, strict=True)]
             try:
-                answers = self.ranks.call(stations, given, show=self.show)
+                answers = self.ranks.call(stations, given, show=self.show, gates=passes)
             except RanksError as error:
+                if "TooEarly" in error.short:
+                    self.fail(f"start begins no gather ({error.short})", "a start that only makes the array: Iallgather belongs there")
                 if "Deadlock" not in error.short or count != 3:
                     raise
                 cause = "a collective in start that waits: Iallgather begins, and the request's Wait belongs into gather"
@@ -191,8 +197,14 @@ class FlatShardCheck(GroupCheck):
                     self.fail(said, "the parameters' own arrays, a shard that is a view, or a p.data that is a copy")
         return self
 
-    def _draw(self, dtype: type) -> np.ndarray:
-        return self.random.standard_normal(self.sizes(int(self.random.integers(1, 3)), 1, 6)).astype(dtype)
+    def _axes(self, count: int) -> list[int]:
+        """How many axes each parameter has: of three, one has none and one has many."""
+        return (
+            [2] if count == 1 else self.random.permutation([0, int(self.random.integers(1, 3)), int(self.random.integers(3, 5))]).tolist()
+        )
+
+    def _draw(self, dtype: type, axes: int) -> np.ndarray:
+        return np.asarray(self.random.standard_normal(self.sizes(axes, 1, 6))).astype(dtype)
 
     def _stations(self, found: list, arrays: list[np.ndarray], want: np.ndarray, n: int, r: int) -> None:
         """What a FlatShard held on rank r after each call; `want` is its part."""

@@ -20,7 +20,7 @@ def build(values, shape, dtype, place, gated, lead):
 
     At some gates, a rank gets the number of the one that leads, which is a gate ahead: the product changes the block's result.
     """
-    notes, meets = [], []
+    notes, meets, switched = [], [], []
 
     def gate():
         notes.append((pending.now.requests, sum(all(p.data.size for p in own) for _, own in blocks)))
@@ -39,13 +39,16 @@ def build(values, shape, dtype, place, gated, lead):
         p.data = value.copy()
     between = everyone.Split(color=place[0], key=place[1])
     wrapped = FullyShardedDataParallel(model, everyone.Split(color=place[0], key=place[1]))
-    get_ipython().user_ns["trial"] = wrapped, SGD(wrapped.parameters(), 0.1, momentum_of(shape)), model, (notes, meets)
+    get_ipython().user_ns["trial"] = wrapped, SGD(wrapped.parameters(), 0.1, momentum_of(shape)), model, (notes, meets, switched)
 
 
 def batch(x, target, sync):
     """A micro-batch forward and backward; the output, the input's gradient, and how many parameters are here then."""
-    wrapped, _, model, _ = trial
-    wrapped.sync, given = sync, Tensor(x, requires_grad=True)
+    wrapped, _, model, (*_, switched) = trial
+    if switched or not sync:  # it is True at first
+        wrapped.sync = sync
+        switched.append(sync)
+    given = Tensor(x, requires_grad=True)
     out = wrapped(given)
     if not isinstance(out, Tensor):
         raise TypeError(f"FullyShardedDataParallel.forward must return the module's output, a Tensor; got {out!r}.")
@@ -55,7 +58,7 @@ def batch(x, target, sync):
 
 def step(batches, train, unused, syncs, meets, watched):
     """Take the micro-batches of a step; `told` gives what came of it, when memory has been looked at."""
-    wrapped, optimizer, model, (notes, met) = trial
+    wrapped, optimizer, model, (notes, met, _) = trial
     model.unused, before = unused, pending.now.requests
     notes.clear()
     met[:] = meets
@@ -66,17 +69,18 @@ def step(batches, train, unused, syncs, meets, watched):
     if train:
         optimizer.step()
     noted, peak = [(open_now - before, here) for open_now, here in notes], account.true_peak if watched else 0
-    get_ipython().user_ns["found"] = found, grads, [p.data for p in wrapped.parameters()], noted, peak
+    left = pending.now.requests - before
+    get_ipython().user_ns["found"] = found, grads, [p.data for p in wrapped.parameters()], noted, left, peak
 
 
 def told():
-    """Return what came of the last step: outputs, gradients before the optimizer's step, parameters after it, gates' notes and peak."""
+    """Return what came of the last step: outputs, gradients before the optimizer's step, parameters after it, gates' notes, and so on."""
     return get_ipython().user_ns.pop("found")
 
 
 def looked(x, dropped, meets):
     """An output without gradients, or one whose gradients nobody wants, after which all parameters are halved; what is here then."""
-    (wrapped, _, model, (notes, met)), before = trial, pending.now.requests
+    (wrapped, _, model, (notes, met, _)), before = trial, pending.now.requests
     notes.clear()
     met[:] = meets
     if dropped:

@@ -11,7 +11,7 @@ from course_lib.check import Check
 from course_lib.cluster.sandbox import APART
 
 # Bytes that a rank may hold before it is measured: modules, and what Python keeps of each request.
-SPARE, A_REQUEST = 8 << 20, 2 << 10
+SPARE, A_REQUEST = 4 << 20, 2 << 10
 
 # Of four ranks, in which none has its own number, and whose ring is not that of the four: an answer that takes the world's
 # ranks for the group's is always found.

@@ -180,7 +180,7 @@ class FullyShardedDataParallel(Hooked):
         Of the blocks in their order, then of the rest, if there is any.
     sync : bool
         True at first. While it is False, backward sends no gradients: they add up in
-        ``p.grad``, and the next backward with True reduces the sums.
+        ``p.grad``, and a block's next backward with True reduces its sums.
     """
 
     def __init__(self, module, comm):
