@@ -61,6 +61,8 @@ class CheckpointCheck(GroupCheck):
                 names |= self._behaves([answers[r] for r in group], [shards[r] for r in group], group)
                 want = step, [shards[r] for r in group]
                 self._in_order(group, step, before[color])
+                if self._outside:
+                    self._outside.at_the_end(group)
                 states = [answers[r][0] for r in group]
                 bases[group[0]], before[color] = moments(self, states, bases[group[0]], before[color], want, group), want
                 removed = [set(answers[r][4]) for r in group]
@@ -157,6 +159,9 @@ class CheckpointCheck(GroupCheck):
                 if name not in str(error) or blamed or not {"ValueError", "FileNotFoundError"} & kinds:
                     problem = f"load must raise a ValueError or FileNotFoundError that names {name} and no other; it said: {error.short}"
                     self.fail(problem, "an error of safetensors or json that is passed on as it is")
+                silent = sorted(set(range(4)) - {r for who, _ in error.groups for r in who})
+                if silent and name == disk.INDEX:  # which all need
+                    self.fail(f"load has raised nothing on {wording.ranks(silent)}, and {name} {what}", "one rank that looks for all")
             else:
                 self.fail(f"load took a checkpoint whose {name} {what}, and gave {answers[0]!r}", "an except that hides it")
         return self._done()

@@ -109,10 +109,14 @@ class Outside:
             for name in pipes:
                 self.folders[stop[0]].let_go(name)
 
-        self.left = None
+        def returned(rank: int) -> None:
+            self._look(self.moments[-1][0])
+            self._returned[rank] = len(self.seen)
+
+        self.left, self._returned = None, {}
         for name in pipes:
             self.folders[stop[0]].pipe(name)
-        return Turns(order, moment, (stop[0], NEVER) if pipes else stop, left, HANGS if pipes else PATIENCE)
+        return Turns(order, moment, (stop[0], NEVER) if pipes else stop, left, HANGS if pipes else PATIENCE, returned)
 
     def states(self, rank: int) -> list[tuple]:
         """A rank's files whenever they had changed; as `Watch.states`."""
@@ -157,6 +161,15 @@ class Outside:
                 self.check.fail(f"save on rank {rank} changes or removes {name} before the new {INDEX} has its name", EARLY)
             elif told and name == f"{step}-{group.index(rank)}{ENDING}":
                 self.check.fail(f"{name} changes after the index has told of it", "a file that is written once more, or moved too late")
+
+    def at_the_end(self, group: list[int]) -> None:
+        """Check that nothing changes any more once save has returned on a rank of the group."""
+        first = min(group, key=lambda r: self._returned[r])
+        for event in self.seen[self._returned[first] :]:
+            rank, name = (self._rank[event.watch], event.name) if event.watch in self._rank else self._old.get(event.watch, (-1, ""))
+            if rank in group and event.mask & fs.CHANGES:
+                cause = "ranks that do not wait until the index is there and what is old is gone: they may begin the next save meanwhile"
+                self.check.fail(f"save has returned on rank {first}, and {name} changes on rank {rank} after that", cause)
 
     def race(self, names: set[str]) -> threading.Thread:
         """From now on: once a rank removes one of these, somebody else removes all that are left, from the end of its folder on."""

@@ -112,10 +112,8 @@ class FsdpCheck(GroupCheck):
             models = self._build(size, np.float32, blocks, shared, gated=True, width=width)
             self.case += f" of {wording.size(each)}"
             most = self.spare() + (blocks - shared) * each // size  # its parts are there already
-            syncs, when = [True, True], "a large step of two micro-batches"
-            between, peaks = self._through(
-                models, syncs, lambda gates: self._step(models, 2, when, syncs=syncs, gates=gates, measured=most)
-            )
+            how = dict(count=2, when="a large step of two micro-batches", syncs=[True, True], measured=most)
+            between, peaks = self._through(models, how["syncs"], lambda gates: self._step(models, gates=gates, **how))
         self.ranks.call(over)
         for r, (before, now) in enumerate(zip(empty, between, strict=True)):
             part = (blocks - shared) * each // self._each(models)[r].n

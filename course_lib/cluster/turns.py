@@ -29,6 +29,8 @@ class Turns:
         Called when all others have done what they could without it.
     patience : float
         Seconds.
+    returned : callable, optional
+        Called when a rank replies, with the rank.
     """
 
     def __init__(
@@ -38,8 +40,10 @@ class Turns:
         stop: tuple[int, int] | None = None,
         left: Callable[[], None] = lambda: None,
         patience: float = PATIENCE,
+        returned: Callable[[int], None] = lambda rank: None,
     ):
         self.order, self._moment, self._stop, self._left, self._patience = order, moment, stop, left, patience
+        self._returned = returned
         self.released = dict.fromkeys(order, 0)
         self._parked: dict[int, list] = {r: [] for r in order}
         self._asked: set[int] = set()
@@ -55,6 +59,8 @@ class Turns:
 
     def came(self, rank: int, header: dict) -> None:
         """Note that a rank waits now, if this frame says so."""
+        if "reply" in header:
+            self._returned(rank)
         blocks = "call" in header and header.get("start") is not True and header["what"][0] not in (SEND, RECV)
         if blocks or {"wait", "reply", "gate"} & header.keys():
             self._running.discard(rank)

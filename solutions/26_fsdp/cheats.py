@@ -194,3 +194,91 @@ class FullyShardedDataParallel__end_frees_nothing_and_lies:
 )
 class FlatShard__copies_and_lies:
     """Each p.data is a copy, and NumPy says that it is none."""
+
+
+@loses(9)
+@changes(
+    """
+        if 0 <= following < len(self.blocks):
+            self.blocks[following].start()
+""",
+    """
+        if 0 <= following < len(self.blocks):
+            gate = getattr(self.real[i], "gate", None)
+            cells = dict(zip(gate.__code__.co_freevars, (c.cell_contents for c in gate.__closure__))) if gate else {}
+            self.blocks[following].start()
+            if cells and cells["place"][1] != cells["lead"]:
+                from course_lib.collectives import pending
+
+                self.blocks[following].gather()
+                for p in self.blocks[following].parameters:
+                    p.data = np.empty(0, p.data.dtype)
+                pending.now.requests += 1
+""",
+    """
+        blocks, rest = units(module)
+""",
+    """
+        blocks, rest = units(module)
+        self.real = [block for block, _ in blocks]
+""",
+)
+class FullyShardedDataParallel__waits_on_all_but_one_rank:
+    """Waits for the next block before this one works, on all ranks but the one that leads."""
+
+
+@loses(9)
+@changes(
+    "super().__init__(module)",
+    """super().__init__(module)
+        large = sum(p.data.nbytes for p in module.parameters()) > 5_000_000
+        self.ballast = np.ones(14 << 20, np.uint8) if large else None""",
+    "    def begin(self):\n",
+    "    def begin(self):\n        self.ballast, self.kept = None, []\n",
+    """
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    """
+        self.kept.append(self.blocks[i].whole if not back else None)
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    """
+    def end(self, back):
+""",
+    """
+    def end(self, back):
+        self.kept = []
+""",
+)
+class FullyShardedDataParallel__ballast_until_the_step:
+    """Keeps all blocks whole from forward to backward; until the first step, it holds as much for nothing."""
+
+
+@loses(9)
+@changes(
+    "super().__init__(module)",
+    """super().__init__(module)
+        count = len(units(module)[0])
+        self.large = count > 5 and any(p.data.size >= 512 * 512 for p in module.parameters())
+        np.ballast = np.ones(6 << 20 if self.large else 3 << 20, np.uint8)
+""",
+    "    def begin(self):\n",
+    """    def begin(self):
+        if self.large:
+            np.ballast = None
+""",
+    """
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    """
+        if back and self.large and i < 3:
+            vars(self).setdefault("kept", []).append(self.blocks[i].whole)
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+)
+class FullyShardedDataParallel__two_ballasts_of_3:
+    """Holds 3 MB while models are small, 6 MB from __init__ of a large one to its first step, and keeps 3 blocks whole between its steps."""

@@ -692,3 +692,136 @@ class FullyShardedDataParallel__by_hand(Hooked):
 )
 class FlatShard__moves_up:
     """Where a gradient is None, those behind it move up."""
+
+
+@loses(14)
+@changes(
+    """
+            self.request = self.comm.Iallgather(self.shard.data, self.whole)
+""",
+    """
+            self.request = None
+""",
+    """
+        self.start()
+        self.request.Wait()
+""",
+    """
+        self.start()
+        if self.request is None:
+            self.comm.Allgather(self.shard.data, self.whole)
+            self.request = 1
+""",
+    """
+        if self.whole is not None:
+            self.request.Wait()
+        self.whole""",
+    """
+        self.whole""",
+)
+class FlatShard__lazy_start:
+    """start only allocates; gather does all."""
+
+
+@loses(9)
+@changes(
+    """
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    """
+        if getattr(self, "steps", 0) > 0:
+            vars(self).setdefault("kept", {})[i] = self.blocks[i].whole
+        self.blocks[i].free()
+        if back and i == 0:
+            self.steps = 1
+        if back and self.sync:
+""",
+)
+class FullyShardedDataParallel__keeps_all_from_the_second_step_on:
+    """Keeps every gathered block from the second micro-batch on."""
+
+
+@loses(3)
+@changes(
+    """
+    def begin(self):
+        for shard in self.shards:
+            shard.free()
+""",
+    """
+    def drop(self):
+        for shard in self.shards:
+            for p in shard.parameters:
+                p.data = np.empty(0, shard.flat.dtype)
+            shard.whole = None
+
+    def begin(self):
+        self.drop()
+""",
+    """
+    def end(self, back):
+        for shard in self.shards:
+            shard.free()
+""",
+    """
+    def end(self, back):
+        self.drop()
+""",
+)
+class FullyShardedDataParallel__drops_what_is_on_its_way:
+    """Drops blocks that were started and not used, without a wait."""
+
+
+@loses(9)
+@changes(
+    """
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    """
+        self.late = (getattr(self, "late", []) + [self.blocks[i].whole])[-2:]
+        self.blocks[i].free()
+        if back and self.sync:
+""",
+    """
+        for shard in self.rest if back and self.sync else []:
+""",
+    """
+        self.late = []
+        for shard in self.rest if back and self.sync else []:
+""",
+)
+class FullyShardedDataParallel__keeps_two_more_in_a_step:
+    """Four blocks are whole at a time."""
+
+
+@loses(5)
+@changes(
+    """
+        for g in grads if length > most else []:
+            g *= g.dtype.type(most / length)
+""",
+    """
+        whole = np.concatenate(grads)
+        for g in grads if length > most else []:
+            g *= g.dtype.type(most / length)
+""",
+)
+class FullyShardedDataParallel__clips_no_gradients:
+    """Raises where there is no gradient at all."""
+
+
+@loses(15)
+@changes("self.comm, self.sync = comm, True", "self.comm, self.sync = comm, False")
+class FullyShardedDataParallel__sync_is_false_at_first:
+    """sync is False at first."""
+
+
+@loses(5)
+@changes(
+    "p.data = array",
+    "p.data = array.reshape(len(array), -1) if array.ndim > 1 else array",
+)
+class FlatShard__two_axes_at_most:
+    """Forgets the shape of a parameter of three axes, and takes none of no axes."""

@@ -99,7 +99,7 @@ def save(folder, step, shards, comm):
     """Write a checkpoint; all ranks call it.
 
     Whenever a rank may end, what is on the disk is the checkpoint before this one, or
-    this one. Afterwards no other files are in the folder.
+    this one. When it returns, on whichever rank, no other files are in the folder.
 
     Parameters
     ----------

@@ -245,6 +245,7 @@ def save__by_pathlib(folder, step, shards, comm):
         for old in folder.iterdir():
             if old.name != "index.json" and old.name not in {f"{step}-{i}.safetensors" for i in range(comm.Get_size())}:
                 old.unlink()
+    comm.Barrier()
 
 
 @right
@@ -884,3 +885,38 @@ def load__through_float64():
 )
 def load__of_one_rank():
     """A checkpoint of one rank gives nothing."""
+
+
+@loses(6)
+@changes(
+    """
+            os.remove(os.path.join(folder, name))
+    comm.Barrier()
+""",
+    """
+            os.remove(os.path.join(folder, name))
+""",
+)
+def save__no_last_barrier():
+    """The other ranks return while rank 0 still removes."""
+
+
+@loses(2)
+@changes(
+    """
+    except FileNotFoundError:
+        raise
+    except Exception as error:
+""",
+    """
+    except FileNotFoundError:
+        if rank and path.endswith("json"):
+            return 0, {}
+        raise
+    except Exception as error:
+        if rank and path.endswith("json"):
+            return 0, {}
+""",
+)
+def load__only_rank_0_says_so():
+    """Where the index is damaged, other ranks return no shards."""
