@@ -190,6 +190,12 @@ class Check:
             calls = ", ".join(sorted({operation for operation, *_ in moved}))
             self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}), and {most:,.0f} are enough", cause)
 
+    def ended(self, left: int, rank: int) -> None:
+        """Check that a rank has waited for all that it has begun: `left` is its entry of `Ranks.unended`."""
+        if left:
+            cause = "an Isend, an Irecv or a collective whose request nobody keeps; each needs its Wait"
+            self.fail(f"rank {rank} has begun {left} more exchange{'s' * (left > 1)} than it has waited for", cause)
+
     def numbers(
         self,
         got: object,

@@ -12,7 +12,7 @@ from course_lib import memory, traffic, wording
 from course_lib.check import Check, CheckFailed
 from course_lib.check.groups import SPARE
 from course_lib.check.order import Shuffled
-from course_lib.check.ring import attend, fetch, go_back, measure, measure_merge, over, prepare
+from course_lib.check.ring import attend, fetch, go_back, measure, over, prepare
 from course_lib.cluster.sandbox import APART
 
 NAMES = "q", "k", "v"
@@ -149,12 +149,13 @@ class RingCheck(Check):
 
     def bytes(self, *sizes: int) -> None:
         """What a step sends in groups of so many ranks: K and V n - 1 times forward, again n - 1 times back, dK and dV n times."""
-        for size, (dtype, backward) in product(sizes, ((np.float64, False), (np.float32, True))):
+        for size, dtype, backward in product(sizes, (np.float64, np.float32), (False, True)):
             pair = 2 * self.attend(size, dtype, backward=backward)  # bytes of K and V
-            for r, moved in enumerate(self.places.traffic):
+            for r, (moved, left) in enumerate(zip(self.places.traffic, self.places.unended, strict=True)):
                 n = min(size, 4 - r // size * size)
                 most = (n - 1) * pair * (1 + backward) + n * pair * backward
                 self._messages(moved, most, r, "a step, forward and backward," if backward else "the forward pass")
+                self.ended(left, r)
 
     def _messages(self, moved: list[tuple], most: float, rank: int, name: str) -> None:
         """That a rank has sent messages and nothing else, and no more than these bytes."""
@@ -165,33 +166,34 @@ class RingCheck(Check):
         self.sent(moved, most + SLACK, name=name, rank=rank, cause="n exchanges of K and V, where n - 1 bring each rank all of them")
 
     def held(self) -> None:
-        """What a rank holds in a step, measured once where scores are large and once where K and V are."""
+        """What a rank holds in a step, measured once where scores are large and once where K and V are; in groups of four and of three.
+
+        With more ranks, a sequence is longer, and a rank holds no more: it has the same rows, and one block at a time.
+        """
         self.scores(2 * int(self.random.integers(200, 230)))
         self.keys(int(self.random.integers(280_000, 300_000)))
         self._step((1, 1, 2, int(self.random.integers(70_000, 75_000))), 4)  # messages that wait for their receivers
         self.ranks.call(over)
 
-    def scores(self, rows: int, size: int = 4) -> None:
-        """Of a step, forward and backward, a rank has scores of one block at a time: two arrays of their size, and twice that to spare."""
-        heads = 2
-        peaks, _ = self._step((1, heads, rows, 8), size)
-        self._most(
-            peaks, [6 * 4 * heads * rows * rows] * size, "a step", "scores of all keys at once, and not of one block after the other"
-        )
+    def scores(self, rows: int) -> None:
+        """Of a step, a rank has scores of one block at a time: two arrays of their size, and twice that to spare."""
+        shape, cause = (1, 2, rows, 8), "scores of all keys at once or kept for the way back, and not of one block after the other"
+        array = 4 * 2 * rows * rows  # bytes
+        (three, _, _), (four, _, _) = self._step(shape, 3), self._step(shape, 4)
+        self._most(four, [min(6 * array, max(three) + 0.5 * array)] * 4, "a step", cause)
 
-    def keys(self, d: int, size: int = 4) -> None:
-        """In the forward pass, a rank has K and V of one other rank at a time, and those on their way: measured where these are large.
+    def keys(self, d: int) -> None:
+        """A rank has K and V of one other rank at a time, and those on their way: measured where these are large.
 
-        After it, it keeps its output, and perhaps the last K and V: in the backward pass, they go round again.
+        After the forward pass, it keeps its output, and perhaps the last K and V: in the backward pass, they go round again.
         """
         shape, cause = (1, 1, 2, d), "K and V of several ranks, kept after their step"
-        peaks, kept = self._step(shape, size, one_call=False)
         array = 4 * 2 * d  # bytes
-        merging = self.ranks.call(measure_merge, dict(watched=APART not in os.environ), show=self.show, peak=True)
-        merging = [own if seen is None else seen for own, seen in zip(merging, self.ranks.peaks, strict=True)]
-        # The pair that it has, the pair that comes, both outputs, and some to spare.
-        self._most(peaks, [6.75 * array + min(more, 3.6 * array) for more in merging[:size]], "the forward pass", cause)
-        self._most(kept, [4 * array] * size, "after the forward pass,", cause)
+        (three, _, back_of_three), (four, kept, back) = (self._step(shape, size, one_call=False) for size in (3, 4))
+        # The pair that it has, the pair that comes, both outputs, what `merge` needs, and some to spare.
+        self._most(four, [min(10.35 * array, max(three) + array)] * 4, "the forward pass", cause)
+        self._most(kept, [4 * array] * 4, "after the forward pass,", cause)
+        self._most(back, [max(back_of_three) + array] * 4, "the backward pass", cause)
 
     def _most(self, peaks: list[int], most: list[int], what: str, cause: str) -> None:
         for r, (peak, enough) in enumerate(zip(peaks, most, strict=False)):
@@ -200,7 +202,7 @@ class RingCheck(Check):
                 said = f"{what} rank {r} holds {held}" if what.startswith("after") else f"{what} on rank {r} held {held} at once"
                 self.fail(f"{said}, and {enough} are enough", cause)
 
-    def _step(self, shape: tuple[int, ...], size: int, one_call: bool = True) -> tuple[list[int], list[int]]:
+    def _step(self, shape: tuple[int, ...], size: int, one_call: bool = True) -> tuple[list[int], list[int], list[int]]:
         """Take a step that must be right; without `one_call`, the backward pass follows when the output has been fetched.
 
         Returns
@@ -209,15 +211,16 @@ class RingCheck(Check):
             The most bytes that each rank held at once beyond its arguments, until the result of the first call has been fetched: who
             leaves work to that moment does it in the same account.
         kept : list of int
-            Bytes that it held beyond its arguments when the forward pass had ended; empty with `one_call`.
+            Without `one_call`, bytes that it held beyond its arguments when the forward pass had ended.
+        back : list of int
+            Likewise the most in the backward pass.
         """
         memory.keep_freed()  # in this process
         self.case = f"{size} ranks, q of shape {shape} on each"
         seeds = self.random.integers(1 << 62, size=4).tolist()
         self.ranks.call(prepare, [dict(size=size, seed=s, shape=shape, backward=one_call) for s in seeds], show=self.show)
         group = self.random.standard_normal((4, 4, *shape), np.float32)  # by rank: q, k, v and the gradient of the output
-        array = 4 * math.prod(shape)
-        watched = APART not in os.environ
+        array, watched = 4 * math.prod(shape), APART not in os.environ
         arguments = [dict(given=tuple(own[:3]), grad=own[3] if one_call else None, watched=watched) for own in group]
         before = [] if one_call else self.ranks.held()
         own, most = self.ranks.call(measure, arguments, show=self.show, peak=SPARE), self.ranks.peaks
@@ -231,10 +234,12 @@ class RingCheck(Check):
         for r, (then, now) in enumerate(zip(most, self.ranks.peaks, strict=True)):
             if then is not None:
                 own[r] = max(then, now) - (3 + one_call) * array
+        back: list[int] = []
         if not one_call:
-            self.ranks.call(go_back, [dict(grad=own[3]) for own in group], show=self.show)
+            back = self.ranks.call(go_back, [dict(grad=own[3], watched=watched) for own in group], show=self.show, peak=True)
+            back = [mine if seen is None else seen - array for mine, seen in zip(back, self.ranks.peaks, strict=True)]
             self._fetched(group, size, ("the output", "dq", "dk", "dv"))
-        return own[:size], kept[:size]
+        return own[:size], kept[:size], back[:size]
 
     def _fetched(self, group: np.ndarray, size: int, names: tuple[str, ...]) -> None:
         """Fetch some columns of what a step has made, which must be right and all there; what ranks hold for that counts to the step."""

@@ -117,9 +117,10 @@ class ExpertsCheck(LayerCheck):
         return calls, whole + SLACK[0] * experts * capacity + SLACK[1] * size
 
     def _sent(self, r: int, most: float, exchanges: int, name: str, size: int, cause: str) -> None:
-        """An all-to-all leaves a rank's own part at home; messages may take that the same way."""
+        """A collective leaves a rank's own part at home; messages may take that the same way, and an Alltoallv needs its counts."""
+        self.ended(self.places.unended[r], r)
         moved = self.places.traffic[r]
-        most *= (size - 1) / size if all(operation == "Alltoall" for operation, *_ in moved) else 1
+        most *= 1 if {operation for operation, *_ in moved} & {"Send", "Alltoallv"} else (size - 1) / size
         self.sent(moved, most * exchanges, name=f"two calls of {name}", rank=r, cause=cause)
 
     def dispatch(self, size: int, experts: int, capacity: int, routes: list, width: int, dtype=np.float64, backward=True) -> None:

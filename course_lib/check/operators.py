@@ -169,6 +169,7 @@ class OperatorCheck(GroupCheck):
                 forwards = 1 if k else 3  # the first tensor goes through it three times
                 most[group] += forwards * _enough(forth, len(group), xs[k][group[0]]) + _enough(back, len(group), grads[k][group[0]])
         for r in range(4):
+            self.ended(self.ranks.unended[r], r)
             self.sent(self.ranks.traffic[r], most[r], name=f"{name}, several times,", rank=r, cause="an exchange too many")
         for k, groups in enumerate(groupings):
             self.case = f"{self.named(groups, np.float64)}, as {'the first' if not k else 'the second'} of two calls before two backwards"

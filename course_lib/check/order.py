@@ -21,13 +21,13 @@ class Shuffled:
 
     Attributes
     ----------
-    traffic : list
-        As that of `ranks`, for the places.
+    traffic, unended : list
+        As those of `ranks`, for the places.
     """
 
     def __init__(self, ranks, random: np.random.Generator, usual: bool):
-        self.ranks, self._random, self._usual, self.traffic = ranks, random, usual, []
-        self._order = list(range(4))
+        self.ranks, self._random, self._usual = ranks, random, usual
+        self.traffic, self.unended, self._order = [], [], list(range(4))
 
     def call(self, function, arguments: list[dict], again: bool = False, **how: object) -> list:
         """As `Ranks.call`; the function is also given `me`, its place, by which it makes its group.
@@ -41,5 +41,5 @@ class Shuffled:
         for me, r in enumerate(order):
             given[r] = {**arguments[me], "me": me}
         answers = self.ranks.call(function, given, **how)
-        self.traffic = [self.ranks.traffic[r] for r in order]
+        self.traffic, self.unended = [self.ranks.traffic[r] for r in order], [self.ranks.unended[r] for r in order]
         return [answers[r] for r in order]

@@ -77,25 +77,17 @@ def measure(given, grad, watched):
     return held.true_peak if watched else 0
 
 
-def go_back(grad):
-    """On a rank: the backward pass of the step that was measured."""
-    trial["made"][1].backward(grad)
+def go_back(grad, watched):
+    """On a rank: the backward pass of the step that was measured; if `watched`, the most bytes that it held."""
+    with memory.watch() if watched else contextlib.nullcontext() as held:
+        trial["made"][1].backward(grad)
+    return held.true_peak if watched else 0
 
 
 def fetch(columns):
     """On a rank: some columns of the output and of the gradients of the step that was measured, if it has any."""
     tensors, out = trial["made"]
     return tuple(a if a is None else a[..., columns] for a in (out.data, *(t.grad for t in tensors)))
-
-
-def measure_merge(watched):
-    """On a rank, at the end: if `watched`, the most bytes that `merge` holds of two outputs of that size."""
-    q, k, _ = (tensor.data for tensor in get_ipython().user_ns.pop("trial")["made"][0])
-    lse = np.zeros(q.shape[:-1], q.dtype)
-    merge(q, lse, k, lse)
-    with memory.watch() if watched else contextlib.nullcontext() as held:
-        merge(q, lse, k, lse)
-    return held.true_peak if watched else 0
 
 
 def over():
