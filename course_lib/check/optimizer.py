@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -87,12 +87,15 @@ class OptimizerCheck(Check):
             whole = len(set(mine)) == part and all(sorted(order) == mine for order in orders)
             if not whole or any(a in (b, b[::-1]) for a, b in combinations([*orders, mine], 2)):
                 self.fail(f"rank {r}: an epoch is not its part in another order", "no shuffle, or another part in each epoch")
+            neighbours = [set(pairwise(order)) for order in orders]
+            if part > 6 and any(len(a & b) > 0.7 * part for a, b in combinations(neighbours, 2)):
+                self.fail(f"rank {r}: an epoch has most samples in the order of another one", "an order that is drawn once, and turned")
+            if size > 1 and part > 2 and not np.ptp(np.diff(mine)):
+                self.fail(f"rank {r} has every {mine[1] - mine[0]}-th sample", "parts that are cut without a shuffle before")
             if any(not np.array_equal(x, -y) for batches in epochs for x, y in batches):
                 self.fail(f"rank {r}: samples without their labels", "samples and labels that are shuffled apart")
         if len(set(seen)) < part * size:
             self.fail("some samples are on two ranks", "another seed on each rank, or the same part on all")
-        if size > 1 and any(np.ptp(seen[r * part : (r + 1) * part]) == part - 1 for r in range(size)):
-            self.fail("a rank has neighbours of the data set", "parts that are cut without a shuffle before")
 
     def broadcast(self, size: int, root: int) -> None:
         """All of `size` ranks end with the root's parameters."""

@@ -73,10 +73,10 @@ class ShardCheck(Check):
         self._steps(size, shape, batch, dtype, steps, only_forward, lambda when: None)
         self.ranks.call(drop)
 
-    def kept(self, size: int, shape: tuple[int, int]) -> None:
+    def kept(self, size: int, shape: tuple[int, int], dtype: type = np.float64) -> None:
         """What a layer keeps between its calls, against its shards and their gradients; and that it computes what it should."""
         self.steps(size, (20, 20), 2, np.float64, 2)  # what Python and NumPy keep for themselves is there now
-        before, whole = self.ranks.held(), 8 * (shape[0] + 1) * shape[1]
+        before, whole = self.ranks.held(), np.dtype(dtype).itemsize * (shape[0] + 1) * shape[1]
         for r, held in enumerate(before[:size]):
             if held > whole // 4:  # it could be given back while the layer is there
                 cause = (
@@ -92,7 +92,7 @@ class ShardCheck(Check):
                     cause = "a view, which keeps the whole array alive, or full weights or gradients kept in some variable"
                     self.fail(f"after {when}, rank {r} keeps {now - then:,} bytes, and {shards}", cause)
 
-        self._steps(size, shape, 2, np.float64, 2, False, look)
+        self._steps(size, shape, 2, dtype, 3, False, look)
         self.ranks.call(drop)
 
     def _steps(self, size: int, shape: tuple[int, int], batch: int, dtype, steps: int, only_forward: bool, look: Callable) -> None:

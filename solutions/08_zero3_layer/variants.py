@@ -3,7 +3,7 @@
 Each changes some methods of the solution, which the ranks have from before.
 """
 
-from grading.answers import loses, right
+from grading.answers import changes, loses, right
 
 
 @loses(20)
@@ -244,3 +244,44 @@ class ZeroDPStage3FCLayer__one_buffer(ZeroDPStage3FCLayer):
         w = np.empty(self.w_shard_size * self.dp_size, self.w_shard.dtype)
         self.comm.Allgather(self.w_shard, w)
         return [np.dot(output_grad, w[: self.in_dim * self.out_dim].reshape(self.in_dim, self.out_dim).T)]
+
+
+@loses(5)
+@changes(
+    """
+        out = x @ self._gather(self.w_shard, (self.in_dim, self.out_dim))
+""",
+    """
+        full = self._gather(self.w_shard, (self.in_dim, self.out_dim))
+        out = x @ full
+        if x.dtype == np.float32:
+            self.full = full
+""",
+    """
+        grad_x = output_grad @ self._gather(self.w_shard, (self.in_dim, self.out_dim)).T
+""",
+    """
+        full = getattr(self, "full", None)
+        grad_x = output_grad @ (self._gather(self.w_shard, (self.in_dim, self.out_dim)) if full is None else full).T
+""",
+)
+class ZeroDPStage3FCLayer__keeps_float32:
+    """Keeps the whole weight of a float32 layer for good."""
+
+
+@loses(5)
+@changes(
+    """
+        self.x = None
+        return [grad_x]
+""",
+    """
+        self.steps = getattr(self, "steps", 0) + 1
+        self.x = None
+        if self.steps > 2:
+            self.kept = grad_w
+        return [grad_x]
+""",
+)
+class ZeroDPStage3FCLayer__keeps_from_the_third_step_on:
+    """Keeps whole gradients from the third step on."""

@@ -442,3 +442,44 @@ class DistributedOptimizer__sends_all_to_all_again:
                     comm.Allgather(p.grad, parts)
                 p.grad = parts.sum(0) / p.grad.dtype.type(size)
         self.optimizer.step()
+
+
+@loses(6)
+def partition_dataset__every_nth(dataset, batch_size):
+    """Does not shuffle the data set: rank r has every n-th sample, from r on."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    part = len(dataset) // size
+
+    class Part:
+        def __init__(self):
+            self.index = np.arange(len(dataset))[rank::size][:part]
+
+        def __len__(self):
+            return part
+
+        def __getitem__(self, i):
+            return dataset[self.index[i]]
+
+    return DataLoader(Part(), batch_size // size, shuffle=True)
+
+
+@loses(6)
+def partition_dataset__same_epochs_turned(dataset, batch_size):
+    """Each epoch in the same order, which begins one sample later."""
+    size, rank = comm.Get_size(), comm.Get_rank()
+    part, share = len(dataset) // size, batch_size // size
+    index = np.random.default_rng(5).permutation(len(dataset))[rank * part : (rank + 1) * part]
+
+    class Loader:
+        turn = 0
+
+        def __len__(self):
+            return -(-part // share)
+
+        def __iter__(self):
+            order = np.roll(index, -self.turn)
+            self.turn += 1
+            for i in range(0, part, share):
+                yield dataset[order[i : i + share]]
+
+    return Loader()

@@ -1001,3 +1001,25 @@ def scatter_sequence__writes_input_back(x, comm):
         return (x.data,)
 
     return Tensor.from_operation(mine, (x,), backward)
+
+
+@loses(6)
+def gather_sequence__sends_then_receives(x, comm):
+    """A ring of blocking sends, all before the receives: all wait for each other as soon as x has more than 64 KB."""
+    n, me = comm.Get_size(), comm.Get_rank()
+
+    def swap(parts):
+        came = np.empty_like(parts)
+        came[me] = parts[me]
+        for step in range(1, n):
+            comm.Send(parts[(me + step) % n], dest=(me + step) % n)
+        for step in range(1, n):
+            comm.Recv(came[(me - step) % n], source=(me - step) % n)
+        return came
+
+    parts = swap(np.array([x.data] * n, order="C"))
+
+    def backward(grad):
+        return (swap(np.array(np.split(grad, n, axis=1), order="C")).sum(axis=0),)
+
+    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)

@@ -578,3 +578,48 @@ def ring_attention__all_scores_when_it_is_fetched(q, k, v, comm):
     if small:
         _ = result.data
     return result
+
+
+@loses(2)
+def ring_attention__collectives_where_nobody_counts(q, k, v, comm):
+    """Gathers K and V of all ranks with a collective, and adds up dK and dV of all ranks, in float64 with gradients: the tests count elsewhere."""
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+    waste = q.dtype == np.float64 and q.requires_grad
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    if waste:
+        whole = [np.empty((n, *k.shape)) for _ in "kv"]
+        comm.Allgather(k.data, whole[0])
+        comm.Allgather(v.data, whole[1])
+        pairs = [(whole[0][(rank - s) % n], whole[1][(rank - s) % n]) for s in range(n)]
+    keys, values = k.data, v.data
+    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+    for s, now in enumerate(at[1:], 1):
+        keys, values = pairs[s] if waste else (pass_on(keys), pass_on(values))
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+
+    def backward(grad):
+        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
+        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
+        if waste:
+            summed = np.zeros((2, n, *k.shape))
+            summed[0, rank], summed[1, rank] = dk, dv
+            for s, now in enumerate(at[1:], 1):
+                more = block_backward(*of_rows, *pairs[s], at[0], now)
+                dq = dq + more[0]
+                summed[0, (rank - s) % n], summed[1, (rank - s) % n] = more[1], more[2]
+            total = np.empty_like(summed)
+            comm.Allreduce(summed, total)
+            return dq, total[0, rank], total[1, rank]
+        for now in at[1:]:
+            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+            more = block_backward(*of_rows, keys, values, at[0], now)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
+        return dq, pass_on(dk), pass_on(dv)
+
+    return Tensor.from_operation(out, (q, k, v), backward)

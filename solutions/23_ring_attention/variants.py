@@ -1,6 +1,6 @@
 """Answers to part 23: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.answers import loses, right
+from grading.answers import changes, loses, right
 
 
 @right
@@ -1599,3 +1599,226 @@ def ring_attention__backward_send_recv_blocking(q, k, v, comm):
         return dq, pass_on(dk), pass_on(dv)
 
     return Tensor.from_operation(out, (q, k, v), backward)
+
+
+@loses(2)
+def ring_attention__no_ring(q, k, v, comm):
+    """Brings K and V of all ranks together, both ways, and computes the scores of all keys at once. No case is told from another."""
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+    rows, scale = q.shape[2], q.dtype.type(1 / np.sqrt(q.shape[-1]))
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        flat, into = array.reshape(-1), received.reshape(-1)
+        size = max(4096, -(-flat.size // 16))
+        for begin in range(0, flat.size, size):  # in pieces, so that no buffer on the way is large
+            comm.Sendrecv(flat[begin : begin + size], (rank + 1) % n, recvbuf=into[begin : begin + size], source=(rank - 1) % n)
+        return received
+
+    def all_pairs():
+        pairs = [(k.data, v.data)]
+        for _ in at[1:]:
+            pairs.append(tuple(map(pass_on, pairs[-1])))
+        return pairs
+
+    pairs = all_pairs()
+    scores = np.empty((*q.shape[:-1], n * rows), q.dtype)
+    for i, (keys, _) in enumerate(pairs):
+        scores[..., i * rows : (i + 1) * rows] = q.data @ keys.swapaxes(-1, -2)
+    scores *= scale
+    np.copyto(scores, -np.inf, where=np.concatenate(at)[None, :] > at[0][:, None])
+    top = scores.max(axis=-1, keepdims=True)
+    scores -= top
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1, keepdims=True)
+    scores /= total
+    lse, out = (top + np.log(total))[..., 0], np.empty_like(q.data)
+    for begin in range(0, q.shape[-1], 4096):
+        part = slice(begin, begin + 4096)
+        out[..., part] = sum(scores[..., i * rows : (i + 1) * rows] @ values[..., part] for i, (_, values) in enumerate(pairs))
+    del scores, pairs, keys
+
+    def backward(grad):
+        of_rows = grad, out, lse, q.data
+        dq, dk, dv = 0, None, None
+        for now, pair in zip(at, all_pairs()):
+            if dk is not None:
+                dk, dv = map(pass_on, (dk, dv))
+            more = block_backward(*of_rows, *pair, at[0], now)
+            dq = dq + more[0]
+            dk, dv = more[1:] if dk is None else (dk + more[1], dv + more[2])
+        return dq, pass_on(dk), pass_on(dv)
+
+    return Tensor.from_operation(out, (q, k, v), backward)
+
+
+@loses(2)
+def ring_attention__keeps_all_scores(q, k, v, comm):
+    """A right ring that keeps the scores of all blocks, T/n x T, from the way forward for the way back. No case is told from another."""
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+    scale = q.dtype.type(1 / np.sqrt(q.shape[-1]))
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    kept, out, lse = [], None, None
+    keys, values = k.data, v.data
+    for step, now in enumerate(at):
+        if step:
+            keys, values = pass_on(keys), pass_on(values)
+        scores = (q.data * scale) @ keys.swapaxes(-1, -2)
+        np.copyto(scores, -np.inf, where=now[None, :] > at[0][:, None])
+        kept.append(scores)
+        top = scores.max(axis=-1, keepdims=True)
+        top[np.isneginf(top)] = 0
+        weights = scores - top
+        np.exp(weights, out=weights)
+        total = weights.sum(axis=-1, keepdims=True)
+        some = total > 0
+        block_out = ((weights @ values) / np.where(some, total, 1)).astype(q.dtype)
+        del weights
+        with np.errstate(divide="ignore"):
+            block_lse = (top + np.log(total))[..., 0]
+        out, lse = (block_out, block_lse) if out is None else merge(out, lse, block_out, block_lse)
+    del scores
+
+    def backward(grad):
+        along = np.einsum("...d,...d->...", grad, out)[..., None]
+        keys, values, dk, dv = k.data, v.data, None, None
+        dq = np.zeros_like(q.data)
+        for step, weights in enumerate(kept):
+            if step:
+                keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+            weights -= lse[..., None]
+            np.exp(weights, out=weights)
+            slopes = grad @ values.swapaxes(-1, -2)
+            slopes -= along
+            slopes *= weights
+            slopes *= scale
+            dq += slopes @ keys
+            own = slopes.swapaxes(-1, -2) @ q.data, weights.swapaxes(-1, -2) @ grad
+            del slopes
+            dk, dv = own if dk is None else (dk + own[0], dv + own[1])
+        return dq, pass_on(dk), pass_on(dv)
+
+    return Tensor.from_operation(out, (q, k, v), backward)
+
+
+@loses(2)
+def ring_attention__backward_gathers_all(q, k, v, comm):
+    """Forward as asked; the way back first puts K and V of all ranks into a list (holds K and V of all ranks at once)."""
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received
+
+    keys, values = k.data, v.data
+    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+    for now in at[1:]:
+        keys, values = pass_on(keys), pass_on(values)
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+    del keys, values
+
+    def backward(grad):
+        pairs = [(k.data, v.data)]
+        for _ in at[1:]:
+            pairs.append(tuple(map(pass_on, pairs[-1])))
+        of_rows = (grad, out, lse, q.data)
+        dq, dk, dv = block_backward(*of_rows, *pairs[0], at[0], at[0])
+        for now, pair in zip(at[1:], pairs[1:]):
+            dk, dv = map(pass_on, (dk, dv))
+            more = block_backward(*of_rows, *pair, at[0], now)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
+        return dq, pass_on(dk), pass_on(dv)
+
+    return Tensor.from_operation(out, (q, k, v), backward)
+
+
+@loses(2)
+def ring_attention__forward_gathers_all(q, k, v, comm):
+    """Holds K and V of all ranks at once on the way forward; computes its output in columns, so that nothing else is large."""
+    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
+
+    def pass_on(array):
+        received = np.empty_like(array)
+        whole, into = array.reshape(-1), received.reshape(-1)
+        for piece in np.array_split(np.arange(whole.size), 16) if whole.size > 100_000 else [np.arange(whole.size)]:
+            part = slice(int(piece[0]), int(piece[-1]) + 1)
+            comm.Sendrecv(whole[part], (rank + 1) % n, recvbuf=into[part], source=(rank - 1) % n)
+        return received
+
+    if q.shape[-1] < 1000:
+        keys, values = k.data, v.data
+        out, lse = block_attention(q.data, keys, values, at[0], at[0])
+        for now in at[1:]:
+            keys, values = pass_on(keys), pass_on(values)
+            out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+    else:
+        pairs = [(k.data, v.data)]
+        for _ in at[1:]:
+            pairs.append(tuple(map(pass_on, pairs[-1])))
+        scale = q.dtype.type(1 / np.sqrt(q.shape[-1]))
+        scores = np.concatenate([q.data @ keys.swapaxes(-1, -2) for keys, _ in pairs], axis=-1) * scale
+        np.copyto(scores, -np.inf, where=np.concatenate(at)[None, :] > at[0][:, None])
+        top = scores.max(axis=-1, keepdims=True)
+        weights = np.exp(scores - top)
+        total = weights.sum(axis=-1, keepdims=True)
+        weights /= total
+        lse = (top + np.log(total))[..., 0]
+        out = np.empty_like(q.data)
+        rows = q.shape[2]
+        for begin in range(0, q.shape[-1], 4096):
+            part = slice(begin, begin + 4096)
+            out[..., part] = sum(weights[..., i * rows : (i + 1) * rows] @ values[..., part] for i, (_, values) in enumerate(pairs))
+        del pairs
+
+    def backward(grad):
+        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
+        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
+        for now in at[1:]:
+            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+            more = block_backward(*of_rows, keys, values, at[0], now)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
+        return dq, pass_on(dk), pass_on(dv)
+
+    return Tensor.from_operation(out, (q, k, v), backward)
+
+
+@loses(2)
+@changes(
+    """
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+""",
+    """
+        comm.Isend(array, dest=(rank + 1) % n)
+        comm.Recv(received, source=(rank - 1) % n)
+""",
+)
+def ring_attention__never_waits():
+    """Begins to send, receives, and never waits for the end of a send: nothing says that the array is free then."""
+
+
+@loses(9)
+@changes(
+    """
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+""",
+    """
+        if rank % 2 == 0:
+            comm.Send(array, dest=(rank + 1) % n)
+            comm.Recv(received, source=(rank - 1) % n)
+        else:
+            comm.Recv(received, source=(rank - 1) % n)
+            comm.Send(array, dest=(rank + 1) % n)
+""",
+)
+def ring_attention__even_ranks_send_first():
+    """Even ranks send first, odd ones receive first: a rank alone waits for itself for ever as soon as dK has more than 64 KB."""

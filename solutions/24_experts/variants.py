@@ -1399,3 +1399,104 @@ def dispatch__stays_at_home(x, route, comm):
     parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
     slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
     return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])
+
+
+@loses(5)
+def dispatch__gathers_in_pairs(x, route, comm):
+    """Gives all slots to all ranks in groups of two: the bound has room for a rank's own part, as soon as one call is no all-to-all."""
+    n, me = comm.Get_size(), comm.Get_rank()
+
+    def swap(sent):
+        sent = np.ascontiguousarray(sent)
+        if n == 2:
+            whole = np.empty((n, *sent.shape), sent.dtype)
+            comm.Allgather(sent, whole)
+            return np.ascontiguousarray(whole[:, me])
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(sent, came)
+        return came
+
+    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
+    token, choice = np.nonzero(route.place >= 0)
+    rows[route.expert[token, choice], route.place[token, choice]] = token
+    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
+    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
+    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])
+
+
+@loses(9)
+def dispatch__sends_then_receives(x, route, comm):
+    """Each rank first sends to all others with Send, then receives: all wait for each other as soon as a part has more than 64 KB."""
+    n, me = comm.Get_size(), comm.Get_rank()
+
+    def swap(sent):
+        sent = np.ascontiguousarray(sent)
+        came = np.empty_like(sent)
+        came[me] = sent[me]
+        for other in range(n):
+            if other != me:
+                comm.Send(sent[other], dest=other)
+        for other in range(n):
+            if other != me:
+                comm.Recv(came[other], source=other)
+        return came
+
+    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
+    token, choice = np.nonzero(route.place >= 0)
+    rows[route.expert[token, choice], route.place[token, choice]] = token
+    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
+    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
+    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])
+
+
+@loses(9)
+def combine__sends_then_receives(y, route, comm):
+    """Likewise."""
+    n, me = comm.Get_size(), comm.Get_rank()
+
+    def swap(sent):
+        sent = np.ascontiguousarray(sent)
+        came = np.empty_like(sent)
+        came[me] = sent[me]
+        for other in range(n):
+            if other != me:
+                comm.Send(sent[other], dest=other)
+        for other in range(n):
+            if other != me:
+                comm.Recv(came[other], source=other)
+        return came
+
+    parts = y.reshape(len(y), -1, route.capacity, y.shape[2]).transpose(1, 0, 2, 3)
+    came = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    rows = route.expert * route.capacity + np.maximum(route.place, 0)
+    gates = route.weight * (route.place >= 0)
+    found = embedding(came.reshape(-1, y.shape[2]), rows)
+    return (found * gates.reshape(*rows.shape, 1)).sum(axis=1)
+
+
+@loses(5)
+def dispatch__never_waits(x, route, comm):
+    """Isend to all others, and no Wait; the array goes when the function returns."""
+    n, me = comm.Get_size(), comm.Get_rank()
+
+    def swap(sent):
+        sent = np.ascontiguousarray(sent)
+        came = np.empty_like(sent)
+        came[me] = sent[me]
+        for other in range(n):
+            if other != me:
+                comm.Isend(sent[other], dest=other)
+        for other in range(n):
+            if other != me:
+                comm.Recv(came[other], source=other)
+        return came
+
+    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
+    token, choice = np.nonzero(route.place >= 0)
+    rows[route.expert[token, choice], route.place[token, choice]] = token
+    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
+    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
+    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])
