@@ -60,9 +60,7 @@ class CheckpointCheck(GroupCheck):
             for color, group in enumerate(groups[:1] if last else groups):
                 names |= self._behaves([answers[r] for r in group], [shards[r] for r in group], group)
                 want = step, [shards[r] for r in group]
-                self._in_order(group, step, before[color])
-                if self._outside:
-                    self._outside.at_the_end(group)
+                self._in_order(group, step, before[color], ended=True)
                 states = [answers[r][0] for r in group]
                 bases[group[0]], before[color] = moments(self, states, bases[group[0]], before[color], want, group), want
                 removed = [set(answers[r][4]) for r in group]
@@ -159,8 +157,7 @@ class CheckpointCheck(GroupCheck):
                 if name not in str(error) or blamed or not {"ValueError", "FileNotFoundError"} & kinds:
                     problem = f"load must raise a ValueError or FileNotFoundError that names {name} and no other; it said: {error.short}"
                     self.fail(problem, "an error of safetensors or json that is passed on as it is")
-                silent = sorted(set(range(4)) - {r for who, _ in error.groups for r in who})
-                if silent and name == disk.INDEX:  # which all need
+                if name == disk.INDEX and (silent := sorted(set(range(4)) - {r for who, _ in error.groups for r in who})):
                     self.fail(f"load has raised nothing on {wording.ranks(silent)}, and {name} {what}", "one rank that looks for all")
             else:
                 self.fail(f"load took a checkpoint whose {name} {what}, and gave {answers[0]!r}", "an except that hides it")
@@ -278,16 +275,14 @@ class CheckpointCheck(GroupCheck):
             self._outside.look()
             self._outside.close()
 
-    def _in_order(self, group: list[int], step: int, before: tuple | None) -> None:
+    def _in_order(self, group: list[int], step: int, before: tuple | None, ended: bool = False) -> None:
         if self._outside:
-            self._outside.in_order(group, step, before[0] if before else None)
+            self._outside.in_order(group, step, before[0] if before else None, ended)
 
     def _left(self, base: dict, group: list[int]) -> dict:
         """The files of a folder that the group's ranks would share, now."""
-        if self._outside:
-            found = self._outside.left or self._outside.files()
-        else:
-            found = self.ranks.call(look, [dict(name=name) for name in self._names])
+        own = [dict(name=name) for name in self._names]
+        found = self._outside.left or self._outside.files() if self._outside else self.ranks.call(look, own)
         return together(self, base, [found[r] for r in group], group)
 
     def _done(self) -> CheckpointCheck:

@@ -141,8 +141,11 @@ class Outside:
         """The files that were there at first and that a rank removed."""
         return {e.name for e in self._of(rank) if e.mask & fs.DELETE} & self.moments[0][1][rank][0].keys()
 
-    def in_order(self, group: list[int], step: int, before: int | None) -> None:
-        """Check the order of all changes: the old checkpoint stays as it is until the new index tells of parts that no longer change."""
+    def in_order(self, group: list[int], step: int, before: int | None, ended: bool) -> None:
+        """Check the order of all changes: the old checkpoint stays as it is until the new index tells of parts that no longer change.
+
+        If save has `ended` on all ranks of the group, nothing has changed since it did on the first of them.
+        """
         told, moved = set(), set()
         for event in self.seen:
             if event.mask & fs.OVERFLOW:
@@ -161,9 +164,10 @@ class Outside:
                 self.check.fail(f"save on rank {rank} changes or removes {name} before the new {INDEX} has its name", EARLY)
             elif told and name == f"{step}-{group.index(rank)}{ENDING}":
                 self.check.fail(f"{name} changes after the index has told of it", "a file that is written once more, or moved too late")
+        if ended:
+            self._at_the_end(group)
 
-    def at_the_end(self, group: list[int]) -> None:
-        """Check that nothing changes any more once save has returned on a rank of the group."""
+    def _at_the_end(self, group: list[int]) -> None:
         first = min(group, key=lambda r: self._returned[r])
         for event in self.seen[self._returned[first] :]:
             rank, name = (self._rank[event.watch], event.name) if event.watch in self._rank else self._old.get(event.watch, (-1, ""))

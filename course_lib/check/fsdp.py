@@ -16,6 +16,8 @@ from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.cluster.sandbox import APART
 
+Models = list[tuple[list[int], Whole]]  # a group, and its model
+CLIPPED = (np.float64, 2, 0.95), (np.float64, np.inf, 0.95), (np.float32, 2, 1.05), (np.float32, np.inf, 0.01)
 TOKEN = 8  # bytes: the number that a rank sends from its gate
 
 
@@ -68,7 +70,7 @@ class FsdpCheck(GroupCheck):
         self._through(models, [False, True], lambda gates: self._step(models, 2, "a step with gates", gates=gates))
         return self
 
-    def _through(self, models: list[tuple[list[int], Whole]], syncs: list[bool], go: Callable[[Gates], object]) -> object:
+    def _through(self, models: Models, syncs: list[bool], go: Callable[[Gates], object]) -> object:
         """Let ranks go through gates, and say what is wrong where they do not get through."""
         try:
             return go(self._gates(models, syncs))
@@ -87,12 +89,7 @@ class FsdpCheck(GroupCheck):
     def clipping(self, *sizes: int) -> FsdpCheck:
         """The length of gradients by both norms, and what they are afterwards."""
         for size in sizes:
-            for dtype, norm, share in (
-                (np.float64, 2, 0.95),
-                (np.float64, np.inf, 0.95),
-                (np.float32, 2, 1.05),
-                (np.float32, np.inf, 0.01),
-            ):
+            for dtype, norm, share in CLIPPED:
                 self._clip(self._build(size, dtype, 4, True), dtype, norm, share)
         self._clip(self._build(size, np.float64, 2, False), np.float64, 2, 0.5, nothing=True)
         return self
@@ -128,9 +125,7 @@ class FsdpCheck(GroupCheck):
                 self.fail(said, "blocks that are not freed after forward, or not after backward")
         return self
 
-    def _build(
-        self, size: int, dtype: type, blocks: int, shared: bool, gated: bool = False, width: int = 0
-    ) -> list[tuple[list[int], Whole]]:
+    def _build(self, size: int, dtype: type, blocks: int, shared: bool, gated: bool = False, width: int = 0) -> Models:
         groups, models, given = self.groups(size), [], [{}] * 4
         self.case = f"{self.named(groups, dtype)}, {blocks} blocks" + (", some with shared and unused parameters" if shared else "")
         for color, group in enumerate(groups):
@@ -163,7 +158,7 @@ class FsdpCheck(GroupCheck):
         return shape | {"layers": made}
 
     @staticmethod
-    def _each(models: list[tuple[list[int], Whole]]) -> list[Whole]:
+    def _each(models: Models) -> list[Whole]:
         """The model of each rank."""
         found = {r: model for group, model in models for r in group}
         return [found[r] for r in range(4)]
@@ -173,7 +168,7 @@ class FsdpCheck(GroupCheck):
         layers = model.shape["layers"]
         return tuple(self.random.standard_normal((3, width)).astype(model.dtype) for width in (layers[0][0], layers[-1][1]))
 
-    def _gates(self, models: list[tuple[list[int], Whole]], syncs: list[bool]) -> Gates:
+    def _gates(self, models: Models, syncs: list[bool]) -> Gates:
         """Gates for micro-batches that reduce gradients or not; without any, for a forward alone."""
         found = Gates()
         for group, model in models:
@@ -217,9 +212,8 @@ class FsdpCheck(GroupCheck):
                 cause = "a gather, or a Wait, where a start belongs"
                 self.fail(f"in {when}, block {block} works in {way} on rank {r}, and the next one is not on its way, but here", cause)
             if here > 2:
-                self.fail(
-                    f"in {when}, {here} blocks are whole on rank {r} when block {block} works in {way}", "blocks that are freed too late"
-                )
+                said = f"in {when}, {here} blocks are whole on rank {r} when block {block} works in {way}"
+                self.fail(said, "blocks that are freed too late")
 
     def _gone(self, here: int, r: int, when: str) -> None:
         """All parameters of the module have gone."""
@@ -227,7 +221,7 @@ class FsdpCheck(GroupCheck):
             cause = "an `end` that does not free all shards: the rest, and a block that was started and not used"
             self.fail(f"after {when}, {here} parameter{'s are' if here > 1 else ' is'} still whole on rank {r}", cause)
 
-    def _look(self, models: list[tuple[list[int], Whole]], what: str, *, dropped: bool = False, gates: Gates | None = None) -> None:
+    def _look(self, models: Models, what: str, *, dropped: bool = False, gates: Gates | None = None) -> None:
         """A forward alone."""
         gates = gates or Gates()
         given = [dict(x=self._sample(m)[0], dropped=dropped, meets=meets) for m, meets in zip(self._each(models), gates.meets, strict=True)]
@@ -245,7 +239,7 @@ class FsdpCheck(GroupCheck):
 
     def _step(
         self,
-        models: list[tuple[list[int], Whole]],
+        models: Models,
         count: int,
         when: str,
         *,
@@ -256,8 +250,7 @@ class FsdpCheck(GroupCheck):
     ) -> tuple[list[int], list[int]]:
         """A step of `count` micro-batches, compared with the whole model's; `sometimes`: with the block that can be left out.
 
-        If it is `measured`, returns the bytes that each rank holds after it, and the most that it held in it; `measured` is how many it
-        may hold before.
+        With `measured`, the bytes that it may hold before, returns what each rank holds after it, and the most that it held in it.
         """
         syncs = syncs or [False] * (count - 1) + [True]
         batches = [[self._sample(model) for _ in range(count)] for model in self._each(models)]
@@ -324,7 +317,7 @@ class FsdpCheck(GroupCheck):
         instead = {"what it was before": was[i]}
         self.array(after, want[i], name=f"{name} after {when}", rank=r, rtol=near, scale=_scale(np.concatenate(want)), instead=instead)
 
-    def _clip(self, models: list[tuple[list[int], Whole]], dtype: type, norm: float, share: float, nothing: bool = False) -> None:
+    def _clip(self, models: Models, dtype: type, norm: float, share: float, nothing: bool = False) -> None:
         given, wants = [{}] * 4, [()] * 4
         for group, model in models:
             arrays = [[self.random.standard_normal(p.shape).astype(dtype) for p in own] for _, own in model.units]
@@ -344,9 +337,8 @@ class FsdpCheck(GroupCheck):
             if isinstance(got, np.ndarray) and got.ndim == 0:
                 got = got.item()
             if isinstance(got, (list, tuple, np.ndarray)):
-                self.fail(
-                    f"clip_gradients on rank {r} must return a number; got {type(got).__name__}", "an array, where its number is wanted"
-                )
+                said = f"clip_gradients on rank {r} must return a number; got {type(got).__name__}"
+                self.fail(said, "an array, where its number is wanted")
             instead = {"that of this rank's parts alone": np.array([own]), "its square": np.array([length**2])}
             cause = "lengths that are added up (add squares, and take the root once), or a largest one that is added up"
             self.numbers(got, [length], name="the length", rank=r, rtol=NEAR[np.dtype(dtype)], instead=instead, cause=cause)

@@ -117,8 +117,8 @@ class SequenceParallelCheck(BlockCheck):
             if dim is not None:
                 shape[dim] *= n
             whole[name] = self.random.standard_normal(shape).astype(dtype)
-        if without:
-            whole[next(name for name, dim in dims.items() if dim is None)] = None
+        for split in (False, True) if without else ():
+            whole[next(name for name, dim in dims.items() if (dim is not None) is split)] = None
         return whole, dims
 
     def norms(self, *sizes: int) -> SequenceParallelCheck:
@@ -176,15 +176,16 @@ class SequenceParallelCheck(BlockCheck):
             self._clipping(size, float(self.random.uniform(1.5, 4)), dtype, without=size == 4)
             self._clipping(size, float(self.random.uniform(0.2, 0.8)), dtype, without=size == 3)
         self._clipping(2, 1.0, np.float64, without=True, factor=0.0)
+        self._clipping(2, 2.0, np.float32, without=False, only_sharded=True)
         return self
 
-    def _clipping(self, size: int, ratio: float, dtype: type, without: bool, factor: float = 1.0) -> None:
+    def _clipping(self, size: int, ratio: float, dtype: type, without: bool, factor: float = 1.0, only_sharded: bool = False) -> None:
         groups = self.groups(size)
         self.case = f"{self.named(groups, dtype)}, a length that is {ratio:.3g} times the most" if factor else "gradients that are all 0"
         rtol = 1e-9 if dtype is np.float64 else 1e-4
         for_ranks, norms, all_squares = [None] * 4, [], []
         for color, group in enumerate(groups):
-            whole, dims = self._module(len(group), dtype, without)
+            whole, dims = self._module(len(group), dtype, without, only_sharded)
             whole = {name: None if g is None else dtype(factor) * g for name, g in whole.items()}
             squares = {name: 0.0 if g is None else float((g.astype(np.float64) ** 2).sum()) for name, g in whole.items()}
             norms.append(float(np.sqrt(sum(squares.values()))))

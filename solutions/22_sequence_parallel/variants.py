@@ -1023,3 +1023,38 @@ def gather_sequence__sends_then_receives(x, comm):
         return (swap(np.array(np.split(grad, n, axis=1), order="C")).sum(axis=0),)
 
     return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+
+
+@loses(3)
+def clip_gradients__sharded_always_there(module, most, comm):
+    """Asks only of the replicated ones whether they have a gradient."""
+    whole = parts = 0.0
+    for _, p, kind in kinds(module):
+        if kind == replicated:
+            if p.grad is not None:
+                whole += np.sum(p.grad.astype(np.float64) ** 2)
+        else:
+            parts += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([parts])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    length = float(np.sqrt(whole + parts[0]))
+    if length > most:
+        for _, p, _ in kinds(module):
+            if p.grad is not None:
+                p.grad = p.grad * p.grad.dtype.type(most / length)
+    return length
+
+
+@loses(3)
+def clip_gradients__flat_nothing_replicated(module, most, comm):
+    """Fails where nothing is replicated, or nothing sharded."""
+    whole = np.concatenate([p.grad.ravel() for _, p, kind in kinds(module) if kind == replicated and p.grad is not None])
+    own = np.concatenate([p.grad.ravel() for _, p, kind in kinds(module) if kind != replicated and p.grad is not None])
+    parts = np.array([float(own.astype(np.float64) @ own)])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    length = float(np.sqrt(float(whole.astype(np.float64) @ whole) + parts[0]))
+    if length > most:
+        for _, p, _ in kinds(module):
+            if p.grad is not None:
+                p.grad = p.grad * p.grad.dtype.type(most / length)
+    return length
