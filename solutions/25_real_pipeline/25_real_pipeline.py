@@ -198,7 +198,7 @@ check.step(4, 1).step(4, 6).step(2, 3, np.float32).step(4, 6, large=True).exchan
 
 # %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes, groups and numbers of micro-batches, look at what was sent when a
-# piece of work begins, and at the memory that each process has.
+# piece of work begins, and at the memory that each process has. There, every `Send` waits until its message is received.
 
 # %% Test: GPipe's gradients tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
