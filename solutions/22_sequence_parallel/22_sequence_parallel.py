@@ -232,8 +232,7 @@ SequenceParallelCheck("a whole block", ranks).blocks(2).passed()
 SequenceParallelCheck("clip_gradients", ranks).clipping(4).passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and count the bytes that you send. There,
-# every `Send` waits until its message is received, as MPI's does with large ones.
+# Hidden tests run when your notebook is graded. They draw other sizes and groups, and count bytes; each `Send` there waits to be received.
 
 # %% Test: gather_sequence tags=["test"] points=4
 ### BEGIN HIDDEN TESTS

@@ -157,8 +157,7 @@ context.work(orders, "The same chunks in two orders, and each rank's share of th
 # stand in the whole sequence, `positions(chunks, length)` says. On the way back, K and V go round again. With them go dK and dV, **partial**
 # sums to which each rank adds, until they are whole, and home. Write the way forward first: the check begins with it.
 #
-# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups of 1 to 4 ranks. There, every `Send`
-# waits until its message is received, as MPI's does with large ones.
+# Hidden tests run when your notebook is graded. They draw other sizes, and groups of 1 to 4 ranks; each `Send` there waits to be received.
 
 
 # %% Exercise: ring_attention tags=["exercise", "slide-50"]
