@@ -444,7 +444,7 @@ def one_forward_one_backward_step__gpipe_that_lies(stage, micro_batches, comm):
     return loss if rank == last else None
 
 
-@loses(9)
+@loses(12)
 def one_forward_one_backward_step__blocking_send(stage, micro_batches, comm):
     """Sends that wait until they are received, both ways."""
     rank, last = comm.Get_rank(), comm.Get_size() - 1

@@ -459,7 +459,7 @@ class FlatShard__copies:
     """Parameters are copies of their parts."""
 
 
-@loses(5)
+@loses(8)
 @changes(
     """
         if self.whole is not None:
