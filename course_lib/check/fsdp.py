@@ -118,7 +118,7 @@ class FsdpCheck(GroupCheck):
                 mine = f"its parts of parameters and gradients are {wording.size(2 * part)}"
                 said = f"rank {r} holds {wording.size(now - before)} between steps, and {mine}"
                 self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the parameters that were given at first")
-            # Two blocks whole, the gradients of one, copies on their way; of what is shared, both as well. tracemalloc sees new gradients, too.
+            # Two blocks whole, the gradients of one, copies on their way; of what is shared, both too. tracemalloc sees all new gradients.
             held = (peaks[r] - part * (APART not in os.environ)) / each
             if held > 5.2 + 1.75 * shared:
                 said = f"in a step, rank {r} held {held:.1f} blocks besides its parts; two whole ones and the gradients of one are needed"
