@@ -111,7 +111,7 @@ class Outside:
 
         def returned(rank: int) -> None:
             self._look(self.moments[-1][0])
-            self._returned[rank] = len(self.seen)
+            self._returned.setdefault(rank, len(self.seen))  # whatever it sends later
 
         self.left, self._returned = None, {}
         for name in pipes:

@@ -236,7 +236,8 @@ class RingCheck(Check):
                 own[r] = max(then, now) - (3 + one_call) * array
         back: list[int] = []
         if not one_call:
-            back = self.ranks.call(go_back, [dict(grad=own[3], watched=watched) for own in group], show=self.show, peak=True)
+            there = SPARE + 7 * array  # its arguments, and what `keys` allows it to keep
+            back = self.ranks.call(go_back, [dict(grad=own[3], watched=watched) for own in group], show=self.show, peak=there)
             back = [mine if seen is None else seen - array for mine, seen in zip(back, self.ranks.peaks, strict=True)]
             self._fetched(group, size, ("the output", "dq", "dk", "dv"))
         return own[:size], kept[:size], back[:size]

@@ -136,10 +136,10 @@ class FlatShardCheck(GroupCheck):
         for count in (1, 3):
             drawn = [[self._draw(dtype, axes) for axes in self._axes(count)] for _ in groups]
             given = [dict(arrays=drawn[color], place=(color, key), twice=count == 3) for color, key in places]
-            started = [[(parts(drawn[color], len(groups[color]))[key].nbytes * len(groups[color]), 1.0)] for color, key in places]
-            passes = [[(0.0, 1.0)] if len(groups[color]) == 1 else gate for gate, (color, _) in zip(started, places, strict=True)]
+            sizes = [(len(groups[color]), parts(drawn[color], len(groups[color]))[0].nbytes) for color, _ in places]
+            started = [[(n * nbytes * (n > 1), 1.0)] for n, nbytes in sizes]
             try:
-                answers = self.ranks.call(stations, given, show=self.show, gates=passes)
+                answers = self.ranks.call(stations, given, show=self.show, gates=started)
             except RanksError as error:
                 if "TooEarly" in error.short:
                     self.fail(f"start begins no gather ({error.short})", "a start that only makes the array: Iallgather belongs there")
@@ -199,9 +199,8 @@ class FlatShardCheck(GroupCheck):
 
     def _axes(self, count: int) -> list[int]:
         """How many axes each parameter has: of three, one has none and one has many."""
-        return (
-            [2] if count == 1 else self.random.permutation([0, int(self.random.integers(1, 3)), int(self.random.integers(3, 5))]).tolist()
-        )
+        few, many = int(self.random.integers(1, 3)), int(self.random.integers(3, 5))
+        return [2] if count == 1 else self.random.permutation([0, few, many]).tolist()
 
     def _draw(self, dtype: type, axes: int) -> np.ndarray:
         return np.asarray(self.random.standard_normal(self.sizes(axes, 1, 6))).astype(dtype)

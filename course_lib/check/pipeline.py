@@ -160,7 +160,9 @@ class PipelineCheck(GroupCheck):
         for group, model in models:
             for i, r in enumerate(group):
                 flying = min(count, len(group) - i)
-                enough, each = needs[i] if i in needs else needs.setdefault(i, needed(model.stages[i], model.batches, flying))
+                if i not in needs:
+                    needs[i] = needed(model.stages[i], model.batches, flying)
+                enough, each = needs[i]
                 many = flying + (peaks[r] - enough) / each
                 enough += int(0.6 * each) + 2 * count * model.message  # what was sent may be kept to the end
                 if peaks[r] > enough:

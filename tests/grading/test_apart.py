@@ -337,6 +337,45 @@ def test_the_most_that_a_rank_held_is_read_from_the_system(fresh):
     assert fresh.peaks == [None] * 3
 
 
+def test_what_a_rank_held_before_counts_and_its_account_goes_on(fresh):
+    def give_back():
+        global kept
+        if "kept" in globals():
+            del kept
+
+    def keep(size):
+        return len(np.ones(size))
+
+    fresh.run("kept = np.ones(2 << 20)")
+    fresh.call(give_back, peak=True)
+    assert max(fresh.peaks) < 4 << 20, "what is there already is not new"
+    fresh.run("kept = np.ones(2 << 20)")
+    fresh.call(give_back, peak=4 << 20)
+    assert min(fresh.peaks) > 10 << 20, "what is given back makes no room"
+    fresh.call(keep, dict(size=2 << 20), peak="goes on")
+    assert min(fresh.peaks) > 10 << 20, "still since then"
+    fresh.call(keep, dict(size=10), peak=True)
+    assert max(fresh.peaks) < 4 << 20
+
+
+@pytest.mark.parametrize(("after", "left"), [("pass", 1), ("request.Wait()", 0), ("while not request.Test(): pass", 0)])
+def test_a_large_message_has_not_ended_before_its_rank_asks(three, after, left):
+    """However early it is received: who waits for nothing is found without luck."""
+    source = f"""
+def send():
+    if rank == 0:
+        request = comm.Isend(np.ones(1000), dest=1)
+    if rank == 1:
+        comm.Recv(np.empty(1000), source=0)
+    comm.Barrier()
+    if rank == 0:
+        {after}
+"""
+    three.run(source)
+    three.call("send")
+    assert three.unended == [left, 0, 0]
+
+
 def test_who_touches_files_while_it_is_measured_may_have_held_all_that_there_is_room_for(fresh):
     def hide(how):
         import os
