@@ -18,6 +18,13 @@ class ndarray(np.ndarray):
     def data(self):
         return types.SimpleNamespace(ptr=self.ctypes.data)
 
+    def get(self):
+        return np.array(self)
+
+    def set(self, array):
+        calls.append(("set", array.size))
+        self[...] = array
+
     @property
     def __cuda_array_interface__(self):
         return self.__array_interface__
@@ -69,7 +76,7 @@ class NcclCommunicator:
     """Takes what NCCL's takes, and keeps to its rules."""
 
     def __init__(self, size, unique_id, rank):
-        assert type(unique_id) is tuple and len(unique_id) == 128 and all(type(i) is int for i in unique_id)
+        assert type(unique_id) is bytes and len(unique_id) == 128  # bytes since CuPy 14
         self.size, self.rank = size, rank
         self.comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl(_members(unique_id, size)))
         assert self.comm.Get_rank() == rank
@@ -121,7 +128,7 @@ def _end():
 
 def _unique_id():
     """The first bytes name the root; as a real one, it means something only to those who have it."""
-    return tuple([MPI.COMM_WORLD.Get_rank(), *range(-100, 27)])
+    return bytes([MPI.COMM_WORLD.Get_rank(), *range(127, 254)])
 
 
 def _members(unique_id, size):
@@ -134,7 +141,8 @@ def install(gpus=8, nccl_there=True):
     """Make ``import cupy`` find this."""
     calls.clear()
     current = Stream()
-    nccl = types.SimpleNamespace(available=nccl_there, calls=calls, get_unique_id=_unique_id, NcclCommunicator=NcclCommunicator)
+    nccl = types.ModuleType("cupy.cuda.nccl")  # loaded by an import of its own, as CuPy's since 14
+    nccl.__dict__.update(available=nccl_there, calls=calls, get_unique_id=_unique_id, NcclCommunicator=NcclCommunicator)
     nccl.groupStart, nccl.groupEnd = _start, _end
     for number, name in _TYPES.items():
         setattr(nccl, f"NCCL_{name.upper()}", number)
@@ -143,8 +151,9 @@ def install(gpus=8, nccl_there=True):
     used = []
     runtime = types.SimpleNamespace(getDeviceCount=lambda: gpus)
     device = lambda number: types.SimpleNamespace(use=lambda: used.append(number))  # noqa: E731
-    cuda = types.SimpleNamespace(nccl=nccl, Stream=Stream, get_current_stream=lambda: current, runtime=runtime, Device=device, used=used)
+    cuda = types.ModuleType("cupy.cuda")
+    cuda.__dict__.update(Stream=Stream, get_current_stream=lambda: current, runtime=runtime, Device=device, used=used)
     module = types.ModuleType("cupy")
     module.__dict__.update(cuda=cuda, ndarray=ndarray, asarray=lambda a: np.array(a).view(ndarray), get_array_module=lambda a: np)
-    sys.modules["cupy"] = module
+    sys.modules |= {"cupy": module, "cupy.cuda": cuda, "cupy.cuda.nccl": nccl}
     return module

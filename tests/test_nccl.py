@@ -14,7 +14,7 @@ import fake_cupy
 from course_lib import traffic
 from course_lib.collectives import Communicator, init
 cupy = fake_cupy.install(gpus=8)
-calls = cupy.cuda.nccl.calls
+calls = fake_cupy.calls
 """
 
 
@@ -23,7 +23,7 @@ def ranks(eight):
     """Eight ranks that find a CuPy; the first call of all is `init`."""
     assert errors(eight.run(SETUP)) == [None] * 8
     yield eight
-    eight.run("sys.modules.pop('cupy', None)")
+    eight.run("for name in ('cupy', 'cupy.cuda', 'cupy.cuda.nccl'): sys.modules.pop(name, None)")
 
 
 def errors(replies):
@@ -83,9 +83,48 @@ EXCHANGES = {
         requests = comm.Iallreduce(MPI.IN_PLACE, first), comm.Iallreduce(xp(np.ones(2)), second)
         [request.Wait() for request in requests]
         return first, second""",
+    "non-blocking, and a rank that gets nothing": """
+        table, part = xp(np.empty((8, 2))), xp(np.empty(3 * (rank < 7)))
+        requests = comm.Iallgather(xp(np.full(2, rank * 0.5)), table), comm.Ireduce_scatter(xp(np.arange(21.0)), part, [3] * 7 + [0])
+        while not requests[1].Test():
+            pass
+        requests[0].Wait()
+        return table, part""",
+    "all-to-all": """
+        turned, ragged = xp(np.empty((8, 2), np.int32)), xp(np.full(40, -1.0))
+        comm.Alltoall(xp(np.arange(16, dtype=np.int32) + 100 * rank), turned)
+        into, places = [r % 3 for r in range(8)], [5 * r for r in range(8)]
+        comm.Alltoallv([xp(np.arange(24.0) + 100 * rank), [rank % 3] * 8], [ragged, (into, places)])
+        return turned, ragged""",
+    "messages": """
+        right, left, got, late = (rank + 1) % 8, (rank - 1) % 8, xp(np.empty(3)), xp(np.empty(1))
+        comm.Sendrecv(xp(np.arange(3.0) + rank), right, 0, got, left, 0)
+        request = comm.Irecv(late, left, 5)
+        if rank % 2:
+            comm.Send(xp(np.full(2, rank, np.int64)), right)
+        else:
+            whole = xp(np.empty(2, np.int64))
+            comm.Recv(whole)
+            got += whole[0]
+        comm.Isend(xp(np.full(1, rank + 0.5)), right, 5).Wait()
+        request.Wait()
+        return got, late""",
     "barrier": """
         comm.Barrier()
         return ()""",
+}
+
+CALLED = {  # by NCCL, which alone can read a GPU's memory
+    "all-reduce": {"allReduce"},
+    "all-gather": {"allGather"},
+    "reduce-scatter": {"reduceScatter", "reduce"},
+    "broadcast": {"bcast"},
+    "scatter and gather": {"send", "recv"},
+    "non-blocking": {"allReduce"},
+    "non-blocking, and a rank that gets nothing": {"allGather", "reduce"},
+    "all-to-all": {"send", "recv"},
+    "messages": {"set"},
+    "barrier": set(),
 }
 
 
@@ -94,6 +133,8 @@ def test_both_transports_give_the_same_arrays_and_count_the_same(ranks, name):
     on_all(ranks, BOTH + f"\ndef make(comm, xp):\n        rank = comm.Get_rank(){EXCHANGES[name]}\nmpi, nccl = both(make)")
     assert ranks.pull("mpi") == ranks.pull("nccl")
     assert all(counted for _, counted in ranks.pull("mpi"))
+    on_all(ranks, "asked = [name for name, *_ in calls]")
+    assert all(CALLED[name] <= set(asked) for asked in ranks.pull("asked"))
 
 
 def test_nccl_is_called_with_counts_types_and_the_stream_beside(ranks):

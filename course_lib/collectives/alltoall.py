@@ -71,11 +71,11 @@ class AllToAll:
         buffers.distinct(send, recv, "Alltoallv")
         group, told, come = self._group, np.array(out, np.int64), np.empty(n, np.int64)
         group.meet(ALLTOALL, told.dtype.num, n, 16 * (recv.dtype.num + 1))  # how much comes, so that no rank gets more than it has room for
-        group.finish(group.mpi.Ialltoall(told, come), ALLTOALL)
+        self._host.finish(self._host.mpi.Ialltoall(told, come), ALLTOALL)  # counts are in the host's memory, also beside arrays on GPUs
         wrong = np.array([come.tolist() != into], np.int64)
         anywhere = np.empty_like(wrong)
         group.meet(ALLREDUCE, wrong.dtype.num, 1, 1)
-        group.finish(group.mpi.Iallreduce(wrong, anywhere), ALLREDUCE)
+        self._host.finish(self._host.mpi.Iallreduce(wrong, anywhere), ALLREDUCE)
         if anywhere[0]:
             raise MismatchError(self._uneven(come.tolist(), into))
         group.meet(ALLTOALLV, recv.dtype.num, n, 0)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 import zlib
+from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
 
 from course_lib import host, wording
+from course_lib.collectives import pending
 from course_lib.collectives.communicator import Communicator
 
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
@@ -52,13 +54,17 @@ def _cupy():
     return importlib.import_module("cupy")
 
 
+def _nccl():
+    return importlib.import_module("cupy.cuda.nccl")  # a module of its own, which `import cupy` does not load
+
+
 def _gpus() -> int:
     """How many GPUs this rank's machine has, or what is missing."""
     try:
         cupy = _cupy()
     except ImportError:
         return NO_CUPY
-    if not getattr(cupy.cuda.nccl, "available", False):
+    if not _nccl().available:
         return NO_NCCL
     try:
         return cupy.cuda.runtime.getDeviceCount()
@@ -73,11 +79,11 @@ class NcclCommunicator(Communicator):
         super()._join(ranks, limit, board)
         cupy, host = _cupy(), Communicator.__new__(Communicator)
         host._join(ranks, limit, board)
-        name = np.zeros(_ID_BYTES, np.int8)
+        name = np.zeros(_ID_BYTES, np.uint8)
         if self._rank == 0:
-            name[:] = cupy.cuda.nccl.get_unique_id()
+            name[:] = np.frombuffer(_nccl().get_unique_id(), np.uint8)
         host.Bcast(name, root=0)
-        nccl = cupy.cuda.nccl.NcclCommunicator(self._size, tuple(name.tolist()), self._rank)
+        nccl = _nccl().NcclCommunicator(self._size, name.tobytes(), self._rank)
         self._group = _Group(self._host, Transport(cupy, nccl, self._rank, self._size))
 
     def Barrier(self) -> None:
@@ -103,18 +109,53 @@ class NcclCommunicator(Communicator):
 
 
 class _Group:
-    """The ranks' meeting place, with another transport in it."""
+    """The ranks' meeting place, with another transport in it; messages to one rank go through the host's memory."""
 
     shared = None  # arrays on GPUs are not added up in the host's memory
 
     def __init__(self, host, transport: Transport):
         self._host, self.mpi = host, transport
 
+    def starting(self, call: tuple[int, int, int, int], begin: Callable, empty: bool = False) -> pending.Step:
+        """A collective that does not block."""
+        return self._host.starting(call, lambda _: begin(self.mpi), empty)
+
+    def sending(self, dest: int, tag: int, array, what: str) -> pending.Step:
+        """A message to a world rank."""
+        return self._host.sending(dest, tag, _for_mpi(array.get()), what)
+
+    def receiving(self, sources: tuple[int, ...], tag: int, array, what: str) -> pending.Step:
+        """A message from one of these world ranks."""
+        arrived = np.empty(array.shape, array.dtype)
+        step = self._host.receiving(sources, tag, _for_mpi(arrived), what)
+        step.to_gpu = lambda: array.set(arrived)
+        return step
+
+    def test(self, step: pending.Step) -> bool:
+        """Whether a step has ended."""
+        return self._host.test(step) and self._landed(step)
+
+    def wait(self, step: pending.Step) -> None:
+        """Wait until a step has ended."""
+        self._host.wait(step)
+        self._landed(step)
+
+    @staticmethod
+    def _landed(step: pending.Step) -> bool:
+        if step.error is None and hasattr(step, "to_gpu"):
+            step.to_gpu()
+        return True
+
     def __getattr__(self, name: str):
         return getattr(self._host, name)
 
     def __str__(self) -> str:
         return str(self._host)
+
+
+def _for_mpi(array: np.ndarray) -> np.ndarray:
+    """The array; as integers of the same size where MPI has no such numbers."""
+    return array.view(np.uint16) if array.dtype == np.float16 else array
 
 
 class Transport:
@@ -174,24 +215,41 @@ class Transport:
 
         return self._start(parts)
 
+    def Ialltoall(self, send, recv) -> Request:
+        """Start an all-to-all with equal parts."""
+        counts = [send.size // self._size] * self._size
+        starts = [r * counts[0] for r in range(self._size)]
+        return self.Ialltoallv([send, (counts, starts)], [recv, (counts, starts)])
+
+    def Ialltoallv(self, send: list, recv: list) -> Request:
+        """Start an all-to-all: counts and displacements in elements, for each rank."""
+        (source, outward), (target, inward) = send, recv
+
+        def parts(stream: int) -> None:
+            for call, array, (counts, starts) in ((self._nccl.send, source, outward), (self._nccl.recv, target, inward)):
+                for r, (count, start) in enumerate(zip(counts, starts, strict=True)):
+                    if count:
+                        call(array.data.ptr + start * array.itemsize, count, self._type(array), r, stream)
+
+        return self._start(parts)
+
     def _start(self, calls) -> Request:
         """Make the calls as one group, on the stream beside, after what the computing stream was given before."""
-        cuda = self._cupy.cuda
-        self._stream.wait_event(cuda.get_current_stream().record())
-        cuda.nccl.groupStart()
+        self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
+        _nccl().groupStart()
         try:
             calls(self._stream.ptr)
         finally:
-            cuda.nccl.groupEnd()
+            _nccl().groupEnd()
         return Request(self._stream.record())
 
     def _type(self, array) -> int:
-        return getattr(self._cupy.cuda.nccl, f"NCCL_{array.dtype.name.upper()}")
+        return getattr(_nccl(), f"NCCL_{array.dtype.name.upper()}")
 
     def _op(self, op: MPI.Op) -> int:
         for name, known in _OPS.items():
             if op == known:
-                return getattr(self._cupy.cuda.nccl, f"NCCL_{name}")
+                return getattr(_nccl(), f"NCCL_{name}")
         raise ValueError(f"NCCL reduces by MPI.{', MPI.'.join(_OPS)}; got another operation.")
 
 
