@@ -6,8 +6,9 @@ import math
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
+from itertools import zip_longest
 
 from nbclient import NotebookClient
 from nbformat import NotebookNode
@@ -96,22 +97,24 @@ class Part:
             self.answer(exercise.source)
         return self._needs[exercise.id]
 
-    def about(self, exercise: NotebookNode) -> set[str]:
-        """The hidden tests that name a function of this exercise, one of an exercise that uses it, or none of any exercise."""
-        own, names = _names(exercise), {name for cell in self.cells["exercise"] for name in _names(cell)}
+    def about(self, exercise: NotebookNode) -> list[str]:
+        """The hidden tests that name a function of this exercise (these first), of one that uses it, or of none."""
+        first = own = _names(exercise)
+        names = {name for cell in self.cells["exercise"] for name in _names(cell)}
         for cell in self.cells["exercise"]:
-            own |= _names(cell) if own & _words("".join(_STUB.findall(cell.source))) else set()
+            own = own | _names(cell) if own & _words("".join(_STUB.findall(cell.source))) else own
         named = {cell.id: names & _words(cell.source) for cell in self.cells["test"]}
-        return {test for test, found in named.items() if found & own or not found}
+        return sorted((test for test, found in named.items() if found & own or not found), key=lambda test: not named[test] & first)
 
-    def points(self, only: set[str] | None = None, enough: float = math.inf) -> tuple[float, list[str]]:
+    def points(self, only: Iterable[str] | None = None, enough: float = math.inf) -> tuple[float, list[str]]:
         """Run the hidden tests: the points, and what the failed ones say.
 
         With `only`, the others count as passed; so do those that are left when `enough` points are lost.
         """
         lost, messages = 0.0, []
-        for cell in self.cells["test"]:
-            if lost < enough and (only is None or cell.id in only):
+        tests = {cell.id: cell for cell in self.cells["test"]}
+        for cell in map(tests.get, tests if only is None else only):
+            if lost < enough:
                 earned, said = self._earned(cell)
                 lost += cell.metadata.nbgrader.points - earned
                 messages += [said] if said else []
@@ -160,6 +163,15 @@ class Part:
             self.answer(cell.source)
         return result
 
+    def together(self, right: list[answers.Answer], say: Callable) -> list[bool]:
+        """Whether right answers to different exercises keep all points, run at once; one by one where they do not."""
+        for answer in right:
+            self.answer(answer.source)
+        all_good = self.judge(answers.Answer("all", " and ".join(answer.name for answer in right), "", 0), say)
+        for answer in right:
+            self.answer(self.exercise(answer.function).source)
+        return [all_good] * max(1, len(right)) if all_good or not right else [self.judge(answer, say) for answer in right]
+
     def maximum(self) -> float:
         """The points of the part."""
         return sum(c.metadata.nbgrader.points for c in self.cells["test"])
@@ -184,8 +196,8 @@ def _stub(exercise: NotebookNode) -> str:
     return _STUB.sub("raise NotImplementedError()", exercise.source)
 
 
-def check(part: str, say: Callable = print) -> tuple[int, int]:
-    """Run a part's variants on the same ranks.
+def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int, int]:
+    """Run a part's variants on the same ranks; with `once` (see `Part.given`), right answers to different exercises run together.
 
     Returns
     -------
@@ -195,29 +207,41 @@ def check(part: str, say: Callable = print) -> tuple[int, int]:
     todo = answers.read(part)
     if not todo:
         return 0, 0
+    right, wrong = ([answer for answer in todo if bool(answer.loses) == bad] for bad in (False, True))
     with Part(part) as running:
         solved, untouched = answers.Answer("all", "the solution", "", 0), answers.Answer("all", UNTOUCHED, "", running.maximum())
+        good = [running.judge(answer, say, once=once) for answer in (solved, untouched)]
         # The right ones first: a wrong one may leave something in the ranks' memory.
-        good = [running.judge(answer, say) for answer in (solved, untouched, *sorted(todo, key=lambda answer: answer.loses > 0))]
+        if once:
+            for several in _one_of_each(right):
+                good += running.together(several, say)
+        else:
+            good += [running.judge(answer, say) for answer in right]
+        good += [running.judge(answer, say, once=once) for answer in wrong]
     return sum(good), len(good) - sum(good)
 
 
 def few(part: str, say: Callable = print) -> tuple[int, int]:
     """The same for the first right answers to all exercises at once, and for the first wrong answer to each."""
     todo = [answer for answer in answers.read(part) if answer.function != answers.CELL]
-    right = {answer.function: answer for answer in reversed(todo) if not answer.loses}
     wrong = {answer.function: answer for answer in reversed(todo) if answer.loses}
     with Part(part) as running:
-        for answer in right.values():
-            running.answer(answer.source)
-        good = [running.judge(answers.Answer("all", "the first right answers", "", 0), say)]
-        for answer in right.values():
-            running.answer(running.exercise(answer.function).source)
+        rounds = _one_of_each([answer for answer in todo if not answer.loses])
+        good = [all(running.together(next(rounds, []), say))]
         good += [running.judge(answer, say, once=True) for answer in wrong.values()]
     return sum(good), len(good) - sum(good)
 
 
-def cheats(part: str, say: Callable = print) -> tuple[int, int]:
+def _one_of_each(todo: list[answers.Answer]) -> Iterator[list[answers.Answer]]:
+    """The first answers to each exercise, then the second ones, and so on."""
+    by_exercise: dict[str, list[answers.Answer]] = {}
+    for answer in todo:
+        by_exercise.setdefault(answer.function, []).append(answer)
+    for several in zip_longest(*by_exercise.values()):
+        yield [answer for answer in several if answer]
+
+
+def cheats(part: str, say: Callable = print, *, once: bool = False) -> tuple[int, int]:
     """The same for a part's cheats, each on ranks of its own."""
     good, todo = [], answers.read(part, "cheats.py")
     with Part(part) if todo else nullcontext() as running:
@@ -225,7 +249,7 @@ def cheats(part: str, say: Callable = print) -> tuple[int, int]:
             if good:
                 running._run("ranks.stop()")
                 running.begin()
-            good.append(running.judge(answer, say))
+            good.append(running.judge(answer, say, once=once))
     return sum(good), len(good) - sum(good)
 
 

@@ -687,8 +687,8 @@ class FullyShardedDataParallel__by_hand(Hooked):
 @loses(8)
 @changes(
     "self.flat.join([p.grad for p in self.parameters])",
-    "np.resize(np.concatenate([np.zeros(0, mine.dtype), *(p.grad.ravel() for p in self.parameters if p.grad is not None), "
-    "np.zeros(self.flat.length, mine.dtype)]), self.flat.length)",
+    "(lambda some: np.concatenate([*some, np.zeros(self.flat.length - sum(map(len, some)), mine.dtype)]))("
+    "[p.grad.ravel() for p in self.parameters if p.grad is not None])",
 )
 class FlatShard__moves_up:
     """Where a gradient is None, those behind it move up."""
