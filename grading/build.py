@@ -26,6 +26,7 @@ metadata. The same text gives the same bytes.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import importlib.util
 import os
@@ -46,6 +47,8 @@ SLIDES = {  # what nbconvert and other programs call it, and from how many minut
     "notes": ("notes", None),
     "skip": ("skip", None),
 }
+OTHERS = ("long", "raises-exception")
+MARKS = tuple(f"### {side} {what}" for what in ("SOLUTION", "HIDDEN TESTS") for side in ("BEGIN", "END"))
 # The first word in the title of a given cell that only shows something.
 SHOWS = ("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "time", "train")
 SHOWN = 88  # columns of a line of code that fit where a student sees it
@@ -67,8 +70,8 @@ def build(part: str) -> NotebookNode:
     Raises
     ------
     SourceError
-        A cell has no title, two have the same one, an exercise has no solution marks, or a test
-        has no points or shows something outside the marks.
+        A cell has no title, two have the same one, a tag or a mark is misspelt, an exercise has no solution marks, or a test has no points
+        or shows something outside the marks. The message names the cell and its line.
     """
     return from_text((SOLUTIONS / part / f"{part}.py").read_text(), part)
 
@@ -77,6 +80,7 @@ def from_text(text: str, part: str) -> NotebookNode:
     """The notebook of a part, from its source text (see `build`)."""
     import jupytext  # late: where one hand-in is graded alone, there is none
 
+    _check_marks(text, part)
     notebook = jupytext.reads(text, fmt="py:percent")
     course = notebook.metadata.get("course", {})
     if not isinstance(course.get("ranks"), int):
@@ -100,16 +104,42 @@ def from_text(text: str, part: str) -> NotebookNode:
         title = cell.metadata.get("title", "")
         name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
         if not name or name in seen:
-            raise SourceError(f"{part}: a code cell needs a title of its own after '# %%'; got {title!r}.")
+            raise SourceError(f"{part}: a code cell needs a title of its own after '# %%'; got {title!r}, above: {cell.source[:60]!r}.")
         seen.add(name)
         cell.id = name
-        cell.metadata = nbformat.from_dict(_metadata(cell, name, part) | slide(cell))
+        try:
+            cell.metadata = nbformat.from_dict(_metadata(cell, name) | slide(cell))
+        except SourceError as problem:
+            line = next((n for n, line in enumerate(text.splitlines(), 1) if re.match(rf"# %+ +{re.escape(title)}\b", line)), 0)
+            raise SourceError(f"{part}.py, line {line}, cell {title!r}: {problem}") from None
     whole = f"{points(notebook):g}"
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = _figures(part, cell.source.replace("{points}", whole))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
+
+
+def _check_marks(text: str, part: str) -> None:
+    """Raise SourceError where a mark is misspelt, or its pair is missing."""
+    began: tuple[int, str] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        mark = line.strip()
+        if began and line.startswith("# %%"):
+            raise SourceError(f"{part}.py, line {began[0]}: {began[1]!r} has no {began[1].replace('BEGIN', 'END')!r} in its cell.")
+        if not mark.startswith("###"):
+            continue
+        if mark not in MARKS:
+            near = difflib.get_close_matches(mark, MARKS, 1, 0.5)
+            raise SourceError(f"{part}.py, line {number}: {mark!r} is no mark." + (f" Is {near[0]!r} meant?" if near else ""))
+        if (mark == began[1].replace("BEGIN", "END")) if began else ("BEGIN" in mark):
+            began = None if began else (number, mark)
+        else:
+            raise SourceError(
+                f"{part}.py, line {number}: {mark!r} does not fit: " + (f"{began[1]!r} is open." if began else "nothing is open.")
+            )
+    if began:
+        raise SourceError(f"{part}.py, line {began[0]}: {began[1]!r} has no {began[1].replace('BEGIN', 'END')!r} in its cell.")
 
 
 def _figures(part: str, text: str) -> str:
@@ -136,8 +166,14 @@ def points(notebook: NotebookNode) -> float:
     return sum(cell.metadata.nbgrader["points"] for cell in notebook.cells if kind_of(cell) == "test")
 
 
-def _metadata(cell: NotebookNode, name: str, part: str) -> dict:
+def _metadata(cell: NotebookNode, name: str) -> dict:
+    if unread := cell.metadata.get("incorrectly_encoded_metadata"):
+        raise SourceError(f'{unread} is not understood; the form is tags=["test"] points=3.')
     tags = cell.metadata.get("tags", [])
+    for tag in tags if isinstance(tags, list) else [tags]:
+        if tag not in (*KINDS, *SLIDES, *OTHERS):
+            near = difflib.get_close_matches(str(tag), (*KINDS, *SLIDES, *OTHERS), 1)
+            raise SourceError(f"there is no tag {tag!r}." + (f" Is {near[0]!r} meant?" if near else ""))
     kind = next((t for t in tags if t in KINDS), None)
     others = [t for t in tags if t not in KINDS and t not in SLIDES]
     metadata: dict = {"tags": others} if others else {}
@@ -145,10 +181,12 @@ def _metadata(cell: NotebookNode, name: str, part: str) -> dict:
         points = cell.metadata.get("points")
         if kind == "exercise":
             if "### BEGIN SOLUTION" not in cell.source or not cell.source.startswith("%%px"):
-                raise SourceError(f"{part}: exercise {name!r} needs %%px on top, and BEGIN SOLUTION and END SOLUTION.")
+                raise SourceError("an exercise needs %%px on top, and BEGIN SOLUTION and END SOLUTION.")
         elif kind == "test":
-            if not points or not re.fullmatch(r"### BEGIN HIDDEN TESTS\n.*\n### END HIDDEN TESTS", cell.source, re.DOTALL):
-                raise SourceError(f"{part}: test {name!r} needs points= and one pair of BEGIN and END HIDDEN TESTS round all of it.")
+            if isinstance(points, bool) or not isinstance(points, (int, float)) or not 0 < points < 1000:
+                raise SourceError(f"a test needs points=, a number above 0; got {points!r}.")
+            if not re.fullmatch(r"### BEGIN HIDDEN TESTS\n.*\n### END HIDDEN TESTS", cell.source, re.DOTALL):
+                raise SourceError("a test needs one pair of BEGIN and END HIDDEN TESTS round all of it.")
             cell.source = f"{HIDDEN_NOTE}\n{cell.source}"
         metadata["nbgrader"] = {
             "grade": kind == "test",

@@ -56,11 +56,20 @@ def _made(part: str, home: Path, folder: Path) -> Path:
     source, config = build.build(part), load(home, folder)
     with gradebook(config) as book:
         Book(book, config).fit(part, source)
-    build.write(source, home / "source" / part / f"{part}.ipynb")
+    path = home / "source" / part / f"{part}.ipynb"
+    before = path.read_bytes() if path.exists() else None
+    build.write(source, path)
     config.CourseDirectory.assignment_id = part
     config.GenerateAssignment.force = True
     config.GenerateAssignment.create_assignment = True
-    GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()
+    try:
+        GenerateAssignment(coursedir=CourseDirectory(config=config), config=config).start()
+    except BaseException:  # what was not released is not what hand-ins are graded by
+        if before is None:
+            path.unlink()
+        else:
+            path.write_bytes(before)
+        raise
     made = folder / part / f"{part}.ipynb"
     build.write(nbformat.read(made, as_version=4), made)
     made.chmod(0o644)

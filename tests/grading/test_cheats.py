@@ -428,6 +428,7 @@ def test_an_answer_that_wants_to_do_harm_reaches_nothing_and_takes_no_more_than_
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("graded_together", MODES[:1], indirect=True)  # what is shown is cut outside the walls
 def test_what_an_answer_shows_is_cut_and_is_no_script(graded_together, one):
     hand_ins = guarded(one, shows=SHOWS, floods=FLOODS, leaks=LEAKS, leaks_in_lines=LEAKS_IN_LINES)
     hand_ins |= {

@@ -15,13 +15,10 @@ SPLIT, SHORT = "01_data_split", "03_naive_forward"
 # Some of the wrong and right answers also go all the way; `test_all_variants_get_what_they_deserve` has them all.
 SAMPLE = {
     "03_naive_forward": ["padded_all_reduce", "deadlock", "row_by_row"],
-    "14_my_ddp": ["after_backward", "no_broadcast", "non_blocking"],
     "19_1f1b": ["gpipe", "late_gradients", "queue"],
     "21_tensor_parallel": ["own_largest", "local_labels", "of_logs"],
-    "25_real_pipeline": ["gpipe_that_lies", "divided_on_every_rank", "sendrecv"],
     "26_fsdp": ["replaces", "not_freed_forward", "all_reduced_lengths"],
     "27_checkpoint": ["no_barrier", "rounded_down", "by_pathlib"],
-    "29_plan": ["memory_forgotten", "search_from_its_file", "by_products"],
 }
 
 

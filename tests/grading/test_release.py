@@ -141,7 +141,11 @@ def test_what_a_student_sees_of_the_code_fits():
 
 def test_a_release_that_fails_leaves_the_old_one(course, monkeypatch):
     old = release("01_data_split", course.home, course.notebooks)
-    before = old.read_bytes()
+    source = course.home / "source" / "01_data_split" / "01_data_split.ipynb"
+    before, by_it = old.read_bytes(), source.read_bytes()
+    changed = build.build("01_data_split")
+    changed.cells[0].source += " Changed."
+    monkeypatch.setattr(build, "build", lambda part: changed)
 
     def fail(self):
         raise RuntimeError("the disk is full")
@@ -150,3 +154,61 @@ def test_a_release_that_fails_leaves_the_old_one(course, monkeypatch):
     with pytest.raises(RuntimeError, match="the disk is full"):
         release("01_data_split", course.home, course.notebooks)
     assert old.read_bytes() == before and [path.name for path in course.notebooks.iterdir()] == ["01_data_split"]
+    assert source.read_bytes() == by_it, "the next autograde would tell of changes that were not released"
+
+
+TYPOS = [
+    (
+        "points=3",
+        "points=five",
+        '90_mine.py, line 21, cell \'Test first\': tags=["test"] points=five is not understood; the form is tags=["test"] points=3.',
+    ),
+    ("points=3", "points=0", "line 21, cell 'Test first': a test needs points=, a number above 0; got 0."),
+    (" points=3", "", "line 21, cell 'Test first': a test needs points=, a number above 0; got None."),
+    ("### END SOLUTION", "### END SOLUTON", "line 19: '### END SOLUTON' is no mark. Is '### END SOLUTION' meant?"),
+    ("### END SOLUTION", "", "line 17: '### BEGIN SOLUTION' has no '### END SOLUTION' in its cell."),
+    ("### BEGIN SOLUTION", "", "line 19: '### END SOLUTION' does not fit: nothing is open."),
+    ("### END HIDDEN TESTS", "### END SOLUTION", "line 24: '### END SOLUTION' does not fit: '### BEGIN HIDDEN TESTS' is open."),
+    ("### END HIDDEN TESTS\n", "", "line 22: '### BEGIN HIDDEN TESTS' has no '### END HIDDEN TESTS' in its cell."),
+    ('"exercise"', '"exercize"', "line 14, cell 'First': there is no tag 'exercize'. Is 'exercise' meant?"),
+    ("# %%px\ndef", "def", "line 14, cell 'First': an exercise needs %%px on top, and BEGIN SOLUTION and END SOLUTION."),
+    (
+        "### BEGIN HIDDEN",
+        "1\n### BEGIN HIDDEN",
+        "line 21, cell 'Test first': a test needs one pair of BEGIN and END HIDDEN TESTS round all of it.",
+    ),
+    ("# %% First", "# %%", "a code cell needs a title of its own after '# %%'"),
+]
+MINE = """# ---
+# jupyter:
+#   course:
+#     ranks: 2
+# ---
+
+# %% Start tags=["given"]
+from course_lib import cluster
+ranks = cluster.start(2)
+
+# %% [markdown]
+# # Mine
+
+# %% First tags=["exercise"]
+# %%px
+def first():
+    ### BEGIN SOLUTION
+    return 1
+    ### END SOLUTION
+
+# %% Test first tags=["test"] points=3
+### BEGIN HIDDEN TESTS
+assert ranks.call("first") == [1, 1]
+### END HIDDEN TESTS
+"""
+
+
+@pytest.mark.parametrize("right, typo, said", TYPOS, ids=[typo.strip() or "nothing" for _, typo, _ in TYPOS])
+def test_a_typo_in_a_part_is_named_with_its_line(right, typo, said):
+    assert build.points(build.from_text(MINE, "90_mine")) == 3
+    with pytest.raises(build.SourceError) as raised:
+        build.from_text(MINE.replace(right, typo, 1), "90_mine")
+    assert said in str(raised.value)
