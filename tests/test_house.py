@@ -101,7 +101,7 @@ def test_arrows_between_packages_go_one_way():
         assert not [other for other in used if PACKAGES.index(other.split(".")[0]) < mine], name
 
 
-GROWN = {"course_lib.check.checkpoint": 310, "course_lib.check.fsdp": 356, "course_lib.cluster.ranks": 321}  # may shrink, not grow
+GROWN = {"course_lib.check.checkpoint": 300, "course_lib.check.fsdp": 352, "course_lib.cluster.ranks": 321}  # may shrink, not grow
 
 
 def test_modules_stay_short():

@@ -23,9 +23,7 @@ from course_lib.check.groups import GroupCheck
 from course_lib.cluster import file_events
 from course_lib.cluster.replies import RanksError
 
-NAMES = ("weights", "bias", "first moment", "second moment", "order of the data", "mask", "0.scale", "losses")
 SPARE = ".tmp"  # how names end that no checkpoint has
-TYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_)
 
 
 class CheckpointCheck(GroupCheck):
@@ -42,19 +40,19 @@ class CheckpointCheck(GroupCheck):
         self.case, places = self.named(groups, np.float64), self.places(groups)
         before: list = [None] * len(groups)
         names: set[str] = set()
+        shared: tuple = ()
         for turn, rests in enumerate(self._slow(size)):
             step += int(self.random.integers(1, 90))
-            last, shards = turn == 3, self._draw(groups)
+            last, shards = turn == 3, disk.draw(self.random, groups)
             for color, group in enumerate(groups):
                 if turn in (1, 2):
                     ranks = 6 if turn == 1 else 1
-                    before[color] = step - 1, self._draw([list(range(ranks))], ranks)
+                    before[color] = step - 1, disk.draw(self.random, [list(range(ranks))], ranks)
                     bases[group[0]] = disk.written(*before[color])
                 left = disk.leftovers(step, size)
                 left |= dict.fromkeys(names, left["index.new"])
                 for r in group:
                     bases[r] = bases[group[0]] | left
-            shared = None
             slow, idle = [place[1] == rests for place in places], [last and place[0] > 0 for place in places]
             answers = self._saved(step, shards, places, bases, slow=slow, idle=idle)
             for color, group in enumerate(groups[:1] if last else groups):
@@ -65,16 +63,16 @@ class CheckpointCheck(GroupCheck):
                 bases[group[0]], before[color] = moments(self, states, bases[group[0]], before[color], want, group), want
                 removed = [set(answers[r][4]) for r in group]
                 if any(one & other for i, one in enumerate(removed) for other in removed[:i]):
-                    shared = bases[group[0]] | disk.leftovers(step + 9, 2)
-            if shared:
-                self._removes(step, shards, places, shared)
+                    shared = step, shards, places, bases[group[0]] | disk.leftovers(step + 9, 2)
+        if shared:  # only now: what else is wrong says more
+            self._removes(*shared)
         return self._done()
 
     def ends(self) -> CheckpointCheck:
         """A rank ends in the middle of save, one after the other, before several lines."""
         groups = self.groups(4)
         self.case, places, (group,) = f"{self.named(groups, np.float64)}, a rank ends in save", self.places(groups), groups
-        shards, late = self._draw(groups), self._draw(groups)
+        shards, late = disk.draw(self.random, groups), disk.draw(self.random, groups)
         old, new = (7, [shards[r] for r in group]), (9, [late[r] for r in group])
         base = disk.written(*old)
         *_, wrote, _, lines = zip(*self._saved(9, late, places, [base] * 4), strict=True)
@@ -91,7 +89,7 @@ class CheckpointCheck(GroupCheck):
         """A disk is full: what was there before stays whole. When no disk is full, save raises nothing."""
         groups = self.groups(4)
         self.case, places, (group,) = f"{self.named(groups, np.float64)}, a disk full", self.places(groups), groups
-        shards, late = self._draw(groups), self._draw(groups, large=True)
+        shards, late = disk.draw(self.random, groups), disk.draw(self.random, groups, large=True)
         old = 7, [shards[r] for r in group]
         base = disk.written(*old)
         answers = self._saved(9, late, places, [base] * 4)
@@ -117,7 +115,7 @@ class CheckpointCheck(GroupCheck):
         """Load what `old` ranks have written; files that have nothing for a rank, and those of other steps, are no checkpoint's."""
         groups, step = self.groups(size), int(self.random.integers(9, 900))
         self.case, places = f"{self.named(groups, np.float64)}, a checkpoint of {old} ranks", self.places(groups)
-        parts = self._draw([list(range(old))], old)
+        parts = disk.draw(self.random, [list(range(old))], old)
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         files, given, wants, needs = disk.written(step, parts), [], [], []
         others = disk.leftovers(step + 1, old) | disk.leftovers(step - 7, old)
@@ -130,7 +128,11 @@ class CheckpointCheck(GroupCheck):
             needs.append({name for name in files if disk.needed(name, step, parts, cuts)})
         for alone in (False, True) if size < 4 else (False,):
             calls = [dict(place=place, idle=alone and place[0] > 0) for place in places]
-            answers = self._given(given, calls)
+            try:
+                answers = self._given(given, calls)
+            except RanksError as error:
+                self._useless(error, [set(files) - needed for needed in needs])
+                raise
             for r, (answer, want) in enumerate(zip(answers, wants, strict=True)):
                 if self._outside and (more := self._outside.opened(r) - needs[r]):
                     self.fail(f"load on rank {r} has opened {min(more)}, which has nothing for it")
@@ -138,10 +140,18 @@ class CheckpointCheck(GroupCheck):
                     self._loaded(answer, step, want, r, len(groups[places[r][0]]))
         return self._done()
 
+    def _useless(self, error: RanksError, useless: list[set[str]]) -> None:
+        """Name the file that load reads and that has nothing for its rank; the check has made it unreadable there."""
+        for ranks, told in error.groups:
+            for r in ranks:
+                if found := sorted(name for name in useless[r] if name in told["message"]):
+                    said = f"load on rank {r} reads {found[0]}, which has nothing for this rank (the check has made it unreadable here)"
+                    self.fail(said, "a loop over all files, or a c that is not rounded up: how many numbers each file has, the index says")
+
     def damaged(self) -> CheckpointCheck:
         """What is no checkpoint is said to be none, with the name of the file; what is one is loaded."""
         groups = [[0, 1, 2, 3]]
-        parts, places = self._draw(groups, least=1), self.places(groups)
+        parts, places = disk.draw(self.random, groups, least=1), self.places(groups)
         files, most = disk.written(30, parts), int(np.argmax([sum(map(len, part.values())) for part in parts]))
         self.case = "four ranks, undamaged"
         calls = [dict(place=place) for place in places]
@@ -289,22 +299,3 @@ class CheckpointCheck(GroupCheck):
         if self._names:
             self.ranks.call(clear, [dict(name=name) for name in self._names])
         return self
-
-    def _draw(self, groups: list[list[int]], ranks: int = 4, *, large: bool = False, least: int = 0) -> list[dict[str, np.ndarray]]:
-        """Parts for each rank: an array of each dtype, or an answer that spoils one would depend on luck; lengths, perhaps 0."""
-        found: list[dict] = [{} for _ in range(ranks)]
-        names = self.random.permutation(NAMES)[: len(TYPES)].tolist()
-        for name, dtype in zip(names, self.random.permutation(TYPES), strict=True):
-            for group in groups:
-                lengths = self.random.integers(least, 6, len(group)) + (3000 if large else 0)
-                if len(group) > 1 and not least and not large:
-                    lengths[int(self.random.integers(0, len(group) - 1))] = 0  # not the last, which loads leave unread
-                for r, length in zip(group, lengths, strict=True):
-                    found[r][name] = self._numbers(int(length), dtype)
-        return found
-
-    def _numbers(self, length: int, dtype: type) -> np.ndarray:
-        """Of this dtype; those of 64 bits have more digits than others can hold."""
-        if np.issubdtype(dtype, np.integer):
-            return self.random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, length, dtype)
-        return (100 * self.random.standard_normal(length)).astype(dtype) if dtype != np.bool_ else self.random.random(length) < 0.5

@@ -9,12 +9,37 @@ import numpy as np
 from safetensors import numpy
 
 INDEX, ENDING = "index.json", ".safetensors"
+NAMES = ("weights", "bias", "first moment", "second moment", "order of the data", "mask", "0.scale", "losses")
+TYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_)
 
 Files = dict[str, np.ndarray]  # by name, their bytes
 
 
 class Broken(ValueError):
     """The files are no checkpoint; the message says why."""
+
+
+def draw(
+    random: np.random.Generator, groups: list[list[int]], ranks: int = 4, *, large: bool = False, least: int = 0
+) -> list[dict[str, np.ndarray]]:
+    """Draw parts for each rank: an array of each dtype, or an answer that spoils one would depend on luck; lengths, perhaps 0."""
+    found: list[dict] = [{} for _ in range(ranks)]
+    names = random.permutation(NAMES)[: len(TYPES)].tolist()
+    for name, dtype in zip(names, random.permutation(TYPES), strict=True):
+        for group in groups:
+            lengths = random.integers(least, 6, len(group)) + (3000 if large else 0)
+            if len(group) > 1 and not least and not large:
+                lengths[int(random.integers(0, len(group) - 1))] = 0  # not the last, which loads leave unread
+            for r, length in zip(group, lengths, strict=True):
+                found[r][name] = _numbers(random, int(length), dtype)
+    return found
+
+
+def _numbers(random: np.random.Generator, length: int, dtype: type) -> np.ndarray:
+    """Draw numbers of this dtype; those of 64 bits have more digits than others can hold."""
+    if np.issubdtype(dtype, np.integer):
+        return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, length, dtype)
+    return (100 * random.standard_normal(length)).astype(dtype) if dtype != np.bool_ else random.random(length) < 0.5
 
 
 def written(step: int, parts: list[dict[str, np.ndarray]]) -> Files:

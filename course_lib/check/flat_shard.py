@@ -43,7 +43,9 @@ def stations(arrays, place, twice):
     def note():
         data = [p.data.copy() if isinstance(p.data, np.ndarray) else p.data for p in parameters]
         within = isinstance(shard.whole, np.ndarray) and all(np.shares_memory(p.data, shard.whole) for p in parameters)
-        found.append((shard.shard.data.copy(), shard.whole is None, data, within))
+        base = shard.shard.data.base
+        view = isinstance(base, np.ndarray) and base.size > shard.shard.data.size
+        found.append((shard.shard.data.copy(), shard.whole is None, data, within, pending.now.requests - before, view))
 
     note()
     if twice:  # on two groups that overlap, in another order on every second rank
@@ -210,14 +212,18 @@ class FlatShardCheck(GroupCheck):
         made, gathered, freed, changed, last = found
         cause = "parts that are not all of the same length, zeros in the middle, or the part of another rank"
         self.array(made[0], want, name="shard.data", rank=r, cause=cause)
-        for (_, gone, data, _), when in ((made, "at first"), (freed, "after free"), (last, "after start and free")):
+        if made[5]:
+            self.fail(f"shard.data on rank {r} is a view: the whole array stays in memory with it", "a part that is cut out and not copied")
+        for (_, gone, data, *_), when in ((made, "at first"), (freed, "after free"), (last, "after start and free")):
             if not gone or any(np.size(array) for array in data):
                 what = "a p.data is not empty" if gone else "`whole` is not None"
                 cause = "the parameters' own arrays, which go when the flat array has been cut" if when == "at first" else ""
                 self.fail(f"{when}, {what} on rank {r}", cause or "a free that leaves something")
         if gathered[1]:
             self.fail(f"after gather, `whole` is None on rank {r}", "a local variable in place of the attribute")
-        for (_, _, data, within), factor, when in (
+        if gathered[4] > 0:
+            self.fail(f"after gather, rank {r} has not waited for what it has begun", "a gather without its request's Wait")
+        for (_, _, data, within, *_), factor, when in (
             (gathered, 1, "after gather"),
             (changed, 3, "gathered after a step that has multiplied all by 3"),
         ):

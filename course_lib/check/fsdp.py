@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -172,7 +173,7 @@ class FsdpCheck(GroupCheck):
         """Gates for micro-batches that reduce gradients or not; without any, for a forward alone."""
         found = Gates()
         for group, model in models:
-            bounds, last = self._bounds(model, syncs), model.blocks - 1
+            bounds, last = model.bounds(syncs), model.blocks - 1
             # Where the rank that leads may be a gate ahead: not in a backward that reduces, which all do together.
             ahead = [k % (last + 1) != last and not (k // (last + 1) % 2 and syncs[k // (2 * last + 2)]) for k in range(len(bounds))]
             own = self.random.uniform(0.7, 1.4, (len(group), len(bounds)))
@@ -184,21 +185,6 @@ class FsdpCheck(GroupCheck):
                     tokens += TOKEN * (model.n - 1) * (leads and meets[k])
                 found.passes[r], found.meets[r], found.tokens[r] = passes, meets, tokens
                 found.numbers[r] = [own[i, k] * (own[model.lead, k + 1] if meets[k] and not leads else 1) for k in range(len(bounds))]
-        return found
-
-    @staticmethod
-    def _bounds(model: Whole, syncs: list[bool]) -> list[tuple[float, float]]:
-        """Bytes that a rank must and may have sent before each gate, in forward and in backward."""
-        blocks, found, before, again = model.blocks, [], 0, 0
-        each, rest = model.nbytes()[:blocks], sum(model.nbytes()[blocks:])
-        for sync in syncs or [None]:
-            there = [before + rest + sum(each[: i + 2]) for i in range(blocks)]
-            back = [there[-1] + sum(each[max(i - 1, 0) :]) + sync * sum(each[i + 1 :]) for i in reversed(range(blocks))] if syncs else []
-            for k, nbytes in enumerate(there + back):
-                # Who frees the rest after forward gathers it again.
-                found.append((nbytes, nbytes + 16 + again + rest * (k >= blocks)))
-            if syncs:
-                before, again = back[-1] + sync * (each[0] + rest), again + rest
         return found
 
     def _noted(self, notes: list[tuple[int, int]], model: Whole, r: int, when: str) -> None:
@@ -225,7 +211,7 @@ class FsdpCheck(GroupCheck):
         """A forward alone."""
         gates = gates or Gates()
         given = [dict(x=self._sample(m)[0], dropped=dropped, meets=meets) for m, meets in zip(self._each(models), gates.meets, strict=True)]
-        found = self.ranks.call(looked, given, show=self.show, gates=gates.passes)
+        found = self._call(looked, given, gates=gates.passes)
         for r, (model, asked, (out, here, notes)) in enumerate(zip(self._each(models), given, found, strict=True)):
             want = model.look(asked["x"], gates.numbers[r])
             cause = "a block that works with parameters of an earlier step, or of another block"
@@ -262,7 +248,7 @@ class FsdpCheck(GroupCheck):
             dict(batches=b, train=train, unused=m.net.unused, syncs=syncs, meets=meets, watched=watched)
             for b, m, meets in zip(batches, self._each(models), gates.meets, strict=True)
         ]
-        self.ranks.call(step, given, show=self.show, gates=gates.passes, peak=measured or False)
+        self._call(step, given, gates=gates.passes, peak=measured or False)
         traffic, peaks = self.ranks.traffic, self.ranks.peaks
         between = self.ranks.held() if measured else []
         answers = self.ranks.call(told)
@@ -297,6 +283,16 @@ class FsdpCheck(GroupCheck):
                 for unit, grad, after in zip(units, grads, data, strict=True):
                     self._unit(unit, grad, after, (model.n, i, r), when)
         return between, [answers[r][-1] if peak is None else peak for r, peak in enumerate(peaks)]
+
+    def _call(self, function: Callable, given: list[dict], **how: object) -> list:
+        """Call a function on the ranks; say of a parameter without numbers that it was not gathered."""
+        try:
+            return self.ranks.call(function, given, show=self.show, **how)
+        except RanksError as error:
+            if error.groups[0][1]["name"] == "ValueError" and re.search(r"\(0,\)|\bsize 0\b", error.short):
+                cause = "a `before` that does not gather its block; or the rest, which `begin` gathers"
+                self.fail(f"a block works with a parameter that is not here, but has been freed ({error.short.strip()})", cause)
+            raise
 
     def _unit(self, unit: tuple, grad: object, after: np.ndarray, place: tuple[int, int, int], when: str) -> None:
         """The gradient and the parameters of a shard on place i of n, which is rank r."""

@@ -126,6 +126,20 @@ class Whole:
         """The parameters, in their order."""
         return [p.data.copy() for p in self.net.parameters()]
 
+    def bounds(self, syncs: list[bool]) -> list[tuple[float, float]]:
+        """Bytes that a rank must and may have sent before each gate, in forward and in backward."""
+        blocks, found, before, again = self.blocks, [], 0, 0
+        each, rest = self.nbytes()[:blocks], sum(self.nbytes()[blocks:])
+        for sync in syncs or [None]:
+            there = [before + rest + sum(each[: i + 2]) for i in range(blocks)]
+            back = [there[-1] + sum(each[max(i - 1, 0) :]) + sync * sum(each[i + 1 :]) for i in reversed(range(blocks))] if syncs else []
+            for k, nbytes in enumerate(there + back):
+                # Who frees the rest after forward gathers it again.
+                found.append((nbytes, nbytes + 16 + again + rest * (k >= blocks)))
+            if syncs:
+                before, again = back[-1] + sync * (each[0] + rest), again + rest
+        return found
+
     def nbytes(self) -> list[int]:
         """Of each unit's flat array."""
         return [self.n * parts([p.data for p in own], self.n)[0].nbytes for _, own in self.units]
