@@ -21,7 +21,6 @@ from course_lib.cluster import Ranks, sandbox
 from course_lib.collectives import shm
 from course_lib.ddp import pytorch
 
-collect_ignore = ["nccl_on_gpus.py"]  # a rank's program, which needs a GPU
 # A temporary folder for this process of the run alone, also for the processes that it starts. Those of pytest-xdist's
 # workers lie side by side: the path of a Unix socket may not be long.
 beside = os.path.dirname(os.environ["TMPDIR"]) if "PYTEST_XDIST_WORKER" in os.environ else None

@@ -11,20 +11,24 @@ from pathlib import Path
 import numpy as np
 from mpi4py import MPI
 
-rank = MPI.COMM_WORLD.Get_rank()
-os.environ |= {"NCCL_HOSTID": f"rank {rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
+rank = MPI.COMM_WORLD.Get_rank()
+if __name__ == "__main__":
+    os.environ |= {"NCCL_HOSTID": f"rank {rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+    import cupy
 
-import cupy  # noqa: E402
 import test_nccl  # noqa: E402
 
 from course_lib import traffic  # noqa: E402
 from course_lib.collectives import Communicator, init, nccl  # noqa: E402
 
-here = cupy.cuda.runtime.getDeviceCount()
-one_for_each, gpu = nccl._gpus(), cupy.cuda.Device
-nccl._gpus = lambda: one_for_each if one_for_each < 0 else MPI.COMM_WORLD.Get_size()
-cupy.cuda.Device = lambda number: gpu(number % here)
+
+def share_the_gpus():
+    """Let NCCL's ranks share the GPUs that are here; return their number."""
+    here, each, gpu = cupy.cuda.runtime.getDeviceCount(), nccl._gpus(), cupy.cuda.Device
+    nccl._gpus = lambda: each if each < 0 else MPI.COMM_WORLD.Get_size()
+    cupy.cuda.Device = lambda number: gpu(number % here)
+    return here
 
 
 def values(arrays):
@@ -103,23 +107,29 @@ def wrong(call, said):
     assert y.get() == comm.Get_size()
 
 
-tests = {f"exchange: {name}": lambda name=name: exchange(name) for name in test_nccl.EXCHANGES}
-tests |= {test.__name__: test for test in (every_dtype, computing_goes_on, halves)}
-tests |= {
-    f"wrong: {said}": lambda call=call, said=said: wrong(call, said) for call, said in test_nccl.WRONG[:-1]
-}  # in the last, a rank ends its cell
-failed = 0
-for name, test in tests.items():
-    problem = ""
-    try:
-        test()
-    except Exception:
-        problem = traceback.format_exc()
-    problems = MPI.COMM_WORLD.gather(problem)
+def main():
+    """Run all tests; the exit status says whether one has failed."""
+    tests = {f"exchange: {name}": lambda name=name: exchange(name) for name in test_nccl.EXCHANGES}
+    tests |= {test.__name__: test for test in (every_dtype, computing_goes_on, halves)}
+    tests |= {
+        f"wrong: {said}": lambda call=call, said=said: wrong(call, said) for call, said in test_nccl.WRONG[:-1]
+    }  # in the last, a rank ends its cell
+    here, failed = share_the_gpus(), 0
+    for name, test in tests.items():
+        problem = ""
+        try:
+            test()
+        except Exception:
+            problem = traceback.format_exc()
+        problems = MPI.COMM_WORLD.gather(problem)
+        if rank == 0:
+            bad = [f"rank {r}: {problem}" for r, problem in enumerate(problems) if problem]
+            failed += bool(bad)
+            print("FAILED" if bad else "ok", name, *bad[:1], sep="  ", flush=True)
     if rank == 0:
-        bad = [f"rank {r}: {problem}" for r, problem in enumerate(problems) if problem]
-        failed += bool(bad)
-        print("FAILED" if bad else "ok", name, *bad[:1], sep="  ", flush=True)
-if rank == 0:
-    print(f"NCCL on {here} GPU: {len(tests) - failed} of {len(tests)} passed", flush=True)
-sys.exit(MPI.COMM_WORLD.bcast(failed) > 0)
+        print(f"NCCL on {here} GPU: {len(tests) - failed} of {len(tests)} passed", flush=True)
+    sys.exit(MPI.COMM_WORLD.bcast(failed) > 0)
+
+
+if __name__ == "__main__":
+    main()
