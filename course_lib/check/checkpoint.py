@@ -39,8 +39,7 @@ class CheckpointCheck(GroupCheck):
         groups, bases, step = self.groups(size), [{} for _ in range(4)], 0
         self.case, places = self.named(groups, np.float64), self.places(groups)
         before: list = [None] * len(groups)
-        names: set[str] = set()
-        shared: tuple = ()
+        names, shared = set(), ()
         for turn, rests in enumerate(self._slow(size)):
             step += int(self.random.integers(1, 90))
             last, shards = turn == 3, disk.draw(self.random, groups)
@@ -145,7 +144,7 @@ class CheckpointCheck(GroupCheck):
         for ranks, told in error.groups:
             for r in ranks:
                 if found := sorted(name for name in useless[r] if name in told["message"]):
-                    said = f"load on rank {r} reads {found[0]}, which has nothing for this rank (the check has made it unreadable here)"
+                    said = f"load on rank {r} reads {found[0]}, which has nothing for it (the check has made it unreadable there)"
                     self.fail(said, "a loop over all files, or a c that is not rounded up: how many numbers each file has, the index says")
 
     def damaged(self) -> CheckpointCheck:

@@ -43,8 +43,9 @@ __all__ = [
 def _cell(axes, x: float, y: float, text: object, fill: str, edge: str = "white", width: float = 1.0, line: float = 1.5):
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle((x, y), width, 1, facecolor=fill, edgecolor=edge, linewidth=line))
-    axes.text(x + width / 2, y + 0.5, str(text), ha="center", va="center", fontsize=10, color=ink_on(fill))
+    inside = {"in_layout": False}  # of the axes: matplotlib need not measure each
+    axes.add_patch(Rectangle((x, y), width, 1, facecolor=fill, edgecolor=edge, linewidth=line, **inside))
+    axes.text(x + width / 2, y + 0.5, str(text), ha="center", va="center", fontsize=10, color=ink_on(fill), **inside)
 
 
 def _bare(axes, width: float, height: float, title: str = "") -> None:

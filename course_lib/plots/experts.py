@@ -138,8 +138,10 @@ def _token(axes, x: float, y: float, number: float, hollow: bool = False) -> Non
 def _box(axes, x: float, y: float, width: float, fill: str, text: str, edge: str = "white", line: float = 1.2) -> None:
     from matplotlib.patches import Rectangle
 
-    axes.add_patch(Rectangle((x, y), width, 1, facecolor=fill, edgecolor=edge, linewidth=line, zorder=2 if edge == "white" else 3))
-    axes.text(x + width / 2, y + 0.5, text, ha="center", va="center", fontsize=8, color=ink_on(fill), zorder=4)
+    axes.add_patch(
+        Rectangle((x, y), width, 1, facecolor=fill, edgecolor=edge, linewidth=line, zorder=2 if edge == "white" else 3, in_layout=False)
+    )
+    axes.text(x + width / 2, y + 0.5, text, ha="center", va="center", fontsize=8, color=ink_on(fill), zorder=4, in_layout=False)
 
 
 def loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int, title: str) -> Picture:

@@ -106,7 +106,7 @@ def _cell(axes, x: int, y: int, value: float, part: float, came: bool) -> None:
     from matplotlib.patches import Rectangle
 
     shade = (1 - 0.9 * part, 1 - 0.4 * part, 1 - 0.55 * part)  # towards green: the more ranks are in it
-    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.5))
+    axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.5, in_layout=False))
     if came:
         axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, fill=False, edgecolor=INK, linewidth=2))
-    axes.text(x + 0.5, y + 0.5, f"{value:g}", ha="center", va="center", fontsize=10, color="white" if part > 0.7 else INK)
+    axes.text(x + 0.5, y + 0.5, f"{value:g}", ha="center", va="center", fontsize=10, color="white" if part > 0.7 else INK, in_layout=False)
