@@ -43,7 +43,7 @@ context.work({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequen
 #
 # Ring attention (Liu et al., 2023, "Ring attention with blockwise transformers for near-infinite context", section 3) never puts them
 # together: queries stay, keys and values go round a ring of ranks. On n ranks, nobody has $T \times T$ scores, only $T/n \times T/n$ at a
-# time. The picture shows who has which queries, and the shares of the work. You will mend those, too.
+# time. The picture shows who has which queries, and the shares of the work, which are not equal yet.
 #
 # ## A worked example: a ring
 #
@@ -154,10 +154,10 @@ context.work(orders, "The same chunks in two orders, and each rank's share of th
 # The mathematics of a block is given, in `course_lib/autograd/blocks.py`: `out, lse = block_attention(q, k, v, q_positions, k_positions)`,
 # and `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's summands. Its arguments `out` and `lse`
 # are those of *all* keys: with them it finds the weights again, and none are kept (Dao et al., 2022, "FlashAttention", section 3.1). Where rows
-# stand in the whole sequence, `positions(chunks, length)` says. On the way back, K and V go round again. With them go dK and dV, **partial**
-# sums to which each rank adds, until they are whole, and home. Write the way forward first: the check begins with it.
-#
-# Hidden tests run when your notebook is graded. They draw other sizes, and groups of 1 to 4 ranks; each `Send` there waits to be received.
+# stand in the whole sequence, `positions(chunks, length)` says. Write the way forward first: the check begins with it.
+# On the way back, K and V go round again, and with them dK and dV, as **partial** sums: a rank adds to the sums that came with the K and V that
+# it works with, and passes all four on. One more step, the n-th, brings the sums home, to the rank that has this K and V. Hidden tests draw other
+# sizes, and groups of 1 to 4 ranks; each `Send` there waits to be received.
 
 
 # %% Exercise: ring_attention tags=["exercise", "slide-50"]

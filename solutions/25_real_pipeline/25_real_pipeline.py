@@ -80,9 +80,10 @@ plots.timeline({"measured": ranks.pull("done")}, "One micro-batch, forward")
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: GPipe
 #
-# All micro-batches go forward, and then all backward, in the same order on all ranks. What has been computed is sent before the next computation
-# begins, and a rank waits for nothing but what that needs: so all ranks can work at the same time. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the
-# gradient for the rank before. On the last rank, `grad` is a number: the weight of this micro-batch's loss in the mean.
+# All micro-batches go forward, and then all backward. All ranks take them in the same order: backward from the first to the last, or from the last
+# to the first. What has been computed is sent before the next computation begins, and a rank waits for nothing but what that needs: so all ranks
+# can work at the same time. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the gradient for the rank before. On
+# the last rank, `grad` is a number: the weight of this micro-batch's loss in the mean.
 
 
 # %% Exercise: gpipe_step tags=["exercise", "slide-50"]

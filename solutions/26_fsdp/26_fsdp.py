@@ -42,8 +42,8 @@ tokens = np.random.default_rng(everyone.Get_rank()).integers(0, 64, (2, 32))  # 
 # In part 13, each rank has the whole model. In part 08, you sharded one layer: its weight is gathered when it is needed, and goes again. Here
 # the same is done for any model, one **block** after the other. A block's parameters are sharded together, as one flat array.
 #
-# The blocks are the modules that stand directly in the model. `units(module)` gives them, each with its own parameters, and the **rest**:
-# parameters of no block, or of several.
+# The blocks are the modules that stand directly in the model. `blocks, rest = units(module)` finds them: `blocks` is a list of pairs
+# `(block, parameters)`, and `rest` is a list of the parameters that belong to no block, or to several.
 
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: one flat array
@@ -158,8 +158,8 @@ net(np.ones((1, 2), np.float32)).sum().backward()
 #
 # 1. `before(i, back)` gathers block i, and starts the next one, so that it is on its way meanwhile: i + 1 in forward, i - 1 in backward.
 # 2. `after(i, back)` frees block i. In backward, its gradients are reduced then, if `sync` says so.
-# 3. `begin()` frees what an earlier forward may have left, and gathers the rest. `end(back)` frees everything; after a backward, the rest's
-#    gradients are reduced.
+# 3. `begin()` frees everything, and then gathers the rest. (Where nobody called `backward()` on an output, its forward has left arrays behind, and
+#    an optimizer may have changed the shards since.) `end(back)` frees everything; after a backward, the rest's gradients are reduced.
 # 4. For `clip_gradients`, a rank knows the length of its own parts only. A number from each rank is enough, by `Allgather`.
 
 
