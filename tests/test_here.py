@@ -63,6 +63,32 @@ def test_a_name_that_is_not_there_gets_a_hint(two, source):
     assert said in two.run(source)[1]
 
 
+def test_a_name_that_the_ranks_have_is_said_in_the_notebook(two):
+    two.run("%%px\nmine = 3")
+    assert "mine is on the ranks, not in the notebook: is %%px missing on top of this cell?" in two.run("print(mine)")[1]
+    assert two.run("print(nowhere)")[1].endswith("name 'nowhere' is not defined")
+    two.run("ranks.stop()")
+    assert two.run("print(mine)")[1].endswith("name 'mine' is not defined")
+    two.run("ranks.restart(rerun=True)")
+
+
+PX = {
+    "x = 1\n%%px\ny = 2": "%%px must be the first line of its cell, and here it is line 2.",
+    "# mine\n\nx = 1\n\n%%px --targets 0\ny = 2": "here it is line 5",
+    "%%px --targets 9\nx = 1": "%%px --targets: the ranks are 0 to 1; got '9'.",
+    "%%px --targets 0-3\nx = 1": "expected ranks such as 2 or 0,1 or 1:4; got '0-3'.",
+    "%%px --targets 5:\nx = 1": "%%px --targets: the ranks are 0 to 1; got '5:'.",
+    "%%px --target 1 --quickly\nx = 1": "Use %%px alone, or %%px --targets 0,2 for some ranks.",
+}
+
+
+@pytest.mark.parametrize("source", PX)
+def test_px_that_cannot_be_gets_one_sentence(two, source):
+    said = two.run(source)[1]
+    assert PX[source] in said and said.count("\n") == 0
+    assert two.run('text = """\n%%px\n"""\nprint(len(text))') == ("6\n", None)
+
+
 def test_stopped_ranks_say_how_to_go_on(two):
     two.run(f"%%px\n{EXERCISE}")
     two.run("ranks.stop()")

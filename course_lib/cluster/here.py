@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import re
 import types
+from collections.abc import Callable
 
 from IPython import get_ipython
 
 from course_lib import students
 
 
-class NotOnRanks(RuntimeError):
-    """An exercise's function is in the notebook's kernel, where nobody calls it."""
+class Plain(Exception):
+    """An error that is shown as one sentence, without lines of the library."""
 
     def _render_traceback_(self) -> list[str]:
-        return [f"\x1b[31mNotOnRanks\x1b[0m: {self}"]
+        return [f"\x1b[31m{type(self).__name__}\x1b[0m: {self}"]
+
+
+class NotOnRanks(Plain, RuntimeError):
+    """An exercise's function is in the notebook's kernel, where nobody calls it."""
+
+
+class UsageOfPx(Plain, ValueError):
+    """``%%px`` is not used as it can be."""
 
 
 def check(words: set[str]) -> None:
@@ -37,6 +46,29 @@ def forget(source: str) -> None:
     for name in re.findall(r"^(?:async def|def|class) +(\w+)", source, re.MULTILINE):
         if name in students.EXERCISES and _written_here(_names().get(name)):
             del _names()[name]
+
+
+def too_low(line: int) -> None:
+    """Raise UsageOfPx: ``%%px`` stands in this line of its cell.
+
+    Raises
+    ------
+    UsageOfPx
+    """
+    raise UsageOfPx(f"%%px must be the first line of its cell, and here it is line {line}. Only comments may stand above it.")
+
+
+def known(name: str) -> bool:
+    """Whether a rank has this name; runs there."""
+    return name in _names()
+
+
+def kernel_hint(message: str, on_ranks: Callable[[str], bool]) -> str:
+    """What to add to a NameError of the notebook's kernel, where the ranks have the name."""
+    found = re.search(r"name '(\w+)' is not defined", message)
+    if not found or not on_ranks(found[1]):
+        return ""
+    return f". {found[1]} is on the ranks, not in the notebook: is %%px missing on top of this cell? ranks.pull('{found[1]}') brings it."
 
 
 def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:

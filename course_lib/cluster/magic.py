@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import re
 import shlex
+from collections.abc import Callable
 
 from IPython import get_ipython
 
@@ -14,7 +17,7 @@ from course_lib.cluster.replies import Interrupted, Live, raise_errors, show_out
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:
-        raise ValueError(f"%%px: {message}. Use %%px alone, or %%px --targets 0,2 for some ranks.")
+        raise here.UsageOfPx(f"%%px: {message}. Use %%px alone, or %%px --targets 0,2 for some ranks.")
 
 
 def _arguments() -> _Parser:
@@ -33,11 +36,12 @@ def targets(text: str | None, n: int) -> list[int] | None:
     if text is None or text == "all":
         return None
     try:
-        if ":" in text:
-            return list(range(n))[slice(*(int(p) if p else None for p in text.split(":")))]
-        return [int(p) for p in text.split(",")]
+        found = range(n)[slice(*(int(p) if p else None for p in text.split(":")))] if ":" in text else [int(p) for p in text.split(",")]
     except ValueError:
-        raise ValueError(f"%%px --targets: expected ranks such as 2 or 0,1 or 1:4; got {text!r}.") from None
+        raise here.UsageOfPx(f"%%px --targets: expected ranks such as 2 or 0,1 or 1:4; got {text!r}.") from None
+    if not found or not set(found) <= set(range(n)):
+        raise here.UsageOfPx(f"%%px --targets: the ranks are 0 to {n - 1}; got {text!r}.")
+    return list(found)
 
 
 def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> None:
@@ -68,7 +72,36 @@ def first(lines: list[str]) -> list[str]:
     ['%%px\\n', '# mine\\n', 'x = 1']
     """
     place = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
+    low = next((i for i, line in enumerate(lines) if i > place and re.match(r"%%px\b", line)), None)
+    if low is not None and not lines[place].startswith("%%") and not _is_python("".join(lines)):
+        return [f"__import__('course_lib.cluster.here', fromlist=['here']).too_low({low + 1})\n"]
     return [lines[place].rstrip("\n") + "\n", *lines[:place], *lines[place + 1 :]] if lines and lines[place].startswith("%%px") else lines
+
+
+def _is_python(text: str) -> bool:
+    """Whether a text is Python as it stands: ``%%px`` may stand in a string."""
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return True
+
+
+def _explain_names(ranks: Ranks) -> Callable:
+    """A handler of the kernel's NameErrors: it says which names the ranks have."""
+
+    def on_ranks(name: str) -> bool:
+        try:
+            return any(ranks.call(here.known, dict(name=name)))
+        except Exception:  # they are stopped, or have died: no hint then
+            return False
+
+    def handler(shell, kind, error, trace, tb_offset=None) -> None:
+        if added := here.kernel_hint(str(error), on_ranks):
+            error.args = (f"{error}{added}",)
+        shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+
+    return handler
 
 
 def register(ranks: Ranks) -> None:
@@ -79,4 +112,5 @@ def register(ranks: Ranks) -> None:
     if first not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(first)
     shell.register_magic_function(lambda line, cell: run_cell(ranks, line, cell, Live(ranks.n)), "cell", "px")
+    shell.set_custom_exc((NameError,), _explain_names(ranks))
     shell.register_magic_function(lambda line: run_cell(ranks, "", line), "line", "px")
