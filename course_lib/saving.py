@@ -16,6 +16,7 @@ from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
 
+from course_lib import students
 from course_lib.students import NOTEBOOKS
 
 IMPORTS = (ast.Import, ast.ImportFrom)
@@ -44,9 +45,13 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
     for file in sorted({NOTEBOOKS[name][1] for name in names}):
         mine = [name for name in names if NOTEBOOKS[name][1] == file]
         ready = [name for name in mine if not unfinished(name, ranks.cells)]
+        unsure = [name for name in ready if name not in students.passed]
         if ready:
-            write(Path(folder) / file, ready, ranks.cells)
+            write(Path(folder) / file, ready, ranks.cells, unsure)
             print(f"Saved to {file}: {', '.join(ready)}.")
+        if unsure:
+            said = "its check has" if len(unsure) == 1 else "their checks have"
+            print(f"Not sure yet: {', '.join(unsure)}; {said} not passed since. Run the check, and then this cell again.")
         there = _definitions(ranks.cells)
         for why, names in (
             ("it is not finished", [name for name in mine if name not in ready and name in there]),
@@ -65,7 +70,7 @@ def unfinished(name: str, cells: Iterable[str]) -> bool:
     return any(isinstance(body[-1], ast.Raise) and "NotImplementedError" in ast.unparse(body[-1]) for body in bodies)
 
 
-def write(path: Path, names: list[str], cells: Iterable[str]) -> None:
+def write(path: Path, names: list[str], cells: Iterable[str], unsure: Iterable[str] = ()) -> None:
     """Put functions and what they use into a file.
 
     Definitions of the same names are replaced, all else in the file is kept; the file as it was
@@ -79,6 +84,8 @@ def write(path: Path, names: list[str], cells: Iterable[str]) -> None:
         The functions.
     cells : iterable of str
         The cells' texts, in the order in which they were run.
+    unsure : iterable of str
+        Those of the functions whose check has not passed; the file says so, for the parts that train with it.
 
     Raises
     ------
@@ -97,12 +104,20 @@ def write(path: Path, names: list[str], cells: Iterable[str]) -> None:
         users = [o for o in old if o in NOTEBOOKS and o not in new and name in _with_needs([o], old, complain=False)]
         if name not in names and users:
             raise SaveError(f"{path} has another {name}, which {', '.join(users)} uses. Give yours another name.")
-    text = _merged(before or HEAD, old, new)
+    text = _marked(_merged(before or HEAD, old, new), names, unsure)
     partial = path.with_name(path.name + ".part")
     partial.write_text(text)
     if before is not None and before != text:
         path.with_name(path.name + ".bak").write_text(before)
     os.replace(partial, path)  # there is always a whole file
+
+
+def _marked(text: str, names: list[str], unsure: Iterable[str]) -> str:
+    """The file's text with its list of functions whose check has not passed brought up to date."""
+    line = re.search(rf"\n*^{students.MARK} = (\[.*\])\n", text, re.MULTILINE)
+    listed = set(ast.literal_eval(line[1]) if line else []) - set(names) | set(unsure)
+    text = text.replace(line[0], "\n") if line else text
+    return text + (f"\n\n{students.MARK} = {sorted(listed)}\n" if listed else "")
 
 
 def _merged(text: str, old: dict[str, ast.stmt], new: dict[str, ast.stmt]) -> str:

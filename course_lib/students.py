@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -62,8 +63,41 @@ EXERCISES = frozenset(NOTEBOOKS) | {
 }
 
 
+passed: set[str] = set()  # exercises whose last definition has passed its check in this process
+MARK = "NOT_PASSED"  # in a hand-in file: the functions whose check had not passed when they were saved
+
+
+def defined(source: str) -> None:
+    """Forget that a check has passed what this cell defines."""
+    passed.difference_update(re.findall(r"^(?:async def|def|class) +(\w+)", source, re.MULTILINE))
+
+
+def checked(what: str, good: bool) -> None:
+    """Note that a check has passed, or has not; the exercises are those that its name names."""
+    names = EXERCISES & set(re.findall(r"\w+", what))
+    passed.update(names) if good else passed.difference_update(names)
+
+
 class MissingFunction(AttributeError):
     """A function that a layer needs is not there; the message names the notebook to finish."""
+
+
+class NoRun(RuntimeError):
+    """Nothing has been trained yet; shown as one sentence."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31mNoRun\x1b[0m: {self}"]
+
+
+def have_run(results: dict) -> None:
+    """Raise NoRun where there are no results of a training to draw.
+
+    Raises
+    ------
+    NoRun
+    """
+    if not results:
+        raise NoRun("No training has ended yet, so there is nothing to draw. See above which functions are still missing.")
 
 
 def get(functions: object, name: str):
@@ -113,6 +147,7 @@ def load(folder: str | Path) -> SimpleNamespace:
         A file is there and cannot be imported; the message says why.
     """
     found: dict[str, object] = {}
+    unsure: list[str] = []
     for file in (DATA_SPLIT, FUNC_IMPL, ZERO, TRANSFORMER):
         path = Path(folder) / file
         try:
@@ -127,7 +162,8 @@ def load(folder: str | Path) -> SimpleNamespace:
         except (Exception, SystemExit) as error:
             raise ImportError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
         found.update({n: v for n, v in vars(module).items() if not n.startswith("__")})
-    return SimpleNamespace(**found)
+        unsure += found.pop(MARK, [])
+    return SimpleNamespace(**found, **{MARK: unsure})
 
 
 def missing(functions: object, files: tuple[str, ...] = (DATA_SPLIT, FUNC_IMPL)) -> dict[str, list[str]]:
@@ -137,3 +173,12 @@ def missing(functions: object, files: tuple[str, ...] = (DATA_SPLIT, FUNC_IMPL))
         if file in files and not callable(getattr(functions, name, None)):
             todo.setdefault(notebook, []).append(name)
     return todo
+
+
+def not_passed(functions: object) -> dict[str, list[str]]:
+    """The functions whose check had not passed when they were saved, by the notebook that they are written in."""
+    found: dict[str, list[str]] = {}
+    for name in getattr(functions, MARK, []):
+        if name in NOTEBOOKS:
+            found.setdefault(NOTEBOOKS[name][0], []).append(name)
+    return found

@@ -11,7 +11,7 @@ import secrets
 
 import numpy as np
 
-from course_lib import placement, traffic, wording
+from course_lib import placement, students, traffic, wording
 from course_lib.cluster import replies
 from course_lib.engine.wire import Opaque
 
@@ -66,6 +66,7 @@ class Check:
 
     def fail(self, problem: str, cause: str = "") -> None:
         """Raise CheckFailed with this sentence, the case and the usual cause."""
+        students.checked(self.what, False)
         parts = [problem + (f", for {self.case}" if self.case else "") + "."]
         if cause:
             parts.append(f"A usual cause: {cause}.")
@@ -228,7 +229,8 @@ class Check:
             self.fail(f"{name} is not in what rank {rank} sent", cause)
 
     def passed(self) -> None:
-        """Say that all is well."""
+        """Say that all is well, and remember it for `saving.save`."""
+        students.checked(self.what, True)
         print(f"{self.what}: all ranks have what was expected.")
 
     def tuple(self, got: object, length: int, *, name: str, rank: int) -> tuple:

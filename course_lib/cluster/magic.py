@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from IPython import get_ipython
 
+from course_lib import students
 from course_lib.cluster import here
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.replies import Interrupted, Live, raise_errors, show_outputs
@@ -51,6 +52,7 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> No
     label = f"cell [{len(shell.user_ns['In']) - 1 if shell else '-'}]"
     # The first line keeps the numbers of the lines as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
+    students.defined(source)
     try:
         replies = ranks.run(source, targets=targets(options.targets, ranks.n), label=label, show=live and live.show)
     except Interrupted as stopped:

@@ -59,9 +59,12 @@ def finish():
 # missing. (Lecturers: `python -m grading.reference my_work` writes the solutions there.)
 
 # %% Look for the functions tags=["given"]
-todo = students.missing(students.load("."))
+functions = students.load(".")
+todo = students.missing(functions)
 for notebook, names in todo.items():
     print(f"Not there yet: {', '.join(names)}. Finish {notebook} and run its last cells.")
+for notebook, names in students.not_passed(functions).items():
+    print(f"Their check has not passed: {', '.join(names)}. See {notebook}.")
 if not todo:
     print("All eleven functions are there.")
 

@@ -5,6 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from course_lib import students
+from course_lib.check import Check, CheckFailed
 from course_lib.saving import SaveError, save, write
 from course_lib.students import load, missing
 from grading import reference
@@ -13,6 +15,34 @@ IMPORTS = "%%px\nimport numpy as np\n\nfrom mpi4py import MPI\ncomm = None"
 GRAD = "# %%px\ndef collect_weight_grad(grad_w, grad_b, dp_comm):\n    return half(grad_w), np.add(grad_b, OFFSET)"
 HELPER = "%%px\nOFFSET = 3\n\n\ndef half(x):\n    return x / 2"
 INFO = "%%px\ndef get_info(comm, rank, *rest):\n    mp_idx = rank % 2\n    return [mp_idx for _ in range(3)]"
+
+
+@pytest.fixture(autouse=True)
+def all_passed(monkeypatch):
+    monkeypatch.setattr(students, "passed", set(students.EXERCISES))
+
+
+def test_what_has_not_passed_its_check_is_saved_and_remembered(tmp_path, capsys):
+    students.passed.clear()
+    cells = SimpleNamespace(cells=[IMPORTS, HELPER, GRAD, INFO])
+    save(cells, "collect_weight_grad", "get_info", folder=tmp_path)
+    said = "Not sure yet: collect_weight_grad, get_info; their checks have not passed since. Run the check, and then this cell again.\n"
+    assert capsys.readouterr().out.endswith(said)
+    assert students.not_passed(load(tmp_path)) == {"07_weight_grad": ["collect_weight_grad"], "02_process_groups": ["get_info"]}
+    Check("get_info for all grids of 8 ranks").passed()
+    save(cells, "collect_weight_grad", "get_info", folder=tmp_path)
+    assert students.not_passed(load(tmp_path)) == {"07_weight_grad": ["collect_weight_grad"]}
+    Check("collect_weight_grad, mp_size=2").passed()
+    save(cells, "collect_weight_grad", "get_info", folder=tmp_path)
+    assert students.not_passed(load(tmp_path)) == {} and students.MARK not in (tmp_path / "func_impl.py").read_text()
+    students.defined(GRAD)  # another one, or the same again: it was run since
+    with pytest.raises(CheckFailed):
+        Check("get_info for all grids of 8 ranks").fail("no")
+    capsys.readouterr()
+    save(cells, "collect_weight_grad", "get_info", folder=tmp_path)
+    assert capsys.readouterr().out.endswith(said)
+    write(tmp_path / "func_impl.py", ["get_info"], [INFO], [])
+    assert students.not_passed(load(tmp_path)) == {"07_weight_grad": ["collect_weight_grad"]}
 
 
 def test_a_function_is_saved_with_what_it_uses(tmp_path, capsys):
