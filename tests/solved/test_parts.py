@@ -78,5 +78,17 @@ def test_a_gpt_says_which_notebook_is_not_finished(solved):
     path.write_text(path.read_text().replace("def copy_to_group", "def copy_to_gruop"))
     cells = run("28_gpt", solved)
     assert "Not there yet: copy_to_group. Finish 21_tensor_parallel" in printed(cells["look-for-the-functions"])
-    said = errors(cells)["train-and-write"]
+    found = errors(cells)
+    said = found.pop("train-and-write")
     assert "copy_to_group is missing. Finish the notebook 21_tensor_parallel" in said and "copy_to_gruop: a misspelling?" in said
+    after = ["draw-the-loss", "train-on-other-grids", "draw-the-losses", "draw-the-bytes", "draw-the-memory"]
+    assert list(found) == after and all(text.startswith("No training has ended yet") for text in found.values())
+
+
+@pytest.mark.slow
+def test_a_gpt_says_what_has_not_passed_its_check(solved):
+    path = solved / "transformer_impl.py"
+    path.write_text(f"{path.read_text()}\n\nNOT_PASSED = ['copy_to_group']\n".replace("def copy_to_gruop", "def copy_to_group"))
+    cells = run("28_gpt", solved, shorter=True)
+    assert "Their check has not passed: copy_to_group. See 21_tensor_parallel." in printed(cells["look-for-the-functions"])
+    assert errors(cells) == {}
