@@ -162,7 +162,8 @@ def load(folder: str | Path) -> SimpleNamespace:
         except (Exception, SystemExit) as error:
             raise ImportError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
         found.update({n: v for n, v in vars(module).items() if not n.startswith("__")})
-        unsure += found.pop(MARK, [])
+        listed = found.pop(MARK, [])
+        unsure += [name for name in listed if name in NOTEBOOKS] if isinstance(listed, list) else []
     return SimpleNamespace(**found, **{MARK: unsure})
 
 
@@ -179,6 +180,5 @@ def not_passed(functions: object) -> dict[str, list[str]]:
     """The functions whose check had not passed when they were saved, by the notebook that they are written in."""
     found: dict[str, list[str]] = {}
     for name in getattr(functions, MARK, []):
-        if name in NOTEBOOKS:
-            found.setdefault(NOTEBOOKS[name][0], []).append(name)
+        found.setdefault(NOTEBOOKS[name][0], []).append(name)
     return found

@@ -131,7 +131,7 @@ def _check_marks(text: str, part: str) -> None:
             continue
         if mark not in MARKS:
             near = difflib.get_close_matches(mark, MARKS, 1, 0.5)
-            raise SourceError(f"{part}.py, line {number}: {mark!r} is no mark." + (f" Is {near[0]!r} meant?" if near else ""))
+            raise SourceError(f"{part}.py, line {number}: {mark!r} is not a mark." + (f" Is {near[0]!r} meant?" if near else ""))
         if (mark == began[1].replace("BEGIN", "END")) if began else ("BEGIN" in mark):
             began = None if began else (number, mark)
         else:

@@ -164,7 +164,7 @@ class Part:
         return result
 
     def together(self, right: list[answers.Answer], say: Callable) -> list[bool]:
-        """Whether right answers to different exercises keep all points, run at once; one by one where they do not."""
+        """Judge right answers to different exercises at once; one by one where they do not keep all points."""
         for answer in right:
             self.answer(answer.source)
         all_good = self.judge(answers.Answer("all", " and ".join(answer.name for answer in right), "", 0), say)

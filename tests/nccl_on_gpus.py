@@ -6,25 +6,24 @@ Ranks may share a GPU: NCCL is told that each is on a machine of its own, so it 
 import os
 import sys
 import traceback
-from pathlib import Path
+from importlib.util import find_spec
 
 import numpy as np
+import test_nccl
 from mpi4py import MPI
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-rank = MPI.COMM_WORLD.Get_rank()
-if __name__ == "__main__":
-    os.environ |= {"NCCL_HOSTID": f"rank {rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
+from course_lib import traffic
+from course_lib.collectives import Communicator, init, nccl
+
+if find_spec("cupy") is not None:
     import cupy
 
-import test_nccl  # noqa: E402
-
-from course_lib import traffic  # noqa: E402
-from course_lib.collectives import Communicator, init, nccl  # noqa: E402
+rank = MPI.COMM_WORLD.Get_rank()
 
 
 def share_the_gpus():
     """Let NCCL's ranks share the GPUs that are here; return their number."""
+    os.environ |= {"NCCL_HOSTID": f"rank {rank}", "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
     here, each, gpu = cupy.cuda.runtime.getDeviceCount(), nccl._gpus(), cupy.cuda.Device
     nccl._gpus = lambda: each if each < 0 else MPI.COMM_WORLD.Get_size()
     cupy.cuda.Device = lambda number: gpu(number % here)

@@ -40,11 +40,11 @@ class Module:
         return self.forward(operations.tensor(x))
 
     def __iter__(self) -> Iterator:
-        raise TypeError(f"{type(self).__name__} is a module, and no list: parameters() gives its parameters, children() the modules in it.")
+        raise TypeError(f"{type(self).__name__} is a module, not a list: parameters() gives its parameters, children() the modules in it.")
 
     def __getattr__(self, name: str) -> object:
         hint = ": each of its parameters() has one" if name in ("data", "grad", "shape", "dtype", "size") else ""
-        raise AttributeError(f"{type(self).__name__} is a module that has no {name}{hint}.", name=name, obj=self)
+        raise AttributeError(f"{type(self).__name__} is a module and has no {name}{hint}.", name=name, obj=self)
 
     def children(self) -> Iterator[tuple[str, Module]]:
         """The modules in it, with their names."""

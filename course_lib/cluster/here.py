@@ -59,12 +59,12 @@ def too_low(line: int) -> None:
 
 
 def known(name: str) -> bool:
-    """Whether a rank has this name; runs there."""
+    """Look up a name in a rank's namespace; runs there."""
     return name in _names()
 
 
 def kernel_hint(message: str, on_ranks: Callable[[str], bool]) -> str:
-    """What to add to a NameError of the notebook's kernel, where the ranks have the name."""
+    """Explain a NameError of the notebook's kernel where the ranks have the name; empty otherwise."""
     found = re.search(r"name '(\w+)' is not defined", message)
     if not found or not on_ranks(found[1]):
         return ""

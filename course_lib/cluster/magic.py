@@ -81,7 +81,7 @@ def first(lines: list[str]) -> list[str]:
 
 
 def _is_python(text: str) -> bool:
-    """Whether a text is Python as it stands: ``%%px`` may stand in a string."""
+    """Try to parse a text as Python: ``%%px`` may stand in a string."""
     try:
         ast.parse(text)
     except SyntaxError:

@@ -132,7 +132,7 @@ class _Group:
         return step
 
     def test(self, step: pending.Step) -> bool:
-        """Whether a step has ended."""
+        """Drive a step on; return whether it has ended."""
         return self._host.test(step) and self._landed(step)
 
     def wait(self, step: pending.Step) -> None:

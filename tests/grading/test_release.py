@@ -165,7 +165,7 @@ TYPOS = [
     ),
     ("points=3", "points=0", "line 21, cell 'Test first': a test needs points=, a number above 0; got 0."),
     (" points=3", "", "line 21, cell 'Test first': a test needs points=, a number above 0; got None."),
-    ("### END SOLUTION", "### END SOLUTON", "line 19: '### END SOLUTON' is no mark. Is '### END SOLUTION' meant?"),
+    ("### END SOLUTION", "### END SOLUTON", "line 19: '### END SOLUTON' is not a mark. Is '### END SOLUTION' meant?"),
     ("### END SOLUTION", "", "line 17: '### BEGIN SOLUTION' has no '### END SOLUTION' in its cell."),
     ("### BEGIN SOLUTION", "", "line 19: '### END SOLUTION' does not fit: nothing is open."),
     ("### END HIDDEN TESTS", "### END SOLUTION", "line 24: '### END SOLUTION' does not fit: '### BEGIN HIDDEN TESTS' is open."),

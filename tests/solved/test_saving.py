@@ -45,6 +45,15 @@ def test_what_has_not_passed_its_check_is_saved_and_remembered(tmp_path, capsys)
     assert students.not_passed(load(tmp_path)) == {"07_weight_grad": ["collect_weight_grad"]}
 
 
+@pytest.mark.parametrize("listed", ["5", "None", "[get_info, 3]", "['get_info', 3]", "['nobody']"])
+def test_a_list_that_somebody_has_changed_is_in_nobodys_way(tmp_path, listed):
+    path = tmp_path / "func_impl.py"
+    path.write_text(f"get_info = print\n{students.MARK} = {listed}\n")
+    assert set(students.not_passed(load(tmp_path))) <= {"02_process_groups"}
+    write(path, ["get_info"], [INFO])
+    assert students.not_passed(load(tmp_path)) == {}
+
+
 def test_a_function_is_saved_with_what_it_uses(tmp_path, capsys):
     save(SimpleNamespace(cells=[IMPORTS, HELPER, GRAD]), "collect_weight_grad", folder=tmp_path)
     assert capsys.readouterr().out == "Saved to func_impl.py: collect_weight_grad.\n"
