@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +17,7 @@ from course_lib import placement, students, traffic, wording
 from course_lib.cluster import replies
 from course_lib.engine.wire import Opaque
 
+Instead: TypeAlias = dict[str, np.ndarray] | Callable[[], dict[str, np.ndarray]] | None
 LONGEST = 2_000  # characters of a message: what an answer returned may stand in it
 SEED = "COURSE_SEED"  # set it to the seed in a message, to see the same test again
 
@@ -99,7 +102,7 @@ class Check:
         scale: float | None = None,
         dtype: bool = True,
         contiguous: bool = False,
-        instead: dict[str, np.ndarray] | None = None,
+        instead: Instead = None,
     ) -> None:
         """Check an array: shape, dtype (unless `dtype` is False), layout (if it must be `contiguous`) and values.
 
@@ -118,7 +121,7 @@ class Check:
         scale : float, optional
             The largest magnitude in `want` by default. Where `want` is a small part of a sum, or may
             cancel to nearly nothing, the magnitude of what was summed.
-        instead : dict of str to numpy.ndarray, optional
+        instead : dict of str to numpy.ndarray, or function that gives one, optional
             What known mistakes give: one that `got` equals is named, and then no usual cause.
         """
         if not isinstance(got, np.ndarray):
@@ -242,9 +245,9 @@ class Check:
         return tuple(got)
 
 
-def _known(got: np.ndarray, want: np.ndarray, instead: dict[str, np.ndarray] | None) -> str:
+def _known(got: np.ndarray, want: np.ndarray, instead: Instead) -> str:
     """Which known mistake gives this, to put behind it in a sentence; one that gives nearly the right array tells nothing."""
-    for what, array in (instead or {}).items():
+    for what, array in ((instead() if callable(instead) else instead) or {}).items():
         array = np.asarray(array)
         if got.shape == array.shape and got.dtype.kind in "fiu":
             near = 1e-5 * float(np.max(np.abs(array), initial=0))

@@ -128,19 +128,22 @@ class ShardCheck(Check):
                 (grad_x,) = self.tuple(back, 1, name="backward", rank=r)
                 cause, known = "the weight not transposed, or not gathered again", {"that of the weights before": grads[r] @ old[0].T}
                 self.array(grad_x, grads[r] @ w.T, name=f"{again}grad_x", rank=r, cause=cause, rtol=rtol, instead=known)
-                own, scale = (x[r].T @ grads[r], grads[r].sum(axis=0)), float(np.abs(grads).max()) * batch
+                scale = float(np.abs(grads).max()) * batch
                 for i, (name, want) in enumerate((("grad_w_shard", grad_w), ("grad_b_shard", grad_b))):
-                    mine = _shard(want, r, size)  # shards first, and then what is computed of them: whole arrays are large
-                    known = {
-                        "the mean over the ranks, and not the sum": mine / size,
-                        "the gradient of this rank's own samples": _shard(own[i], r, size),
-                        "the sum with the gradient of the step before": mine + _shard(old_grads[i], r, size),
-                        "of the transposed gradient; x.T @ output_grad has the shape of the weight": _shard(want.T, r, size),
-                    }
-                    known |= {f"the shard of rank {other}": _shard(want, other, size) for other in range(size) if other != r}
+
+                    def known(i=i, want=want, r=r) -> dict[str, np.ndarray]:
+                        own = _shard((x[r].T @ grads[r], grads[r].sum(axis=0))[i], r, size)
+                        return {
+                            "the mean over the ranks, and not the sum": _shard(want, r, size) / size,
+                            "the gradient of this rank's own samples": own,
+                            "the sum with the gradient of the step before": _shard(want, r, size) + _shard(old_grads[i], r, size),
+                            "of the transposed gradient; x.T @ output_grad has the shape of the weight": _shard(want.T, r, size),
+                        } | {f"the shard of rank {other}": _shard(want, other, size) for other in range(size) if other != r}
+
                     cause = "a sum over another axis than that of the samples (0), or padding that is not at the end"
                     how = dict(rtol=rtol, scale=scale, instead=known)
-                    self.array(shards[i], mine.astype(dtype), name=f"{again}{name}", rank=r, cause=cause, **how)
+                    mine = _shard(want, r, size).astype(dtype)
+                    self.array(shards[i], mine, name=f"{again}{name}", rank=r, cause=cause, **how)
                 cause = "gather the weight once, and reduce-scatter each gradient once"
                 self.sent(self.ranks.traffic[r], 2 * gather, name="backward", rank=r, cause=cause)
             look("backward")

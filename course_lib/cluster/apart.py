@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from course_lib import memory
 from course_lib.cluster.account import Account
 from course_lib.cluster.place import Place, remove, start
 from course_lib.cluster.relay import ENDED, Relay
@@ -41,6 +42,7 @@ class Apart:
 
     def __init__(self, n: int):
         shm.forget_files()  # of this process, which has MPI to describe calls
+        memory.keep_freed()  # messages come and go through here
         self.n, self.ready = n, set()
         self._futures: dict[tuple[int, int], Future] = {}
         self._number, self._stopped, self._looks = 0, threading.Event(), threading.Event()

@@ -234,7 +234,7 @@ class Ranks:
         self.messages = [reply.get("messages") for reply in found.values()]
         self.unended = [reply.get("unended", 0) for reply in found.values()]
         self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in found.values()]
-        return [wire.decode(reply["value"]) for reply in found.values()]
+        return [wire.decode(reply["value"], reply.get("rest", b"")) for reply in found.values()]
 
     def pull(self, name: str) -> list:
         """The value that a variable has on each rank, one a rank, as plain data (see `call`)."""

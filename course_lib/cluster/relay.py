@@ -18,14 +18,14 @@ from course_lib import wording
 from course_lib.cluster import harmless, requests
 from course_lib.cluster.switch import Answer, Broken, Switch
 from course_lib.cluster.turns import Turns
-from course_lib.collectives.apart import HEADER_LIMIT, LENGTHS
+from course_lib.collectives.apart import HEADER_LIMIT, Incoming, pieces
 from course_lib.engine import wire
 
 PAYLOAD_LIMIT = 128 << 20  # bytes in a frame
 UNREAD_LIMIT, UNREAD = 512 << 20, 20_000  # bytes, and pieces, that wait for a rank to read them
 REPLY_LIMIT, PIECES = 64 << 20, 2_000_000  # bytes of an answer, and values in it
 ENDED = "its connection has ended"
-Frame = tuple[dict, bytes]
+Frame = tuple[dict, bytearray]
 
 
 class Relay(threading.Thread):
@@ -47,7 +47,7 @@ class Relay(threading.Thread):
         self.broken: dict[int, str] = {}  # what a rank sent that no rank of ours sends
         self.turns: Turns | None = None  # a schedule, for a check that wants one
         self._on_reply, self._on_ready = on_reply, on_ready
-        self._in = [bytearray() for _ in connections]
+        self._in = [Incoming(connection) for connection in connections]
         self._out: list[deque[memoryview]] = [deque() for _ in connections]
         self._unread = [0] * len(connections)  # bytes of that
         self._todo: deque[Callable] = deque()
@@ -115,14 +115,13 @@ class Relay(threading.Thread):
 
     def _read(self, rank: int) -> None:
         try:
-            data = self.connections[rank].recv(1 << 20)
+            count = self._in[rank].receive()
         except BlockingIOError:
             return
         except OSError:
-            data = b""
-        self._in[rank] += data
+            count = 0
         try:
-            if not data:
+            if not count:
                 raise Broken(ENDED)
             while rank not in self.broken and (frame := self._frame(rank)):
                 self._take(rank, *frame)
@@ -132,26 +131,20 @@ class Relay(threading.Thread):
             self._give_up(rank, f"it sent what made a {type(error).__name__}")
 
     def _frame(self, rank: int) -> Frame | None:
-        buffer = self._in[rank]
-        if len(buffer) < LENGTHS.size:
-            return None
-        header, payload = LENGTHS.unpack_from(buffer)
-        if header > HEADER_LIMIT or payload > PAYLOAD_LIMIT:
-            raise Broken(f"it sent a message of {wording.size(header + payload)}")
-        start, end = LENGTHS.size + header, LENGTHS.size + header + payload
-        if len(buffer) < end:
+        lengths = self._in[rank].lengths()
+        if lengths and (lengths[0] > HEADER_LIMIT or lengths[1] > PAYLOAD_LIMIT):
+            raise Broken(f"it sent a message of {wording.size(sum(lengths))}")
+        if not (frame := self._in[rank].take()):
             return None
         try:
-            found = json.loads(buffer[LENGTHS.size : start])
+            found = json.loads(frame[0])
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise Broken("it sent a message that cannot be read")
-        frame = found, bytes(buffer[start:end])
-        del buffer[:end]
-        return frame
+        return found, frame[1]
 
-    def _take(self, rank: int, header: dict, payload: bytes) -> None:
+    def _take(self, rank: int, header: dict, payload: bytearray) -> None:
         if "call" in header:
             answers = self.switch.call(rank, header, payload)
         elif "wait" in header:
@@ -159,7 +152,7 @@ class Relay(threading.Thread):
         elif "asks" in header:
             answers = self.switch.asks(rank, header["asks"])
         elif "reply" in header:
-            self._reply(rank, header["reply"], payload)
+            self._reply(rank, header["reply"], header.get("text"), payload)
             answers = []
         elif "gate" in header:
             answers = [(rank, {"gate": self.switch.gate(rank)}, b"")]
@@ -179,13 +172,15 @@ class Relay(threading.Thread):
         for to, answer, data in answers:
             self._send(to, answer, data)
 
-    def _reply(self, rank: int, number: object, payload: bytes) -> None:
-        if len(payload) > REPLY_LIMIT or sum(payload.count(c) for c in (b",", b"[", b"{")) > PIECES:
+    def _reply(self, rank: int, number: object, length: object, payload: bytearray) -> None:
+        text = payload[:length] if type(length) is int and length >= 0 else payload
+        if len(payload) > REPLY_LIMIT or sum(text.count(c) for c in (b",", b"[", b"{")) > PIECES:
             raise Broken(f"its answer has {wording.size(len(payload))}, or too many pieces")
         try:
-            reply = wire.loads(payload.decode())
+            reply = wire.loads(text)
         except (ValueError, RecursionError):
             raise Broken("its answer cannot be read") from None
+        reply["rest"] = memoryview(payload)[len(text) :]
         reply["outputs"], error = harmless.outputs(reply.get("outputs")), harmless.error(reply.get("error"))
         failed = self.switch.failed(rank)
         if failed and (not error or error["name"] != failed[0]):
@@ -209,11 +204,9 @@ class Relay(threading.Thread):
         if self._unread[rank] + len(payload) > UNREAD_LIMIT or len(self._out[rank]) > UNREAD:
             self._give_up(rank, "it does not read what it is sent")
             return
-        text = json.dumps(header).encode()
-        for piece in (LENGTHS.pack(len(text), len(payload)) + text, payload):
-            if piece:
-                self._out[rank].append(memoryview(piece))
-                self._unread[rank] += len(piece)
+        for piece in pieces(header, payload):
+            self._out[rank].append(piece)
+            self._unread[rank] += len(piece)
         self._write(rank)
 
     def _write(self, rank: int) -> None:

@@ -10,11 +10,70 @@ import json
 import select
 import socket
 import struct
+from typing import TypeAlias
+
+import numpy as np
 
 LENGTHS = struct.Struct("<IQ")
-HEADER_LIMIT = 1 << 16  # bytes
+HEADER_LIMIT = SMALL = 1 << 16  # bytes
+Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray  # of bytes
 line: Line | None = None  # of this process, if it is such a rank
 rank, size = 0, 1
+
+
+class Incoming:
+    """Put what comes on a socket together to frames; each payload is received into its own place, and never copied.
+
+    Parameters
+    ----------
+    connection : socket.socket
+    """
+
+    def __init__(self, connection: socket.socket):
+        self._connection, self._buffer = connection, bytearray()
+        self._header, self._payload, self._filled = b"", None, 0
+
+    def __len__(self) -> int:
+        return len(self._buffer) + (self._filled if self._payload is not None else 0)
+
+    def receive(self) -> int:
+        """Receive some bytes, once; how many these were."""
+        if self._payload is not None:
+            with memoryview(self._payload) as view:
+                count = self._connection.recv_into(view[self._filled :])
+            self._filled += count
+            return count
+        data = self._connection.recv(SMALL)
+        self._buffer += data
+        return len(data)
+
+    def lengths(self) -> tuple[int, int] | None:
+        """The lengths of the next frame's header and payload, once they have come."""
+        return LENGTHS.unpack_from(self._buffer) if self._payload is None and len(self._buffer) >= LENGTHS.size else None
+
+    def take(self) -> tuple[bytes, bytearray] | None:
+        """The next frame, header and payload, if it is whole."""
+        if lengths := self.lengths():
+            start = LENGTHS.size + lengths[0]
+            if len(self._buffer) < start:
+                return None
+            self._header, self._payload = bytes(self._buffer[LENGTHS.size : start]), bytearray(lengths[1])
+            self._filled = min(lengths[1], len(self._buffer) - start)
+            with memoryview(self._buffer) as view:
+                self._payload[: self._filled] = view[start : start + self._filled]
+            del self._buffer[: start + self._filled]
+        if self._payload is None or self._filled < len(self._payload):
+            return None
+        frame, self._payload = (self._header, self._payload), None
+        return frame
+
+
+def pieces(header: dict, *payload: Buffer) -> list[memoryview]:
+    """A frame as it is sent: in one piece where it is small."""
+    text, parts = json.dumps(header).encode(), [memoryview(part) for part in payload if len(part)]
+    length = sum(map(len, parts))
+    parts.insert(0, memoryview(LENGTHS.pack(len(text), length) + text))
+    return [memoryview(b"".join(parts))] if length <= SMALL else parts
 
 
 class Line:
@@ -26,19 +85,17 @@ class Line:
     """
 
     def __init__(self, connection: socket.socket):
-        self._connection, self._buffer = connection, bytearray()
+        self._connection, self._incoming = connection, Incoming(connection)
         self._held = self._interrupted = False
 
-    def send(self, header: dict, payload: bytes | memoryview = b"") -> None:
-        """Send a frame."""
-        text = json.dumps(header).encode()
+    def send(self, header: dict, *payload: Buffer) -> None:
+        """Send a frame; the payload may come in several parts."""
         self._held = True
-        self._connection.sendall(LENGTHS.pack(len(text), len(payload)) + text)
-        if len(payload):
-            self._connection.sendall(payload)
+        for piece in pieces(header, *payload):
+            self._connection.sendall(piece)
         self._let_go()
 
-    def receive(self) -> tuple[dict, bytes]:
+    def receive(self) -> tuple[dict, bytearray]:
         """Wait for a frame.
 
         Raises
@@ -54,19 +111,18 @@ class Line:
                 return frame
             select.select([self._connection], [], [])
             self._held = True
-            data = self._connection.recv(1 << 20)
-            self._buffer += data
+            count = self._incoming.receive()
             self._let_go()
-            if not data:
+            if not count:
                 raise EOFError("the relay is gone")
 
-    def poll(self) -> tuple[dict, bytes] | None:
+    def poll(self) -> tuple[dict, bytearray] | None:
         """A frame, if one has come; without waiting."""
         self._held = True
         try:
             frame = self._take()
             if not frame and select.select([self._connection], [], [], 0)[0]:
-                self._buffer += self._connection.recv(1 << 20)
+                self._incoming.receive()
                 frame = self._take()
         finally:
             self._let_go()
@@ -84,17 +140,9 @@ class Line:
             self._interrupted = False
             raise KeyboardInterrupt
 
-    def _take(self) -> tuple[dict, bytes] | None:
-        if len(self._buffer) < LENGTHS.size:
-            return None
-        header, payload = LENGTHS.unpack_from(self._buffer)
-        start, end = LENGTHS.size + header, LENGTHS.size + header + payload
-        if len(self._buffer) < end:
-            return None
-        with memoryview(self._buffer) as view:  # a slice of the buffer would be a second copy
-            frame = json.loads(bytes(view[LENGTHS.size : start])), bytes(view[start:end])
-        del self._buffer[:end]
-        return frame
+    def _take(self) -> tuple[dict, bytearray] | None:
+        frame = self._incoming.take()
+        return frame and (json.loads(frame[0]), frame[1])
 
 
 def join(connection: socket.socket, this: int, of: int) -> Line:

@@ -1,4 +1,4 @@
-"""What comes from a rank as plain data: JSON, never a pickle.
+"""What comes from a rank as plain data: JSON and the bytes of arrays, never a pickle.
 
 A rank runs code that a student wrote. Unpickling what it sends would run its code here; so
 only numbers, texts, arrays of numbers and containers of these come through.
@@ -33,7 +33,7 @@ class Opaque:
 
 
 def encode(value: object, depth: int = 0) -> object:
-    """A JSON form of `value`; anything that has none becomes an `Opaque`."""
+    """A form of `value` for `dumps` and `parts`; anything that has none becomes an `Opaque`."""
     if value is None or type(value) in (bool, int, str):
         return value
     if type(value) is float:
@@ -41,8 +41,8 @@ def encode(value: object, depth: int = 0) -> object:
     if isinstance(value, np.generic) and value.dtype.kind in _KINDS:
         return {"scalar": encode(np.asarray(value))}
     if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
-        data = base64.b64encode(np.ascontiguousarray(value).tobytes()).decode()
         layout = "C" if value.flags.c_contiguous else "view"
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)  # see `dumps` and `parts`
         return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape), "layout": layout}
     if type(value) in (tuple, list) and depth < 20:
         return {type(value).__name__: [encode(v, depth + 1) for v in value]}
@@ -51,8 +51,28 @@ def encode(value: object, depth: int = 0) -> object:
     return {"opaque": f"<{type(value).__name__}>"}
 
 
-def decode(data: object) -> object:
+class Rest:
+    """The bytes behind a text, see `parts`; each is taken once, so that no short text can ask for much memory."""
+
+    def __init__(self, data: bytes | bytearray | memoryview = b""):
+        self._left = memoryview(data)
+
+    def take(self, count: int) -> memoryview:
+        """The next bytes, so many."""
+        if type(count) is not int or not 0 <= count <= len(self._left):
+            raise ValueError(f"{str(count)[:40]} bytes did not come from a rank")
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken
+
+
+def decode(data: object, rest: bytes | bytearray | memoryview = b"") -> object:
     """The value that `encode` was given.
+
+    Parameters
+    ----------
+    data : object
+    rest : bytes
+        What came behind the text, see `parts`.
 
     Raises
     ------
@@ -60,12 +80,12 @@ def decode(data: object) -> object:
         `data` is not what `encode` makes.
     """
     try:
-        return _decode(data)
+        return _decode(data, Rest(rest))
     except (OverflowError, TypeError, LookupError, RecursionError, MemoryError) as error:  # a student may write any number or shape
         raise ValueError(f"not a value from a rank: {type(error).__name__}") from None
 
 
-def _decode(data: object) -> object:
+def _decode(data: object, rest: Rest) -> object:
     if data is None or type(data) in (bool, int, str):
         return data
     if not isinstance(data, dict):
@@ -73,7 +93,7 @@ def _decode(data: object) -> object:
     if "float" in data:
         return float.fromhex(str(data["float"])[:40])  # what `hex` writes is shorter, and millions of digits take minutes
     if "scalar" in data:
-        return _decode(data["scalar"])[()]
+        return _decode(data["scalar"], rest)[()]
     if "array" in data:
         if not _DTYPE.fullmatch(str(data["dtype"])[:40]):
             raise ValueError(f"dtype {str(data['dtype'])[:40]} does not come from a rank")
@@ -81,23 +101,26 @@ def _decode(data: object) -> object:
         sound = len(shape) <= MOST_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
         if not sound or (0 in shape and math.prod(filter(None, shape)) > MOST_OF_NONE):
             raise ValueError(f"shape {str(shape)[:80]} does not come from a rank")
-        array = np.frombuffer(base64.b64decode(data["array"]), dtype).reshape(shape).copy()
+        plain = rest.take(data["array"]) if type(data["array"]) is int else base64.b64decode(data["array"])
+        if len(plain) != dtype.itemsize * math.prod(shape):
+            raise ValueError(f"{len(plain):,} bytes for an array of {dtype} of shape {str(shape)[:80]} do not come from a rank")
+        array = np.frombuffer(plain, dtype).reshape(shape).copy()
         return array if data.get("layout") == "C" else _scattered(array)
     if "tuple" in data:
-        return tuple(_decode(v) for v in data["tuple"])
+        return tuple(_decode(v, rest) for v in data["tuple"])
     if "list" in data:
-        return [_decode(v) for v in data["list"]]
+        return [_decode(v, rest) for v in data["list"]]
     if "dict" in data:
-        keys = [_key(k) for k, _ in data["dict"]]
-        if sum(type(key) is not str for key in keys) > MOST_NO_TEXTS:
-            return Opaque(f"<dict with {len(keys):,} keys, more than {MOST_NO_TEXTS} of which are no texts>")
-        return {key: _decode(v) for key, (_, v) in zip(keys, data["dict"], strict=True)}
+        pairs = [(_key(k, rest), _decode(v, rest)) for k, v in data["dict"]]
+        if sum(type(key) is not str for key, _ in pairs) > MOST_NO_TEXTS:
+            return Opaque(f"<dict with {len(pairs):,} keys, more than {MOST_NO_TEXTS} of which are no texts>")
+        return dict(pairs)
     return Opaque(str(data.get("opaque", "<unknown>")))
 
 
-def _key(data: object) -> object:
+def _key(data: object, rest: Rest) -> object:
     """A key of a dict; not a tuple of many members, or of tuples, as two of these take long to compare."""
-    key = _decode(data)
+    key = _decode(data, rest)
     if type(key) is tuple and (len(key) > LONGEST_TUPLE or any(type(part) is tuple for part in key)):
         raise ValueError(f"a key of {len(key)} members does not come from a rank")
     return key
@@ -112,10 +135,17 @@ def _scattered(array: np.ndarray) -> np.ndarray:
 
 def dumps(reply: dict) -> str:
     """JSON text on one line, ASCII only."""
-    return json.dumps(reply)
+    return json.dumps(reply, default=lambda data: base64.b64encode(data).decode())
 
 
-def loads(text: str) -> dict:
+def parts(reply: dict) -> list[bytes | np.ndarray]:
+    """JSON text, and behind it the bytes of its arrays as they are, in their order; in the text stand their lengths."""
+    arrays: list[np.ndarray] = []
+    text = json.dumps(reply, default=lambda data: arrays.append(data) or data.size)
+    return [text.encode(), *arrays]
+
+
+def loads(text: str | bytes | bytearray) -> dict:
     """The dict in a rank's JSON text."""
     reply = json.loads(text)
     if not isinstance(reply, dict):

@@ -508,6 +508,8 @@ def test_a_relay_survives_what_ranks_send(monkeypatch):
         "apart.line.send({'call': 1, 'members': 7}, b'')",
         "apart.line.send({'reply': 2}, b'[' * 200_000)",
         "apart.line.send({'reply': 2}, b'[' + b'1,' * 3_000_000 + b'1]')",
+        "apart.line.send({'reply': 2, 'text': 1}, b'{}')",
+        "apart.line.send({'reply': 2, 'text': 1 << 70}, b'{')",
         "apart.line.send({'something': 'else'})",
         "apart.line._connection.close()",
     )
