@@ -54,7 +54,7 @@ def of_error(error: BaseException) -> list[str]:
     """The same about the call that raised an error: it has not been counted."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame, called in itertools.pairwise(frames):
-        comm = called.f_locals.get("self")
+        comm = explain.names_in(called).get("self")
         if frame.f_code.co_filename.startswith(explain.CELL) and isinstance(comm, Communicator):
             return _stray(frame, comm.ranks, called.f_code.co_name)
     return []
@@ -72,7 +72,8 @@ def _look(ranks: tuple[int, ...], operation: str) -> None:
 def _stray(frame: FrameType, ranks: tuple[int, ...], operation: str) -> list[str]:
     """What to say when the function was given another group."""
     code, size = frame.f_code, MPI.COMM_WORLD.Get_size()
-    given = {name: frame.f_locals.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
+    names = explain.names_in(frame)
+    given = {name: names.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
     if hasattr(given.get("self"), "__dict__"):
         given |= {f"self.{name}": value for name, value in vars(given["self"]).items()}
     groups = {name: value.ranks for name, value in given.items() if isinstance(value, Communicator)}

@@ -15,7 +15,7 @@ import threading
 import time
 from types import FrameType
 
-from course_lib.collectives.explain import CELL
+from course_lib.collectives.explain import CELL, names_in
 
 SURE = 1.0  # seconds that a rank must stay in the same call
 
@@ -34,7 +34,7 @@ class Watch:
         if frame is None or not frame.f_code.co_filename.startswith(CELL):
             self._seen = None
             return None
-        now = id(frame), frame.f_lasti, [id(value) for value in list(frame.f_locals.values())]  # a loop that goes on changes its names
+        now = id(frame), frame.f_lasti, [id(value) for value in names_in(frame).values()]  # a loop that goes on changes its names
         if now != self._seen:
             self._seen, self._since, self._told = now, time.monotonic(), False
         elif not self._told and time.monotonic() - self._since >= SURE:
@@ -57,7 +57,7 @@ def _call(frame: FrameType) -> str | None:
         found, names = called, []
         while isinstance(found, ast.Attribute):
             names, found = [found.attr, *names], found.value
-        owner = {**frame.f_globals, **frame.f_locals}[found.id]
+        owner = {**frame.f_globals, **names_in(frame)}[found.id]
         for name in names[:-1]:
             owner = inspect.getattr_static(owner, name)  # runs none of the student's code
     except (SyntaxError, AttributeError, KeyError):
