@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from ipykernel.compiler import XCachingCompiler
+from ipykernel.iostream import OutStream
 from ipykernel.zmqshell import ZMQInteractiveShell
 from ipyparallel.engine.app import IPEngine
 from IPython.core.profiledir import ProfileDir
@@ -22,9 +23,17 @@ SETTINGS = {
         "timeout": 120.0,
         "max_heartbeat_misses": 0,  # the watchdog ends a rank
         "log_level": "ERROR",
+        "out_stream_factory": f"{__name__}.Unhurried",
     },
     "HistoryManager": {"enabled": False},  # neither a database nor a thread for it
 }
+
+
+class Unhurried(OutStream):
+    """What is written past `capture`, such as by a thread between two cells: on its way 0.2 s later, and no request waits for that."""
+
+    def flush(self) -> None:
+        """Nothing: what was written is sent in any case."""
 
 
 class Engine(IPEngine):
@@ -50,6 +59,7 @@ class Engine(IPEngine):
     def init_signal(self) -> None:
         """Called when the kernel has just been made: the shell, which was there before, learns of it."""
         self.kernel.shell.kernel = self.kernel
+        self.kernel._publish_status = lambda *_, **__: None  # two messages a request, and the reply says when it is over
         super().init_signal()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ipyparallel's own would end it when its cell has ended
 

@@ -35,7 +35,7 @@ def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
     network : dict
         Further settings of IPController: how it is reached.
     """
-    from ipyparallel.controller import app, heartmonitor
+    from ipyparallel.controller import app, heartmonitor, hub
     from traitlets.config import Config
 
     class Controller(app.IPController):
@@ -69,7 +69,15 @@ def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
             if len(self.hearts) >= n:
                 self.caller.stop()
 
-    app.Process, heartmonitor.HeartMonitor = HeartThread, Hearts
+    class Hub(hub.Hub):
+        """Knows who has registered. It keeps no account of requests: nobody asks for one, and to read each message again takes long."""
+
+        def save_queue_request(self, *_: object) -> None:
+            """Nothing."""
+
+        save_queue_result = monitor_iopub_message = save_queue_request
+
+    app.Hub, app.Process, heartmonitor.HeartMonitor = Hub, HeartThread, Hearts
     config = Config(SETTINGS | {"ProfileDir": {"location": folder}})
     config.IPController.update(network)
     Controller.launch_instance(argv=[], config=config)
