@@ -201,5 +201,6 @@ def shown(running, expression):
 def earned(running, cell, place, module="", other=""):
     """The points of the tests that an exercise decides, with a function in its place, or with nothing there."""
     theirs = f"from {module} import {other} as theirs" if module else "theirs = None"
-    running.answer(f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\n{cell.source.removeprefix('%%px')}\n\n{theirs}\n{place} = theirs")
+    source = cell.source.removeprefix("%%px")
+    running.answer(f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\n{source}\n\n{theirs}\n{place} = theirs")
     return running.points(running.needs(cell))[0]
