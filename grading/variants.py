@@ -44,7 +44,7 @@ class Part:
         self.part, self.notebook = part, build.build(part)
         self.cells = {kind: [c for c in self.notebook.cells if build.kind_of(c) == kind] for kind in (*build.KINDS, "example")}
         self._needs: dict[str, set[str]] = {}
-        self._seconds: dict[str, float] = {}  # that each hidden test has taken, at most
+        self._seconds: dict[str, float] = {}  # the longest that each hidden test has taken
         self._folder = tempfile.TemporaryDirectory(prefix="course-variants-")
         self._client = NotebookClient(
             self.notebook,
@@ -100,14 +100,14 @@ class Part:
         return self._needs[exercise.id]
 
     def about(self, exercise: NotebookNode) -> list[str]:
-        """The hidden tests that name a function of this exercise, of one that uses it, or of none; short ones first, if known."""
+        """The hidden tests that name a function of this exercise (these first), of one that uses it, or of none; short ones first."""
         first = own = _names(exercise)
         names = {name for cell in self.cells["exercise"] for name in _names(cell)}
         for cell in self.cells["exercise"]:
             own = own | _names(cell) if own & _words("".join(_STUB.findall(cell.source))) else own
         named = {cell.id: names & _words(cell.source) for cell in self.cells["test"]}
         found = (test for test, names in named.items() if names & own or not names)
-        return sorted(found, key=lambda test: (self._seconds.get(test, 0.0), not named[test] & first))
+        return sorted(found, key=lambda test: (not named[test] & first, self._seconds.get(test, 0.0)))
 
     def points(self, only: Iterable[str] | None = None, enough: float = math.inf) -> tuple[float, list[str]]:
         """Run the hidden tests: the points, and what the failed ones say.

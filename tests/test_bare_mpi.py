@@ -187,3 +187,28 @@ def test_who_looks_at_a_function_keeps_none_of_its_arrays(four):
     assert four.call("run", dict(name="computes_for_long")) == [True] * 4
     assert four.call("run", dict(name="calls")) == [True] * 4
     assert all("comm" in names for names in four.call("run", dict(name="has_its_names")))
+
+
+TURNS = """
+import time
+def turns():
+    until, n = time.monotonic() + 5, 1000
+    while time.monotonic() < until:
+        MPI.COMM_WORLD.Iprobe()
+        n += 1
+turns()
+"""
+
+
+def test_a_loop_of_bare_mpi_that_goes_on_is_not_said_to_wait(four, capsys):
+    assert [reply["error"] for _, reply in four.run(TURNS, label="cell [6]")] == [None] * 4
+    assert "wait" not in capsys.readouterr().err
+
+
+def test_answered_requests_leave_nothing_in_the_client(four):
+    client = four._connection.client
+    kept = [len(kept) for kept in (client.results, client._futures, client._output_futures, client.metadata)]
+    for _ in range(3):
+        four.pull("rank")
+    assert not client.outstanding
+    assert [len(kept) for kept in (client.results, client._futures, client._output_futures, client.metadata)] == kept

@@ -99,6 +99,21 @@ def test_arrays_come_through_the_wire(array):
         np.testing.assert_array_equal(back, array)
 
 
+def test_an_array_is_sent_as_it_was_when_the_function_returned():
+    array = np.zeros(3)
+    reply = {"value": wire.encode(array)}
+    array[:] = 1  # as a collective does that ends later
+    text, *arrays = wire.parts(reply)
+    for back in (wire.decode(wire.loads(wire.dumps(reply))["value"]), wire.decode(wire.loads(text)["value"], b"".join(arrays))):
+        assert back.tolist() == [0, 0, 0]
+
+
+def test_what_has_no_form_is_refused_and_not_sent_as_bytes():
+    for write in (wire.dumps, wire.parts):
+        with pytest.raises(TypeError, match="ndarray has no form as JSON"):
+            write({"outputs": [np.zeros(3)]})
+
+
 def test_several_arrays_come_each_into_its_own_place():
     many = {np.float64(i): [np.full(i, i), (np.arange(4.0)[::2], np.int64(i))] for i in range(5)}
     for back in (as_text(many), as_bytes(many)):

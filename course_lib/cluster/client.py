@@ -44,8 +44,14 @@ class Client(ipp.Client):
         )
         self._asked[future.msg_id] = engine
         self.waits.pop(engine, None)
-        future.add_done_callback(lambda future: self._asked.pop(future.msg_id, None))
+        future.add_done_callback(self._over)
         return future
+
+    def _over(self, future: Future) -> None:
+        """Have ipyparallel forget a request that is answered: it waits for a status message, and our engines send none."""
+        self._asked.pop(future.msg_id, None)
+        if not future.output.done():
+            future.output.set_result(None)
 
     def fresh(self) -> list[tuple[int, str]]:
         """What the ranks have printed since this was asked last, while they run a cell: rank and text."""

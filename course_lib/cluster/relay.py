@@ -173,9 +173,11 @@ class Relay(threading.Thread):
             self._send(to, answer, data)
 
     def _reply(self, rank: int, number: object, length: object, payload: bytearray) -> None:
+        if len(payload) > REPLY_LIMIT:
+            raise Broken(f"its answer has {wording.size(len(payload))}")
         text = payload[:length] if type(length) is int and length >= 0 else payload
-        if len(payload) > REPLY_LIMIT or sum(text.count(c) for c in (b",", b"[", b"{")) > PIECES:
-            raise Broken(f"its answer has {wording.size(len(payload))}, or too many pieces")
+        if sum(text.count(c) for c in (b",", b"[", b"{")) > PIECES:
+            raise Broken("its answer has too many pieces")
         try:
             reply = wire.loads(text)
         except (ValueError, RecursionError):
@@ -234,6 +236,7 @@ class Relay(threading.Thread):
             return
         self.broken[rank] = why
         self._forget(rank)
+        self._in[rank] = Incoming(self.connections[rank])
         if self.turns:
             self.turns.ended(rank)
         self._selector.unregister(self.connections[rank])

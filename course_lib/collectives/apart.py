@@ -16,13 +16,14 @@ import numpy as np
 
 LENGTHS = struct.Struct("<IQ")
 HEADER_LIMIT = SMALL = 1 << 16  # bytes
+ROOM = 1 << 20  # bytes that are set aside at first for a payload that was announced
 Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray  # of bytes
 line: Line | None = None  # of this process, if it is such a rank
 rank, size = 0, 1
 
 
 class Incoming:
-    """Put what comes on a socket together to frames; each payload is received into its own place, and never copied.
+    """Assemble what comes on a socket into frames; a large payload is received in place and never copied.
 
     Parameters
     ----------
@@ -31,14 +32,16 @@ class Incoming:
 
     def __init__(self, connection: socket.socket):
         self._connection, self._buffer = connection, bytearray()
-        self._header, self._payload, self._filled = b"", None, 0
+        self._header, self._payload, self._filled, self._length = b"", None, 0, 0
 
     def __len__(self) -> int:
-        return len(self._buffer) + (self._filled if self._payload is not None else 0)
+        return len(self._buffer) + self._filled
 
     def receive(self) -> int:
-        """Receive some bytes, once; how many these were."""
+        """Receive once; return the number of bytes."""
         if self._payload is not None:
+            if self._filled == len(self._payload):  # announced bytes take memory as they come, and not before
+                self._payload += bytes(min(self._length - self._filled, max(self._filled, ROOM)))
             with memoryview(self._payload) as view:
                 count = self._connection.recv_into(view[self._filled :])
             self._filled += count
@@ -57,14 +60,13 @@ class Incoming:
             start = LENGTHS.size + lengths[0]
             if len(self._buffer) < start:
                 return None
-            self._header, self._payload = bytes(self._buffer[LENGTHS.size : start]), bytearray(lengths[1])
-            self._filled = min(lengths[1], len(self._buffer) - start)
-            with memoryview(self._buffer) as view:
-                self._payload[: self._filled] = view[start : start + self._filled]
-            del self._buffer[: start + self._filled]
-        if self._payload is None or self._filled < len(self._payload):
+            end = min(start + lengths[1], len(self._buffer))
+            self._header, self._payload, self._length = bytes(self._buffer[LENGTHS.size : start]), self._buffer[start:end], lengths[1]
+            self._filled = len(self._payload)
+            del self._buffer[:end]
+        if self._payload is None or self._filled < self._length:
             return None
-        frame, self._payload = (self._header, self._payload), None
+        frame, self._payload, self._filled = (self._header, self._payload), None, 0
         return frame
 
 
@@ -90,8 +92,9 @@ class Line:
 
     def send(self, header: dict, *payload: Buffer) -> None:
         """Send a frame; the payload may come in several parts."""
+        frame = pieces(header, *payload)
         self._held = True
-        for piece in pieces(header, *payload):
+        for piece in frame:
             self._connection.sendall(piece)
         self._let_go()
 

@@ -39,14 +39,15 @@ def where() -> str:
 
 
 def names_in(frame: FrameType) -> dict[str, object]:
-    """The names of a function that runs, and their values; its frame keeps none of these on that account.
+    """Return a running function's names and values, without making its frame keep them.
 
-    Before Python 3.13, a frame that was asked for its names keeps their values until its function returns: also arrays that this lets go.
+    Before Python 3.13, a frame that was asked for its names keeps their values until its function returns, including arrays that the
+    function has let go of.
     """
     kept = frame.f_locals
     found = dict(kept)
     alone = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.getrefcount(kept) == 3
-    if alone:  # it is the frame's, this function's and `getrefcount`'s; else the student has it, by `locals()`
+    if alone:  # three references: the frame's, `kept`, and getrefcount's own argument; with more, the student has it, by `locals()`
         kept.clear()
     return found
 

@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 class Unhurried(OutStream):
-    """What is written past `capture`, such as by a thread between two cells: on its way 0.2 s later, and no request waits for that."""
+    """What is written past `capture`, such as by a thread between two cells: it is sent 0.2 s later, and no request waits for it."""
 
     def flush(self) -> None:
         """Nothing: what was written is sent in any case."""

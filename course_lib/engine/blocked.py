@@ -34,7 +34,9 @@ class Watch:
         if frame is None or not frame.f_code.co_filename.startswith(CELL):
             self._seen = None
             return None
-        now = id(frame), frame.f_lasti, [id(value) for value in names_in(frame).values()]  # a loop that goes on changes its names
+        # A loop that goes on changes its names: plain values are compared, as new ones may lie where old ones were.
+        values = [value if type(value) in (int, float, str, bytes) else id(value) for value in names_in(frame).values()]
+        now = id(frame), frame.f_lasti, values
         if now != self._seen:
             self._seen, self._since, self._told = now, time.monotonic(), False
         elif not self._told and time.monotonic() - self._since >= SURE:

@@ -70,7 +70,7 @@ def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
                 self.caller.stop()
 
     class Hub(hub.Hub):
-        """Knows who has registered. It keeps no account of requests: nobody asks for one, and to read each message again takes long."""
+        """Knows who has registered. It keeps no account of requests: nobody asks for one, and reading each message again is slow."""
 
         def save_queue_request(self, *_: object) -> None:
             """Nothing."""

@@ -1,7 +1,7 @@
 """What a cell prints, sent while it still runs: so a cell that takes long shows that it goes on.
 
-At its end the reply has all of it, in groups; see `capture`. One thread looks at all cells of this process: to start one for each call
-would take longer than most calls.
+At its end the reply has all of it, in groups; see `capture`. One thread looks at all cells of this process: starting one for each
+call would take longer than most calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from course_lib.engine.capture import Outputs
 
 WAITS = "waits"  # the stream that says in which call of MPI the rank stays
 FIRST, AGAIN = 1.0, 0.5  # seconds until a cell takes long, and from one look to the next
-TICK, QUIET = 0.25, 2.0  # seconds: how often the thread wakes up, and without a cell for so long no more
+TICK, QUIET = 0.25, 2.0  # seconds: how often the thread wakes up, and how long it goes on doing so without a cell
 _running: Cell | None = None
 _roused = threading.Event()
 _threads: list[threading.Thread] = []
@@ -51,13 +51,14 @@ def sent(kernel, outputs: Outputs) -> Iterator[None]:
     if kernel is None:  # where ranks are kept apart, nobody watches
         yield
         return
-    _running = Cell(kernel, outputs)
-    if not _roused.is_set():
-        _roused.set()
-    if not _threads:
-        _threads.append(threading.Thread(target=_look, daemon=True))
-        _threads[0].start()
     try:
+        _running = Cell(kernel, outputs)
+        if not _roused.is_set():
+            _roused.set()
+        if not _threads:
+            thread = threading.Thread(target=_look, daemon=True)
+            thread.start()
+            _threads.append(thread)
         yield
     finally:
         _running = None
@@ -73,5 +74,5 @@ def _look() -> None:
                 cell.look()
             idle = 0.0 if cell else idle + TICK
         _roused.clear()
-        if _running:  # it has begun before that, and has not roused this thread
+        if _running:  # a cell began just before that, and did not rouse this thread
             _roused.set()

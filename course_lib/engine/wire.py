@@ -42,13 +42,20 @@ def encode(value: object, depth: int = 0) -> object:
         return {"scalar": encode(np.asarray(value))}
     if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
         layout = "C" if value.flags.c_contiguous else "view"
-        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)  # see `dumps` and `parts`
+        data = Bytes(np.ascontiguousarray(value).tobytes())  # a copy, of this moment; see `dumps` and `parts`
         return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape), "layout": layout}
     if type(value) in (tuple, list) and depth < 20:
         return {type(value).__name__: [encode(v, depth + 1) for v in value]}
     if type(value) is dict and depth < 20:
         return {"dict": [[encode(k, depth + 1), encode(v, depth + 1)] for k, v in value.items()]}
     return {"opaque": f"<{type(value).__name__}>"}
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """The bytes of an array."""
+
+    data: bytes
 
 
 class Rest:
@@ -135,14 +142,24 @@ def _scattered(array: np.ndarray) -> np.ndarray:
 
 def dumps(reply: dict) -> str:
     """JSON text on one line, ASCII only."""
-    return json.dumps(reply, default=lambda data: base64.b64encode(data).decode())
+    return json.dumps(reply, default=lambda found: base64.b64encode(_bytes(found)).decode())
 
 
-def parts(reply: dict) -> list[bytes | np.ndarray]:
+def parts(reply: dict) -> list[bytes]:
     """JSON text, and behind it the bytes of its arrays as they are, in their order; in the text stand their lengths."""
-    arrays: list[np.ndarray] = []
-    text = json.dumps(reply, default=lambda data: arrays.append(data) or data.size)
-    return [text.encode(), *arrays]
+    arrays: list[bytes] = []
+
+    def length(found: object) -> int:
+        arrays.append(_bytes(found))
+        return len(arrays[-1])
+
+    return [json.dumps(reply, default=length).encode(), *arrays]
+
+
+def _bytes(found: object) -> bytes:
+    if type(found) is not Bytes:
+        raise TypeError(f"{type(found).__name__} has no form as JSON")
+    return found.data
 
 
 def loads(text: str | bytes | bytearray) -> dict:

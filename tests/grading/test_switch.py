@@ -1,5 +1,7 @@
 """The switch by itself: it does what MPI would do, tells no more than it must, and refuses what is no call."""
 
+import json
+import socket
 import struct
 
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 
 from course_lib.cluster.switch import Broken, Switch
 from course_lib.collectives import calls
+from course_lib.collectives.apart import LENGTHS, ROOM, Incoming, pieces
 
 OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 
@@ -260,3 +263,32 @@ def test_who_replies_while_it_waits_after_an_error_spoils_nothing():
     switch.wait(0, [0, 2], "y")
     assert not switch.stuck(0.0)
     assert [(r, a["error"]) for r, a, _ in switch.stuck(1.0)] == [(0, "DeadlockError")]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 65_536, 65_537, 300_000])), min_size=1, max_size=4), st.data())
+@settings(max_examples=30, deadline=None)
+def test_frames_come_as_they_were_sent_in_whatever_pieces(frames, data):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        incoming, found = Incoming(theirs), []
+        sent = [({"number": number}, bytes([number]) * size) for number, size in frames]
+        stream = b"".join(piece for header, payload in sent for piece in pieces(header, payload[:7], payload[7:]))
+        while stream:
+            piece, stream = stream[: (many := data.draw(st.sampled_from([11, 4_000, 100_000])))], stream[many:]
+            ours.sendall(piece)
+            while len(piece):
+                piece = piece[incoming.receive() :]
+                while frame := incoming.take():
+                    found.append((json.loads(frame[0]), bytes(frame[1])))
+        assert found == sent and len(incoming) == 0
+
+
+def test_an_announced_payload_takes_no_memory_before_it_comes():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        incoming = Incoming(theirs)
+        ours.sendall(LENGTHS.pack(2, 128 << 20) + b"{}" + b"x" * 100)
+        assert incoming.receive() and incoming.take() is None and len(incoming) == 100
+        ours.sendall(b"x" * 100)
+        assert incoming.receive() == 100 and len(incoming._payload) <= 2 * ROOM
