@@ -147,6 +147,7 @@ def probe(candidates, call):
     try:
         args = {key}_seen[call]
         want = {key}_theirs(*copy_of(args))
+        wanted, again = (left_by({key}_theirs, args) for _ in range(2))  # on all ranks: it may be no plain value on some
     except Exception:  # not called on this rank, or in a group that is no more
         return None
     own, plain = args[{skip}:], isinstance(want, (tuple, list, np.ndarray, int, float, np.number)) or type(want).__name__ == "Tensor"
@@ -154,8 +155,7 @@ def probe(candidates, call):
         return True, []  # what changes its object cannot be done without it
     if plain and same(want, own[0]):
         return None  # to give back what came is an answer that many have
-    wanted = [] if plain else left_by({key}_theirs, args)
-    if not plain and not has_all(wanted, left_by({key}_theirs, args)):
+    if not has_all(wanted, again):
         wanted = []  # it is not the same twice: all that can be called at all are tried
     found = []
     for candidate in candidates:
