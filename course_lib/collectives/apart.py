@@ -12,12 +12,10 @@ import socket
 import struct
 from typing import TypeAlias
 
-import numpy as np
-
 LENGTHS = struct.Struct("<IQ")
 HEADER_LIMIT = SMALL = 1 << 16  # bytes
 ROOM = 1 << 20  # bytes that are set aside at first for a payload that was announced
-Buffer: TypeAlias = bytes | bytearray | memoryview | np.ndarray  # of bytes
+Buffer: TypeAlias = bytes | bytearray | memoryview  # of bytes
 line: Line | None = None  # of this process, if it is such a rank
 rank, size = 0, 1
 
