@@ -7,9 +7,10 @@ import re
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
-from itertools import zip_longest
+from itertools import combinations, zip_longest
 
 from nbclient import NotebookClient
 from nbformat import NotebookNode
@@ -44,7 +45,7 @@ class Part:
         self.part, self.notebook = part, build.build(part)
         self.cells = {kind: [c for c in self.notebook.cells if build.kind_of(c) == kind] for kind in (*build.KINDS, "example")}
         self._needs: dict[str, set[str]] = {}
-        self._seconds: dict[str, float] = {}  # the longest that each hidden test has taken
+        self._seconds: Counter[str] = Counter()  # the longest that each hidden test has taken
         self._folder = tempfile.TemporaryDirectory(prefix="course-variants-")
         self._client = NotebookClient(
             self.notebook,
@@ -100,34 +101,46 @@ class Part:
         return self._needs[exercise.id]
 
     def about(self, exercise: NotebookNode) -> list[str]:
-        """The hidden tests that name a function of this exercise (these first), of one that uses it, or of none; short ones first."""
+        """The hidden tests that name a function of this exercise (these first), of one that uses it, or of none."""
         first = own = _names(exercise)
         names = {name for cell in self.cells["exercise"] for name in _names(cell)}
         for cell in self.cells["exercise"]:
             own = own | _names(cell) if own & _words("".join(_STUB.findall(cell.source))) else own
         named = {cell.id: names & _words(cell.source) for cell in self.cells["test"]}
         found = (test for test, names in named.items() if names & own or not names)
-        return sorted(found, key=lambda test: (not named[test] & first, self._seconds.get(test, 0.0)))
+        return sorted(found, key=lambda test: not named[test] & first)
 
     def points(self, only: Iterable[str] | None = None, enough: float = math.inf) -> tuple[float, list[str]]:
         """Run the hidden tests: the points, and what the failed ones say.
 
-        With `only`, the others count as passed; so do those that are left when `enough` points are lost.
+        With `only`, the others count as passed; so do those that are left when `enough` points are lost. Those whose points add up to
+        `enough` come first.
         """
         lost, messages = 0.0, []
         tests = {cell.id: cell for cell in self.cells["test"]}
-        for cell in map(tests.get, tests if only is None else only):
-            if lost < enough:
-                earned, said = self._earned(cell)
-                lost += cell.metadata.nbgrader.points - earned
-                messages += [said] if said else []
+        left = list(tests if only is None else only)
+        while left and lost < enough:
+            test = self._likely(left, enough - lost)
+            left.remove(test)
+            earned, said = self._earned(tests[test])
+            lost += tests[test].metadata.nbgrader.points - earned
+            messages += [said] if said else []
         return self.maximum() - lost, messages
+
+    def _likely(self, left: list[str], to_lose: float) -> str:
+        """The shortest of the fewest hidden tests whose points are what is still to be lost; else the first."""
+        worth = {cell.id: cell.metadata.nbgrader.points for cell in self.cells["test"]}
+        for count in range(1, len(left) + 1):
+            exact = [tests for tests in combinations(left, count) if sum(map(worth.get, tests)) == to_lose]
+            if exact:
+                return min(min(exact, key=lambda tests: sum(map(self._seconds.__getitem__, tests))), key=self._seconds.__getitem__)
+        return left[0]
 
     def _earned(self, cell: NotebookNode) -> tuple[float, str]:
         """Run a hidden test: its points, and what it says if it fails."""
         began = time.monotonic()
         ran = self._run(cell.source, cell.metadata)
-        self._seconds[cell.id] = max(self._seconds.get(cell.id, 0.0), time.monotonic() - began)
+        self._seconds[cell.id] = max(self._seconds[cell.id], time.monotonic() - began)
         settle(ran)
         errors = [o for o in ran.outputs if o.output_type == "error"]
         if errors:
@@ -135,9 +148,9 @@ class Part:
         result = [float(o.data["text/plain"]) for o in ran.outputs]
         return result[0] if result else cell.metadata.nbgrader.points, ""
 
-    def judge(self, answer: answers.Answer, say: Callable, *, once: bool = False) -> bool:
-        """Whether an answer gets the points that it should."""
-        given, said = self.given(answer, once=once)
+    def judge(self, answer: answers.Answer, say: Callable, *, once: bool = False, only: list[str] | None = None) -> bool:
+        """Whether an answer gets the points that it should; with `only`, from these tests."""
+        given, said = self.given(answer, once=once, only=only)
         expected = self.maximum() - answer.loses
         good = given == expected
         say(f"{'ok  ' if good else 'FAIL'} {self.part} {answer.function} {answer.name}: expected {expected:g}, given {given:g}")
@@ -145,13 +158,13 @@ class Part:
             say("\n".join(f"       {line}" for line in said) or "       every hidden test passed")
         return good
 
-    def given(self, answer: answers.Answer, *, once: bool = False) -> tuple[float, list[str]]:
+    def given(self, answer: answers.Answer, *, once: bool = False, only: list[str] | None = None) -> tuple[float, list[str]]:
         """The points that an answer gets, and what failed tests say; the solution is back afterwards.
 
         With `once`, the hidden tests about the exercise run, see `about`, until the answer has lost what it should; which of them it
         decides is not found out first.
         """
-        everything, only = self.cells["exercise"], None
+        everything = self.cells["exercise"]
         cells = [] if answer.source or answer.name != UNTOUCHED else everything
         if answer.source:
             cells = everything if answer.function == answers.CELL else [self.exercise(answer.function)]
@@ -169,10 +182,14 @@ class Part:
         return result
 
     def together(self, right: list[answers.Answer], say: Callable) -> list[bool]:
-        """Judge right answers to different exercises at once; one by one where they do not keep all points."""
+        """Judge right answers to different exercises at once, by the tests about these; one by one where they lose points."""
+        about: list[str] = []
         for answer in right:
             self.answer(answer.source)
-        all_good = self.judge(answers.Answer("all", " and ".join(answer.name for answer in right), "", 0), say)
+            about += [test for test in self.about(self.exercise(answer.function)) if test not in about]
+        all_good = self.judge(
+            answers.Answer("all", " and ".join(answer.name for answer in right), "", 0), say, only=about if right else None
+        )
         for answer in right:
             self.answer(self.exercise(answer.function).source)
         return [all_good] * max(1, len(right)) if all_good or not right else [self.judge(answer, say) for answer in right]
@@ -204,6 +221,8 @@ def _stub(exercise: NotebookNode) -> str:
 def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int, int]:
     """Run a part's variants on the same ranks; with `once` (see `Part.given`), right answers to different exercises run together.
 
+    The solution is then left to what grades whole notebooks.
+
     Returns
     -------
     tuple of int
@@ -215,7 +234,7 @@ def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int,
     right, wrong = ([answer for answer in todo if bool(answer.loses) == bad] for bad in (False, True))
     with Part(part) as running:
         solved, untouched = answers.Answer("all", "the solution", "", 0), answers.Answer("all", UNTOUCHED, "", running.maximum())
-        good = [running.judge(answer, say, once=once) for answer in (solved, untouched)]
+        good = [running.judge(answer, say) for answer in ([untouched] if once else [solved, untouched])]
         # The right ones first: a wrong one may leave something in the ranks' memory.
         if once:
             for several in _one_of_each(right):

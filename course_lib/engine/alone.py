@@ -24,6 +24,7 @@ FILES = 16  # that an answer may open at once
 
 def main(rank: int, size: int, descriptor: int) -> None:
     """Serve requests until the relay is gone."""
+    gc.disable()  # of what is imported, nothing is garbage
     end_with(os.getppid())
     no_huge_pages()
     from IPython.core.interactiveshell import InteractiveShell
@@ -52,6 +53,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
     warm_up()
     gc.collect()
     gc.freeze()  # what is there now stays: the collections before each measurement need not look through it
+    gc.enable()
     line.send({"ready": rank})
     while True:
         try:

@@ -13,7 +13,6 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
-from traitlets import Bool
 from traitlets.config import Config
 
 from course_lib.cluster import pictures, unattended
@@ -48,7 +47,6 @@ class TakeStudentCells(NbGraderPreprocessor):
 class ExecuteOnRanks(Execute):
     """nbgrader's Execute, with the student's cells on the ranks."""
 
-    everything = Bool(False, help="Run also what only shows something, and what takes long.").tag(config=True)
     tell: Callable[[NotebookNode], None] | None = None  # called with each hidden test, once it has run
     _added = 0.0  # seconds that the added cells have taken
     _shown = 0  # characters that all cells have shown
@@ -79,7 +77,7 @@ class ExecuteOnRanks(Execute):
             # It ran in the student's kernel; on the ranks, it would change their variables.
             cell.outputs = [new_output("stream", text="not run when grading: without %%px on top, this cell is not for the ranks")]
             return cell, resources
-        if not self.everything and (only_shows(cell) or (kind == "example" and LONG in cell.metadata.get("tags", []))):
+        if only_shows(cell) or (kind == "example" and LONG in cell.metadata.get("tags", [])):
             why = "it takes long" if kind == "example" else "it shows you something"
             cell.outputs = [new_output("stream", text=f"not run when grading: {why}, and nothing is graded by it")]
             return cell, resources

@@ -108,6 +108,8 @@ def copy_of(value):
     return copy.deepcopy(value)
 Communicator.__deepcopy__ = lambda self, memo: self
 {place} = {key}_spy
+def seen():
+    return [len(calls) for name, calls in globals().items() if name.endswith("_seen")]
 """
 
 PROBE = """
@@ -191,8 +193,11 @@ def test_no_function_of_the_archive_is_an_answer(part, monkeypatch):
                 spied[cell.id] = spied.get(cell.id, cell.source) + spy
         for source in spied.values():
             running.answer(source)
-        points, said = running.points()
-        assert points == running.maximum(), said
+        for test in running.cells["test"]:
+            given, said = running._earned(test)
+            assert given == test.metadata.nbgrader.points, said
+            if not spied or shown(running, "min(map(min, zip(*ranks.call('seen'))))") >= CALLS:
+                break
         for name, method, wanted in todo:
             cell, place = running.exercise(name), f"{name}.{method}" if method else name
             candidates = [(module, other) for module, other, it in library() if fits(it, wanted)]
@@ -210,13 +215,13 @@ def test_no_function_of_the_archive_is_an_answer(part, monkeypatch):
 
 
 def like_the_solution(running, candidates):
-    """Those that do what the solution does in each of the first calls that can tell; none where no call can."""
+    """Those that do what the solution does in each of the first calls, on all ranks that can tell; none where no call can."""
     told = False
     for call in range(CALLS):
         each = [found for found in shown(running, f"ranks.call('probe', dict(candidates={candidates!r}, call={call}))") if found]
-        if each:
-            told = True
-            candidates = sorted({candidate for plain, found in each for candidate in found if plain or not any(p for p, _ in each)})
+        for plain, found in each:
+            if plain or not any(p for p, _ in each):
+                told, candidates = True, [candidate for candidate in candidates if candidate in found]
     return candidates if told else []
 
 
