@@ -212,3 +212,21 @@ def test_answered_requests_leave_nothing_in_the_client(four):
         four.pull("rank")
     assert not client.outstanding
     assert [len(kept) for kept in (client.results, client._futures, client._output_futures, client.metadata)] == kept
+
+
+@pytest.mark.parametrize("broken", ["ValueError", "SystemExit", "KeyboardInterrupt"])
+def test_an_error_that_cannot_be_shown_is_one_and_the_others_hear_of_it(eight, broken):
+    source = f"class Bad(Exception):\n    def __str__(self): raise {broken}\nif rank == 3: raise Bad\ncomm.Barrier()"
+    found = errors(eight, source)
+    assert found[3]["name"] == "Bad" and broken in found[3]["message"]
+    assert all(error["name"] == "DeadlockError" for r, error in enumerate(found) if r != 3)
+    assert not any(errors(eight, "comm.Barrier()"))
+
+
+def test_a_mistake_of_the_engine_itself_is_answered_and_keeps_nobody_waiting(eight):
+    breaks = "import course_lib.engine.tracebacks as t\nwhole = t.describe\n"
+    once = "def once(error):\n    t.describe = whole\n    raise OSError('a broken pipe')\n"
+    found = errors(eight, f"{breaks}{once}if rank == 3:\n    t.describe = once\n    raise ValueError\ncomm.Barrier()")
+    assert found[3]["name"] == "OSError" and "a broken pipe" in found[3]["message"]
+    assert all(error["name"] == "DeadlockError" for r, error in enumerate(found) if r != 3)
+    assert not any(errors(eight, "comm.Barrier()"))

@@ -56,7 +56,7 @@ def do(request: dict) -> dict:
     _interruptible_from = 0.0
     try:
         reply = ACTIONS[request["do"]](request)
-    except KeyboardInterrupt as error:
+    except BaseException as error:  # an interrupt, or whatever came of an exception that cannot be described: a reply goes out
         _interruptible_from = math.inf
         reply = {"outputs": [], "error": tracebacks.describe(error)}
     finally:
@@ -182,7 +182,6 @@ def _round(request: dict) -> Iterator:
 
     def finish(error: BaseException | None) -> dict | None:
         nonlocal ended
-        ended = True
         described = tracebacks.describe(error) if error else None
         pending.ended(error is not None or request["do"] == "call")  # a check's messages stay its own
         if type(error) is TypeError:
@@ -198,6 +197,7 @@ def _round(request: dict) -> Iterator:
             else:
                 board.end(status.FINISHED)
                 pending.drain(board)
+        ended = True
         return described
 
     try:

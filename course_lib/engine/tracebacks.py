@@ -60,7 +60,7 @@ def describe(error: BaseException) -> dict:
         lines = [line.rstrip("\n") for line in traceback.format_exception_only(error)[:-1]]
     try:
         message = str(error)
-    except Exception as broken:
+    except BaseException as broken:  # whatever it is: the others wait for this rank's end
         message = f"(its message cannot be shown: {type(broken).__name__})"
     if name == "NotImplementedError" and not message and own:
         what = "this cell" if own[-1][2] == "<module>" else own[-1][2]
