@@ -4,13 +4,19 @@ from functools import cache
 
 import pytest
 
+from course_lib.check import CheckFailed
+from course_lib.cluster import Ranks
+from course_lib.cluster.replies import RanksError
 from course_lib.sim.llm.closed import estimate
+from course_lib.sim.llm.cluster import A100, Cluster
 from course_lib.sim.llm.configuration import problems
 from course_lib.sim.llm.events import simulate
+from course_lib.sim.llm.transformer import PRESETS
 from course_lib.sim.plan import checks
 from course_lib.sim.plan.cases import EXAMPLES, MEMORY
 from course_lib.sim.plan.search import best as found
 from course_lib.sim.plan.search import configurations
+from grading.handin.preprocessors import CELL_SECONDS
 from grading.plan_cases import CASES
 
 WITHOUT = {
@@ -54,3 +60,22 @@ def test_an_answer_stored_for_what_students_have_is_none_for_a_hidden_case(one):
     model, cluster = checks.case(one)
     steps = [simulate(model, cluster, c, keep=False) for c in stored() if not any(problems(model, cluster, c))]
     assert all(not step.fits or step.seconds > checks.POOR * checks.least_seconds(model, cluster) for step in steps)
+
+
+@pytest.fixture
+def one_rank():
+    ranks = Ranks(1)
+    yield ranks
+    ranks.stop()
+
+
+def test_the_students_check_ends_a_search_as_grading_does_and_misleads_nobody_who_found_none(one_rank, monkeypatch):
+    assert checks.SECONDS == CELL_SECONDS
+    monkeypatch.setattr(checks, "SECONDS", 1.0)
+    case = PRESETS["7b"], Cluster(A100, 16)
+    one_rank.run("import time\ndef plan(model, cluster): time.sleep(30)")
+    with pytest.raises(RanksError, match="still ran after 1 s"):
+        checks.PlanCheck(one_rank).choose(*case)
+    one_rank.run("def plan(model, cluster):\n    best = None\n    return best")
+    with pytest.raises(CheckFailed, match=r"got NoneType[^!]*none seemed to fit"):
+        checks.PlanCheck(one_rank).choose(*case)

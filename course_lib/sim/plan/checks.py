@@ -17,6 +17,7 @@ from course_lib.sim.plan.search import best
 GOOD, POOR = 1.04, 1.08  # times the best step: up to the first all points, from the second on none
 SANE = 1.5  # times the best step that a choice may take where only memory counts
 MICRO_BATCH = 16  # texts of a micro-batch, at most
+SECONDS = 30.0  # that a search may take, as when grading
 
 
 def planned(model, cluster):
@@ -75,9 +76,10 @@ class PlanCheck(Check):
         CheckFailed if it cannot be trained so.
         """
         self.case = f"{model.name} on {cluster.gpus} × {cluster.device.name.split()[0]} with {cluster.device.memory / GIB:.0f} GiB"
-        answer = self.ranks.call(planned, dict(model=dict(vars(model)), cluster=_plain(cluster)), show=self.show)[0]
+        answer = self.ranks.call(planned, dict(model=dict(vars(model)), cluster=_plain(cluster)), limit=SECONDS, show=self.show)[0]
         if not isinstance(answer, dict):
-            usual = "a missing return" if answer == "NoneType" else "its fields alone, or a step: that has a .configuration"
+            nothing = "a search that has kept none, as none seemed to fit, or a missing return"
+            usual = nothing if answer == "NoneType" else "its fields alone, or a step: that has a .configuration"
             self.fail(f"plan must return a Configuration; got {str(answer)[:60]}", usual)
         try:
             configuration = Configuration(**answer)
