@@ -33,6 +33,8 @@ def said(got, want):
 def test_what_wrong_values_are_is_said(what):
     text = said(SAID[what], WANT)
     assert text.startswith("x on rank 0 has the right shape, but") and f"; {what}" in text
+    if "times" in what:  # that of the exercise may be about places, and these are right
+        assert "A usual cause: a sign." in text if "-1" in what else "A usual cause: a sum in the place of a mean or the reverse," in text
 
 
 def test_a_single_number_where_an_array_is_expected():

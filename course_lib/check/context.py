@@ -130,7 +130,7 @@ class RingCheck(Check):
         names = ["the output", "dq", "dk", "dv"] if backward else ["the output"]
         causes = [
             "positions that are not those of the keys that a rank has at that step; or merge, see its own check",
-            "a block's own out and lse in place of those of all keys; or not all blocks added",
+            "out and lse of a block, not of all keys; or the K and V that the forward pass ended with, taken for this rank's",
             *2 * ["K and V of another step than dK and dV, or dK and dV that are not sent on once more at the end"],
         ]
         for i, name in enumerate(names):

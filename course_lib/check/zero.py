@@ -117,6 +117,8 @@ class ShardCheck(Check):
             for r, out in enumerate(outputs):
                 known = {"without the bias": x[r] @ w, "that of the weights of the step before": x[r] @ old[0] + old[1]}
                 cause = "the shards in another order, or the padding not cut off"
+                if np.shape(out)[:1] != x[r].shape[:1]:
+                    cause = "samples that are left out, or cut: a rank has samples of its own, and needs the output of each"
                 self.array(out, x[r] @ w + b, name=f"{again}the output", rank=r, cause=cause, rtol=rtol, instead=known)
                 self.sent(self.ranks.traffic[r], gather, name="forward", rank=r, cause="one all-gather of each shard is enough")
             look("forward")
