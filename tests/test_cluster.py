@@ -1,6 +1,7 @@
 """Ranks come up, are interrupted, die, and go; nothing stays behind."""
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
@@ -216,6 +217,19 @@ def test_ranks_that_ignore_the_interrupt_are_ended(two):
         two.run(stubborn, limit=0.5)
     two.restart()
     assert two.run("1")[0][1]["error"] is None
+
+
+def test_cells_that_set_up_run_again_also_where_they_print_and_so_do_import_lines(two, capsys):
+    setup = "from course_lib.collectives import Communicator\ncomm = Communicator()\nprint('There are', comm.Get_size())"
+    more = "import math\ntotal = [1]\ntotal.append(2)"
+    for number, source in enumerate((setup, more, "def area(r):\n    return math.pi * r**2"), 1):
+        two.run(source, label=f"cell [{number}]")
+    for _ in range(2):
+        two.restart(rerun=True)
+        said = capsys.readouterr().out
+        left_out = "Not run again, as they do more than define functions and variables (their import lines were): cell [2]."
+        assert said == f"Run again: cell [1], cell [3]. {left_out}\n"
+        assert two.call("area", dict(r=2)) == [4 * math.pi] * 2
 
 
 def test_a_rank_that_dies_is_named_and_new_ones_come_up(two):

@@ -16,7 +16,7 @@ def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
     said, error = kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
     assert error is None
     kernel.run("%%px\ndef double(x):\n    return 2 * x")
-    kernel.run("%%px\nprint('done'); total = 5")
+    kernel.run("%%px\nnumbers = [5]\nnumbers.append(6)")
     _, error = kernel.run("import time; time.sleep(8)\nassert ranks.alive(), 'ranks rested while a cell ran'")
     assert error is None
     assert course_processes() - before

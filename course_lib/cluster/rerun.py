@@ -1,13 +1,14 @@
-"""Which cells new ranks run again: those that did nothing but define functions, classes and variables."""
+"""Which cells new ranks run again: those that only defined functions, classes and variables, and import lines of the others."""
 
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-DEFINE = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
+IMPORT = (ast.Import, ast.ImportFrom)
+DEFINE = (*IMPORT, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assign, ast.AnnAssign)
 
 
 @dataclass(frozen=True)
@@ -24,31 +25,57 @@ class Ran:
 
 
 def chosen(ran: list[Ran]) -> tuple[list[Ran], list[Ran]]:
-    """The cells to run again, in order, and those that are left out; a cell that ran several times counts once, where it ran last."""
+    """The cells to run again, in order, and those that are left out; a cell that ran several times counts once, where it ran last.
+
+    Of those that are left out, the import lines run again: a function of another cell may need them.
+    """
     last = {(cell.source, cell.targets): cell for cell in ran}
     ordered = [cell for cell in ran if last[cell.source, cell.targets] is cell]
-    again = [cell for cell in ordered if defines_only(cell.source)]
-    return again, [cell for cell in ordered if cell not in again]
+    left_out = [cell for cell in ordered if not defines_only(cell.source)]
+    again = [replace(cell, source=imports(cell.source)) if cell in left_out else cell for cell in ordered]
+    return [cell for cell in again if cell.source], left_out
 
 
 def defines_only(source: str) -> bool:
-    """Whether a cell's statements only define something; one that goes on from what there was, such as ``x += 1``, does more.
+    """Whether a cell's statements only define something, and print; one that goes on from what there was, such as ``x += 1``, does more.
 
     >>> [defines_only(cell) for cell in ("import numpy as np\\nx = np.ones(3)", "x = 1\\nprint(x)", "x += 1")]
-    [True, False, False]
+    [True, True, False]
     """
+    body = _statements(source)
+    return body is not None and all(isinstance(s, DEFINE) or _only_shows(s) for s in body)
+
+
+def imports(source: str) -> str:
+    """The import lines of a cell.
+
+    >>> imports("import numpy as np\\ncomm.Barrier()")
+    'import numpy as np'
+    """
+    return "\n".join(ast.unparse(s) for s in _statements(source) or () if isinstance(s, IMPORT))
+
+
+def _statements(source: str) -> list[ast.stmt] | None:
     try:
-        body = ast.parse(TransformerManager().transform_cell(source)).body
+        return ast.parse(TransformerManager().transform_cell(source)).body
     except (SyntaxError, ValueError):
-        return False
-    return all(isinstance(s, DEFINE) or (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)) for s in body)
+        return None
+
+
+def _only_shows(statement: ast.stmt) -> bool:
+    """Whether it is a call of print, or a text, a number or a name alone on its line."""
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    printed = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
+    return printed or isinstance(value, (ast.Constant, ast.Name))
 
 
 def told(again: list[Ran], left_out: list[Ran]) -> str:
     """What was run again and what was not, in a sentence or two."""
-    text = f"Run again: {_labels(again)}." if again else "No cell was run again: none did nothing but define something."
+    whole = [cell for cell in again if cell.label not in {other.label for other in left_out}]
+    text = f"Run again: {_labels(whole)}." if whole else "No cell was run again: none did nothing but define something."
     if left_out:
-        text += f" Not run again, as they do more than define functions and variables: {_labels(left_out)}."
+        lines = " (their import lines were)" if len(whole) < len(again) else ""
+        text += f" Not run again, as they do more than define functions and variables{lines}: {_labels(left_out)}."
     return text
 
 
