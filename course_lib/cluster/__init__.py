@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_lib.cluster import allowance, magic, rest
+from course_lib.cluster import allowance, completion, magic, rest
 from course_lib.cluster.connection import RanksGone
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.startup import START_LIMIT
@@ -59,6 +59,7 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
         if not _current.alive():
             rest.wake(_current)
         magic.register(_current)
+        completion.register(_current)
         rest.watch(_current)
         return _current
     if slurm is not None and attach:
@@ -70,6 +71,7 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
     _current = Ranks(n, connection(attach) if attach else None, slurm)
     _current.attached = attach
     magic.register(_current)
+    completion.register(_current)
     rest.watch(_current)
     return _current
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from course_lib import host
 from course_lib.collectives import apart
-from course_lib.engine import gates, live, loops, tracebacks, wire
+from course_lib.engine import completion, gates, live, loops, tracebacks, wire
 from course_lib.engine.capture import Outputs, captured
 
 PENDING = "course_lib.collectives.pending"  # not imported before MPI is wanted: that would start it
@@ -91,6 +91,7 @@ def _hello(request: dict) -> dict:
     sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
     shell = get_ipython()
     shell.loop_runner = loops.run
+    shell.set_hook("show_in_pager", completion.page, 1)
     shell.user_ns["exit"] = shell.user_ns["quit"] = sys.exit  # IPython's do nothing on a rank, without a word
     warnings.filterwarnings("ignore", "To exit: use")  # what IPython says of SystemExit
     shell.kernel.pre_handler_hook = shell.kernel.post_handler_hook = lambda: None  # they set SIGINT's handler, see `handle`
@@ -165,7 +166,15 @@ def _tidy(request: dict) -> dict:
     return {"outputs": [], "error": None}
 
 
-ACTIONS = {"hello": _hello, "cell": _cell, "call": _call, "tidy": _tidy, "nothing": lambda request: {"outputs": [], "error": None}}
+ACTIONS = {
+    "hello": _hello,
+    "cell": _cell,
+    "call": _call,
+    "tidy": _tidy,
+    "complete": completion.complete,
+    "inspect": completion.inspect,
+    "nothing": lambda request: {"outputs": [], "error": None},
+}
 
 
 @contextlib.contextmanager

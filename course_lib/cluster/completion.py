@@ -1,0 +1,103 @@
+"""Tab, Shift-Tab and ``?`` in a notebook for what lives on the ranks: rank 0 is asked."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Callable, Iterable
+from concurrent.futures import wait
+
+from IPython import get_ipython
+
+from course_lib.cluster.ranks import Ranks
+from course_lib.engine import wire
+
+SECONDS = 0.3  # that rank 0 has for its answer; without one, the notebook's own kernel knows what it knows
+_ON_TOP = re.compile(r"(?:\s*#[^\n]*\n|\s*\n)*\s*%%px\b[^\n]*")
+_DOTTED = re.compile(r"([A-Za-z_]\w*)(\.\w*)*$")
+
+
+def register(ranks: Ranks) -> None:
+    """Have this notebook's kernel ask these ranks for completions and for help."""
+    kernel = getattr(get_ipython(), "kernel", None)
+    if kernel is None or hasattr(kernel, "_ranks"):
+        if kernel is not None:
+            kernel._ranks = ranks
+        return
+    kernel._ranks = ranks
+    kernel.do_complete, kernel.do_inspect = _complete(kernel, kernel.do_complete), _inspect(kernel, kernel.do_inspect)
+
+
+def _complete(kernel, own: Callable) -> Callable:
+    def do_complete(code: str, cursor_pos: int | None) -> dict:
+        place = len(code) if cursor_pos is None else cursor_pos
+        there = _Place(code, place)
+        if there.on_line_of_px or not (there.is_for_ranks or there.may_be_on_ranks(kernel.shell.user_ns)):
+            return own(code, cursor_pos)
+        found = _ask(kernel._ranks, "complete", text=there.text, place=place)
+        if there.is_for_ranks:
+            return _reply(found, place) if found is not None else own(code, cursor_pos)
+        reply = own(code, cursor_pos)
+        new = [one for one in found or () if one["text"] not in reply["matches"] and one["end"] == reply["cursor_end"]]
+        if not reply["matches"]:
+            return _reply(new, place) if new else reply
+        new = [one for one in new if one["start"] == reply["cursor_start"]]
+        reply["matches"] += [one["text"] for one in new]
+        for key in reply["metadata"]:
+            reply["metadata"][key] += new
+        return reply
+
+    return do_complete
+
+
+def _inspect(kernel, own: Callable) -> Callable:
+    def do_inspect(code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Iterable[str] = ()) -> dict:
+        there = _Place(code, cursor_pos)
+        reply = own(code, cursor_pos, detail_level, omit_sections)
+        if there.on_line_of_px or (reply["found"] and not there.is_for_ranks):
+            return reply
+        what = dict(text=there.text, place=cursor_pos, detail=detail_level, leave_out=sorted(omit_sections))
+        data = _ask(kernel._ranks, "inspect", **what)
+        return {"status": "ok", "found": True, "data": data, "metadata": {}} if data else reply
+
+    return do_inspect
+
+
+def _ask(ranks: Ranks, what: str, **more: object) -> object:
+    """Rank 0's answer to a request of `engine.completion`; None where it does not come in time."""
+    if ranks.isolated or not ranks.alive():
+        return None
+    client = ranks._connection.client
+    future = client.request(0, {"do": what, **more})
+    wait([future], SECONDS)
+    reply = client.answer(future)
+    return wire.decode(reply["value"]) if reply and not reply["error"] else None
+
+
+class _Place:
+    """Where the cursor is in a cell.
+
+    Attributes
+    ----------
+    text : str
+        The cell, of the same length, without its ``%%px``.
+    is_for_ranks : bool
+        The cell runs on the ranks.
+    """
+
+    def __init__(self, code: str, place: int):
+        top = _ON_TOP.match(code)
+        self.is_for_ranks, self.on_line_of_px = bool(top), bool(top) and place <= top.end()
+        self.text = "\n".join("#" * len(line) for line in code[: top.end()].split("\n")) + code[top.end() :] if top else code
+        self._before = code[:place]
+
+    def may_be_on_ranks(self, names: dict) -> bool:
+        """Whether what stands before the cursor begins with a name that the kernel does not have."""
+        found = _DOTTED.search(self._before)
+        return bool(found) and not (found[2] and (found[1] in names or hasattr(builtins, found[1])))
+
+
+def _reply(found: list[dict], place: int) -> dict:
+    start, end = (found[0]["start"], found[0]["end"]) if found else (place, place)
+    metadata = {"_jupyter_types_experimental": found}
+    return dict(matches=[one["text"] for one in found], cursor_start=start, cursor_end=end, metadata=metadata, status="ok")

@@ -1,0 +1,49 @@
+"""What a rank knows of names while a student types: completions and help, for `cluster.completion`."""
+
+from __future__ import annotations
+
+import itertools
+
+from course_lib.engine import wire
+
+MOST = 200  # completions
+
+
+def complete(request: dict) -> dict:
+    """Complete what stands at a place of a text."""
+    from IPython.core.completer import provisionalcompleter, rectify_completions
+
+    shell, text = get_ipython(), request["text"]
+    shell.Completer.use_jedi = False
+    with provisionalcompleter():
+        found = itertools.islice(rectify_completions(text, shell.Completer.completions(text, request["place"])), MOST)
+        value = [dict(start=c.start, end=c.end, text=c.text, type=c.type, signature=c.signature) for c in found]
+    return _reply(value)
+
+
+def inspect(request: dict) -> dict:
+    """Say what IPython's ``?`` says of the name at a place of a text; None for a name that is not there."""
+    from IPython.utils.tokenutil import token_at_cursor
+
+    name = token_at_cursor(request["text"], request["place"])
+    try:
+        value = get_ipython().object_inspect_mime(name, request["detail"], omit_sections=request["leave_out"]) if name else None
+    except KeyError:
+        value = None
+    return _reply(value)
+
+
+def page(shell, data: dict | str, start: int = 0, screen_lines: int = 0) -> None:
+    """Print what ``?`` in a cell shows: a rank has no pager."""
+    print(data["text/plain"] if isinstance(data, dict) else data)
+
+
+def _reply(value: object) -> dict:
+    return {"outputs": [], "error": None, "value": wire.encode(value)}
+
+
+def get_ipython():
+    """The engine's interactive shell."""
+    from IPython import get_ipython as current
+
+    return current()
