@@ -84,7 +84,7 @@ release: $(GRADING) ## Build notebooks/ from solutions/ (PART=01_data_split for 
 collect: $(GRADING) ## Sort downloaded hand-ins into grading/submitted/ (PART=... FROM=folder or zip)
 	@$(RUN) grading.collect $(PART) "$(FROM)"
 
-autograde: $(GRADING) ## Grade what lies in grading/submitted/ (PART=...)
+autograde: $(GRADING) ## Grade what lies in grading/submitted/ (PART=..., STRICT=1: an error where a hand-in cannot be graded)
 	@$(RUN) grading.autograde $(PART)
 
 grades: $(GRADING) ## Write grading/grades.csv, and the files that Canvas, Moodle and Brightspace import

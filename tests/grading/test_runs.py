@@ -345,6 +345,19 @@ def test_a_summary_names_what_was_not_graded_and_what_was_slow(tmp_path):
     ]
 
 
+def test_a_file_that_cannot_be_graded_is_no_error_of_the_command_unless_one_wants_it(monkeypatch, capsys):
+    monkeypatch.setattr(command, "autograde", lambda *_, **__: ["eve"])
+    monkeypatch.setattr("sys.argv", ["autograde", PART])
+    monkeypatch.setattr(command, "one", lambda *_: PART)
+    for stream in ("stdout", "stderr"):
+        monkeypatch.setattr(getattr(command.sys, stream), "reconfigure", lambda **_: None, raising=False)
+    for strict, code in (("", 0), ("1", 1)):
+        monkeypatch.setenv("STRICT", strict)
+        with pytest.raises(SystemExit) as ended:
+            command.main()
+        assert int(ended.value.code) == code and "Not all could be graded" in capsys.readouterr().out
+
+
 @pytest.mark.slow
 def test_what_one_file_says_of_itself_stops_nobody_and_fakes_no_line(one, capfd):
     hand_in(one, wrong=[], right=["ada"])
