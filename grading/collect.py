@@ -12,16 +12,15 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from grading.collecting import platforms
+from grading.collecting import platforms, records
 from grading.collecting.choosing import choose, strangers
+from grading.collecting.collected import Collected, table
 from grading.collecting.contents import is_notebook, look, why_not
 from grading.collecting.owners import HandIn, whose
-from grading.collecting.submitted import NotPut, Submitted
+from grading.collecting.submitted import NotPut, Submitted, record
 from grading.collecting.unpack import HIDDEN, File, unpack
 from grading.config import ConfigError
 from grading.paths import GRADING, one
@@ -29,38 +28,7 @@ from grading.people import allowances, ids, roster
 from grading.people.roster import Roster
 from grading.plain import is_utf8, printable
 
-MOST_LINES, MOST_OF_ONE = 20_000, 10  # of a group in the table, and of one student's files that are not matched
-
-
-@dataclass
-class Collected:
-    """What became of each file.
-
-    Attributes
-    ----------
-    matched : dict of str to HandIn
-        By student.
-    refused : list of (str, str)
-        A file, and why it is nobody's.
-    replaced : list of (str, str, str)
-        A student, the file that counts, and an older one.
-    late : list of str
-        Whose hand-in came after the part was due for them, or is called late by the platform.
-    granted : dict of str to timedelta
-        How much later those may hand in whom the platform calls late, and of whom nobody knows when it came.
-    missing : list of str
-        Who is in the roster and has nothing in submitted/.
-    due : datetime, optional
-        When the part is due, if the gradebook says so.
-    """
-
-    matched: dict[str, HandIn] = field(default_factory=dict)
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    replaced: list[tuple[str, str, str]] = field(default_factory=list)
-    late: list[str] = field(default_factory=list)
-    granted: dict[str, timedelta] = field(default_factory=dict)
-    missing: list[str] = field(default_factory=list)
-    due: datetime | None = None
+MOST_REASONS = 5  # that a student is told
 
 
 def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
@@ -89,6 +57,8 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
         for student, hand_ins in sorted(students.items()):
             choice = choose(student, hand_ins, classes)
             done.refused += choice.refused
+            if not choice.newest:
+                done.refuse(student, hand_ins[-1], choice.refused[-1][1])
             done.replaced += [(student, str(choice.newest.file), str(older.file)) for older in choice.older]
             if newest := choice.newest:
                 more = allowances.extension(people.row(student), part) if people else timedelta()
@@ -96,15 +66,29 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
                     replaced = there.put(newest, student, came(newest, last))
                 except NotPut as why:
                     done.refused.append((str(newest.file), str(why)))
+                    done.refuse(student, newest, str(why))
                     continue
                 done.replaced += [(student, str(newest.file), replaced)] if replaced else []
                 done.matched[student] = newest
                 if is_late(newest, last, more):
                     done.late.append(student)
                     done.granted |= {student: more} if more and newest.late else {}
+    keep_refused(part, done, home)
     if people:
         done.missing = [student for student in people.rows if not (home / "submitted" / student / part / f"{part}.ipynb").exists()]
     return done
+
+
+def keep_refused(part: str, done: Collected, home: Path) -> None:
+    """Keep why nothing of a student counts, for grades, report and feedback, and where it came from, for the zips of pages."""
+    for student in done.matched:
+        records.refuse(home, student, part, "")
+    for student, why in done.without.items():
+        if student not in done.matched:
+            more = f"; and {len(why) - MOST_REASONS} more" if len(why) > MOST_REASONS else ""
+            records.refuse(home, student, part, printable("; ".join(why[:MOST_REASONS]) + more))
+            if not (home / "submitted" / student / part).exists():
+                records.write(home, student, part, record(done.refused_as[student]))
 
 
 def _place(file: File) -> tuple[str, ...]:
@@ -130,12 +114,13 @@ def keep_index(part: str, files: list[File], home: Path) -> None:
 
 def sort(part: str, files: list[File], people: Roster | None, done: Collected) -> dict[str, list[HandIn]]:
     """The hand-ins of each student; what is nobody's goes to `done.refused`."""
-    hand_ins, whole = [], {}
+    hand_ins, whole, others = [], {}, []
     for file in files:
         content = look(file.path) if is_notebook(file) else None
         why = why_not(part, file, content)
         if why:
             done.refused.append((str(file), why))
+            others.append((file, why))
         else:
             hand_ins.append(file)
             whole[file.path] = content.whole
@@ -151,6 +136,11 @@ def sort(part: str, files: list[File], people: Roster | None, done: Collected) -
         if hand_in in found[student]:
             done.refused.append((str(hand_in.file), why))
             found[student].remove(hand_in)
+            done.refuse(student, hand_in, why)
+    owners = whose(part, [*hand_ins, *(file for file, _ in others)], people)[len(hand_ins) :] if others else []
+    for (_, why), owner in zip(others, owners, strict=True):
+        if isinstance(owner, HandIn) and (people or owner.platform) and not (of := known(owner, people))[1]:
+            done.refuse(of[0], owner, why)
     return {student: hand_ins for student, hand_ins in found.items() if hand_ins}
 
 
@@ -218,43 +208,6 @@ def due(part: str, home: Path) -> datetime | None:
         except MissingEntry:
             return None
     return date.replace(tzinfo=UTC) if date else None
-
-
-def table(done: Collected) -> str:
-    """What became of each file, for a person."""
-    groups = {
-        "matched": [f"{student}: {hand_in.file}" for student, hand_in in done.matched.items()],
-        "replaced by a newer one": [f"{student}: {old}, by {new}" for student, new, old in done.replaced],
-        "late": [f"{student}{_how_late(done, student)}" for student in done.late],
-        "not matched": _shortened(done.refused),
-        "missing": done.missing,
-    }
-    lines, counts = [], {name: len(entries) for name, entries in groups.items()} | {"not matched": len(done.refused)}
-    for name, entries in groups.items():
-        lines += [f"{name}: {counts[name]}", *(f"    {entry}" for entry in entries[:MOST_LINES])] if entries else []
-        lines += [f"    and {len(entries) - MOST_LINES} more"] if len(entries) > MOST_LINES else []
-    return "\n".join(map(printable, lines))
-
-
-def _shortened(refused: list[tuple[str, str]]) -> list[str]:
-    """The lines of what is nobody's, a few of each student whom a platform has named: who sends many files hides nobody else's."""
-    lines, seen = [], Counter()
-    for file, why in refused:
-        names = file.split("/")
-        level = next((i + 1 for i, name in enumerate(names) if platforms.read(name)), 0)
-        whose = "/".join(names[:level])
-        seen[whose] += 1
-        lines += [f"{file}: {why}"] if not whose or seen[whose] <= MOST_OF_ONE else []
-    return lines + [f"and {n - MOST_OF_ONE} more of {whose}" for whose, n in seen.items() if whose and n > MOST_OF_ONE]
-
-
-def _how_late(done: Collected, student: str) -> str:
-    if not done.matched[student].late:
-        return ""
-    more = done.granted.get(student)
-    counts = "; as the gradebook has no due date, it costs nothing" if not done.due else "; it counts as one second"
-    granted = f"; the roster grants {str(more).removesuffix(', 0:00:00')}, so look there, or grant it in Canvas, too" if more else counts
-    return f": Canvas says so, and not by how much{granted}"
 
 
 def main() -> None:

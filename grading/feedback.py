@@ -15,11 +15,12 @@ from pathlib import Path
 
 import psutil
 
+from grading import build
 from grading.config import ConfigError, load, reason
 from grading.paths import GRADING, NOTEBOOKS, one
 from grading.people import ids, roster
 from grading.plain import printable
-from grading.results import marks, packing
+from grading.results import marks, packing, ungraded
 from grading.results.marks import Course
 from grading.running import own_process, waiting
 
@@ -62,6 +63,24 @@ def graded(part: str, home: Path) -> list[str]:
     students = sorted(path.parents[1].name for path in (home / "autograded").glob(f"*/{part}/{part}.ipynb"))
     now = waiting.tests(part, home)
     return [student for student in students if waiting.state(part, student, home, now) in (waiting.DONE, waiting.GONE)]
+
+
+def ungradable(part: str, course: Course) -> dict[str, str]:
+    """The students who must know why nothing of theirs was graded, and the reason."""
+    done = set(graded(part, course.home))
+    found = {student: ungraded.reason(part, student, course.home) for student in course.students if student not in done}
+    return {student: why for student, why in found.items() if why and not ids.why_not_graded(student)}
+
+
+def write_reasons(part: str, course: Course) -> list[str]:
+    """Write feedback/STUDENT/PART/PART.html for all of whom nothing could be graded, with the reason; returns the students."""
+    from grading.results import pages
+
+    found = ungradable(part, course)
+    for student, why in found.items():
+        page = pages.without_points(part, course.row(student).get("name", "").strip() or student, why)
+        build.put(page, course.home / "feedback" / student / part / f"{part}.html")
+    return list(found)
 
 
 def _told(course: Course, part: str, student: str) -> dict:
@@ -111,8 +130,8 @@ def without(course: Course, part: str, problems: dict[str, str]) -> dict[str, st
     done, why = set(graded(part, course.home)), dict(problems)
     for student in course.students:
         if student not in done:
-            there = (course.home / "submitted" / student / part / f"{part}.ipynb").exists()
-            why[student] = f"not graded yet; make autograde PART={part} says why" if there else "nothing handed in"
+            said = ungraded.why(part, student, course.home)
+            why[student] = f"{said}; make autograde PART={part} says why" if said == ungraded.NOT_YET else said
     return why
 
 
@@ -120,23 +139,27 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # whatever a student is called
     part = one(sys.argv[1:], "make feedback PART=01_data_split")
-    if not graded(part, GRADING):
-        sys.exit(f"{part}: nothing is graded yet. First: make autograde PART={part}.")
     try:
-        problems = feedback(part, GRADING)
         course = marks.read(GRADING)
+        if not graded(part, GRADING) and not ungradable(part, course):
+            sys.exit(f"{part}: nothing is graded yet. First: make autograde PART={part}.")
+        problems = feedback(part, GRADING)
+        told = write_reasons(part, course)
     except (roster.RosterError, ConfigError) as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit("\nInterrupted. The pages so far are kept; nothing is packed.")
     written = [student for student in graded(part, GRADING) if student not in problems]
     print(f"{_pages(len(written))} in grading/feedback/*/{part}/")
-    packed = packing.pack(part, GRADING, written)
+    if told:
+        print(f"{_pages(len(told))} that say why nothing was graded, there, too")
+    packed = packing.pack(part, GRADING, [*written, *told])
     for archive, number in packed.archives.items():
         print(f"{_pages(number)} of them in grading/feedback/{archive}")
     if not packed.archives:
         print("No zip for a platform: none of these came from one.")
-    for title, why in (("without a page", without(course, part, problems)), ("in no zip", packed.left if packed.archives else {})):
+    without_page = {student: why for student, why in without(course, part, problems).items() if student not in told}
+    for title, why in (("without a page", without_page), ("in no zip", packed.left if packed.archives else {})):
         if why:
             print(f"{title}: {len(why)}", *(printable(f"    {student}: {said}") for student, said in sorted(why.items())), sep="\n")
     if problems:

@@ -12,6 +12,8 @@ from pathlib import Path
 from grading import build
 from grading.collecting import platforms
 
+REFUSED = ".refused.txt"
+LONGEST = 2000  # characters of a reason
 AGES = 3  # numbers of an age, see `owners.HandIn`
 
 
@@ -52,6 +54,31 @@ def numbers(home: Path, part: str) -> dict[tuple[str, str], str]:
         if kept.get("number") and (home / "submitted" / record.stem / part).exists():
             found[kept["platform"], kept["number"]] = record.stem
     return found
+
+
+def refuse(home: Path, student: str, part: str, why: str) -> None:
+    """Keep why nothing of a student was collected; with an empty reason, forget it."""
+    if why:
+        build.put(why[:LONGEST], _refusal(home, student, part))
+    else:
+        _refusal(home, student, part).unlink(missing_ok=True)
+
+
+def refused(home: Path, student: str, part: str) -> str:
+    """Why nothing of a student was collected; empty where that is not so."""
+    try:
+        return _refusal(home, student, part).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def all_refused(home: Path, part: str) -> list[str]:
+    """Of whom something was refused."""
+    return sorted(path.name.removesuffix(REFUSED) for path in (home / "collected" / part).glob(f"*{REFUSED}"))
+
+
+def _refusal(home: Path, student: str, part: str) -> Path:
+    return home / "collected" / part / f"{student}{REFUSED}"
 
 
 def write(home: Path, student: str, part: str, record: dict) -> None:

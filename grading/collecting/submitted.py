@@ -52,7 +52,7 @@ class Submitted:
         target = self.home / "submitted" / student / self.part
         partial, stamp, there = target / f".{self.part}.part", target / "timestamp.txt", target / f"{self.part}.ipynb"
         try:
-            before, now = records.read(self.home, student, self.part), _record(hand_in)
+            before, now = records.read(self.home, student, self.part), record(hand_in)
             other = there.exists() and there.read_bytes() != hand_in.file.path.read_bytes()
             self._check(hand_in, student, before, there if other else None)
             if there.exists() and not other and before and (not hand_in.platform or before["age"] >= now["age"]):
@@ -99,7 +99,8 @@ class Submitted:
         raise NotPut(f"{why} {before.get('file', 'what lies there')}, which was collected before; to have it, delete {there.parent} first")
 
 
-def _record(hand_in: HandIn) -> dict:
+def record(hand_in: HandIn) -> dict:
+    """What `records` keeps of a hand-in."""
     said = hand_in.platform
     of_platform = dict(platform=said.platform, key=said.key, number=said.number, name=said.name) if said else dict(platform=None)
     return of_platform | dict(age=list(hand_in.age), file=str(hand_in.file))

@@ -12,11 +12,11 @@ from nbformat import NotebookNode
 
 from grading import build
 from grading.build import kind_of
+from grading.collecting import records
 from grading.handin.flags import Flag
 from grading.handin.submission import EXTRA, is_plain
-from grading.results import marks
+from grading.results import marks, ungraded
 from grading.running import waiting
-from grading.running.run import NOT_GRADED
 
 ADDED = "cells that the student added"
 TIME = "%Y-%m-%d %H:%M:%S UTC"  # as `collect` writes it
@@ -115,6 +115,7 @@ def read(part: str, home: Path) -> Course:
         course.has_roster = True
         course.names = {student: row.get("name", "").strip() for student, row in people.rows.items()}
     students = {path.parent.name for folder in ("submitted", "autograded") for path in (home / folder).glob(f"*/{part}") if path.is_dir()}
+    students |= set(records.all_refused(home, part))
     hand_ins = {student: _graded(part, student, home, tests) for student in sorted(students)}
     stamps: dict[str, datetime] = {}
     for student, hand_in in hand_ins.items():
@@ -161,9 +162,9 @@ def _why_not(part: str, student: str, home: Path) -> str:
     folder = home / "submitted" / student / part
     if not (folder / f"{part}.ipynb").exists():
         found = ", ".join(sorted(p.name for p in folder.iterdir())[:5]) if folder.exists() else ""
-        return f"expected {part}.ipynb; there is {found or 'nothing'}"
-    if is_plain(why := folder / NOT_GRADED, 4096):
-        return why.read_text(encoding="utf-8", errors="replace")
+        return ungraded.reason(part, student, home) or f"expected {part}.ipynb; there is {found or 'nothing'}"
+    if why := ungraded.reason(part, student, home):
+        return why.removeprefix("not graded: ")
     if (home / "autograded" / student / part / f"{part}.ipynb").exists():
         return "it came after the last grading, or the tests have changed since; make autograde grades it"
     return "never graded; make autograde does"

@@ -8,10 +8,12 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from grading import config
+from grading.collecting import records
 from grading.paths import GRADING, NOTEBOOKS
 from grading.people import allowances, roster
 from grading.people.roster import Roster
 from grading.plain import readable
+from grading.results import ungraded
 from grading.running import waiting
 
 
@@ -84,6 +86,7 @@ class Course:
         """Those of the roster, in its order, then all others of whom there is anything."""
         known = list(self.people.rows) if self.people else []
         there = {student for student, _ in self.submissions} | {path.parents[1].name for path in self.home.glob("submitted/*/*/*.ipynb")}
+        there |= {student for part in self.tests for student in records.all_refused(self.home, part)}
         return known + sorted(there - set(known))
 
     def row(self, student: str) -> dict[str, str]:
@@ -105,8 +108,8 @@ class Course:
         if not maximum:
             return Mark(None, 0.0)
         if not found or not found.points:
-            there = (self.home / "submitted" / student / part / f"{part}.ipynb").exists()
-            return Mark(None, maximum, missing="not graded: make autograde" if there else "nothing handed in")
+            why = ungraded.why(part, student, self.home)
+            return Mark(None, maximum, missing="not graded: make autograde" if why == ungraded.NOT_YET else why)
         whole, kept = sum(found.points.values()), sum(points for test, points in found.points.items() if test not in dropped)
         penalty = min(kept, found.penalty * kept / whole) if whole else 0.0  # of a dropped test's points, nothing is taken off
         waits = [readable(test) for test in found.by_hand if test not in dropped]

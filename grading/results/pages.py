@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from jinja2 import Environment, FileSystemLoader
 from latex2mathml.converter import convert
 from nbconvert.filters.markdown_mistune import IPythonRenderer, MarkdownWithMath
 from nbgrader.converters import GenerateFeedback
@@ -68,6 +69,12 @@ def configured(config: Config) -> Config:
     config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES)]
     config.HTMLExporter.filters = dict(markdown2html=markdown, kind=kind_of, readable=readable, number=number, title_of=title_of)
     return config
+
+
+def without_points(part: str, name: str, why: str) -> str:
+    """The page of a student whose hand-in has no grade, with the reason."""
+    folder = Environment(loader=FileSystemLoader(TEMPLATES / "page"))
+    return folder.get_template("short.html.j2").render(part=part, name=name, why=why)
 
 
 def title_of(source: str) -> str:

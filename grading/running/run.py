@@ -26,9 +26,9 @@ from grading.people import ids
 from grading.plain import printable, sentence
 from grading.running import engines, worker
 from grading.running.book import Book
+from grading.running.waiting import NOT_GRADED
 
 TRIES = 3  # for one hand-in, where the worker that had it is gone
-NOT_GRADED = "not_graded.txt"  # beside a hand-in: why it could not be graded
 PATIENCE = 60  # seconds without an answer, after which it is asked whether there still are workers
 
 

@@ -16,6 +16,7 @@ from grading.handin.submission import NotReadable, fingerprint, taken
 from grading.paths import GRADING
 
 NEW, CHANGED, DONE, GONE = "new", "changed", "done", "gone"
+NOT_GRADED = "not_graded.txt"  # beside a hand-in: why it could not be graded
 
 
 @dataclass

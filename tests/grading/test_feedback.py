@@ -15,12 +15,13 @@ from nbgrader.api import Gradebook
 from traitlets.config import Config
 
 from course_lib.cluster import harmless
-from grading import build, feedback
-from grading.collect import collect
+from grading import build, feedback, grades
+from grading.collect import collect, table
 from grading.collecting import platforms, records
 from grading.config import configure
 from grading.handin.submission import fingerprint
 from grading.paths import parts
+from grading.report import hand_ins
 from grading.results import packing, pages
 from grading.running import waiting
 
@@ -314,3 +315,45 @@ def test_the_command_says_who_has_no_page_and_why(students, monkeypatch, capsys)
     assert f"1 page in grading/feedback/*/{PART}/" in said and "without a page: 3" in said and "zoe: nothing handed in" in said
     assert f"ben: not graded yet; make autograde PART={PART} says why" in said and "    broken: " in said
     assert "No zip for a platform: none of these came from one." in said
+
+
+def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page(students, tmp_path, monkeypatch, capsys):
+    home, downloads = students.home, tmp_path / "downloads"
+    (home / "roster.csv").write_text("id,name,canvas\nada,Ada,11\nben,Ben,12\ncleo,,13\ndan,,14\neve,,15\nzoe,,16\n")
+    downloads.mkdir()
+    other = json.dumps({"cells": [], "metadata": {"course": {"part": "02_process_groups"}}, "nbformat": 4, "nbformat_minor": 5})
+    entries = {f"ben_12_2_{PART}.ipynb": other, "cleo_13_3_<b>my answer.py": "x = 1", f"dan_14_4_{PART}.ipynb": "", "who_99_9_x.py": ""}
+    with zipfile.ZipFile(downloads / "canvas.zip", "w") as archive:
+        for name, text in entries.items():
+            archive.writestr(name, text)
+    students.graded("ada")
+    said = table(collect(PART, downloads, home))
+    assert f"    ben: {PART}.ipynb: a notebook of 02_process_groups" in said and "    eve\n" in said
+    (home / "submitted" / "dan" / PART / "not_graded.txt").write_text("the file is no notebook: it is empty")
+    course, _ = grades.grades(home)
+    why = {student: course.mark(student, PART).missing for student in course.students}
+    assert why == {
+        "ada": "",
+        "ben": f"refused: {PART}.ipynb: a notebook of 02_process_groups",
+        "cleo": "refused: <b>my answer.py: no notebook and no zip",
+        "dan": "not graded: the file is no notebook: it is empty",
+        "eve": "nothing handed in",
+        "zoe": "nothing handed in",
+    }
+    report = hand_ins.read(PART, home)
+    assert set(report.ungraded) == {"ben", "cleo", "dan"} and "a notebook of 02_process_groups" in report.ungraded["ben"]
+    assert report.missing == ["eve", "zoe"]
+    monkeypatch.setattr(feedback, "GRADING", home)
+    monkeypatch.setattr("sys.argv", ["feedback", PART])
+    feedback.main()
+    said = capsys.readouterr().out
+    assert "3 pages that say why nothing was graded" in said and "without a page: 2" in said and "99" not in said
+    with zipfile.ZipFile(home / "feedback" / f"{PART}-canvas.zip") as archive:
+        assert sorted(archive.namelist()) == [f"ben_12_2_{PART}.html", f"cleo_13_3_{PART}.html", f"dan_14_4_{PART}.html"]
+        pages = {name.partition("_")[0]: Outline(archive.read(name).decode()) for name in archive.namelist()}
+    assert "a notebook of 02_process_groups" in pages["ben"].text and "Ben" in pages["ben"].text and "it is empty" in pages["dan"].text
+    assert "<b>my answer.py: no notebook and no zip" in pages["cleo"].text and not any(page.bad for page in pages.values())
+    # What comes then is graded as if nothing had been.
+    (downloads / f"ben_12_5_{PART}.ipynb").write_text(other.replace("02_process_groups", PART))
+    collect(PART, downloads, home)
+    assert grades.grades(home)[0].mark("ben", PART).missing == "not graded: make autograde"
