@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from grading.collecting import platforms, records
-from grading.collecting.choosing import choose, strangers
+from grading.collecting.choosing import apart, choose, strangers
 from grading.collecting.collected import Collected, table
 from grading.collecting.contents import is_notebook, look, why_not
 from grading.collecting.owners import HandIn, whose
@@ -151,7 +151,7 @@ def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
         return "", "its name is not in UTF-8, as old programs write it; rename it"
     if people is None:
         return hand_in.student, ids.why_not(hand_in.student)
-    found = people.find(hand_in.student, said.platform if said else "", said.key if said else "")
+    found = people.find(hand_in.student, *((said.platform, said.key, said.number) if said else ()))
     others = {people.rows[student].get("canvas", "").strip() for student in found} - {""} if said and said.platform == "canvas" else set()
     if others and said.key not in others:
         return "", f"user {said.key} is called as {found[0]}, who is user {', '.join(sorted(others))} in roster.csv"
@@ -163,7 +163,7 @@ def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
     who = f"{hand_in.student!r} may be {' or '.join(found)}" if found else f"nobody in roster.csv is called {hand_in.student!r}"
     column = f"its column {said.platform!r} can say who {said.key!r} is" if said else "its column 'id' has the names of folders"
     if len(found) > 1 and said and said.platform != "canvas":
-        column = "rename the folder or file of each to their id"
+        column = apart(said.platform, said.key, said.number)
     return "", f"{who}; {column}"
 
 

@@ -120,6 +120,13 @@ def strangers(found: dict[str, list[HandIn]], people: Roster | None) -> list[tup
 
 def two(student: str, platform: str, numbers: list[str]) -> str:
     """What to say where a platform has several numbers for one name."""
-    canvas, other = "the column 'canvas' of roster.csv can tell them apart", "rename the folder or file of each to their id"
     both = "both" if len(numbers) == 2 else "all"
-    return f"users {' and '.join(numbers)} are {both} called {student}; {canvas if platform == 'canvas' else other}"
+    return f"users {' and '.join(numbers)} are {both} called {student}; {apart(platform, student, numbers[0])}"
+
+
+def apart(platform: str, name: str, number: str) -> str:
+    """What an instructor can do where two are called alike; the number stays in the name, as the platform takes a page back by it."""
+    column = f"the column {platform!r} of roster.csv can tell them apart"
+    if platform == "canvas":
+        return column
+    return f"{column}, by these numbers, such as {number}; or put each one's id in the place of {name!r}, and leave the rest of the name"

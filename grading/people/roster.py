@@ -2,7 +2,8 @@
 
 A line for each student. The column `id` is the name of their folder in `submitted/`, in all parts. `name` is what a platform shows,
 "First Last" or "Last, First"; `email` is their address. Where two are called alike, `canvas`, `moodle` and `brightspace` say what the
-platform calls them: Canvas the number of the user, the others the name. `number` (of the student) and `login` are for `make grades` only.
+platform calls them: Canvas the number of the user, the others the name, or the numbers that stand beside it in a download, one an
+assignment, as in "987; 1022". `number` (of the student) and `login` are for `make grades` only.
 
 `extension` is how much later than others they may hand in: "2 days" in all parts, "03_naive_forward: 2 days; 05: 12 hours" in these.
 `dropped` names tests that do not count, neither their points nor their maximum: "03_naive_forward: the whole layer; 07" (all tests of part
@@ -42,7 +43,7 @@ class Roster:
         self._known: dict[tuple[str, str], set[str]] = {}
         for student, row in self.rows.items():
             names = {("name", way) for way in ways(row.get("name", ""))} | {("name", letters(student))}
-            keys = {(column, row[column].strip()) for column in PLATFORMS if row.get(column, "").strip()}
+            keys = {(column, said.strip()) for column in PLATFORMS for said in row.get(column, "").split(";") if said.strip()}
             mails = {("email", row["email"].strip().casefold())} if row.get("email", "").strip() else set()
             for key in names | keys | mails:
                 self._known.setdefault(key, set()).add(student)
@@ -59,9 +60,9 @@ class Roster:
         """Whether a column of the roster says who this is on a platform."""
         return (platform, key) in self._known
 
-    def find(self, name: str, platform: str = "", key: str = "") -> list[str]:
-        """The ids of whom this may be: what the platform calls them, else their id, their name or their address."""
-        for kind, said in ((platform, key), ("email", name.casefold()), ("name", letters(name))):
+    def find(self, name: str, platform: str = "", key: str = "", number: str = "") -> list[str]:
+        """The ids of whom this may be: the platform's number, what it calls them, else their id, their name or their address."""
+        for kind, said in ((platform, number), (platform, key), ("email", name.casefold()), ("name", letters(name))):
             if found := self._known.get((kind, said)):
                 return [name] if name in found else sorted(found)
         return []

@@ -2,6 +2,7 @@
 
 import json
 import os
+import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from grading import tables
 from grading.collect import table
 from grading.collecting import tree
 from grading.people import roster
+from grading.results import packing
 from tests.grading.test_collect import PART, Downloads, filled, notebook, zipped
 
 DUE = datetime(2026, 11, 1, 12)
@@ -53,6 +55,28 @@ def test_two_people_of_one_name_are_two_people(downloads, platform, people):
     downloads.zip("second.zip", {other: "other"})
     done, found = downloads.collect()
     assert "other" not in found.values() and len(done.refused) == 1, "in a second download"
+
+
+def test_numbers_of_moodle_in_the_roster_tell_two_of_one_name_apart(downloads):
+    downloads.zip("all.zip", {moodle("Wei Wang", 987): "one", moodle("Wei Wang", 988): "other"})
+    downloads.roster("w1,Wei Wang,,,", "w2,Wei Wang,,,")
+    done, found = downloads.collect()
+    assert found == {} and all("by these numbers, such as 98" in why for _, why in done.refused)
+    downloads.roster("w1,Wei Wang,,,987; 1022", "w2,Wei Wang,,,1023;988")
+    assert downloads.collect()[1] == {"w1": "one", "w2": "other"}
+
+
+def test_who_puts_an_id_in_the_place_of_a_name_still_gets_the_page_into_the_zip(downloads):
+    downloads.zip("all.zip", {moodle("w1", 987): "one", moodle("w2", 988): "other"})
+    downloads.roster("w1,Wei Wang,,,", "w2,Wei Wang,,,")
+    assert downloads.collect()[1] == {"w1": "one", "w2": "other"}
+    for student in ("w1", "w2"):
+        page = downloads.home / "feedback" / student / PART / f"{PART}.html"
+        page.parent.mkdir(parents=True)
+        page.write_text(student)
+    assert packing.pack(PART, downloads.home, ["w1", "w2"]).archives == {f"{PART}-moodle.zip": 2}
+    with zipfile.ZipFile(downloads.home / "feedback" / f"{PART}-moodle.zip") as archive:
+        assert {name.split("_")[1]: archive.read(name).decode() for name in archive.namelist()} == {"987": "w1", "988": "w2"}
 
 
 def test_a_user_of_canvas_is_the_same_in_all_parts(downloads):
