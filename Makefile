@@ -3,14 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := $(BIN)/python -m
 
-STUDENT := $(BIN)/.for-students
+STUDENTS := $(BIN)/.for-students
 GRADING := $(BIN)/.for-grading
 HUB := $(BIN)/.for-hub
 DEV := $(BIN)/.for-developers
 JOBS ?= 3
 unexport PYTHONDONTWRITEBYTECODE  # else each process of each test compiles the library anew
 
-.PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde collect grades feedback report leaderboard hub variants cheats student-archive gradescope autolab bench validate lint constraints
+.PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde regrade collect grades feedback report leaderboard hub variants cheats student-archive gradescope autolab bench validate lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -33,26 +33,26 @@ define install
 	@touch $@
 endef
 
-$(STUDENT): pyproject.toml constraints.txt
+$(STUDENTS): pyproject.toml constraints.txt
 	$(call install,,the course)
 $(GRADING): pyproject.toml constraints.txt
 	$(call install,[grading],the course and what grading needs)
-	@touch $(STUDENT)
+	@touch $(STUDENTS)
 $(HUB): pyproject.toml constraints.txt
 	$(call install,[hub],the course and JupyterHub)
 	@$(PROXY)
-	@touch $(STUDENT) $(GRADING)
+	@touch $(STUDENTS) $(GRADING)
 $(DEV): pyproject.toml constraints.txt
 	$(call install,[dev],the course and what its tests need)
-	@touch $(STUDENT) $(GRADING)
+	@touch $(STUDENTS) $(GRADING)
 
-install: $(STUDENT)  ## Install what a student needs, and no more
+install: $(STUDENTS)  ## Install what a student needs, and no more
 	@echo "Installed. make lab opens the course."
 
-lab: $(STUDENT)      ## Open the course in JupyterLab
+lab: $(STUDENTS)      ## Open the course in JupyterLab
 	@$(RUN) course_lib.tools.lab
 
-update: $(STUDENT)   ## Bring what is new in a part into the notebook that you have begun (PART=...; all by default)
+update: $(STUDENTS)   ## Bring what is new in a part into the notebook that you have begun (PART=...; all by default)
 	@$(RUN) course_lib.tools.update $(PART)
 
 PYTEST = $(BIN)/ruff format --check -q . && $(BIN)/ruff check -q . && $(RUN) pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder
@@ -63,7 +63,7 @@ test: $(DEV)         ## Run the tests that say whether it works here, JOBS=3 at 
 test-all: $(DEV)     ## Run every test that does not need root, JOBS=3 at a time
 	@$(PYTEST) -m "not root and not brief"
 
-doctor: $(STUDENT)   ## Say what works on this machine, and what to do about what does not
+doctor: $(STUDENTS)   ## Say what works on this machine, and what to do about what does not
 	@$(RUN) course_lib.tools.doctor
 
 solved: $(GRADING) ## Write solved notebooks into my_lectures/ and open them there (PART=... for one, NEW=1 to replace what is there)
@@ -86,6 +86,10 @@ collect: $(GRADING) ## Sort downloaded hand-ins into grading/submitted/ (PART=..
 
 autograde: $(GRADING) ## Grade what lies in grading/submitted/ (PART=..., STRICT=1: an error where a hand-in cannot be graded)
 	@$(RUN) grading.autograde $(PART)
+
+regrade: $(GRADING) ## Grade one student's hand-in anew (PART=... STUDENT=...)
+	@[ -n "$(STUDENT)" ] || { echo "Whose? make regrade PART=01_data_split STUDENT=ada"; exit 1; }
+	@$(RUN) grading.autograde $(PART) "$(STUDENT)"
 
 grades: $(GRADING) ## Write grading/grades.csv, and the files that Canvas, Moodle and Brightspace import
 	@$(RUN) grading.grades
@@ -121,7 +125,7 @@ hub: $(HUB) ## Start JupyterHub for a class, as root (COURSE_INSTRUCTORS=ada,gra
 bench: $(DEV) ## Measure (ONLY=name for one)
 	@$(RUN) benchmarks $(ONLY)
 
-validate: $(STUDENT)  ## Print simulated training steps beside what others have measured
+validate: $(STUDENTS)  ## Print simulated training steps beside what others have measured
 	@$(RUN) course_lib.sim validate --out plan/validate.png
 
 lint: $(DEV) ## Format and lint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import sys
 import warnings
 from datetime import datetime, timedelta
@@ -29,7 +30,13 @@ STRICT = "STRICT"  # 1: end with an error where a hand-in was not graded
 MOST = 50  # that it names of those that were not graded
 
 
-def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS, engine: str = "", jobs: str = "") -> list[str]:
+class Unknown(Exception):
+    """A student has handed in nothing that could be graded anew; the message says so."""
+
+
+def autograde(
+    part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS, engine: str = "", jobs: str = "", student: str = ""
+) -> list[str]:
     """Grade every hand-in of a part that waits.
 
     Parameters
@@ -37,6 +44,8 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS, engi
     part : str
     home, notebooks : Path
         nbgrader's folder, and that of the release.
+    student : str
+        Whose hand-in is graded anew, as if it had come just now. What a person wrote in the gradebook stays.
     engine, jobs : str
         See `engines.started`.
 
@@ -44,10 +53,17 @@ def autograde(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS, engi
     -------
     list of str
         The students for whom it failed.
+
+    Raises
+    ------
+    Unknown
+        The student has handed in nothing.
     """
     warnings.filterwarnings("ignore", module="nbgrader")
     home.mkdir(parents=True, exist_ok=True)
     with config.writing(home):
+        if student:
+            _forget(part, student, home)
         return _autograde(part, home, notebooks, engine, jobs)
 
 
@@ -76,6 +92,13 @@ def _autograde(part: str, home: Path, notebooks: Path, engine: str, jobs: str) -
         book.punish(part, _times(part, [*todo.done, *run.graded], home))
     print(summary(part, run, home))
     return sorted(run.failed)
+
+
+def _forget(part: str, student: str, home: Path) -> None:
+    """Have a hand-in wait again."""
+    if student not in {path.parents[1].name for path in (home / "submitted").glob(f"*/{part}/*")}:
+        raise Unknown(f"{student} has handed in nothing of {part}: there is no {home / 'submitted' / student / part}/.")
+    shutil.rmtree(home / "autograded" / student / part, ignore_errors=True)
 
 
 def _up_to_date(part: str, path: Path, home: Path) -> None:
@@ -144,10 +167,11 @@ def _duration(seconds: float) -> str:
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # whatever a folder is called
-    part = one(sys.argv[1:], "make autograde PART=01_data_split")
+    part = one(sys.argv[1:2], "make autograde PART=01_data_split")
     try:
-        failed = autograde(part, engine=os.environ.get("ENGINE", ""), jobs=os.environ.get("JOBS", ""))
-    except (sandbox.NoSandbox, engines.EngineError, config.ConfigError, roster.RosterError, build.SourceError) as problem:
+        of = {name.lower(): os.environ.get(name, "") for name in ("ENGINE", "JOBS")}
+        failed = autograde(part, **of, student="".join(sys.argv[2:3]))
+    except (Unknown, sandbox.NoSandbox, engines.EngineError, config.ConfigError, roster.RosterError, build.SourceError) as problem:
         sys.exit(str(problem))
     except SQLAlchemyError as error:
         sys.exit(f"The gradebook does not take what it is told: {sentence(error)}. Every grade so far is kept; `make autograde` goes on.")

@@ -21,7 +21,7 @@ from grading.paths import GRADING, NOTEBOOKS
 from grading.paths import parts as all_parts
 from grading.people import roster
 from grading.plain import printable
-from grading.results import marks
+from grading.results import marks, ungraded
 from grading.results.marks import Course, Mark
 
 EXCUSED = "EX"  # what Canvas calls a part of which nothing counts
@@ -128,7 +128,10 @@ def notes(course: Course, found: dict[str, dict[str, Mark]], numbers: dict[str, 
     said = {
         "not in roster.csv, with points all the same": strangers,
         "not all graded, see the columns 'not graded'": [
-            student for student, of in found.items() if any(mark.missing not in ("", "nothing handed in") for mark in of.values())
+            student for student, of in found.items() if any(m.missing not in ("", ungraded.NOTHING) and not m.by_hand for m in of.values())
+        ],
+        "points by hand are still to be given, see the columns 'not graded'": [
+            student for student, of in found.items() if any(mark.by_hand for mark in of.values())
         ],
         "Canvas can match them by their name only; the roster's columns 'canvas', 'number' or 'login' can say who they are": [
             student

@@ -33,6 +33,8 @@ class Mark:
         What is not graded yet, and why; empty if all is.
     old : bool
         Whether the points are those of an earlier hand-in, or of other tests.
+    by_hand : bool
+        Whether nothing is missing but points that a person gives.
     """
 
     points: float | None
@@ -40,6 +42,7 @@ class Mark:
     penalty: float = 0.0
     missing: str = ""
     old: bool = False
+    by_hand: bool = False
 
 
 @dataclass
@@ -118,7 +121,8 @@ class Course:
         missing += {waiting.NEW: ["a newer one: make autograde"], waiting.CHANGED: ["the tests have changed: make autograde"]}.get(
             state, []
         )
-        return Mark(max(0.0, kept - penalty), maximum, penalty, "; ".join(missing), state in (waiting.NEW, waiting.CHANGED))
+        old = state in (waiting.NEW, waiting.CHANGED)
+        return Mark(max(0.0, kept - penalty), maximum, penalty, "; ".join(missing), old, bool(waits) and not old)
 
 
 def read(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Course:

@@ -345,6 +345,18 @@ def test_a_summary_names_what_was_not_graded_and_what_was_slow(tmp_path):
     ]
 
 
+@pytest.mark.slow
+def test_one_hand_in_is_graded_anew_on_request(one, capsys):
+    wanted = hand_in(one, right=["ada", "ben"], wrong=[])
+    assert one.grade(PART) == wanted
+    capsys.readouterr()
+    assert one.grade(PART, student="ada") == wanted and "1 to grade, 1 graded before" in capsys.readouterr().out
+    for nobody in ("eve", "../ada", "."):
+        with pytest.raises(command.Unknown, match="has handed in nothing"):
+            one.grade(PART, student=nobody)
+    assert one.grade(PART) == wanted and "nothing to grade; 2 hand-ins are graded" in capsys.readouterr().out
+
+
 def test_a_file_that_cannot_be_graded_is_no_error_of_the_command_unless_one_wants_it(monkeypatch, capsys):
     monkeypatch.setattr(command, "autograde", lambda *_, **__: ["eve"])
     monkeypatch.setattr("sys.argv", ["autograde", PART])
