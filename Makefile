@@ -10,7 +10,7 @@ DEV := $(BIN)/.for-developers
 JOBS ?= 3
 unexport PYTHONDONTWRITEBYTECODE  # else each process of each test compiles the library anew
 
-.PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde regrade collect grades feedback report leaderboard hub variants cheats student-archive gradescope autolab bench validate lint constraints
+.PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde regrade collect grades feedback report leaderboard hub variants cheats new-part check student-archive gradescope autolab bench validate lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -109,6 +109,17 @@ variants: $(DEV) ## Run wrong and right answers against the hidden tests (PART=.
 cheats: $(DEV) ## Run cheats against the hidden tests (PART=... for one)
 	@$(RUN) grading.variants --cheats $(PART)
 	@[ -n "$(PART)" ] || $(RUN) pytest tests/grading/test_cheats.py tests/grading/test_apart.py
+
+new-part: $(DEV) ## Begin a part of your own: a small one that is right (PART=90_my_part)
+	@$(RUN) grading.new_part $(PART)
+
+check: $(DEV) ## Check one part in a minute: format, release, answers, talk, page (PART=01_data_split)
+	@[ -n "$(PART)" ] || { echo "Which part? make check PART=01_data_split"; exit 1; }
+	@$(BIN)/ruff format --check -q solutions/$(PART) && $(BIN)/ruff check -q solutions/$(PART)
+	@$(RUN) grading.release $(PART)
+	@$(RUN) pytest -q -n 2 -m "not root and not brief" -k "($(PART) or every_notebook or all_exercises or folded) and not earns_all and not mistakes" \
+	  tests/grading/test_release.py tests/grading/test_points.py tests/lectures/test_talk.py
+	@$(RUN) docs.build --part $(PART)
 
 student-archive: $(GRADING) ## Write dist/distributed-training-course.zip, for students
 	@$(RUN) grading.archive

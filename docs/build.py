@@ -197,6 +197,7 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
     for name in MODULES:
         put(f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n", folder / "api" / f"{name}.md")
     done = {}
+    print(f"{len(parts())} parts; those that have changed run first, each for 5 seconds to 2 minutes.", flush=True)
     for part in parts():
         done[part] = executed(part, cache)
         put(nbformat.writes(with_links(page(part, done[part], solutions), part)), folder / "parts" / f"{part}.ipynb")
@@ -230,6 +231,7 @@ def site(solutions: bool = False, out: Path = OUT) -> Path:
     SiteError
         A notebook does not run, Sphinx has a warning, or a link leads nowhere.
     """
+    _fresh(parts())
     cache, name = out / "cache" / key(), "with-solutions" if solutions else "site"
     for old in (out / "cache").glob("*"):
         if old != cache:
@@ -258,12 +260,35 @@ def site(solutions: bool = False, out: Path = OUT) -> Path:
     return html / "index.html"
 
 
+def check(part: str, out: Path = OUT) -> Path:
+    """Run one part, and write its slides as the site has them: whether it can be a page.
+
+    Raises
+    ------
+    SiteError
+        It does not run, its notebook is not that of its source, or a figure has no text.
+    """
+    _fresh([part])
+    (cache := out / "cache" / key()).mkdir(parents=True, exist_ok=True)
+    html = offline.slides(page(part, executed(part, cache), False), part)
+    (folder := out / "checked").mkdir(exist_ok=True)
+    put(html, folder / f"{part}.html")
+    return folder / f"{part}.html"
+
+
+def _fresh(some: list[str]) -> None:
+    """Raise SiteError where a students' notebook is not that of its source: before anything runs."""
+    for part in some:
+        as_students_see_it(part, talk.solved(part))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--solutions", action="store_true", help="show the exercises solved")
-    began = time.monotonic()
+    parser.add_argument("--part", help="only check that this part can be a page")
+    options, began = parser.parse_args(), time.monotonic()
     try:
-        first = site(parser.parse_args().solutions)
+        first = check(options.part) if options.part else site(options.solutions)
     except SiteError as error:
         sys.exit(f"{error}")
     print(f"{first.relative_to(ROOT)}, in {time.monotonic() - began:.0f} s")

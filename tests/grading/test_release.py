@@ -76,14 +76,14 @@ def test_a_source_that_would_leak_or_break_is_refused(cells, words):
         build.from_text(HEADER + cells, "99_test")
 
 
-def test_each_exercise_has_enough_answers():
-    for part in parts():
-        exercises = [c for c in build.build(part).cells if build.kind_of(c) == "exercise"]
-        known = answers.read(part)
-        assert bool(exercises) == bool(known)
-        for function in {a.function for a in known}:
-            assert len([a for a in known if a.function == function and a.loses > 0]) >= 6
-            assert len([a for a in known if a.function == function and a.loses == 0]) >= 2
+@pytest.mark.parametrize("part", parts())
+def test_each_exercise_has_enough_answers(part):
+    exercises = [c for c in build.build(part).cells if build.kind_of(c) == "exercise"]
+    known = answers.read(part)
+    assert bool(exercises) == bool(known)
+    for function in {a.function for a in known}:
+        assert len([a for a in known if a.function == function and a.loses > 0]) >= 6
+        assert len([a for a in known if a.function == function and a.loses == 0]) >= 2
 
 
 def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
