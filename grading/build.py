@@ -26,6 +26,7 @@ metadata. The same text gives the same bytes.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import functools
 import importlib.util
@@ -51,6 +52,7 @@ OTHERS = ("long", "raises-exception")
 MARKS = tuple(f"### {side} {what}" for what in ("SOLUTION", "HIDDEN TESTS") for side in ("BEGIN", "END"))
 # The first word in the title of a given cell that only shows something.
 SHOWS = ("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "time", "train")
+MAY_SHOW = (ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.Try)  # statements
 SHOWN = 88  # columns of a line of code that fit where a student sees it
 HIDDEN_NOTE = "# A hidden test: it runs when your notebook is graded."
 
@@ -199,7 +201,7 @@ def _metadata(cell: NotebookNode, name: str) -> dict:
         if kind == "test":
             metadata["nbgrader"]["points"] = points
         if kind == "given" and ("\n" in cell.source or len(cell.source) > SHOWN):
-            cell.source = _titled(cell.source, cell.metadata["title"])
+            cell.source = _titled(_with_a_sign(cell.source), cell.metadata["title"])
             metadata["jupyter"] = {"source_hidden": True}
     return metadata
 
@@ -214,6 +216,25 @@ def _titled(source: str, title: str) -> str:
     """A cell whose first line, the only one that shows while it is folded, says what it does."""
     magic, _, rest = source.partition("\n")
     return f"{magic}  # {title}\n{rest}" if magic.startswith("%%") else f"# {title}\n{source}"
+
+
+def _with_a_sign(source: str) -> str:
+    """A cell that shows, once it has run, that it has: folded, it would look as before. (``%%px`` says so itself, see `cluster.magic`.)
+
+    >>> _with_a_sign("def f():\\n    pass")
+    "def f():\\n    pass\\n\\n\\nprint('Defined: f.')"
+    """
+    if source.startswith("%%"):
+        return source
+    try:
+        body = ast.parse(source).body
+    except SyntaxError:  # a line for IPython
+        return source
+    if any(isinstance(statement, MAY_SHOW) for statement in body):
+        return source
+    names = [s.name for s in body if isinstance(s, (ast.FunctionDef, ast.ClassDef))]
+    sign = "ranks" if "cluster.start(" in source else f"print({'Defined: ' + ', '.join(names) + '.' if names else 'Done.'!r})"
+    return f"{source}\n\n\n{sign}" if isinstance(body[-1], (ast.FunctionDef, ast.ClassDef)) else f"{source}\n{sign}"
 
 
 def kind_of(cell: NotebookNode) -> str:

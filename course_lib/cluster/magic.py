@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from IPython import get_ipython
 
-from course_lib import students
+from course_lib import students, wording
 from course_lib.cluster import here
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.replies import Interrupted, Live, raise_errors, show_outputs
@@ -65,6 +65,9 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> No
     show_outputs(replies, ranks.n)
     raise_errors(replies)
     here.forget(source)
+    title = line.partition("# ")[2]
+    if title and not any(reply["outputs"] for _, reply in replies):  # a folded cell: it would look as before it ran
+        print(f"{title}: done on {wording.ranks([r for r, _ in replies]) if len(replies) < ranks.n else 'all ranks'}.")
 
 
 def first(lines: list[str]) -> list[str]:

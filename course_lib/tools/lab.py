@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
-import shutil
+import platform
 import sys
 from pathlib import Path
 
-from course_lib.tools import first_cell, update
+from course_lib.tools import first_cell, index, update
 
 ROOT = Path(__file__).resolve().parents[2]
+KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+LANGUAGE = {  # as ipykernel says it
+    "codemirror_mode": {"name": "ipython", "version": 3},
+    "file_extension": ".py",
+    "mimetype": "text/x-python",
+    "name": "python",
+    "nbconvert_exporter": "python",
+    "pygments_lexer": "ipython3",
+}
 
 
 def copy_new(notebooks: Path, work: Path) -> list[Path]:
@@ -35,7 +45,7 @@ def copy_new(notebooks: Path, work: Path) -> list[Path]:
             continue
         partial = copy.with_suffix(".part")
         try:
-            shutil.copyfile(source, partial)
+            partial.write_text(as_saved_here(source.read_text(encoding="utf-8")), encoding="utf-8")
             os.link(partial, copy)  # fails rather than overwrite, and is there whole or not at all
         finally:
             partial.unlink(missing_ok=True)
@@ -44,9 +54,20 @@ def copy_new(notebooks: Path, work: Path) -> list[Path]:
     return new
 
 
+def as_saved_here(text: str) -> str:
+    """A notebook with what JupyterLab notes of the kernel: else, a notebook that was only opened would count as changed."""
+    try:
+        notebook = json.loads(text)
+        notebook["metadata"] |= {"kernelspec": KERNEL, "language_info": {**LANGUAGE, "version": platform.python_version()}}
+    except (ValueError, KeyError, TypeError):
+        return text
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
+
+
 def command(work: Path, arguments: list[str]) -> list[str]:
     """The command that opens JupyterLab in `work`, on loopback, with a token; what the arguments set, they set instead."""
     own = {
+        ("LabApp.default_url",): f"/lab/tree/{index.NAME}" if (work / index.NAME).exists() else "/lab",
         ("ServerApp.ip", "ip"): "127.0.0.1",
         ("ServerApp.root_dir", "notebook-dir"): work,
         ("Application.log_level", "log-level"): "ERROR",
@@ -81,6 +102,7 @@ def prepare() -> Path:
         print(f"New in my_work/: {', '.join(p.name for p in new)}")
     for mine in update.outdated(ROOT / "notebooks", work):
         print(f"{mine.name} has changed since you opened it: make update PART={mine.stem} brings the new text in, and keeps your cells.")
+    index.write(work)
     return work
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import json
 import os
 import shutil
 import sys
@@ -37,6 +38,12 @@ def keep_untouched(notebooks: Path, work: Path) -> None:
         mine = work / source.name
         if mine.is_file() and not _original(mine).exists() and _same(mine, source):
             keep_original(work, source)
+
+
+def as_given(mine: Path) -> bool:
+    """Whether a student's copy still has the cells with which it was given out, as far as that is known."""
+    original = _original(mine)
+    return not original.exists() or _cells(mine) == _cells(original)
 
 
 def outdated(notebooks: Path, work: Path) -> list[Path]:
@@ -151,6 +158,10 @@ def _first_line(text: str) -> str:
 
 def _original(mine: Path) -> Path:
     return mine.parent / ORIGINALS / mine.name
+
+
+def _cells(path: Path) -> list[str]:
+    return ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
 
 
 def _same(one: Path, other: Path) -> bool:
