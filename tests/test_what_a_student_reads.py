@@ -4,11 +4,13 @@ import ast
 import re
 import sys
 
+import nbformat
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from IPython.core import application
 from nbconvert import HTMLExporter
+from nbformat.v4 import new_code_cell, new_notebook
 
 from course_lib.engine.capture import OUTPUT_LIMIT, Outputs
 from course_lib.tools import first_cell
@@ -202,12 +204,20 @@ def test_a_cell_for_ranks_that_are_not_up_says_which_cell_to_run_first(tmp_path,
     (tmp_path / "profile_default").mkdir()
     (tmp_path / "profile_default" / "ipython_config.py").write_text(written.read_text())
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    cells = ["# Start the ranks\nranks = cluster.start(2)", "%%px  # Set up the ranks\ndef group(n):\n    return n"]
+    nbformat.write(new_notebook(cells=[new_code_cell(source) for source in cells]), tmp_path / "part.ipynb")
+    monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "part.ipynb"))  # as JupyterLab does
     kernel = new_kernel()
+    assert "The cell 'Start the ranks' defines it: run that first." in kernel.run("ranks.call('f')")[1]
+    assert "run that first" not in kernel.run("nowhere")[1]
     for source in ("%%px\nx = 1", "%px x = 1"):
         _, error = kernel.run(source)
         assert "in this notebook none are up yet" in error and "first code cell" in error
     kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
     assert kernel.run("%%px\nprint('works')")[0].endswith("works\n")
+    assert "The cell 'Set up the ranks' defines it: run that first." in kernel.run("%%px\ngroup(2)")[1]
+    assert "group is on the ranks" not in kernel.run("group(2)")[1]
+    assert "run that first" not in kernel.run("%%px\nnowhere")[1]
 
 
 def test_a_configuration_of_somebody_else_is_left_alone(tmp_path):

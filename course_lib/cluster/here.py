@@ -9,6 +9,7 @@ from collections.abc import Callable
 from IPython import get_ipython
 
 from course_lib import students
+from course_lib.cluster import titles
 
 
 class Plain(Exception):
@@ -64,8 +65,10 @@ def known(name: str) -> bool:
 
 
 def kernel_hint(message: str, on_ranks: Callable[[str], bool]) -> str:
-    """Explain a NameError of the notebook's kernel where the ranks have the name; empty otherwise."""
+    """Explain a NameError of the notebook's kernel where another cell or the ranks have the name; empty otherwise."""
     found = re.search(r"name '(\w+)' is not defined", message)
+    if found and (title := titles.where(found[1], on_ranks=False)):
+        return f". The cell {title!r} defines it: run that first."
     if not found or not on_ranks(found[1]):
         return ""
     return f". {found[1]} is on the ranks, not in the notebook: is %%px missing on top of this cell? ranks.pull('{found[1]}') brings it."
@@ -77,6 +80,8 @@ def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
     if not found:
         return ""
     name = found[1]
+    if not near and len(ranks) == n and (title := titles.where(name, on_ranks=True)):
+        return f". The cell {title!r} defines it: run that first."
     if name in ("MPI", "np"):
         return ". Is `from mpi4py import MPI` missing?" if name == "MPI" else ". Is `import numpy as np` missing?"
     if len(ranks) < n and not near:

@@ -23,6 +23,7 @@ def load_ipython_extension(shell) -> None:
         os.chdir(work)
     shell.register_magic_function(_no_ranks, "cell", "px")
     shell.register_magic_function(_no_ranks, "line", "px")
+    shell.set_custom_exc((NameError,), _explain)
 
 
 def put(prefix: Path | None = None) -> None:
@@ -40,6 +41,14 @@ class NoRanks(RuntimeError):
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31mNoRanks\x1b[0m: {self}"]
+
+
+def _explain(shell, kind, error, trace, tb_offset=None) -> None:
+    """Say of a name that is not there which cell defines it."""
+    from course_lib.cluster import here  # not in each kernel's start
+
+    error.args = (f"{error}{here.kernel_hint(str(error), lambda name: False)}",)
+    shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 
 def _no_ranks(line: str, cell: str = "") -> None:

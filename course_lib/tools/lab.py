@@ -11,6 +11,7 @@ from pathlib import Path
 from course_lib.tools import first_cell, index, update
 
 ROOT = Path(__file__).resolve().parents[2]
+REST = 2 * 3600  # seconds without a cell after which a notebook's ranks rest: its page may have been closed long ago
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 LANGUAGE = {  # as ipykernel says it
     "codemirror_mode": {"name": "ipython", "version": 3},
@@ -89,7 +90,8 @@ def environment() -> dict[str, str]:
     nbgrader's Validate button is not there: it knows no visible check, says "Success" for an empty notebook, and saves functions.
     """
     others = filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])
-    return {**os.environ, "JUPYTER_CONFIG_PATH": os.pathsep.join([str(Path(__file__).parent / "config"), *others])}
+    ours = {"JUPYTER_CONFIG_PATH": os.pathsep.join([str(Path(__file__).parent / "config"), *others])}
+    return {"COURSE_REST": str(REST), **os.environ, **ours}
 
 
 def prepare() -> Path:

@@ -1,0 +1,51 @@
+"""Which cell of this notebook defines a name: the file as JupyterLab has saved it last is looked at."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from pathlib import Path
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+SESSION = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path
+
+
+def where(name: str, on_ranks: bool) -> str:
+    """The title of the first folded cell that defines a name, for the ranks or for the notebook; empty where there is none."""
+    for source in _cells():
+        first, _, _ = source.partition("\n")
+        title = first.removeprefix("%%px").strip()
+        if title.startswith("# ") and first.startswith("%%px") == on_ranks and name in _defined(source):
+            return title.removeprefix("# ")
+    return ""
+
+
+def _cells() -> list[str]:
+    path = Path(os.environ.get(SESSION, ""))
+    for place in (path, Path.cwd() / path.name):
+        try:
+            cells = json.loads(place.read_text(encoding="utf-8"))["cells"]
+            return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return []
+
+
+def _defined(source: str) -> set[str]:
+    """The names that a cell's own lines define."""
+    text = source.partition("\n")[2] if source.startswith("%%") else source
+    try:
+        body = ast.parse(TransformerManager().transform_cell(text)).body
+    except (SyntaxError, ValueError):
+        return set()
+    found: set[str] = set()
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+            found.add(statement.name)
+        elif isinstance(statement, (ast.Import, ast.ImportFrom)):
+            found |= {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
+        else:
+            found |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return found
