@@ -1,6 +1,7 @@
 """What students get: built from solutions/, the same bytes each time, and nothing that tells an answer."""
 
 import re
+import subprocess
 import zipfile
 
 import nbformat
@@ -95,6 +96,13 @@ def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
     for needed in ("Makefile", "README.md", "pyproject.toml", "constraints.txt", "course_lib/cluster/__init__.py", "tests/conftest.py"):
         assert (course / needed).is_file(), needed
     assert sorted(p.name for p in (course / "notebooks").iterdir()) == parts()
+    text, commands = (course / "README.md").read_text(), (course / "Makefile").read_text()
+    assert "## For students" in text and "## Parts" in text
+    assert not [word for word in ("make autograde", "make lecture", "make release", "python -m grading", "make bench") if word in text]
+    for link in re.findall(r"\]\(([\w/.-]+)\)", text):
+        assert (course / link).exists(), link
+    shown = subprocess.run(["make", "help"], cwd=course, capture_output=True, text=True, check=True).stdout
+    assert sorted(line.split()[0] for line in shown.splitlines()) == sorted(archive.FOR_STUDENTS) and "grading" not in commands.lower()
     assert not (course / "solutions").exists() and not (course / "grading").exists() and not (course / "tests" / "grading").exists()
     assert not [p for p in course.rglob("*.py") if re.search(r"^from grading|^import grading", p.read_text(), re.MULTILINE)]
     secrets = []
