@@ -11,7 +11,7 @@ from collections.abc import Callable
 from IPython import get_ipython
 
 from course_lib import students, wording
-from course_lib.cluster import here
+from course_lib.cluster import here, unattended
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.replies import Interrupted, Live, raise_errors, show_outputs
 
@@ -49,7 +49,10 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> No
     """Run the text of a ``%%px`` cell on the ranks; `line` is what stands after %%px. `live` shows what is printed meanwhile."""
     options = _arguments().parse_args(shlex.split(line, comments=True))
     shell = get_ipython()
+    title = line.partition("# ")[2]
     label = f"cell [{len(shell.user_ns['In']) - 1 if shell else '-'}]"
+    if title and unattended.limit():  # when grading, nobody sees the cells' numbers
+        label = f'cell "{title}"'
     # The first line keeps the numbers of the lines as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
     students.defined(source)
@@ -65,7 +68,6 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> No
     show_outputs(replies, ranks.n)
     raise_errors(replies)
     here.forget(source)
-    title = line.partition("# ")[2]
     if title and not any(reply["outputs"] for _, reply in replies):  # a folded cell: it would look as before it ran
         print(f"{title}: done on {wording.ranks([r for r, _ in replies]) if len(replies) < ranks.n else 'all ranks'}.")
 

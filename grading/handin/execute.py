@@ -19,17 +19,18 @@ from course_lib.cluster import harmless
 LONGEST, MOST_LINES = 20_000, 200  # characters and lines of an error that a test shows
 
 
-def on_ranks(source: str) -> str:
-    """Kernel code that runs a student's cell on the ranks, whatever the cell contains.
+def on_ranks(source: str, title: str = "") -> str:
+    """Kernel code that runs a student's cell on the ranks, whatever the cell contains; messages call it by its title.
 
     >>> on_ranks("%%px --targets 1\\nx = 1")
     "get_ipython().run_cell_magic('px', '--targets 1', 'x = 1')"
     """
     first, rest = _on_top(source)
+    called = f" # {title}" if title else ""
     if not first.startswith("%%px"):
-        return f"get_ipython().run_cell_magic('px', '', {source!r})"
+        return f"get_ipython().run_cell_magic('px', {called!r}, {source!r})"
     targets = re.search(r"(?:--targets|-t)[ =]([\d,:]+)", first)
-    return f"get_ipython().run_cell_magic('px', {'--targets ' + targets[1] if targets else ''!r}, {rest!r})"
+    return f"get_ipython().run_cell_magic('px', {('--targets ' + targets[1] if targets else '') + called!r}, {rest!r})"
 
 
 def is_for_ranks(source: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,6 +33,8 @@ TOLD_LINES = 20
 # Errors whose text is written for students: see course_lib.check and course_lib.cluster.replies.
 TOLD = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
 
+NAMES = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
+
 
 class NoRanks(Exception):
     """The machine did not bring up ranks or a kernel, which is no fault of the student's: what the tests say then is no verdict."""
@@ -48,10 +51,12 @@ class ExecuteOnRanks(Execute):
     """nbgrader's Execute, with the student's cells on the ranks."""
 
     tell: Callable[[NotebookNode], None] | None = None  # called with each hidden test, once it has run
+    _broken: dict[str, str]  # functions and classes whose cell raised, and what
     _added = 0.0  # seconds that the added cells have taken
     _shown = 0  # characters that all cells have shown
 
     def preprocess(self, nb: NotebookNode, resources: dict, *args, **kwargs) -> tuple[NotebookNode, dict]:
+        self._broken = {}
         # Not the submission's folder: a file there, numpy.py say, would be imported by the checker.
         with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
             resources.setdefault("metadata", {})["path"] = folder
@@ -90,8 +95,9 @@ class ExecuteOnRanks(Execute):
         tags, cell.metadata.tags = cell.metadata.get("tags", []), []
         try:
             if kind in ("exercise", "example"):
-                cell.source = on_ranks(source)
+                cell.source = on_ranks(source, "" if EXTRA in tags else _title(cell))
             cell, resources = super().preprocess_cell(cell, resources, index)
+            self._explain(kind, source, cell)
             if dead := next((o for o in cell.outputs if o.get("ename") == "StartError"), None):
                 raise NoRanks(f"the ranks did not come up: {dead.evalue}")
             if kind != "test":
@@ -106,6 +112,23 @@ class ExecuteOnRanks(Execute):
         finally:
             cell.source, cell.metadata.tags = source, tags
             self._added += (time.monotonic() - began) * added
+
+    def _explain(self, kind: str, source: str, cell: NotebookNode) -> None:
+        """Where a test misses a function, say what its cell raised."""
+        for error in [output for output in cell.outputs if output.output_type == "error"]:
+            if kind == "exercise":
+                self._broken |= dict.fromkeys(NAMES.findall(source), error.evalue.partition("\n")[0][:TOLD_CHARACTERS])
+            missed = re.search(r"name '(\w+)' is not defined", error.evalue) if kind == "test" else None
+            if missed and missed[1] in self._broken:
+                why = f" Its cell did not run: {self._broken[missed[1]]}"
+                error.evalue += why
+                error.traceback = [*error.traceback, why.strip()]
+
+
+def _title(cell: NotebookNode) -> str:
+    """The name of the exercise, or what the title says."""
+    names = (name for name in NAMES.findall(cell.source) if cell.id == f"exercise-{name.lower().replace('_', '-')}")
+    return next(names, readable(cell.id))
 
 
 class MarkGraded(NbGraderPreprocessor):

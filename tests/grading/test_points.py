@@ -1,6 +1,7 @@
 """Through `nbgrader autograde`: right answers keep their points, wrong ones lose them, cheats get none."""
 
 import os
+import re
 
 import nbformat
 import pytest
@@ -181,9 +182,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(course, monkeypatch):
 def test_feedback_says_what_failed_and_shows_no_test(course):
     course.hand_in(SPLIT, "ada", course.wrong())
     course.hand_in(SPLIT, "ben", course.wrong("1 / 0; "))
+    course.hand_in(SPLIT, "cleo", course.wrong("x = (; "))
     course.grade(SPLIT)
     feedback(SPLIT, course.home, course.notebooks)
-    pages = {s: (course.home / "feedback" / s / SPLIT / f"{SPLIT}.html").read_text() for s in ("ada", "ben")}
+    pages = {s: (course.home / "feedback" / s / SPLIT / f"{SPLIT}.html").read_text() for s in ("ada", "ben", "cleo")}
     secret = [line.strip() for c in build.build(SPLIT).cells if build.kind_of(c) == "test" for line in c.source.splitlines()]
     visible = "\n".join(c.source for c in build.build(SPLIT).cells if build.kind_of(c) != "test")
     for page in pages.values():
@@ -192,7 +194,8 @@ def test_feedback_says_what_failed_and_shows_no_test(course):
     assert (
         "split_x_train on rank 0 has shape" in pages["ada"] and "A usual cause" in pages["ada"] and "mp_size 1, dp_size 8" in pages["ada"]
     )
-    assert "ZeroDivisionError" in pages["ben"]
+    assert "ZeroDivisionError" in pages["ben"] and re.search('cell (&quot;|&#34;|")split_data(&quot;|&#34;|"), line 3', pages["ben"])
+    assert "Its cell did not run: ranks 0–7: SyntaxError: " in pages["cleo"], "that the function is not there is not what is wrong"
 
 
 @pytest.mark.slow
