@@ -232,6 +232,26 @@ def test_cells_that_set_up_run_again_also_where_they_print_and_so_do_import_line
         assert two.call("area", dict(r=2)) == [4 * math.pi] * 2
 
 
+def test_a_leak_on_one_rank_ends_with_an_error_there_and_the_rank_goes_on(monkeypatch):
+    monkeypatch.setenv("COURSE_RANK_MEMORY", "600M")
+    ranks = Ranks(2)
+    try:
+        ranks.run("import numpy as np\nfrom mpi4py import MPI\nkept = []")
+        leak = "if MPI.COMM_WORLD.rank == 1:\n    while True: kept.append(np.ones(1_000_000))"
+        found = [reply["error"] for _, reply in ranks.run(leak, limit=60.0)]
+        assert found[0] is None and found[1]["name"].endswith("MemoryError")
+        assert "A rank may have 0.586 GiB here. Does a list grow in each step" in found[1]["message"]
+        assert ranks.run("kept.clear(); x = np.ones(10_000_000)")[1][1]["error"] is None
+    finally:
+        ranks.stop()
+
+
+def test_a_limit_of_memory_that_is_no_size_gets_a_sentence(monkeypatch):
+    monkeypatch.setenv("COURSE_RANK_MEMORY", "much")
+    with pytest.raises(ValueError, match="COURSE_RANK_MEMORY='much': expected a size such as 2G"):
+        Ranks(2)
+
+
 def test_a_rank_that_dies_is_named_and_new_ones_come_up(two):
     with pytest.raises(RanksGone, match=r"rank 1 ended, with exit code 7.*ranks.restart\(rerun=True\)"):
         two.run("import os\nfrom mpi4py import MPI\nif MPI.COMM_WORLD.rank == 1: os._exit(7)")

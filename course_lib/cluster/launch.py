@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.engine import watchdog
+from course_lib.engine import allotment, watchdog
 from course_lib.engine.mpiexec import LOOPBACK, SMALL, THREADS, find_mpiexec
 
 
@@ -99,12 +99,15 @@ def launch(n: int) -> Processes:
     ------
     StartError
         There is no mpiexec.
+    ValueError
+        The environment sets a limit of memory that is no size.
     """
     mpiexec = find_mpiexec()
     folder, started = Path(tempfile.mkdtemp(prefix="course-ranks-")), []
     try:
         (folder / "security").mkdir()
         environment = {**os.environ, **THREADS, **LOOPBACK, **SMALL, **watchdog.environment(str(folder))}
+        environment[allotment.MEMORY] = str(allotment.of(n))
         environment.pop("JPY_PARENT_PID", None)
         python = [sys.executable, "-m"]
         commands = (

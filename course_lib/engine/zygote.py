@@ -19,7 +19,7 @@ import sys
 import threading
 import warnings
 
-from course_lib.engine import imports, keeper, watchdog
+from course_lib.engine import allotment, imports, keeper, watchdog
 
 # What a rank imports in the course of its first cells: better here, once for all.
 EARLY = (
@@ -52,7 +52,7 @@ def main(n: int, folder: str, mpiexec: list[str]) -> int:
         server.bind(address(folder))
         server.listen(128)
         process = subprocess.Popen(mpiexec)
-        engine = _prepare(folder)
+        engine, most = _prepare(folder), allotment.of(n)
         gc.freeze()  # forks share these objects; the collector need not touch them
         server.settimeout(0.2)
         while len(ranks) < n:
@@ -60,7 +60,7 @@ def main(n: int, folder: str, mpiexec: list[str]) -> int:
                 return process.returncode
             with contextlib.suppress(TimeoutError):
                 stub, _ = server.accept()
-                ranks.append((*_fork(stub, [server, *(other for *_, other in ranks)], engine), stub))
+                ranks.append((*_fork(stub, [server, *(other for *_, other in ranks)], engine, most), stub))
     for *_, stub in ranks:
         stub.set_inheritable(True)
     watched = watchdog.owner()
@@ -88,7 +88,7 @@ def _prepare(folder: str):
         return application.prepare(folder)
 
 
-def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine) -> tuple[int, int]:
+def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine, most: int) -> tuple[int, int]:
     """Fork a rank that takes over its stub's environment and connection to mpiexec; its process id and rank."""
     length, descriptors, *_ = socket.recv_fds(stub, 8, 4)
     size, data = int.from_bytes(length, "big"), b""
@@ -114,6 +114,7 @@ def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine) -> tupl
     os.environ.update(message["environment"])
     threading.Thread(target=_end_with, args=(socket.socket(fileno=held),), daemon=True).start()
     sys.argv = ["course_lib.engine"]
+    allotment.keep_to(most)
     code = 1
     try:
         from course_lib.engine import application

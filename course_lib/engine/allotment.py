@@ -1,0 +1,55 @@
+"""How much memory a rank on this machine may have: a leak on one ends with an error there, before the machine suffers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import resource
+
+from course_lib.collectives import apart
+
+MEMORY = "COURSE_RANK_MEMORY"  # such as 2G; 0 means no limit. By default, all ranks together may have most of what is free when they start
+SHARE, LEAST = 0.8, 1 << 30  # of what is free; bytes that each rank may have in any case
+RESERVE = 64 << 20  # bytes
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def of(n: int) -> int:
+    """Bytes that each of `n` ranks may have; 0 for no limit.
+
+    Raises
+    ------
+    ValueError
+        The environment's setting is no size.
+    """
+    if (said := os.environ.get(MEMORY)) is not None:
+        found = re.fullmatch(r"(\d+)([KMG]?)B?", said.strip().upper())
+        if not found:
+            raise ValueError(f"{MEMORY}={said!r}: expected a size such as 2G or 500M, or 0 for no limit.")
+        return int(found[1]) * UNITS[found[2]]
+    import psutil
+
+    return max(LEAST, int(SHARE * psutil.virtual_memory().available / n))
+
+
+def keep_to(nbytes: int) -> None:
+    """Have the system give this process no more memory of its own than so many bytes."""
+    if nbytes:
+        with contextlib.suppress(OSError, ValueError):  # not all systems count so
+            resource.setrlimit(resource.RLIMIT_DATA, (nbytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+
+
+def more() -> None:
+    """Have room for an answer where all memory is taken: a little more than before."""
+    most, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if most != resource.RLIM_INFINITY and not apart.line:
+        resource.setrlimit(resource.RLIMIT_DATA, (most + RESERVE if hard == resource.RLIM_INFINITY else min(most + RESERVE, hard), hard))
+
+
+def hint() -> str:
+    """What to add to an error for want of memory."""
+    most = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    room = "" if most == resource.RLIM_INFINITY else f"A rank may have {most / (1 << 30):.3g} GiB here. "
+    more = "" if apart.line or not room else f" {MEMORY}=4G before `make lab` sets another limit."
+    return f" ({room}Does a list grow in each step, or is an array larger than meant?{more})"
