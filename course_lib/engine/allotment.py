@@ -12,6 +12,7 @@ from course_lib.collectives import apart
 MEMORY = "COURSE_RANK_MEMORY"  # such as 2G; 0 means no limit. By default, all ranks together may have most of what is free when they start
 SHARE, LEAST = 0.8, 1 << 30  # of what is free; bytes that each rank may have in any case
 RESERVE = 64 << 20  # bytes
+_kept_to = 0  # bytes, in a rank
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -35,7 +36,9 @@ def of(n: int) -> int:
 
 def keep_to(nbytes: int) -> None:
     """Have the system give this process no more memory of its own than so many bytes."""
+    global _kept_to
     if nbytes:
+        _kept_to = nbytes
         with contextlib.suppress(OSError, ValueError):  # not all systems count so
             resource.setrlimit(resource.RLIMIT_DATA, (nbytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
@@ -49,7 +52,7 @@ def more() -> None:
 
 def hint() -> str:
     """What to add to an error for want of memory."""
-    most = resource.getrlimit(resource.RLIMIT_DATA)[0]
+    most = _kept_to or resource.getrlimit(resource.RLIMIT_DATA)[0]
     room = "" if most == resource.RLIM_INFINITY else f"A rank may have {most / (1 << 30):.3g} GiB here. "
     more = "" if apart.line or not room else f" {MEMORY}=4G before `make lab` sets another limit."
     return f" ({room}Does a list grow in each step, or is an array larger than meant?{more})"
