@@ -128,12 +128,12 @@ class Part:
         return self.maximum() - lost, messages
 
     def _likely(self, left: list[str], to_lose: float) -> str:
-        """The shortest of the fewest hidden tests whose points are what is still to be lost; else the first."""
+        """The first of the fewest hidden tests, and the shortest of these, whose points are what is still to be lost; else the first."""
         worth = {cell.id: cell.metadata.nbgrader.points for cell in self.cells["test"]}
         for count in range(1, len(left) + 1):
             exact = [tests for tests in combinations(left, count) if sum(map(worth.get, tests)) == to_lose]
             if exact:
-                return min(min(exact, key=lambda tests: sum(map(self._seconds.__getitem__, tests))), key=self._seconds.__getitem__)
+                return min(exact, key=lambda tests: sum(map(self._seconds.__getitem__, tests)))[0]
         return left[0]
 
     def _earned(self, cell: NotebookNode) -> tuple[float, str]:

@@ -101,7 +101,7 @@ def write(work: Path) -> Path | None:
 
 
 def saved(model: dict, os_path: str, **_: object) -> None:
-    """Write the page anew: JupyterLab has saved a file, see `config/jupyter_server_config.py`."""
+    """Write the page anew: JupyterLab has saved a file, see `config/jupyter_server_config.json`."""
     folder = Path(os_path).parent
     if model.get("type") == "notebook" and (folder / NAME).exists():
         with contextlib.suppress(OSError):  # a full disk: the notebook is what counts

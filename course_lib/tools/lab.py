@@ -91,6 +91,8 @@ def environment() -> dict[str, str]:
     """
     others = filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])
     ours = {"JUPYTER_CONFIG_PATH": os.pathsep.join([str(Path(__file__).parent / "config"), *others])}
+    said = filter(None, ["ignore:Overriding existing post_save_hook", os.environ.get("PYTHONWARNINGS")])  # Jupyter reads it several times
+    ours["PYTHONWARNINGS"] = ",".join(said)
     return {"COURSE_REST": str(REST), **os.environ, **ours}
 
 
