@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 from grading import tables
-from grading.collecting import records
+from grading.collecting import platforms, records
 from grading.config import ConfigError
 from grading.paths import GRADING, NOTEBOOKS
 from grading.paths import parts as all_parts
@@ -121,12 +121,24 @@ def _collected(home: Path, student: str) -> str:
     return next((str(r["key"]) for r in found if r.get("platform") == "canvas" and str(r.get("key")).isdecimal()), "")
 
 
+def _who_now(course: Course, student: str) -> str:
+    """Somebody who is not in the roster; with who that is there, if their hand-in says so."""
+    for part in course.tests:
+        record = records.read(course.home, student, part)
+        named = platforms.read(record.get("name") or "")
+        found = course.people.find(named.student, named.platform, named.key, named.number) if named else []
+        if len(found) == 1:
+            rule = "an id must stay what it was when hand-ins were collected; change it back"
+            return f"{student} (whom roster.csv calls {found[0]} now: {rule})"
+    return student
+
+
 def notes(course: Course, found: dict[str, dict[str, Mark]], numbers: dict[str, str]) -> list[str]:
     """What an instructor must know of the files."""
     rows = {student: course.row(student) for student in found}
     strangers = [student for student in found if course.people and student not in course.people.rows]
     said = {
-        "not in roster.csv, with points all the same": strangers,
+        "not in roster.csv, with points all the same": [_who_now(course, student) for student in strangers],
         "not all graded, see the columns 'not graded'": [
             student for student, of in found.items() if any(m.missing not in ("", ungraded.NOTHING) and not m.by_hand for m in of.values())
         ],

@@ -102,6 +102,17 @@ def test_everybody_has_a_line(course):
     assert any(line.startswith("points by hand are still to be given") and line.endswith(": eve") for line in course.said)
 
 
+def test_an_id_that_was_changed_after_collecting_is_named_with_what_to_do(course):
+    course.roster("id,name", "ada,Ada Lovelace", "ben,Ben")
+    course.graded("lovelace", NAIVE, 6, 6, 3)
+    course.graded("eve", NAIVE, 6, 6, 3)
+    said = "lovelaceada_11_456_03_naive_forward.ipynb"
+    course.handed_in("lovelace", NAIVE, platform="canvas", key="11", number="11", name=said, age=[1, 0, 0], file="x")
+    course.tables()
+    line = next(line for line in course.said if line.startswith("not in roster.csv"))
+    assert "lovelace (whom roster.csv calls ada now: an id must stay" in line and "eve (" not in line
+
+
 def test_no_name_is_a_formula_and_all_can_be_imported_all_the_same(course):
     names = [FORMULA, "+1", "-x", "@sum", "\t=1", "\uff1d1+1", "a,b;c\"d'e\nf", "<script>", "Points Possible"]
     quoted = ['"' + name.replace('"', '""') + '"' for name in names]
