@@ -230,7 +230,7 @@ def _with_a_sign(source: str) -> str:
         body = ast.parse(source).body
     except SyntaxError:  # a line for IPython
         return source
-    if any(isinstance(statement, MAY_SHOW) for statement in body):
+    if not body or any(isinstance(statement, MAY_SHOW) for statement in body):
         return source
     names = [s.name for s in body if isinstance(s, (ast.FunctionDef, ast.ClassDef))]
     sign = "ranks" if "cluster.start(" in source else f"print({'Defined: ' + ', '.join(names) + '.' if names else 'Done.'!r})"

@@ -7,6 +7,7 @@ said who is missing, too.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import shutil
@@ -21,14 +22,12 @@ from grading.collecting.collected import Collected, table
 from grading.collecting.contents import is_notebook, look, why_not
 from grading.collecting.owners import HandIn, whose
 from grading.collecting.submitted import NotPut, Submitted, record
-from grading.collecting.unpack import HIDDEN, File, unpack
+from grading.collecting.unpack import HIDDEN, Download, File, unpack
 from grading.config import ConfigError
 from grading.paths import GRADING, one
 from grading.people import allowances, ids, roster
 from grading.people.roster import Roster
-from grading.plain import is_utf8, printable
-
-MOST_REASONS = 5  # that a student is told
+from grading.plain import is_utf8
 
 
 def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
@@ -45,7 +44,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
         found = unpack(folder, Path(work))
         done.refused += found.refused
         keep_index(part, found.files, home)
-        students = sort(part, found.files, people, done)
+        students = sort(part, found, people, done)
         used = {_place(hand_in.file) for hand_ins in students.values() for hand_in in hand_ins}
         done.refused += [(str(file), "hidden, as editors leave such files") for file in found.hidden if _place(file) not in used]
         owners: dict[str, set[str]] = {}
@@ -81,14 +80,15 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
 
 def keep_refused(part: str, done: Collected, home: Path) -> None:
     """Keep why nothing of a student counts, for grades, report and feedback, and where it came from, for the zips of pages."""
-    for student in done.matched:
-        records.refuse(home, student, part, "")
-    for student, why in done.without.items():
-        if student not in done.matched:
-            more = f"; and {len(why) - MOST_REASONS} more" if len(why) > MOST_REASONS else ""
-            records.refuse(home, student, part, printable("; ".join(why[:MOST_REASONS]) + more))
-            if not (home / "submitted" / student / part).exists():
-                records.write(home, student, part, record(done.refused_as[student]))
+    for student in {**done.matched, **done.without}:
+        with contextlib.suppress(OSError):  # a full disk: the table says it all
+            if student in done.matched:
+                records.refuse(home, student, part, "")
+                continue
+            for_student = student not in done.private
+            records.refuse(home, student, part, done.reason(student), for_student=for_student)
+            if for_student and not (home / "submitted" / student / part).exists():
+                records.write(home, student, part, record(done.told[student]))
 
 
 def _place(file: File) -> tuple[str, ...]:
@@ -112,10 +112,11 @@ def keep_index(part: str, files: list[File], home: Path) -> None:
                 shutil.copyfile(file.path, home / "submitted" / f"{part}-index.html")
 
 
-def sort(part: str, files: list[File], people: Roster | None, done: Collected) -> dict[str, list[HandIn]]:
+def sort(part: str, found_files: Download, people: Roster | None, done: Collected) -> dict[str, list[HandIn]]:
     """The hand-ins of each student; what is nobody's goes to `done.refused`."""
-    hand_ins, whole, others = [], {}, []
-    for file in files:
+    hand_ins, whole = [], {}
+    others = [(File("", tuple(name.split("/")), Path(os.devnull), None), why) for name, why in found_files.refused]
+    for file in found_files.files:
         content = look(file.path) if is_notebook(file) else None
         why = why_not(part, file, content)
         if why:
@@ -140,7 +141,7 @@ def sort(part: str, files: list[File], people: Roster | None, done: Collected) -
     owners = whose(part, [*hand_ins, *(file for file, _ in others)], people)[len(hand_ins) :] if others else []
     for (_, why), owner in zip(others, owners, strict=True):
         if isinstance(owner, HandIn) and (people or owner.platform) and not (of := known(owner, people))[1]:
-            done.refuse(of[0], owner, why)
+            done.refuse(of[0], owner, why, for_student=True)
     return {student: hand_ins for student, hand_ins in found.items() if hand_ins}
 
 

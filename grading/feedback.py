@@ -68,7 +68,8 @@ def graded(part: str, home: Path) -> list[str]:
 def ungradable(part: str, course: Course) -> dict[str, str]:
     """The students who must know why nothing of theirs was graded, and the reason."""
     done = set(graded(part, course.home))
-    found = {student: ungraded.reason(part, student, course.home) for student in course.students if student not in done}
+    without = [s for s in course.students if s not in done and not getattr(course.submissions.get((s, part)), "points", None)]
+    found = {student: ungraded.told(part, student, course.home) for student in without}
     return {student: why for student, why in found.items() if why and not ids.why_not_graded(student)}
 
 

@@ -246,9 +246,10 @@ def test_a_leak_on_one_rank_ends_with_an_error_there_and_the_rank_goes_on(monkey
         ranks.stop()
 
 
-def test_a_limit_of_memory_that_is_no_size_gets_a_sentence(monkeypatch):
-    monkeypatch.setenv("COURSE_RANK_MEMORY", "much")
-    with pytest.raises(ValueError, match="COURSE_RANK_MEMORY='much': expected a size such as 2G"):
+@pytest.mark.parametrize("size", ["much", "4", "100M", "-1", ""])
+def test_a_limit_of_memory_that_is_no_size_gets_a_sentence(monkeypatch, size):
+    monkeypatch.setenv("COURSE_RANK_MEMORY", size)
+    with pytest.raises(ValueError, match=f"COURSE_RANK_MEMORY='{size}': expected a size such as 2G"):
         Ranks(2)
 
 

@@ -6,6 +6,8 @@ import time
 import pytest
 from jupyter_core.utils import run_sync
 
+from course_lib.cluster.completion import _Place
+
 SETUP = "from course_lib import cluster\nranks = cluster.start(2)\nmine_here = 1\ncomma = 2"
 CELL = """%%px
 import numpy as np
@@ -70,6 +72,13 @@ def test_help_comes_from_the_ranks(notebook):
     assert not asked(notebook, "inspect", "%%px\nnowhere(|")["found"]
     text, error = notebook.run("%%px\nmy_function?")
     assert error is None and "Scale it." in text and text.count("Scale it.") == 1, "all ranks say the same"
+
+
+def test_a_cell_with_much_above_it_keeps_nobody_waiting():
+    for above in ("\n" * 1000, "# a\n\n" * 1000, "   \n" * 1000):
+        began = time.monotonic()
+        assert not _Place(f"{above}x = 1", 5).is_for_ranks and _Place(f"{above}%%px\nx = 1", 5).is_for_ranks
+        assert time.monotonic() - began < 5, "not a speed test: it would take for longer than anybody waits"
 
 
 def test_it_is_quick_also_beside_ranks_that_are_busy_and_without_any(notebook):

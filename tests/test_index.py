@@ -76,6 +76,22 @@ def test_what_is_no_notebook_of_the_course_is_left_out_and_a_page_of_ones_own_st
     assert index.write(work) is None and (work / index.NAME).read_text() == "# My notes\n"
 
 
+def test_a_copy_of_a_notebook_is_no_second_part(work):
+    for name in ("03_naive.old.ipynb", "03_naive-Copy1.ipynb"):
+        (work / name).write_bytes((work / "03_naive.ipynb").read_bytes())
+    assert len(rows(work)) == 3
+
+
+def test_what_cannot_be_read_stops_neither_saving_nor_make_lab(work):
+    (work / ".originals" / "03_naive.ipynb").write_text("not json")
+    assert len(rows(work)) == 2
+    index.saved({"type": "notebook"}, os_path=str(work / "03_naive.ipynb"))
+    (work / index.NAME).unlink()
+    (work / index.NAME).mkdir()
+    index.saved({"type": "notebook"}, os_path=str(work / "03_naive.ipynb"))
+    assert "--LabApp.default_url=/lab " in " ".join(lab.command(work, []))
+
+
 def test_it_is_written_anew_when_a_notebook_is_saved_and_opened_first(work):
     words = " ".join(lab.command(work, []))
     assert "--LabApp.default_url=/lab " in words

@@ -204,12 +204,15 @@ def test_a_cell_for_ranks_that_are_not_up_says_which_cell_to_run_first(tmp_path,
     (tmp_path / "profile_default").mkdir()
     (tmp_path / "profile_default" / "ipython_config.py").write_text(written.read_text())
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    cells = ["# Start the ranks\nranks = cluster.start(2)", "%%px  # Set up the ranks\ndef group(n):\n    return n"]
+    cells = [
+        "# Start the ranks\nranks = cluster.start(2)\nprint([each for each in range(3)])",
+        "%%px  # Set up the ranks\ndef group(n):\n    return n",
+    ]
     nbformat.write(new_notebook(cells=[new_code_cell(source) for source in cells]), tmp_path / "part.ipynb")
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "part.ipynb"))  # as JupyterLab does
     kernel = new_kernel()
     assert "The cell 'Start the ranks' defines it: run that first." in kernel.run("ranks.call('f')")[1]
-    assert "run that first" not in kernel.run("nowhere")[1]
+    assert "run that first" not in kernel.run("nowhere")[1] and "run that first" not in kernel.run("each")[1]
     for source in ("%%px\nx = 1", "%px x = 1"):
         _, error = kernel.run(source)
         assert "in this notebook none are up yet" in error and "first code cell" in error

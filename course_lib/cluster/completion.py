@@ -13,7 +13,7 @@ from course_lib.cluster.ranks import Ranks
 from course_lib.engine import wire
 
 SECONDS = 0.3  # that rank 0 has for its answer; without one, the notebook's own kernel knows what it knows
-_ON_TOP = re.compile(r"(?:\s*#[^\n]*\n|\s*\n)*\s*%%px\b[^\n]*")
+_ON_TOP = re.compile(r"(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*%%px\b[^\n]*")
 _DOTTED = re.compile(r"([A-Za-z_]\w*)(\.\w*)*$")
 
 
@@ -65,13 +65,16 @@ def _inspect(kernel, own: Callable) -> Callable:
 
 def _ask(ranks: Ranks, what: str, **more: object) -> object:
     """Rank 0's answer to a request of `engine.completion`; None where it does not come in time."""
-    if ranks.isolated or not ranks.alive():
+    try:
+        if ranks.isolated or not ranks.alive():
+            return None
+        client = ranks._connection.client
+        future = client.request(0, {"do": what, **more})
+        wait([future], SECONDS)
+        reply = client.answer(future)
+        return wire.decode(reply["value"]) if reply and not reply["error"] else None
+    except Exception:  # they have just gone, say: what the notebook itself knows is still to be shown
         return None
-    client = ranks._connection.client
-    future = client.request(0, {"do": what, **more})
-    wait([future], SECONDS)
-    reply = client.answer(future)
-    return wire.decode(reply["value"]) if reply and not reply["error"] else None
 
 
 class _Place:

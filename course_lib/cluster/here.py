@@ -67,10 +67,11 @@ def known(name: str) -> bool:
 def kernel_hint(message: str, on_ranks: Callable[[str], bool]) -> str:
     """Explain a NameError of the notebook's kernel where another cell or the ranks have the name; empty otherwise."""
     found = re.search(r"name '(\w+)' is not defined", message)
-    if found and (title := titles.where(found[1], on_ranks=False)):
-        return f". The cell {title!r} defines it: run that first."
-    if not found or not on_ranks(found[1]):
+    if not found:
         return ""
+    if not on_ranks(found[1]):
+        title = titles.where(found[1], on_ranks=False)
+        return f". The cell {title!r} defines it: run that first." if title else ""
     return f". {found[1]} is on the ranks, not in the notebook: is %%px missing on top of this cell? ranks.pull('{found[1]}') brings it."
 
 

@@ -47,5 +47,16 @@ def _defined(source: str) -> set[str]:
         elif isinstance(statement, (ast.Import, ast.ImportFrom)):
             found |= {(alias.asname or alias.name).partition(".")[0] for alias in statement.names}
         else:
-            found |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            found |= _stored(statement)
     return found
+
+
+OWN_NAMES = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _stored(node: ast.AST) -> set[str]:
+    """The names that a statement gives a value outside of functions and comprehensions, which have names of their own."""
+    if isinstance(node, OWN_NAMES):
+        return set()
+    own = {node.id} if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) else set()
+    return own.union(*map(_stored, ast.iter_child_nodes(node)))

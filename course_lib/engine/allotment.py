@@ -11,6 +11,7 @@ from course_lib.collectives import apart
 
 MEMORY = "COURSE_RANK_MEMORY"  # such as 2G; 0 means no limit. By default, all ranks together may have most of what is free when they start
 SHARE, LEAST = 0.8, 1 << 30  # of what is free; bytes that each rank may have in any case
+TOO_LITTLE = 300 << 20  # bytes: a rank that has just started has two thirds of it
 RESERVE = 64 << 20  # bytes
 _kept_to = 0  # bytes, in a rank
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -26,9 +27,10 @@ def of(n: int) -> int:
     """
     if (said := os.environ.get(MEMORY)) is not None:
         found = re.fullmatch(r"(\d+)([KMG]?)B?", said.strip().upper())
-        if not found:
-            raise ValueError(f"{MEMORY}={said!r}: expected a size such as 2G or 500M, or 0 for no limit.")
-        return int(found[1]) * UNITS[found[2]]
+        size = int(found[1]) * UNITS[found[2]] if found else -1
+        if size and size < TOO_LITTLE:
+            raise ValueError(f"{MEMORY}={said!r}: expected a size such as 2G, at least 300M, or 0 for no limit.")
+        return size
     import psutil
 
     return max(LEAST, int(SHARE * psutil.virtual_memory().available / n))
@@ -38,16 +40,18 @@ def keep_to(nbytes: int) -> None:
     """Have the system give this process no more memory of its own than so many bytes."""
     global _kept_to
     if nbytes:
-        _kept_to = nbytes
         with contextlib.suppress(OSError, ValueError):  # not all systems count so
             resource.setrlimit(resource.RLIMIT_DATA, (nbytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
+            _kept_to = nbytes
 
 
 def more() -> None:
     """Have room for an answer where all memory is taken: a little more than before."""
-    most, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if most != resource.RLIM_INFINITY and not apart.line:
-        resource.setrlimit(resource.RLIMIT_DATA, (most + RESERVE if hard == resource.RLIM_INFINITY else min(most + RESERVE, hard), hard))
+    with contextlib.suppress(OSError, ValueError):
+        most, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        if most != resource.RLIM_INFINITY and not apart.line:
+            room = most + RESERVE if hard == resource.RLIM_INFINITY else min(most + RESERVE, hard)
+            resource.setrlimit(resource.RLIMIT_DATA, (room, hard))
 
 
 def hint() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,16 +58,18 @@ def read(path: Path) -> Part | None:
     """A notebook of the course in a student's folder; None for another file, or one that cannot be read."""
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
-        cells, _ = notebook["cells"], notebook["metadata"]["course"]
+        cells, part = notebook["cells"], notebook["metadata"]["course"]["part"]
         texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
         code = [cell for cell in cells if cell["cell_type"] == "code"]
         checks = [c for c in code if c["id"].startswith("check") and c["metadata"].get("nbgrader", {}).get("locked")]
         passed = sum(PASSED in json.dumps(cell["outputs"]) for cell in checks)
         title = re.search(r"^# +(.+)", texts[0], re.MULTILINE)[1]
+        begun = any(cell.get("execution_count") for cell in code) or not update.as_given(path)
         minutes = int(found[1]) if (found := re.search(r"About (\d+) minutes", texts[0])) else 0
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
-    begun = any(cell.get("execution_count") for cell in code) or not update.as_given(path)
+    if path.stem != part:  # a copy of it, as it was before
+        return None
     return Part(path, title, minutes, len(checks), passed, begun)
 
 
@@ -87,16 +90,23 @@ def page(parts: list[Part]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def is_ours(work: Path) -> bool:
+    """Whether a student's folder has this page, and no other of its name."""
+    try:
+        return (work / NAME).read_text(encoding="utf-8").startswith(MARK)
+    except (OSError, ValueError):
+        return False
+
+
 def write(work: Path) -> Path | None:
     """Write the page into a student's folder; None where a file of that name is the student's own."""
     path = work / NAME
-    try:
-        if path.exists() and not path.read_text(encoding="utf-8").startswith(MARK):
-            return None
-    except (OSError, ValueError):
+    if path.exists() and not is_ours(work):
         return None
     parts = [part for file in sorted(work.glob("[0-9][0-9]_*.ipynb")) if (part := read(file))]
-    path.write_text(page(parts), encoding="utf-8")
+    partial = path.with_name(f".{NAME}.part")
+    partial.write_text(page(parts), encoding="utf-8")
+    os.replace(partial, path)
     return path
 
 
@@ -104,5 +114,5 @@ def saved(model: dict, os_path: str, **_: object) -> None:
     """Write the page anew: JupyterLab has saved a file, see `config/jupyter_server_config.json`."""
     folder = Path(os_path).parent
     if model.get("type") == "notebook" and (folder / NAME).exists():
-        with contextlib.suppress(OSError):  # a full disk: the notebook is what counts
+        with contextlib.suppress(Exception):  # a full disk, say: the notebook is what counts
             write(folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
@@ -68,7 +69,7 @@ def as_saved_here(text: str) -> str:
 def command(work: Path, arguments: list[str]) -> list[str]:
     """The command that opens JupyterLab in `work`, on loopback, with a token; what the arguments set, they set instead."""
     own = {
-        ("LabApp.default_url",): f"/lab/tree/{index.NAME}" if (work / index.NAME).exists() else "/lab",
+        ("LabApp.default_url",): f"/lab/tree/{index.NAME}" if index.is_ours(work) else "/lab",
         ("ServerApp.ip", "ip"): "127.0.0.1",
         ("ServerApp.root_dir", "notebook-dir"): work,
         ("Application.log_level", "log-level"): "ERROR",
@@ -106,7 +107,8 @@ def prepare() -> Path:
         print(f"New in my_work/: {', '.join(p.name for p in new)}")
     for mine in update.outdated(ROOT / "notebooks", work):
         print(f"{mine.name} has changed since you opened it: make update PART={mine.stem} brings the new text in, and keeps your cells.")
-    index.write(work)
+    with contextlib.suppress(OSError):  # what cannot be written is not opened
+        index.write(work)
     return work
 
 

@@ -10,6 +10,7 @@ from grading.collecting import platforms
 from grading.collecting.owners import HandIn
 from grading.plain import printable
 
+MOST_REASONS = 5  # of one student
 MOST_LINES, MOST_OF_ONE = 20_000, 10  # of a group in the table, and of one student's files that are not matched
 
 
@@ -33,8 +34,10 @@ class Collected:
         Who is in the roster and has nothing in submitted/.
     without : dict of str to list of str
         By student: why their files do not count.
-    refused_as : dict of str to HandIn
-        By student: one of these, with where it came from.
+    told : dict of str to HandIn
+        By student: one of these, where the reason is for them to read.
+    private : set of str
+        Students of whom something was refused for a reason that is the instructor's alone: it names others, or their folders.
     due : datetime, optional
         When the part is due, if the gradebook says so.
     """
@@ -46,14 +49,24 @@ class Collected:
     granted: dict[str, timedelta] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     without: dict[str, list[str]] = field(default_factory=dict)
-    refused_as: dict[str, HandIn] = field(default_factory=dict)
+    told: dict[str, HandIn] = field(default_factory=dict)
+    private: set[str] = field(default_factory=set)
     due: datetime | None = None
 
-    def refuse(self, student: str, hand_in: HandIn, why: str) -> None:
-        """Note why a file of a student does not count."""
+    def refuse(self, student: str, hand_in: HandIn, why: str, *, for_student: bool = False) -> None:
+        """Note why a file of a student does not count; `for_student`, if it says nothing that only an instructor should read."""
+        if for_student:
+            self.told.setdefault(student, hand_in)
+        else:
+            self.private.add(student)
         own = hand_in.platform.rest if hand_in.platform else ""  # as the student has called it
         self.without.setdefault(student, []).append(f"{own or hand_in.file.inside[-1]}: {why}")
-        self.refused_as[student] = hand_in
+
+    def reason(self, student: str) -> str:
+        """Why nothing of a student counts, in a sentence of bounded length."""
+        why = self.without.get(student, [])
+        more = f"; and {len(why) - MOST_REASONS} more" if len(why) > MOST_REASONS else ""
+        return printable("; ".join(why[:MOST_REASONS]) + more)
 
 
 def table(done: Collected) -> str:
@@ -63,7 +76,7 @@ def table(done: Collected) -> str:
         "replaced by a newer one": [f"{student}: {old}, by {new}" for student, new, old in done.replaced],
         "late": [f"{student}{_how_late(done, student)}" for student in done.late],
         "not matched": _shortened(done.refused),
-        "missing": [f"{student}: {'; '.join(done.without[student])}" if student in done.without else student for student in done.missing],
+        "missing": [f"{student}: {done.reason(student)}" if student in done.without else student for student in done.missing],
     }
     lines, counts = [], {name: len(entries) for name, entries in groups.items()} | {"not matched": len(done.refused)}
     for name, entries in groups.items():

@@ -56,20 +56,21 @@ def numbers(home: Path, part: str) -> dict[tuple[str, str], str]:
     return found
 
 
-def refuse(home: Path, student: str, part: str, why: str) -> None:
-    """Keep why nothing of a student was collected; with an empty reason, forget it."""
+def refuse(home: Path, student: str, part: str, why: str, *, for_student: bool = False) -> None:
+    """Keep why nothing of a student was collected, and whether that is for them to read; with an empty reason, forget it."""
     if why:
-        build.put(why[:LONGEST], _refusal(home, student, part))
+        build.put(f"{int(for_student)}{why[:LONGEST]}", _refusal(home, student, part))
     else:
         _refusal(home, student, part).unlink(missing_ok=True)
 
 
-def refused(home: Path, student: str, part: str) -> str:
-    """Why nothing of a student was collected; empty where that is not so."""
+def refused(home: Path, student: str, part: str) -> tuple[str, bool]:
+    """Why nothing of a student was collected, and whether that is for them to read; empty where that is not so."""
     try:
-        return _refusal(home, student, part).read_text(encoding="utf-8")
-    except OSError:
-        return ""
+        text = _refusal(home, student, part).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return "", False
+    return text[1:], text[:1] == "1"
 
 
 def all_refused(home: Path, part: str) -> list[str]:

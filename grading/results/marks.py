@@ -118,9 +118,8 @@ class Course:
         waits = [readable(test) for test in found.by_hand if test not in dropped]
         missing = [f"by hand: {', '.join(waits)}"] if waits else []
         state = waiting.state(part, student, self.home, waiting.tests(part, self.home))
-        missing += {waiting.NEW: ["a newer one: make autograde"], waiting.CHANGED: ["the tests have changed: make autograde"]}.get(
-            state, []
-        )
+        newer = ungraded.reason(part, student, self.home) or "make autograde"
+        missing += {waiting.NEW: [f"a newer one: {newer}"], waiting.CHANGED: ["the tests have changed: make autograde"]}.get(state, [])
         old = state in (waiting.NEW, waiting.CHANGED)
         return Mark(max(0.0, kept - penalty), maximum, penalty, "; ".join(missing), old, bool(waits) and not old)
 

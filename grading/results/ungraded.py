@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import nbformat
+
 from grading.collecting import records
-from grading.handin.submission import is_plain
+from grading.handin.submission import NotReadable, assemble, is_plain, read, taken
 from grading.running.waiting import NOT_GRADED
 
 NOTHING, NOT_YET = "nothing handed in", "not graded yet"
+ASK = "your instructor has to look at it"
 LONGEST = 4096  # bytes of such a text
 
 
@@ -24,9 +27,27 @@ def reason(part: str, student: str, home: Path) -> str:
     """What a student must know, as grading does not come to it by itself; empty where there is no such thing."""
     folder = home / "submitted" / student / part
     if not (folder / f"{part}.ipynb").exists():
-        refused = records.refused(home, student, part)
+        refused, _ = records.refused(home, student, part)
         return f"refused: {refused}" if refused else ""
     return f"not graded: {text}" if (text := _text(folder / NOT_GRADED)) else ""
+
+
+def told(part: str, student: str, home: Path) -> str:
+    """The same for the student's own page: without what the machine did, and without what names others or the instructor's folders."""
+    path = home / "submitted" / student / part / f"{part}.ipynb"
+    if not path.exists():
+        refused, for_student = records.refused(home, student, part)
+        return refused if for_student else ASK if refused else ""
+    if not _text(path.parent / NOT_GRADED):
+        return ""
+    try:
+        found = read(taken(path))
+        assemble(nbformat.read(home / "source" / part / f"{part}.ipynb", as_version=4), found)
+    except NotReadable as problem:
+        return str(problem)
+    except (OSError, ValueError):
+        return ASK
+    return ASK
 
 
 def _text(path: Path) -> str:

@@ -22,7 +22,7 @@ from grading.config import configure
 from grading.handin.submission import fingerprint
 from grading.paths import parts
 from grading.report import hand_ins
-from grading.results import packing, pages
+from grading.results import packing, pages, ungraded
 from grading.running import waiting
 
 PART = "07_weight_grad"
@@ -323,6 +323,7 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
     downloads.mkdir()
     other = json.dumps({"cells": [], "metadata": {"course": {"part": "02_process_groups"}}, "nbformat": 4, "nbformat_minor": 5})
     entries = {f"ben_12_2_{PART}.ipynb": other, "cleo_13_3_<b>my answer.py": "x = 1", f"dan_14_4_{PART}.ipynb": "", "who_99_9_x.py": ""}
+    entries["zoe_16_6_all.zip"] = "PK, and no more"
     with zipfile.ZipFile(downloads / "canvas.zip", "w") as archive:
         for name, text in entries.items():
             archive.writestr(name, text)
@@ -330,6 +331,17 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
     said = table(collect(PART, downloads, home))
     assert f"    ben: {PART}.ipynb: a notebook of 02_process_groups" in said and "    eve\n" in said
     (home / "submitted" / "dan" / PART / "not_graded.txt").write_text("the file is no notebook: it is empty")
+    for student, fault in (("fay", "the ranks did not come up: /home/prof"), ("gus", "user 12 is ben; rename the folder")):
+        path = home / "submitted" / student / PART / f"{PART}.ipynb"
+        path.parent.mkdir(parents=True)
+        if student == "fay":
+            build.write(students.notebook, path)
+            (path.parent / "not_graded.txt").write_text(fault)
+        else:
+            records.refuse(home, student, PART, fault)
+        assert ungraded.told(PART, student, home) == ungraded.ASK and fault in ungraded.reason(PART, student, home)
+        shutil.rmtree(path.parents[1])
+        records.refuse(home, student, PART, "")
     course, _ = grades.grades(home)
     why = {student: course.mark(student, PART).missing for student in course.students}
     assert why == {
@@ -338,21 +350,27 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
         "cleo": "refused: <b>my answer.py: no notebook and no zip",
         "dan": "not graded: the file is no notebook: it is empty",
         "eve": "nothing handed in",
-        "zoe": "nothing handed in",
+        "zoe": why["zoe"],
     }
+    assert why["zoe"].startswith("refused: all.zip: not unpacked; is it a zip")
     report = hand_ins.read(PART, home)
-    assert set(report.ungraded) == {"ben", "cleo", "dan"} and "a notebook of 02_process_groups" in report.ungraded["ben"]
-    assert report.missing == ["eve", "zoe"]
+    assert set(report.ungraded) == {"ben", "cleo", "dan", "zoe"} and "a notebook of 02_process_groups" in report.ungraded["ben"]
+    assert report.missing == ["eve"]
     monkeypatch.setattr(feedback, "GRADING", home)
     monkeypatch.setattr("sys.argv", ["feedback", PART])
     feedback.main()
     said = capsys.readouterr().out
-    assert "3 pages that say why nothing was graded" in said and "without a page: 2" in said and "99" not in said
+    assert "4 pages that say why nothing was graded" in said and "without a page: 1" in said and "99" not in said
     with zipfile.ZipFile(home / "feedback" / f"{PART}-canvas.zip") as archive:
-        assert sorted(archive.namelist()) == [f"ben_12_2_{PART}.html", f"cleo_13_3_{PART}.html", f"dan_14_4_{PART}.html"]
+        assert sorted(archive.namelist()) == [f"{name}_{PART}.html" for name in ("ben_12_2", "cleo_13_3", "dan_14_4", "zoe_16_6")]
         pages = {name.partition("_")[0]: Outline(archive.read(name).decode()) for name in archive.namelist()}
-    assert "a notebook of 02_process_groups" in pages["ben"].text and "Ben" in pages["ben"].text and "it is empty" in pages["dan"].text
+    assert "a notebook of 02_process_groups" in pages["ben"].text and "Ben" in pages["ben"].text and "no notebook" in pages["dan"].text
     assert "<b>my answer.py: no notebook and no zip" in pages["cleo"].text and not any(page.bad for page in pages.values())
+    course, _ = grades.grades(home)
+    (home / "submitted" / "ada" / PART / f"{PART}.ipynb").write_text("a newer one")
+    (home / "submitted" / "ada" / PART / "not_graded.txt").write_text("the file is no notebook")
+    assert "ada" not in feedback.ungradable(PART, course), "the points of the earlier one stand"
+    assert course.mark("ada", PART).missing == "a newer one: not graded: the file is no notebook"
     # What comes then is graded as if nothing had been.
     (downloads / f"ben_12_5_{PART}.ipynb").write_text(other.replace("02_process_groups", PART))
     collect(PART, downloads, home)

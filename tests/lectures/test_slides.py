@@ -199,6 +199,7 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
             error = page.wait_for_selector(f"text=/In.{turn}., line/", timeout=90_000)
             page.wait_for_function(RUNS)
             assert error.is_visible()
+            assert page.evaluate("document.querySelectorAll('.lecture-failed').length") == 1, "it has run, and is not green"
 
     def test_who_begins_at_the_end_has_all_before_it_run_first(lecture):
         page = lecture("01_data_split", 1280, 720, minutes=15)

@@ -52,9 +52,10 @@
         document.body.classList.toggle("lecture-busy", status === "busy");
         if (status === "restarting" || status === "autorestarting") this.run.clear();
       });
-      actions.executed.connect((_, { notebook, cell }) => {
+      actions.executed.connect((_, { notebook, cell, success }) => {
         if (notebook !== this.notebook || cell.model.executionCount == null) return; // null: no kernel has seen it
         cell.node.classList.add("lecture-ran");
+        cell.node.classList.toggle("lecture-failed", !success);
         this.run.add(cell);
       });
       this.notebook.model.cells.changed.connect(() => {
