@@ -54,13 +54,13 @@ def write(path: Path) -> Path:
 
 
 def readme(text: str) -> str:
-    """README without what only lecturers, instructors and developers need."""
+    """Cut from README what only lecturers, instructors and developers need."""
     first, *sections = re.split(r"^(?=## )", text, flags=re.MULTILINE)
     return first + "".join(s for s in sections if not s.startswith(tuple(f"## {title}\n" for title in NOT_FOR_STUDENTS)))
 
 
 def makefile(text: str) -> str:
-    """The Makefile without the commands for which a student's copy has no modules."""
+    """Cut from the Makefile the commands for which a student's copy has no modules."""
     rules = re.compile(r"^(?P<name>[a-z-]+):.*\n(?:\t.*\n|  .*\n)*\n?", re.MULTILINE)
     text = re.sub(r"^# JupyterHub's proxy.*?\n\n", "", text, flags=re.MULTILINE | re.DOTALL)
     text = re.sub(r"^\$\((?:GRADING|HUB)\):.*\n(?:\t.*\n)*|^(?:GRADING|HUB) :=.*\n", "", text, flags=re.MULTILINE)

@@ -201,7 +201,7 @@ def _metadata(cell: NotebookNode, name: str) -> dict:
         if kind == "test":
             metadata["nbgrader"]["points"] = points
         if kind == "given" and ("\n" in cell.source or len(cell.source) > SHOWN):
-            cell.source = _titled(_with_a_sign(cell.source), cell.metadata["title"])
+            cell.source = _titled(_with_confirmation(cell.source), cell.metadata["title"])
             metadata["jupyter"] = {"source_hidden": True}
     return metadata
 
@@ -218,10 +218,10 @@ def _titled(source: str, title: str) -> str:
     return f"{magic}  # {title}\n{rest}" if magic.startswith("%%") else f"# {title}\n{source}"
 
 
-def _with_a_sign(source: str) -> str:
-    """A cell that shows, once it has run, that it has: folded, it would look as before. (``%%px`` says so itself, see `cluster.magic`.)
+def _with_confirmation(source: str) -> str:
+    """Have a folded cell that shows nothing say that it has run. (``%%px`` does so itself, see `cluster.magic`.)
 
-    >>> _with_a_sign("def f():\\n    pass")
+    >>> _with_confirmation("def f():\\n    pass")
     "def f():\\n    pass\\n\\n\\nprint('Defined: f.')"
     """
     if source.startswith("%%"):

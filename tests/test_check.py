@@ -1,5 +1,7 @@
 """What a check says of wrong values: what they are to the right ones, where that can be seen."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -33,8 +35,9 @@ def said(got, want):
 def test_what_wrong_values_are_is_said(what):
     text = said(SAID[what], WANT)
     assert text.startswith("x on rank 0 has the right shape, but") and f"; {what}" in text
+    assert re.search(r"shape, but \d of 9 values differ; at \[\d, \d\] it is ", text)
     if "times" in what:  # that of the exercise may be about places, and these are right
-        assert "A usual cause: a sign." in text if "-1" in what else "A usual cause: a sum in the place of a mean or the reverse," in text
+        assert "A usual cause: a wrong sign." in text if "-1" in what else "A usual cause: a sum in place of a mean or the reverse," in text
 
 
 def test_a_single_number_where_an_array_is_expected():

@@ -152,9 +152,9 @@ class Check:
             many = f"{np.count_nonzero(wrong)} of {want.size} values"
             known = _known(got, want, instead)
             relation = known or _relation(got, want, tolerance)
-            if relation.startswith("; each is"):  # all values are there and at their places, whatever else is a usual cause
-                many = "a sum in the place of a mean or the reverse, a division by another number, or a division that comes twice"
-                cause = "a sign" if "-" in relation else many
+            if relation.startswith("; each is"):  # all values are there and in their places, so no cause about places fits
+                factor = "a sum in place of a mean or the reverse, or a division by the wrong number, or twice"
+                cause = "a wrong sign" if "-" in relation else factor
             if "another order" in relation:
                 cause = "a transpose too many or too few, or parts put together along another axis" + (f"; or {cause}" if cause else "")
             what = f"has the right shape, but {many} differ" if want.size > 1 else "has the wrong value"

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from IPython import get_ipython
 
 from course_lib import students
-from course_lib.cluster import titles
+from course_lib.cluster import definitions
 
 
 class Plain(Exception):
@@ -70,7 +70,7 @@ def kernel_hint(message: str, on_ranks: Callable[[str], bool]) -> str:
     if not found:
         return ""
     if not on_ranks(found[1]):
-        title = titles.where(found[1], on_ranks=False)
+        title = definitions.cell_of(found[1], on_ranks=False)
         return f". The cell {title!r} defines it: run that first." if title else ""
     return f". {found[1]} is on the ranks, not in the notebook: is %%px missing on top of this cell? ranks.pull('{found[1]}') brings it."
 
@@ -81,7 +81,7 @@ def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
     if not found:
         return ""
     name = found[1]
-    if not near and len(ranks) == n and (title := titles.where(name, on_ranks=True)):
+    if not near and len(ranks) == n and (title := definitions.cell_of(name, on_ranks=True)):
         return f". The cell {title!r} defines it: run that first."
     if name in ("MPI", "np"):
         return ". Is `from mpi4py import MPI` missing?" if name == "MPI" else ". Is `import numpy as np` missing?"

@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.engine import allotment, watchdog
+from course_lib.engine import memory_limit, watchdog
 from course_lib.engine.mpiexec import LOOPBACK, SMALL, THREADS, find_mpiexec
 
 
@@ -107,7 +107,7 @@ def launch(n: int) -> Processes:
     try:
         (folder / "security").mkdir()
         environment = {**os.environ, **THREADS, **LOOPBACK, **SMALL, **watchdog.environment(str(folder))}
-        environment[allotment.MEMORY] = str(allotment.of(n))
+        environment[memory_limit.VARIABLE] = str(memory_limit.per_rank(n))
         environment.pop("JPY_PARENT_PID", None)
         python = [sys.executable, "-m"]
         commands = (

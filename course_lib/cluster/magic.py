@@ -68,7 +68,7 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> No
     show_outputs(replies, ranks.n)
     raise_errors(replies)
     here.forget(source)
-    if title and not any(reply["outputs"] for _, reply in replies):  # a folded cell: it would look as before it ran
+    if title and not unattended.limit() and not any(reply["outputs"] for _, reply in replies):  # folded, it would look as before it ran
         print(f"{title}: done on {wording.ranks([r for r, _ in replies]) if len(replies) < ranks.n else 'all ranks'}.")
 
 

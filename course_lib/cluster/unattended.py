@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from course_lib.cluster.requests import Requests
-
 UNATTENDED = "COURSE_UNATTENDED"  # set when grading: seconds that a cell may take
 
 
@@ -36,14 +34,14 @@ class History:
     """The cells that ended the ranks by neither a crash nor the time limit, to be run again on new ranks."""
 
     def __init__(self):
-        self._rounds: list[Requests] = []
+        self._rounds: list[dict[int, dict]] = []
 
-    def add(self, requests: Requests, replies: dict[int, dict]) -> None:
+    def add(self, requests: dict[int, dict], replies: dict[int, dict]) -> None:
         """Remember a round, if somebody may have to do it again."""
         if limit() and not any(reply["error"] and reply["error"]["name"] == "TimeLimit" for reply in replies.values()):
             self._rounds.append(requests)
 
-    def again(self, run: Callable[[Requests], object]) -> None:
+    def again(self, run: Callable[[dict[int, dict]], object]) -> None:
         """Do all rounds again; one that ends the ranks now is forgotten, with those behind it."""
         rounds, self._rounds = self._rounds, []
         for requests in rounds:

@@ -1,4 +1,4 @@
-"""What a rank knows of names while a student types: completions and help, for `cluster.completion`."""
+"""Completions and help from a rank while a student types, for `cluster.completion`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from course_lib import host
 from course_lib.collectives import apart
-from course_lib.engine import allotment, completion, gates, live, loops, tracebacks, wire
+from course_lib.engine import completion, gates, live, loops, memory_limit, tracebacks, wire
 from course_lib.engine.capture import Outputs, captured
 
 PENDING = "course_lib.collectives.pending"  # not imported before MPI is wanted: that would start it
@@ -59,7 +59,7 @@ def do(request: dict) -> dict:
     except BaseException as error:  # an interrupt, or whatever came of an exception that cannot be described: a reply goes out
         _interruptible_from = math.inf
         if isinstance(error, MemoryError):
-            allotment.more()
+            memory_limit.raise_for_reply()
         reply = {"outputs": [], "error": tracebacks.describe(error)}
     finally:
         _interruptible_from = math.inf
@@ -194,7 +194,7 @@ def _round(request: dict) -> Iterator:
     def finish(error: BaseException | None) -> dict | None:
         nonlocal ended
         if isinstance(error, MemoryError):
-            allotment.more()
+            memory_limit.raise_for_reply()
         described = tracebacks.describe(error) if error else None
         pending.ended(error is not None or request["do"] == "call")  # a check's messages stay its own
         if type(error) is TypeError:

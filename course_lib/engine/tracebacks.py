@@ -8,7 +8,7 @@ import re
 import traceback
 
 from course_lib.collectives.explain import CELL
-from course_lib.engine import allotment
+from course_lib.engine import memory_limit
 
 MOST = 8  # places that are shown; of more, the first two and the last two
 LONGEST = 50_000  # characters of a message
@@ -44,8 +44,8 @@ _HINTS = {
     "ValueError": _types,
     "AttributeError": _types,
     "UFuncTypeError": _types,
-    "MemoryError": lambda message: allotment.hint(),
-    "_ArrayMemoryError": lambda message: allotment.hint(),  # NumPy's
+    "MemoryError": lambda message: memory_limit.hint(),
+    "_ArrayMemoryError": lambda message: memory_limit.hint(),  # NumPy's
     "SystemExit": lambda message: " (A rank goes on: exit() and sys.exit() end only this cell. To leave a function, write return.)",
     "StdinNotImplementedError": lambda message: " (Ranks have no keyboard: write the value into the cell, in the place of input().)",
 }

@@ -19,7 +19,7 @@ import sys
 import threading
 import warnings
 
-from course_lib.engine import allotment, imports, keeper, watchdog
+from course_lib.engine import imports, keeper, memory_limit, watchdog
 
 # What a rank imports in the course of its first cells: better here, once for all.
 EARLY = (
@@ -52,7 +52,7 @@ def main(n: int, folder: str, mpiexec: list[str]) -> int:
         server.bind(address(folder))
         server.listen(128)
         process = subprocess.Popen(mpiexec)
-        engine, most = _prepare(folder), allotment.of(n)
+        engine, most = _prepare(folder), memory_limit.per_rank(n)
         gc.freeze()  # forks share these objects; the collector need not touch them
         server.settimeout(0.2)
         while len(ranks) < n:
@@ -114,7 +114,7 @@ def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine, most: i
     os.environ.update(message["environment"])
     threading.Thread(target=_end_with, args=(socket.socket(fileno=held),), daemon=True).start()
     sys.argv = ["course_lib.engine"]
-    allotment.keep_to(most)
+    memory_limit.apply(most)
     code = 1
     try:
         from course_lib.engine import application

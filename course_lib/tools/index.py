@@ -13,7 +13,6 @@ from course_lib.tools import update
 
 NAME = "START.md"  # in the student's folder
 MARK = "<!-- Written anew whenever a notebook is saved; write your notes elsewhere. -->"
-PASSED = "have what was expected."  # what `check.passed` prints
 PATHS = {  # by the number of the first part
     0: "Tensor parallelism and ZeRO",
     11: "Data parallelism",
@@ -62,7 +61,7 @@ def read(path: Path) -> Part | None:
         texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
         code = [cell for cell in cells if cell["cell_type"] == "code"]
         checks = [c for c in code if c["id"].startswith("check") and c["metadata"].get("nbgrader", {}).get("locked")]
-        passed = sum(PASSED in json.dumps(cell["outputs"]) for cell in checks)
+        passed = sum(bool(c["execution_count"]) and all(o["output_type"] != "error" for o in c["outputs"]) for c in checks)
         title = re.search(r"^# +(.+)", texts[0], re.MULTILINE)[1]
         begun = any(cell.get("execution_count") for cell in code) or not update.as_given(path)
         minutes = int(found[1]) if (found := re.search(r"About (\d+) minutes", texts[0])) else 0
@@ -91,7 +90,7 @@ def page(parts: list[Part]) -> str:
 
 
 def is_ours(work: Path) -> bool:
-    """Whether a student's folder has this page, and no other of its name."""
+    """Tell this page from a file of the same name that is the student's own."""
     try:
         return (work / NAME).read_text(encoding="utf-8").startswith(MARK)
     except (OSError, ValueError):

@@ -41,7 +41,7 @@ def keep_untouched(notebooks: Path, work: Path) -> None:
 
 
 def as_given(mine: Path) -> bool:
-    """Whether a student's copy still has the cells with which it was given out, as far as that is known."""
+    """Compare a student's copy, cell by cell, with the notebook that was given out, if that was kept."""
     original = _original(mine)
     return not original.exists() or _cells(mine) == _cells(original)
 

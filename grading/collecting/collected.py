@@ -1,4 +1,4 @@
-"""What became of each file that `make collect` has found, as a table for a person."""
+"""The result of `make collect`, file by file, and the table that shows it."""
 
 from __future__ import annotations
 

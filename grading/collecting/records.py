@@ -74,7 +74,7 @@ def refused(home: Path, student: str, part: str) -> tuple[str, bool]:
 
 
 def all_refused(home: Path, part: str) -> list[str]:
-    """Of whom something was refused."""
+    """List the students of whom something was refused."""
     return sorted(path.name.removesuffix(REFUSED) for path in (home / "collected" / part).glob(f"*{REFUSED}"))
 
 

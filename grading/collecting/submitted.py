@@ -100,7 +100,7 @@ class Submitted:
 
 
 def record(hand_in: HandIn) -> dict:
-    """What `records` keeps of a hand-in."""
+    """Describe a hand-in as `records` keeps it."""
     said = hand_in.platform
     of_platform = dict(platform=said.platform, key=said.key, number=said.number, name=said.name) if said else dict(platform=None)
     return of_platform | dict(age=list(hand_in.age), file=str(hand_in.file))

@@ -1,4 +1,4 @@
-"""Why a student has no grade for a part: refused when it was collected, not to be graded, not graded yet, or nothing handed in."""
+"""Reasons for a missing grade: refused when it was collected, not to be graded, not graded yet, or nothing handed in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST = 4096  # bytes of such a text
 
 
 def why(part: str, student: str, home: Path) -> str:
-    """Why there is no grade, as far as that is known."""
+    """Return the reason for a missing grade, as far as it is known."""
     if final := reason(part, student, home):
         return final
     there = (home / "submitted" / student / part / f"{part}.ipynb").exists()
@@ -24,7 +24,7 @@ def why(part: str, student: str, home: Path) -> str:
 
 
 def reason(part: str, student: str, home: Path) -> str:
-    """What a student must know, as grading does not come to it by itself; empty where there is no such thing."""
+    """Return a reason that stays until the student or the instructor does something; empty if there is no such reason."""
     folder = home / "submitted" / student / part
     if not (folder / f"{part}.ipynb").exists():
         refused, _ = records.refused(home, student, part)
@@ -33,7 +33,7 @@ def reason(part: str, student: str, home: Path) -> str:
 
 
 def told(part: str, student: str, home: Path) -> str:
-    """The same for the student's own page: without what the machine did, and without what names others or the instructor's folders."""
+    """Return it for the student's own page: without faults of the machine, other students, or the instructor's folders."""
     path = home / "submitted" / student / part / f"{part}.ipynb"
     if not path.exists():
         refused, for_student = records.refused(home, student, part)

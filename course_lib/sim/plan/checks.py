@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from course_lib import wording
 from course_lib.check import Check
+from course_lib.cluster import unattended
 from course_lib.sim.hardware import GIB
 from course_lib.sim.llm.cluster import DEVICES, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, problems
@@ -17,7 +18,7 @@ from course_lib.sim.plan.search import best
 GOOD, POOR = 1.04, 1.08  # times the best step: up to the first all points, from the second on none
 SANE = 1.5  # times the best step that a choice may take where only memory counts
 MICRO_BATCH = 16  # texts of a micro-batch, at most
-SECONDS = 30.0  # that a search may take, as when grading
+SECONDS = 30.0  # that a search may take, as when grading on one's own machine; elsewhere, grading says how long
 
 
 def planned(model, cluster):
@@ -76,7 +77,8 @@ class PlanCheck(Check):
         CheckFailed if it cannot be trained so.
         """
         self.case = f"{model.name} on {cluster.gpus} × {cluster.device.name.split()[0]} with {cluster.device.memory / GIB:.0f} GiB"
-        answer = self.ranks.call(planned, dict(model=dict(vars(model)), cluster=_plain(cluster)), limit=SECONDS, show=self.show)[0]
+        arguments, limit = dict(model=dict(vars(model)), cluster=_plain(cluster)), max(SECONDS, unattended.limit(call=True) or 0)
+        answer = self.ranks.call(planned, arguments, limit=limit, show=self.show)[0]
         if not isinstance(answer, dict):
             nothing = "a search that has kept none, as none seemed to fit, or a missing return"
             usual = nothing if answer == "NoneType" else "its fields alone, or a step: that has a .configuration"

@@ -1,4 +1,4 @@
-"""How much memory a rank on this machine may have: a leak on one ends with an error there, before the machine suffers."""
+"""A limit of memory for each rank on this machine: a leak on one ends with an error there, before the machine suffers."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ import resource
 
 from course_lib.collectives import apart
 
-MEMORY = "COURSE_RANK_MEMORY"  # such as 2G; 0 means no limit. By default, all ranks together may have most of what is free when they start
+VARIABLE = "COURSE_RANK_MEMORY"  # such as 2G; 0: no limit. By default, all ranks together may have most of what is free at their start
 SHARE, LEAST = 0.8, 1 << 30  # of what is free; bytes that each rank may have in any case
 TOO_LITTLE = 300 << 20  # bytes: a rank that has just started has two thirds of it
 RESERVE = 64 << 20  # bytes
-_kept_to = 0  # bytes, in a rank
+_limit = 0  # bytes, in a rank
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def of(n: int) -> int:
-    """Bytes that each of `n` ranks may have; 0 for no limit.
+def per_rank(n: int) -> int:
+    """Return the bytes that each of `n` ranks may have; 0 for no limit.
 
     Raises
     ------
     ValueError
         The environment's setting is no size.
     """
-    if (said := os.environ.get(MEMORY)) is not None:
+    if (said := os.environ.get(VARIABLE)) is not None:
         found = re.fullmatch(r"(\d+)([KMG]?)B?", said.strip().upper())
         size = int(found[1]) * UNITS[found[2]] if found else -1
         if size and size < TOO_LITTLE:
-            raise ValueError(f"{MEMORY}={said!r}: expected a size such as 2G, at least 300M, or 0 for no limit.")
+            raise ValueError(f"{VARIABLE}={said!r}: expected a size such as 2G, at least 300M, or 0 for no limit.")
         return size
     import psutil
 
     return max(LEAST, int(SHARE * psutil.virtual_memory().available / n))
 
 
-def keep_to(nbytes: int) -> None:
-    """Have the system give this process no more memory of its own than so many bytes."""
-    global _kept_to
+def apply(nbytes: int) -> None:
+    """Limit the memory of this process, without what it shares, to so many bytes; 0 for no limit."""
+    global _limit
     if nbytes:
         with contextlib.suppress(OSError, ValueError):  # not all systems count so
             resource.setrlimit(resource.RLIMIT_DATA, (nbytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
-            _kept_to = nbytes
+            _limit = nbytes
 
 
-def more() -> None:
-    """Have room for an answer where all memory is taken: a little more than before."""
+def raise_for_reply() -> None:
+    """Raise the limit a little, so that a rank that has used it up can still reply."""
     with contextlib.suppress(OSError, ValueError):
         most, hard = resource.getrlimit(resource.RLIMIT_DATA)
         if most != resource.RLIM_INFINITY and not apart.line:
@@ -55,8 +55,8 @@ def more() -> None:
 
 
 def hint() -> str:
-    """What to add to an error for want of memory."""
-    most = _kept_to or resource.getrlimit(resource.RLIMIT_DATA)[0]
+    """Explain an error for want of memory."""
+    most = _limit or resource.getrlimit(resource.RLIMIT_DATA)[0]
     room = "" if most == resource.RLIM_INFINITY else f"A rank may have {most / (1 << 30):.3g} GiB here. "
-    more = "" if apart.line or not room else f" {MEMORY}=4G before `make lab` sets another limit."
+    more = "" if apart.line or not room else f" {VARIABLE}=4G before `make lab` sets another limit."
     return f" ({room}Does a list grow in each step, or is an array larger than meant?{more})"
