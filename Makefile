@@ -10,7 +10,7 @@ DEV := $(BIN)/.for-developers
 JOBS ?= 3
 unexport PYTHONDONTWRITEBYTECODE  # else each process of each test compiles the library anew
 
-.PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde regrade collect grades feedback report leaderboard hub variants cheats new-part check student-archive gradescope autolab bench validate lint constraints
+.PHONY: help install lab update test test-all doctor solved lecture site pictures release autograde regrade formgrader collect grades feedback report leaderboard hub variants cheats new-part check student-archive gradescope autolab bench validate lint constraints
 
 help:            ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -90,6 +90,9 @@ autograde: $(GRADING) ## Grade what lies in grading/submitted/ (PART=..., STRICT
 regrade: $(GRADING) ## Grade one student's hand-in anew (PART=... STUDENT=...)
 	@[ -n "$(STUDENT)" ] || { echo "Whose? make regrade PART=01_data_split STUDENT=ada"; exit 1; }
 	@$(RUN) grading.autograde $(PART) "$(STUDENT)"
+
+formgrader: $(GRADING) ## Open nbgrader's formgrader: read written answers, give points and comments by hand
+	@$(RUN) grading.formgrader
 
 grades: $(GRADING) ## Write grading/grades.csv, and the files that Canvas, Moodle and Brightspace import
 	@$(RUN) grading.grades

@@ -7,6 +7,9 @@ A part's source is text in jupytext's percent format. Each code cell has a title
     test       hidden; `points=` says what it is worth
     (none)     a worked example, to run and change
 
+and so has a text, ``# %% A title [markdown] tags=["written"] points=2``, that the student writes: a person gives its points in the
+formgrader. What stands there in the source is a model answer, which students do not get.
+
 A cell of any kind may have a second tag, for those who show the part as slides (see `lectures`):
 
     slide      a slide begins here; it is in every cut of the talk, also in that of 15 minutes
@@ -40,6 +43,8 @@ from nbformat import NotebookNode
 from grading.paths import SOLUTIONS
 
 KINDS = ("given", "exercise", "test")
+WRITTEN = "written"
+YOUR_ANSWER = "*Your answer, in words: double-click here, write it in place of this line, then press Shift-Enter.*"
 SLIDES = {  # what nbconvert and other programs call it, and from how many minutes on
     "slide": ("slide", 15),
     "slide-50": ("slide", 50),
@@ -72,8 +77,8 @@ def build(part: str) -> NotebookNode:
     Raises
     ------
     SourceError
-        A cell has no title, two have the same one, a tag or a mark is misspelt, an exercise has no solution marks, or a test has no points
-        or shows something outside the marks. The message names the cell and its line.
+        A cell has no title, two have the same one, a tag or a mark is misspelt, an exercise has no solution marks, a test or a written
+        answer has no points, or a test shows something outside the marks. The message names the cell and its line.
     """
     return from_text((SOLUTIONS / part / f"{part}.py").read_text(), part)
 
@@ -99,14 +104,15 @@ def from_text(text: str, part: str) -> NotebookNode:
     for cell in notebook.cells:
         if "notes" in cell.metadata.get("tags", []):
             raise SourceError(f"{part}: a speaker's notes stand in talk.py; here students would read them.")
-        if cell.cell_type == "markdown":
+        if cell.cell_type == "markdown" and WRITTEN not in cell.metadata.get("tags", []) and "points" not in cell.metadata:
             texts += 1
             cell.id, cell.metadata = f"text-{texts}", nbformat.from_dict(slide(cell))
             continue
         title = cell.metadata.get("title", "")
         name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
         if not name or name in seen:
-            raise SourceError(f"{part}: a code cell needs a title of its own after '# %%'; got {title!r}, above: {cell.source[:60]!r}.")
+            kind = "code cell" if cell.cell_type == "code" else "written answer"
+            raise SourceError(f"{part}: a {kind} needs a title of its own after '# %%'; got {title!r}, above: {cell.source[:60]!r}.")
         seen.add(name)
         cell.id = name
         try:
@@ -116,7 +122,7 @@ def from_text(text: str, part: str) -> NotebookNode:
             raise SourceError(f"{part}.py, line {line}, cell {title!r}: {problem}") from None
     whole = f"{points(notebook):g}"
     for cell in notebook.cells:
-        if cell.cell_type == "markdown":
+        if kind_of(cell) == "text":
             cell.source = _figures(part, cell.source.replace("{points}", whole))
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     return notebook
@@ -164,8 +170,8 @@ def _figure(part: str, name: str) -> str:
 
 
 def points(notebook: NotebookNode) -> float:
-    """What all hidden tests of a part are worth."""
-    return sum(cell.metadata.nbgrader["points"] for cell in notebook.cells if kind_of(cell) == "test")
+    """What a part is worth: its hidden tests, and its written answers."""
+    return sum(cell.metadata.nbgrader["points"] for cell in notebook.cells if kind_of(cell) in ("test", WRITTEN))
 
 
 def _metadata(cell: NotebookNode, name: str) -> dict:
@@ -173,32 +179,36 @@ def _metadata(cell: NotebookNode, name: str) -> dict:
         raise SourceError(f'{unread} is not understood; the form is tags=["test"] points=3.')
     tags = cell.metadata.get("tags", [])
     for tag in tags if isinstance(tags, list) else [tags]:
-        if tag not in (*KINDS, *SLIDES, *OTHERS):
-            near = difflib.get_close_matches(str(tag), (*KINDS, *SLIDES, *OTHERS), 1)
+        if tag not in (*KINDS, WRITTEN, *SLIDES, *OTHERS):
+            near = difflib.get_close_matches(str(tag), (*KINDS, WRITTEN, *SLIDES, *OTHERS), 1)
             raise SourceError(f"there is no tag {tag!r}." + (f" Is {near[0]!r} meant?" if near else ""))
-    kind = next((t for t in tags if t in KINDS), None)
-    others = [t for t in tags if t not in KINDS and t not in SLIDES]
+    kind = next((t for t in tags if t in (*KINDS, WRITTEN)), None)
+    others = [t for t in tags if t not in (*KINDS, WRITTEN, *SLIDES)]
     metadata: dict = {"tags": others} if others else {}
+    if cell.cell_type == "markdown" and kind is None:
+        raise SourceError(f"a text with points needs tags=[{WRITTEN!r}].")
     if kind:
         points = cell.metadata.get("points")
+        if kind in ("test", WRITTEN) and (isinstance(points, bool) or not isinstance(points, (int, float)) or not 0 < points < 1000):
+            raise SourceError(f"a {kind if kind == 'test' else 'written answer'} needs points=, a number above 0; got {points!r}.")
+        if (kind == WRITTEN) != (cell.cell_type == "markdown"):
+            raise SourceError(f"the tag {WRITTEN!r}, and no other of the kinds, is for a text, with [markdown] after its title.")
         if kind == "exercise":
             if "### BEGIN SOLUTION" not in cell.source or not cell.source.startswith("%%px"):
                 raise SourceError("an exercise needs %%px on top, and BEGIN SOLUTION and END SOLUTION.")
         elif kind == "test":
-            if isinstance(points, bool) or not isinstance(points, (int, float)) or not 0 < points < 1000:
-                raise SourceError(f"a test needs points=, a number above 0; got {points!r}.")
             if not re.fullmatch(r"### BEGIN HIDDEN TESTS\n.*\n### END HIDDEN TESTS", cell.source, re.DOTALL):
                 raise SourceError("a test needs one pair of BEGIN and END HIDDEN TESTS round all of it.")
             cell.source = f"{HIDDEN_NOTE}\n{cell.source}"
         metadata["nbgrader"] = {
-            "grade": kind == "test",
+            "grade": kind in ("test", WRITTEN),
             "grade_id": name,
-            "locked": kind != "exercise",
+            "locked": kind not in ("exercise", WRITTEN),
             "schema_version": 3,
-            "solution": kind == "exercise",
+            "solution": kind in ("exercise", WRITTEN),
             "task": False,
         }
-        if kind == "test":
+        if kind in ("test", WRITTEN):
             metadata["nbgrader"]["points"] = points
         if kind == "given" and ("\n" in cell.source or len(cell.source) > SHOWN):
             cell.source = _titled(_with_confirmation(cell.source), cell.metadata["title"])
@@ -238,10 +248,10 @@ def _with_confirmation(source: str) -> str:
 
 
 def kind_of(cell: NotebookNode) -> str:
-    """ "given", "exercise", "test", "example" or "text", for a cell that `build` made."""
-    if cell.cell_type != "code":
-        return "text"
+    """ "given", "exercise", "test", "example", "written" or "text", for a cell that `build` made."""
     marks = cell.metadata.get("nbgrader")
+    if cell.cell_type != "code":
+        return WRITTEN if marks and marks["solution"] else "text"
     if not marks:
         return "example"
     return "exercise" if marks["solution"] else "test" if marks["grade"] else "given"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 from traitlets.config import Config, PyFileConfigLoader
 
+from grading.build import YOUR_ANSWER
 from grading.paths import GRADING, NOTEBOOKS
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
     config.CourseDirectory.course_id = "distributed-training"
     config.CourseDirectory.ignore = [".ipynb_checkpoints", "*.pyc", "__pycache__"]
     config.ClearSolutions.code_stub = {"python": "# Your code here.\nraise NotImplementedError"}
+    config.ClearSolutions.text_stub = YOUR_ANSWER
     config.OverwriteCells.add_missing_cells = True
     config.Autograde.sanitize_preprocessors = [
         TakeStudentCells,

@@ -27,6 +27,8 @@ def solved(part: str) -> NotebookNode:
     for cell in notebook.cells:
         kind = build.kind_of(cell)
         cell.metadata.pop("nbgrader", None)
+        if kind == build.WRITTEN:
+            cell.metadata["slideshow"] = {"slide_type": "skip"}
         if kind in ("given", "exercise"):
             cell.metadata["course"] = cell.metadata.get("course", {}) | {"kind": kind}
         cell.source = re.sub(r"^ *### (BEGIN|END) SOLUTION\n?", "", cell.source, flags=re.MULTILINE).rstrip("\n")

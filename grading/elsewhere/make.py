@@ -61,7 +61,7 @@ def contents(part: str, python: str = PYTHON, minutes: float = MINUTES, cache: P
     if not tests:
         raise NothingToGrade(f"{part} has nothing to grade.")
     for cell in source.cells:
-        cell.source = _SOLUTION.sub("raise NotImplementedError", cell.source)
+        cell.source = build.YOUR_ANSWER if build.kind_of(cell) == build.WRITTEN else _SOLUTION.sub("raise NotImplementedError", cell.source)
     settings = config.load()
     facts = {
         "name": part,
@@ -167,6 +167,8 @@ def said(platform: str, part: str, path: Path, python: str, minutes: int) -> Ite
     size = sum(file.stat().st_size for file in ([path] if path.is_file() else path.iterdir()))
     shown = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     yield f"{shown}: {size / 1e6:.0f} MB, {len(tests)} tests, {sum(tests.values()):g} points"
+    if left := build.points(source) - sum(tests.values()):
+        yield f"Written answers are not graded there: {left:g} points are for you to give."
     yield f"Memory: {LARGE.get(part, SMALLEST):g} GB or more." + " The smallest container is too small." * (part in LARGE)
     if platform == "gradescope":
         yield f"Upload it under Configure Autograder. Base image: one with Python {python}{has}."

@@ -9,16 +9,17 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from course_lib import check
-from grading.build import kind_of
+from grading.build import WRITTEN, kind_of
 
 CHECKS = "course_lib"  # in a key, beside the cells' names
 
 
 def key(source: NotebookNode) -> dict[str, str]:
     """What a hand-in was graded by: of each cell but texts and examples, a short sum of what it does and what it is worth."""
-    cells = [cell for cell in source.cells if kind_of(cell) in ("given", "exercise", "test")]
+    cells = [cell for cell in source.cells if kind_of(cell) in ("given", "exercise", "test", WRITTEN)]
     return {CHECKS: _of_checks()} | {
-        c.id: hashlib.sha256(f"{c.source}\n{c.metadata.nbgrader.get('points')}".encode()).hexdigest()[:12] for c in cells
+        c.id: hashlib.sha256(f"{c.source if kind_of(c) != WRITTEN else ''}\n{c.metadata.nbgrader.get('points')}".encode()).hexdigest()[:12]
+        for c in cells
     }
 
 

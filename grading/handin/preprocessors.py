@@ -17,7 +17,7 @@ from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets.config import Config
 
 from course_lib.cluster import pictures, unattended
-from grading.build import kind_of, only_shows
+from grading.build import WRITTEN, kind_of, only_shows
 from grading.handin import flags, sandbox
 from grading.handin.execute import environment, is_for_ranks, on_ranks, settle, sockets
 from grading.handin.key import key
@@ -76,7 +76,7 @@ class ExecuteOnRanks(Execute):
 
     def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
         kind = kind_of(cell)
-        if kind == "text" or not cell.source.strip():
+        if kind in ("text", WRITTEN) or not cell.source.strip():
             return cell, resources
         if kind == "example" and not is_for_ranks(cell.source):
             # It ran in the student's kernel; on the ranks, it would change their variables.

@@ -5,18 +5,20 @@ from __future__ import annotations
 import hashlib
 import re
 import stat
+import textwrap
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from grading.build import kind_of
+from grading.build import WRITTEN, YOUR_ANSWER, kind_of
 
 LONG = "long"  # tag of a cell that is not run when grading; see `build`
 EXTRA = "course-extra"  # tag of a cell that the student added
 LARGEST = 64 << 20  # bytes of a notebook
-WRITTEN = 1 << 20  # characters of code in it
+MOST_CHARACTERS = 1 << 20  # of code and text in it
+LONGEST_ANSWER, COLUMNS = 20_000, 100  # characters of a written answer, and of a line of it as it is shown
 MOST_ADDED = 500  # cells that a student may add
 _DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 
@@ -41,7 +43,7 @@ def taken(path: Path) -> bytes:
 
 
 def read(data: bytes) -> NotebookNode:
-    """The code cells of a notebook, with their ids and grade ids; nothing else of it.
+    """The sources of a notebook's code and text cells, with their ids and grade ids; nothing else of it.
 
     Notebooks of format 3 and 4 are read, with any line ends and with or without a byte order mark.
 
@@ -53,13 +55,13 @@ def read(data: bytes) -> NotebookNode:
     encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     try:
         found = nbformat.reads(data.decode(encoding), as_version=4)
-        bare = new_notebook(cells=[_bare(cell) for cell in found.cells if cell.cell_type == "code"])
+        bare = new_notebook(cells=[_bare(cell) for cell in found.cells if cell.cell_type in ("code", "markdown")])
     except RecursionError:
         raise NotReadable("the file is no notebook: it is nested too deeply") from None
     except Exception as error:
         raise NotReadable(f"the file is no notebook: {type(error).__name__}: {str(error)[:200]}") from None
-    if (size := sum(len(cell.source) for cell in bare.cells)) > WRITTEN:
-        raise NotReadable(f"its code has {size:,} characters, and {WRITTEN:,} are what a notebook may have")
+    if (size := sum(len(cell.source) for cell in bare.cells)) > MOST_CHARACTERS:
+        raise NotReadable(f"its cells have {size:,} characters, and {MOST_CHARACTERS:,} are what a notebook may have")
     return bare
 
 
@@ -83,7 +85,8 @@ def _bare(cell: NotebookNode) -> NotebookNode:
     source = cell.source if isinstance(cell.source, str) else "".join(cell.source)
     # Line ends of all systems, and halves of letters that no file can hold.
     source = source.replace("\r\n", "\n").replace("\r", "\n").encode(errors="replace").decode()
-    bare = new_code_cell(source, metadata={"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {})
+    new_cell = new_code_cell if cell.cell_type == "code" else new_markdown_cell
+    bare = new_cell(source, metadata={"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {})
     if isinstance(cell.get("id"), str):
         bare.id = cell.id
     return bare
@@ -95,7 +98,8 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
     Cells that set up, check and test come from `source`, whatever the submission did to them:
     changed, tagged, moved, copied or deleted. Exercises and worked examples have the student's
     text, found by grade_id, by cell id, or by what it defines. Code cells that the student added
-    keep their place, behind the cell that they stand behind.
+    keep their place, behind the cell that they stand behind. Written answers are found by grade_id,
+    by cell id, or by the text that they stand behind, and are shown as they were typed.
 
     Parameters
     ----------
@@ -137,6 +141,8 @@ def assemble(source: NotebookNode, submitted: NotebookNode) -> NotebookNode:
         kind = kind_of(cell)
         if kind == "exercise":
             cell.source = texts.get(cell.id, "# This exercise was missing from the submission.")
+        elif kind == WRITTEN:
+            cell.source = verbatim(_written(cell, source, submitted.cells, marked))
         elif kind == "example":
             text = texts.get(cell.id, "")
             if _plain(text) != _plain(cell.source):
@@ -153,7 +159,7 @@ def _marked(cell: NotebookNode, known: dict[str, str]) -> str | None:
     """Which cell of the source this is, by its grade id or its id."""
     marks = cell.metadata.get("nbgrader")
     for name in (marks.get("grade_id") if isinstance(marks, dict) else None, cell.get("id")):
-        if name in known:
+        if name in known and (cell.cell_type == "code" or known[name] in ("text", WRITTEN)):  # an exercise made a text is no answer
             return name
     return None
 
@@ -161,6 +167,8 @@ def _marked(cell: NotebookNode, known: dict[str, str]) -> str | None:
 def _name(cell: NotebookNode, source: NotebookNode, known: dict[str, str], marked: set[str | None]) -> str | None:
     """The same, of those that no cell is marked as: by its text, or by what it defines. Platforms and editors may have taken ids away."""
     left = [other for other in source.cells if other.id not in marked]
+    if cell.cell_type != "code":
+        return None
     for other in left:
         if other.cell_type == "code" and _plain(other.source) == _plain(cell.source):
             return other.id
@@ -169,6 +177,31 @@ def _name(cell: NotebookNode, source: NotebookNode, known: dict[str, str], marke
         if known[other.id] == "exercise" and defined & set(_DEFINED.findall(other.source)):
             return other.id
     return None
+
+
+def _written(cell: NotebookNode, source: NotebookNode, submitted: list[NotebookNode], marked: list[str | None]) -> str:
+    """A written answer; empty if there is none."""
+    if cell.id in marked:
+        return submitted[marked.index(cell.id)].source
+    before = source.cells[source.cells.index(cell) - 1]
+    places = [i for i, other in enumerate(submitted[:-1]) if marked[i] == before.id or _plain(other.source) == _plain(before.source)]
+    behind = [submitted[i + 1] for i in places if submitted[i + 1].cell_type == "markdown" and not marked[i + 1]]
+    return behind[0].source if behind else ""
+
+
+def verbatim(text: str) -> str:
+    """A stranger's text as Markdown that shows what was typed, and does nothing where it is read; `YOUR_ANSWER` where there is none.
+
+    >>> verbatim("Because <b> and ```:" + chr(10) + "see above.")
+    '````text\\nBecause <b> and ```:\\nsee above.\\n````'
+    """
+    if _plain(text) in ("", _plain(YOUR_ANSWER)):
+        return YOUR_ANSWER
+    if len(text) > LONGEST_ANSWER:
+        text = f"{text[:LONGEST_ANSWER]}\n... (the rest of {len(text):,} characters is cut)"
+    lines = [part for line in text.strip().splitlines() for part in textwrap.wrap(line, COLUMNS, replace_whitespace=False) or [""]]
+    fence = "`" * (1 + max([2, *map(len, re.findall("`+", text))]))
+    return "\n".join([f"{fence}text", *lines, fence])
 
 
 def _plain(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
 from nbformat import NotebookNode
@@ -12,7 +12,7 @@ from nbgrader.preprocessors import AssignLatePenalties
 from nbgrader.utils import compute_checksum
 from traitlets.config import Config
 
-from grading.build import kind_of
+from grading.build import WRITTEN, kind_of
 from grading.config import ConfigError
 from grading.handin.grade import Graded
 
@@ -36,7 +36,9 @@ class Book:
         self._late = AssignLatePenalties(config=config)
         self._late.init_plugin()
 
-    def record(self, part: str, student: str, graded: Graded, notebook: NotebookNode, came: datetime | None) -> None:
+    def record(
+        self, part: str, student: str, graded: Graded, notebook: NotebookNode, came: datetime | None, known: Collection[str] = ()
+    ) -> None:
         """Write down a hand-in's points; what a person wrote there, comments, points and extra credit, stays.
 
         Parameters
@@ -47,25 +49,31 @@ class Book:
             The executed notebook.
         came : datetime or None
             When it was handed in, in UTC, without a time zone.
+        known : collection of str
+            Written answers that are as they were when this student was last graded: a person need not read them again.
         """
         self.gradebook.update_or_create_student(student)
         submission = self.gradebook.update_or_create_submission(part, student)
         submission.timestamp = came
         (submitted,) = (n for n in submission.notebooks if n.name == part)
+        empty = self._without_answer(submitted.notebook, notebook)
+        written = {cell.metadata.nbgrader.grade_id for cell in notebook.cells if kind_of(cell) == WRITTEN}
         for grade in submitted.grades:
             if grade.name in graded.points:
                 grade.auto_score = graded.points[grade.name]
                 grade.needs_manual_grade = grade.manual_score is not None
-        empty = self._without_answer(submitted.notebook, notebook)
+            elif grade.name in written:
+                grade.auto_score = 0.0 if grade.name in empty else None
+                grade.needs_manual_grade = (grade.name not in known) if grade.manual_score is not None else grade.name not in empty
         for comment in submitted.comments:
             comment.auto_comment = "No response." if comment.name in empty else None
         self._punish(submission)
         self.gradebook.db.commit()
 
     def _without_answer(self, released: Notebook, notebook: NotebookNode) -> set[str]:
-        """The exercises in which nothing was written."""
+        """The exercises and written answers in which nothing was written."""
         sums = {cell.name: cell.checksum for cell in released.source_cells}
-        exercises = [cell for cell in notebook.cells if kind_of(cell) == "exercise"]
+        exercises = [cell for cell in notebook.cells if kind_of(cell) in ("exercise", WRITTEN)]
         return {c.metadata.nbgrader.grade_id for c in exercises if sums.get(c.metadata.nbgrader.grade_id) == compute_checksum(c)}
 
     def punish(self, part: str, times: dict[str, datetime | None]) -> None:
@@ -89,9 +97,9 @@ class Book:
             released = self.gradebook.find_notebook(part, part)
         except MissingEntry:
             return False
-        cells = [cell for cell in source.cells if kind_of(cell) in ("given", "exercise", "test")]
-        points = {cell.id: float(cell.metadata.nbgrader.points) for cell in cells if kind_of(cell) == "test"}
-        exercises = {cell.id for cell in cells if kind_of(cell) == "exercise"}
+        cells = [cell for cell in source.cells if kind_of(cell) in ("given", "exercise", "test", WRITTEN)]
+        points = {cell.id: float(cell.metadata.nbgrader.points) for cell in cells if kind_of(cell) in ("test", WRITTEN)}
+        exercises = {cell.id for cell in cells if kind_of(cell) in ("exercise", WRITTEN)}
         there = {cell.name: cell.max_score for cell in released.grade_cells}, {cell.name for cell in released.solution_cells}
         return there == (points, exercises) and {cell.name for cell in released.source_cells} == {cell.id for cell in cells}
 
@@ -133,8 +141,8 @@ class Book:
         new = {cell.metadata.nbgrader.grade_id: cell for cell in source.cells if cell.metadata.get("nbgrader")}
         kinds = {name: kind_of(cell) for name, cell in new.items()}
         wanted = {
-            GradeCell: {name for name, kind in kinds.items() if kind == "test"},
-            SolutionCell: {name for name, kind in kinds.items() if kind == "exercise"},
+            GradeCell: {name for name, kind in kinds.items() if kind in ("test", WRITTEN)},
+            SolutionCell: {name for name, kind in kinds.items() if kind in ("exercise", WRITTEN)},
             SourceCell: set(new),
         }
         there = {GradeCell: released.grade_cells, SolutionCell: released.solution_cells, SourceCell: released.source_cells}

@@ -67,7 +67,8 @@ class Grading:
     def __init__(self, part: str, home: Path, source: nbformat.NotebookNode, settings: Config, book: Book):
         self.part, self.home, self.book = part, home, book
         self.source, self.key = nbformat.writes(source, version=4), key(source)
-        self.most = build.points(source)
+        self.most = sum(cell.metadata.nbgrader.points for cell in source.cells if build.kind_of(cell) == "test")
+        self.by_hand = build.points(source) - self.most
         self.options = {name: dict(settings[name]) for name in PASSED}
         names = (unattended.UNATTENDED, sandbox.WORD)
         self.variables = {name: os.environ[name] for name in names if name in os.environ}
@@ -157,8 +158,8 @@ class Grading:
             return graded
         notebook = nbformat.reads(graded.notebook, as_version=4)
         notebook.metadata.course |= {"graded": which, "key": self.key}
-        self.book.record(self.part, student, graded, notebook, time)
         folder = self.home / "autograded" / student / self.part
+        self.book.record(self.part, student, graded, notebook, time, _written_before(notebook, folder / f"{self.part}.ipynb"))
         try:
             build.write(notebook, folder / f"{self.part}.ipynb")
             if time:
@@ -171,7 +172,17 @@ class Grading:
         if graded.problem:
             return f"{student}: NOT graded: {graded.problem}, {left} left"
         look = f", {graded.flags} line{'s' * (graded.flags > 1)} to look at" if graded.flags else ""
-        return f"{student}: {sum(graded.points.values()):g} of {self.most:g}{look}, {graded.seconds:.1f} s, {left} left"
+        hand = f" and up to {self.by_hand:g} by hand" if self.by_hand else ""
+        return f"{student}: {sum(graded.points.values()):g} of {self.most:g}{hand}{look}, {graded.seconds:.1f} s, {left} left"
+
+
+def _written_before(notebook: nbformat.NotebookNode, path: Path) -> set[str]:
+    """The written answers that stand in an earlier graded notebook as they are now."""
+    written = [cell for cell in notebook.cells if build.kind_of(cell) == build.WRITTEN]
+    if not written or not path.exists():
+        return set()
+    before = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
+    return {cell.metadata.nbgrader.grade_id for cell in written if before.get(cell.id) == cell.source}
 
 
 def _result(future: Future) -> Graded:

@@ -1,0 +1,35 @@
+"""`make formgrader`: open nbgrader's formgrader, to read written answers and to give points and comments by hand."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from course_lib.tools.lab import command, environment
+from grading.config import ConfigError, is_there, load
+from grading.paths import GRADING
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Leave out what nbgrader says at each page of an exchange that is not there, and that this course does not need."""
+    return not record.getMessage().startswith("Unwritable directory")
+
+
+def main() -> None:
+    try:
+        if not is_there(load(GRADING)):
+            sys.exit("Nothing is released yet, so there is nothing to look at. First: make release, make collect, make autograde.")
+    except ConfigError as error:
+        sys.exit(str(error))
+    os.environ.update(environment())
+    os.chdir(GRADING)  # nbgrader reads its configuration where it is started
+    logging.getLogger("ServerApp").addFilter(_is_news)
+    print("Opening the formgrader: Manual Grading shows each part's hand-ins. Ctrl-C twice ends it.", flush=True)
+    from jupyterlab.labapp import LabApp
+
+    LabApp.launch_instance(command(GRADING, ["--LabApp.default_url=/formgrader", *sys.argv[1:]])[3:])
+
+
+if __name__ == "__main__":
+    main()
