@@ -57,6 +57,7 @@ def talk(part: str, minutes: int | None = None) -> NotebookNode:
     source = SOLUTIONS / part / "talk.py"
     if source.exists():
         insert(notebook, jupytext.reads(source.read_text(), fmt="py:percent").cells, part)
+    _begin_with_a_picture(notebook)
     left_out = False
     for cell in notebook.cells:
         kind = cell.metadata.get("slideshow", {}).get("slide_type")
@@ -64,7 +65,38 @@ def talk(part: str, minutes: int | None = None) -> NotebookNode:
             left_out = minutes is not None and cell.metadata.get("course", {}).get("minutes", 0) > minutes
         if left_out:
             cell.metadata["slideshow"] = {"slide_type": "skip"}
+    _give_headings(notebook)
     return notebook
+
+
+def _begin_with_a_picture(notebook: NotebookNode) -> None:
+    """Bring the part's first picture to the title's slide, if it needs nothing that is shown before it."""
+    place = next((i for i, cell in enumerate(notebook.cells) if cell.id.startswith("draw-")), 0)
+    before = [cell for cell in notebook.cells[:place] if cell.cell_type == "code"]
+    if not before or not all(cell.id.startswith("start-") or _kind(cell) == "skip" for cell in before):
+        return
+    title = [cell for i, cell in enumerate(notebook.cells[:place]) if cell in before or not i or _kind(cell) == "notes"]
+    texts = [cell for cell in notebook.cells[:place] if cell not in title]
+    picture, rest = notebook.cells[place], texts + notebook.cells[place + 1 :]
+    minutes = {"course": picture.metadata.get("course", {}) | {"kind": "given"}}
+    picture.metadata = nbformat.from_dict({key: value for key, value in picture.metadata.items() if key != "slideshow"} | minutes)
+    if rest[0].cell_type != "code" and not _kind(rest[0]):
+        rest[0].metadata["slideshow"] = {"slide_type": "slide"}
+    notebook.cells = [*title, picture, *rest]
+
+
+def _give_headings(notebook: NotebookNode) -> None:
+    """Repeat a section's heading where a text of the part goes on with a new slide."""
+    heading = ""
+    for cell in (cell for cell in notebook.cells if cell.cell_type == "markdown" and not cell.id.startswith("talk-")):
+        if found := re.match(r"#+ (?:\d\d )?(.*)", cell.source):
+            heading = found[1]
+        elif _kind(cell) == "slide":
+            cell.source = f"## {heading}\n\n{cell.source}"
+
+
+def _kind(cell: NotebookNode) -> str | None:
+    return cell.metadata.get("slideshow", {}).get("slide_type")
 
 
 def insert(notebook: NotebookNode, cells: list[NotebookNode], part: str) -> None:

@@ -47,6 +47,14 @@ def test_cells_block_and_are_shown_grouped(four):
     assert plain(four.run("%px print('line')")[0]) == "all ranks\nline\n"
 
 
+def test_a_ranks_warning_stands_below_its_number_and_before_the_verdict(four):
+    define = "%%px\nimport warnings\ndef f():\n    if rank < 2:\n        warnings.warn(f'odd {rank}')\n    return 1 / (rank - 4)"
+    assert four.run(define)[1] is None
+    text, error = four.run("ranks.call('f', show=True)\nassert False, 'not right yet'")
+    places = [plain(text).index(said) for said in ("rank 0", "odd 0", "rank 1", "odd 1")]
+    assert places == sorted(places) and "not right yet" in error
+
+
 def test_a_traceback_starts_at_the_students_line_and_comes_once(four):
     four.run("%%px\ndef mine(x):\n    y = x + 1\n    return y.nonsense")
     defined = number(four)

@@ -119,7 +119,7 @@ def show_outputs(replies: Replies, n: int) -> None:
     """Show what the ranks printed and displayed."""
     for who, outputs in group(replies, "outputs"):
         if n > 1:
-            print(head(who, n))
+            print(head(who, n), flush=True)  # or what goes to stderr would come before it
         for output in outputs:
             if "stream" in output:
                 stream = sys.stderr if output["stream"] == "stderr" else sys.stdout

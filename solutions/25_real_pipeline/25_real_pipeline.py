@@ -254,7 +254,7 @@ plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: measured
 # Both orders have the same bubbles, and send the same bytes. But what rank 0 holds grows with the micro-batches in GPipe, and stays the same in 1F1B.
 
 
-# %% Measure the memory tags=["given", "slide-50"]
+# %% Measure the memory tags=["given", "slide"]
 def most_held(counts):
     """On a rank: the most megabytes held in a step of so many micro-batches, in both orders."""
     found = {"GPipe": [], "1F1B": []}

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -66,7 +67,7 @@ def lecture(tmp_path):
 
 def place(page):
     """Which slide is shown, of how many."""
-    return tuple(int(number) for number in page.inner_text(".lecture-corner").replace("running", "").split("/"))
+    return tuple(int(number) for number in re.search(r"(\d+) / (\d+)", page.inner_text(".lecture-corner")).groups())
 
 
 def run_slide(page):
@@ -135,7 +136,7 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         run_slide(page)  # what it needs and what no slide shows runs before
         keys.press("Enter")
         keys.press("Control+End")
-        keys.type("\nprint('changed', rank)")
+        keys.type("\nprint('changed', rank)\n__import__('time').sleep(3.2)")
         keys.press("ArrowRight")
         assert place(page)[0] == 3, "who writes has the arrows"
         for _ in range(2):  # the notebook behind the slides, and back
@@ -147,6 +148,7 @@ if CHROMIUM:  # without it there is nothing to test in; conftest.py says so
         assert place(page)[0] == 3 and page.evaluate("document.activeElement.closest('.cm-editor') !== null"), "Enter writes at once"
         keys.press("Shift+Enter")
         page.wait_for_function("[...document.querySelectorAll('.jp-OutputArea')].some(o => o.innerText.includes('changed 7'))")
+        notes.wait_for_function("/print the rank: about [3-9] s here/.test(document.body.innerText)")
         keys.press("Escape")
         keys.press("End")
         while not page.evaluate("document.querySelector('.jp-Cell:not(.lecture-off)').innerText.includes('come from?')"):

@@ -10,6 +10,7 @@
   // The scale of the type, and how much of the screen's height a figure may take: what leaves room is larger. With less than 58,
   // its type gets too small for the last row (course_lib/plots/figures.py counts on that).
   const SIZES = [[1.6, 74], [1.45, 74], [1.3, 74], [1.15, 74], [1, 74], [1, 66], [1, 58]];
+  const LONG = 3, SECONDS = "lecture_seconds"; // in a cell's metadata: how long it took when it last ran; from LONG on, the notes say so
   const HELP = "Next: → ↓ PgDn, back: ← ↑ PgUp, first and last: Home End. Run a cell: Shift-Enter. Change it: Enter, "
     + "then Esc. Stop what runs: i. Notes: n. Dark screen: b or full stop. Slides off and on: Alt-R.";
 
@@ -91,8 +92,15 @@
         this.scroller.scrollTop = 0;
         this.began ??= Date.now(); // the clock of the notes
       }
-      this.corner.textContent = `${this.slide + 1} / ${this.slides.length}`;
+      this.count();
       this.tell();
+    }
+
+    /** Say where the talk is, and how long the cells that run now took the last time. */
+    count(running = []) {
+      const seconds = running.reduce((sum, cell) => sum + (cell.model.getMetadata(SECONDS) ?? 0), 0);
+      const wait = seconds >= LONG ? `about ${Math.round(seconds)} s, ` : "";
+      this.corner.textContent = `${wait}${this.slide + 1} / ${this.slides.length}`;
     }
 
     /** Only cells of this slide, up to its step, are to be seen; those. */
@@ -184,12 +192,14 @@
       const cells = [...needed, last];
       for (const cell of cells) cell.node.classList.add("lecture-runs");
       const slide = this.slide;
+      this.count(cells);
       try {
         const { sessionContext } = this.panel;
         await sessionContext.ready;
         await sessionContext.session?.kernel?.info; // what is sent before the kernel answers is lost without a word
         for (const cell of cells) {
-          const fine = await this.actions.runCells(this.notebook, [cell], sessionContext);
+          const began = Date.now(), fine = await this.actions.runCells(this.notebook, [cell], sessionContext);
+          if (fine) cell.model.setMetadata(SECONDS, (Date.now() - began) / 1000);
           cell.node.classList.remove("lecture-runs");
           if (!fine && cell !== last) {
             cell.node.classList.remove("lecture-off"); // an error that nobody sees helps nobody
@@ -199,6 +209,8 @@
         }
       } finally {
         for (const cell of cells) cell.node.classList.remove("lecture-runs");
+        this.count();
+        this.tell();
       }
       if (slide === this.slide) this.fit(SIZES);
       if (slide === this.slide && !document.activeElement?.closest(AT_KEYBOARD)) this.select();
@@ -215,7 +227,7 @@
       this.notes = window.open("", `${this.key} notes`, "width=900,height=700");
       if (!this.notes) return; // the browser has blocked it, and says so
       const style = this.notes.document.createElement("style");
-      style.textContent = "body { font: 22px/1.4 sans-serif; margin: 1.5em } header { color: #555 } footer { color: #555; margin-top: 2em }";
+      style.textContent = "body { font: 22px/1.4 sans-serif; margin: 1.5em } header { color: #555 } footer { color: #555; margin-top: 2em; white-space: pre-line }";
       this.notes.document.head.replaceChildren(style); // also when it was open already
       this.notes.document.title = "Notes";
       this.notes.document.addEventListener("keydown", event => this.pressed(event), true);
@@ -231,11 +243,13 @@
       const head = slide => {
         const first = slide?.steps[0][0].model;
         const line = first?.sharedModel.getSource().split("\n").find(text => first.type !== "code" || /^(%%px +)?# /.test(text));
-        return slide ? line?.replace(/^(%%px)?[# ]+/, "") ?? "code" : "the end";
+        return slide ? line?.replace(/^(%%px)?[# ]+/, "") ?? first.id.replaceAll("-", " ") : "the end";
       };
+      const long = this.slides[this.slide].steps.flat().filter(cell => cell.model.getMetadata(SECONDS) >= LONG)
+        .map(cell => `${head({ steps: [[cell]] })}: about ${Math.round(cell.model.getMetadata(SECONDS))} s here`);
       const body = this.notes.document.body;
       const parts = [["header", `Slide ${this.slide + 1} of ${this.slides.length}, ${minutes} min since the first one`], ["main", ""],
-        ["footer", `Next: ${head(this.slides[this.slide + 1])}`]];
+        ["footer", [...long, `Next: ${head(this.slides[this.slide + 1])}`].join("\n")]];
       body.replaceChildren(...parts.map(([kind, text]) => Object.assign(this.notes.document.createElement(kind), { textContent: text })));
       for (const cell of notes) body.children[1].insertAdjacentHTML("beforeend", cell.node.querySelector(".jp-RenderedMarkdown")?.innerHTML ?? "");
     }
