@@ -2,6 +2,14 @@
 # The slider runs your groups on the ranks, for every value that you choose. The grey lines are folded cells: Shift-Enter runs them. Three
 # questions for the room come on the way, each with its answer on the next key.
 
+# %% [markdown] after="Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations: the ranks of a row hold one model. Along" tags=["notes"]
+# Ask for rank 5: `mp_idx` 1 and `dp_idx` 1. Say already here that `dp_idx` is also the number of the row, and `mp_idx` the number of the
+# column. This crossing is what confuses people in the exercise.
+
+# %% [markdown] after="Split in halves" tags=["notes"]
+# Ask what rank 0 prints: it is rank 3 of its half, since the keys 0, -1, -2, -3 are sorted upwards. Then change the color to `rank % 2`.
+# Colors only have to be equal or different; which one is larger has no meaning.
+
 # %% [markdown] after="Split in halves" tags=["slide"]
 # ## A question for the room
 #
@@ -10,6 +18,10 @@
 # %% [markdown] tags=["fragment"]
 # One group of all ranks, in reverse order: the color says who, the key says in which order.
 
+# %% [markdown] after="## The parts of a layer" tags=["notes"]
+# Only one entry of the table is different, fc2 in Megatron's style. Ask for an example: fc1 of 784 by 256 with mp_size 4 is 784 by 64 on
+# each rank, in both styles. Both hold equally many numbers, so the memory for weights is no reason to prefer one.
+
 # %% [markdown] after="## The parts of a layer" tags=["slide"]
 # ## A question for the room
 #
@@ -17,6 +29,22 @@
 
 # %% [markdown] tags=["fragment"]
 # Two: its row, with which it shares a copy of the model, and its column, with which it shares the same part of it.
+
+# %% [markdown] after="## Your turn" tags=["notes"]
+# The typical deadlock here is an `if` around one of the two splits, so that only some ranks make it. Every rank calls both, also when
+# mp_size is 1 and its row is itself alone.
+
+# %% [markdown] after="Exercise: get_info" tags=["notes"]
+# Point at the crossing: the row has `color=dp_idx`, as that is the number its members share. `key=rank` would do as well. Divide with `//`:
+# with `/` a dimension is a float, and NumPy makes no array of that shape.
+
+# %% [markdown] after="Check" tags=["notes"]
+# Exchange color and key in both calls, and run again: the check says that mp_comm has the ranks of dp_comm. It goes through all four grids
+# of eight ranks and all four kinds of layers, so a solution for one grid does not pass.
+
+# %% [markdown] after="Draw your groups" tags=["notes"]
+# The first picture was 2 by 4, this grid is 4 by 2. Ask where rank 6 has gone: from `mp_idx` 2, `dp_idx` 1 to `mp_idx` 0, `dp_idx` 3. The
+# boxes are drawn from what the ranks received, so a wrong color would show.
 
 # %% [markdown] after="Draw your groups" tags=["slide-50"]
 # ## A question for the room
@@ -54,3 +82,16 @@ def grid_of(mp_size):
     ):
         picture.share = 0.5
         display(picture)
+
+
+# %% [markdown] tags=["notes"]
+# Go to 4 and then to 8, and ask for the column's bar first: at 4 it is about 1 MB, at 8 it is gone, as each rank is alone in its column.
+# The row's bar is one all-gather of one layer; a real step has several in each layer, and they grow with the batch.
+
+# %% [markdown] after="Count the bytes" tags=["notes"]
+# The bars differ less than most expect, 1, 1.5 and 1.75 MB, because of the ring's factor. With more than one column, averaging over all
+# eight would also be wrong, as the columns hold different parts of the model.
+
+# %% [markdown] after="## Questions worth arguing about" tags=["notes"]
+# 1: the row, as it exchanges activations in every layer; with mp_size 4 the numbering puts each row on one machine. 2: nobody knows the
+# members until every rank has told its color. In plain MPI, a rank that wants no group calls it with MPI_UNDEFINED.

@@ -105,8 +105,8 @@ def gpipe_step(stage, micro_batches, comm):
     Returns
     -------
     float or None
-        On the last rank the mean loss of all micro-batches. The gradients that are left
-        in the stage's parameters are those of this mean.
+        On the last rank the mean loss of all micro-batches. Its gradients are added to
+        those in the stage's parameters: steps may follow each other before an update.
     """
     ### BEGIN SOLUTION
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -134,7 +134,7 @@ def gpipe_step(stage, micro_batches, comm):
 
 # %% Check GPipe tags=["given"]
 check = PipelineCheck("gpipe_step", ranks)
-check.step(4, 1).step(4, 6).step(2, 3, np.float32).step(4, 6, large=True).exchanges(4, 6).passed()
+check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True).exchanges(4, 6).passed()
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: 1F1B
@@ -195,7 +195,7 @@ def one_forward_one_backward_step(stage, micro_batches, comm):
 
 # %% Check 1F1B tags=["given"]
 check = PipelineCheck("one_forward_one_backward_step", ranks)
-check.step(4, 1).step(4, 6).step(2, 3, np.float32).step(4, 6, large=True).exchanges(4, 6).held().passed()
+check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True).exchanges(4, 6).held().passed()
 
 # %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They draw other sizes, dtypes, groups and numbers of micro-batches, look at what was sent when a
