@@ -71,7 +71,7 @@ class PipelineCheck(GroupCheck):
                     for got in losses:
                         self._loss(got, loss, count, r, rtol)
                 for (name, _), got, before, after in zip(model.stages[i].named_parameters(), grads, model.values[i], data, strict=True):
-                    self._gradient(got, next(wants), f"the gradient of {name}", r, count, rtol)
+                    self._gradient(got, next(wants), f"the gradient of {name}", r, count, rtol, times)
                     self.array(after, before, name=f"{name}, after the step,", rank=r, cause="a step that trains; it only finds gradients")
                 for k, (given, after) in enumerate(zip(model.given(i), batches, strict=True)):
                     for name, mine, theirs in zip(("tokens", "labels"), given, after, strict=True):
@@ -236,10 +236,11 @@ class PipelineCheck(GroupCheck):
         instead = {what: np.array([value]) for what, value in known.items() if count > 1}
         self.array(np.array([got], float), np.array([want]), name="the loss", rank=r, rtol=rtol, instead=instead, cause="not all losses")
 
-    def _gradient(self, got: object, want: np.ndarray, name: str, r: int, count: int, rtol: float) -> None:
+    def _gradient(self, got: object, want: np.ndarray, name: str, r: int, count: int, rtol: float, times: int = 1) -> None:
         if got is None:
             self.fail(f"{name} on rank {r} is None", "a micro-batch that never goes backward")
         known = {"the sum over the micro-batches, not the mean": want * count, "the mean, divided by their number again": want / count}
+        known |= {"the last step's alone: a step adds to the gradients that are there": want / times} if times > 1 else {}
         cause = (
             "activations and gradients of different micro-batches that meet, or some that are left out; an array changed before its Wait"
         )
