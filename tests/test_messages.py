@@ -228,7 +228,7 @@ WRONG = {  # source, the ranks that raise, and what all of them say
     "who should send has raised": (
         "if rank == 0: 1 / 0\nif rank == 1: comm.Recv(np.empty(2), 0)",
         [0, 1],
-        ["DeadlockError", "rank 1 waits in Recv from rank 0", "rank 0 has raised ZeroDivisionError", "Mend that error first"],
+        ["DeadlockError", "rank 1 waits in Recv from rank 0", "rank 0 has raised ZeroDivisionError", "Fix that error first"],
     ),
     "to oneself, with nobody to receive it": (
         "if rank == 4: comm.Send(np.ones(300_000), 4)",

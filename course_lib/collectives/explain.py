@@ -193,7 +193,7 @@ def deadlock(board: Board) -> str:
     if any(reason.startswith("is lost") for reason in reasons):
         hint = "A machine or its network has failed: ranks.restart(rerun=True) brings up new ranks."
     elif any(reason.startswith("has raised") for reason in reasons):
-        hint = "Mend that error first."
+        hint = "Fix that error first."
     elif messages and reasons:
         hint = "What one rank receives, another one must send: look for an if on the rank, and at the ranks and tags in the calls."
     elif messages:

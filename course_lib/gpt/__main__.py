@@ -83,7 +83,7 @@ def main(words: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _once(first, f"broken off. {kept(a.out)}", 130)
     except Unwritten as error:
-        return _end(comm, str(error), f"{error} {kept(a.out)} Mend that first; if the disk is full, make room.", 2)
+        return _end(comm, str(error), f"{error} {kept(a.out)} Fix that first; if the disk is full, make room.", 2)
     except MemoryError as error:
         return _end(comm, "MemoryError", f"this rank has not enough memory: {error or 'none is left'}. Choose a smaller model.", 2)
     except DeadlockError as error:

@@ -45,7 +45,7 @@ print(f"There are {size} of us.")
 # **MPI** (Message Passing Interface) is the usual standard for exchanging arrays between processes; mpi4py is its Python package. `comm` is
 # a *communicator*: it stands for a group of ranks, here all of them, which messages call *world*. A call that all ranks of a group make
 # together is a *collective*. The methods of `comm` have mpi4py's names. Two things are added: it checks your arrays before it sends them,
-# and it never waits for ever. When all ranks print the same, you see it once. When they print different things, you see who printed what:
+# and it never hangs. When all ranks print the same, you see it once. When they print different things, you see who printed what:
 
 # %% Print the rank
 # %%px
@@ -112,7 +112,7 @@ plots.exchange(
 # ## Reduce-scatter
 #
 # `comm.Reduce_scatter(before, after)` adds up as an all-reduce does, but each rank keeps only its own part of the sum: rank 0 the first
-# eighth, rank 1 the second, and so on. All ranks start with $[\,r, r, r, r, r, r, r, r\,] + [0, 1, \dots, 7]$.
+# eighth, rank 1 the second, and so on. Rank $r$ starts with $10\,r + [0, 1, \dots, 7]$.
 # Which single number is left on rank 3?
 
 # %% Predict the reduce-scatter
@@ -121,7 +121,7 @@ prediction = [None]  # your guess for rank 3
 
 # %% Run the reduce-scatter
 # %%px
-before = rank + np.arange(size)
+before = 10 * rank + np.arange(size)
 after = np.empty(1, dtype=before.dtype)
 comm.Reduce_scatter(before, after)
 

@@ -35,11 +35,10 @@
 # activations with it, part 08 the weights of a sharded layer.
 
 # %% [markdown] after="Run the reduce-scatter" tags=["notes"]
-# The answer is 52, the sum at position 3: 28, and 8 times 3 more. Ask how people found it. The table is symmetric, so the sum of rank 3's
-# own eight numbers is 52 as well, and that is the wrong idea.
+# The answer is 304, the sum at position 3: 10 times 28, and 8 times 3 more. Who says 268 has added up rank 3's own eight numbers.
 
 # %% [markdown] after="Draw the reduce-scatter" tags=["notes"]
-# Read the right half from top to bottom: it is the one row that an all-reduce would leave on every rank, 28, 36, 44 and so on, one number
+# Read the right half from top to bottom: it is the one row that an all-reduce would leave on every rank, 280, 288, 296 and so on, one number
 # for each rank. Keep this in mind for the ring, where an all-reduce is done in these two halves.
 
 # %% [markdown] after="Run the sum in a group" tags=["notes"]

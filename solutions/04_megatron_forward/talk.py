@@ -56,7 +56,7 @@
 # When does the naive way send less than this one?
 
 # %% [markdown] tags=["fragment"]
-# When the hidden layer is small beside the output: an all-gather moves the hidden activations, an all-reduce twice the output.
+# When there are fewer hidden units than outputs. The naive way gathers both, each once; the all-reduce moves the output twice.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # 61 kB, 31 kB, 15 kB. This array is kept for backward, so the saving lasts through the step and not only for a moment. What is whole on

@@ -68,7 +68,7 @@
 # In which of them does rank 0 hold more than the others?
 
 # %% [markdown] tags=["fragment"]
-# In both: it has the whole matrices at first and the whole product at last. A root is a bottleneck; that is why later parts have none.
+# In both: it has the whole matrices at first. By row, it alone has the product, too. A root is a bottleneck; that is why later parts have none.
 
 # %% [markdown] after="Time both" tags=["notes"]
 # It is one core against four: each rank may use one thread, also rank 0 when it works alone. Ask for bets. On a machine with two cores rank

@@ -68,7 +68,8 @@
 # Twice the micro-batch: what happens to time, and what to memory?
 
 # %% [markdown] tags=["fragment"]
-# The device is better used, up to a point. The activations take twice the memory.
+# The device is better used, up to a point: then the first input, which nobody can compute without, arrives later. The activations take
+# twice the memory.
 
 # %% [markdown] after="## When a loop is wrong" tags=["notes"]
 # Ask what the same mistake looks like on a real cluster: all other GPUs wait in NCCL until a timeout, and the message does not say which

@@ -1,5 +1,5 @@
 # %% [markdown] after="# 19 One forward, one backward" tags=["notes"]
-# Play the timeline, stop it after the first backward of the last rank, and ask what each rank may do next. The grey lines are folded
+# Point at the first backward of the last rank in the picture, and ask what each rank may do next. The grey lines are folded
 # cells: Shift-Enter runs them. Three questions for the room come on the way, each with its answer on the next key.
 
 # %% [markdown] after="In part 18 one rank worked and the others waited. Now the batch is cut into m micro-batches, and rank 0 begins with the second one while" tags=["notes"]
