@@ -55,28 +55,28 @@ from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbat
 
 # %% Overlap tags=["slide-50"]
 # %%px
-async def overlap(model, early):
+async def overlap(model, late):
     weight, _ = model.load_weights(0, model.rank, model.world_size)
     other, _ = model.load_weights(1)
     samples = model.get_input_activation(range(8))
     activation = model.forward(0, samples, model.load_weights(0)[0])
     begun = model.time
     coming = model.all_gather(weight, 0)
-    if not early:
+    if not late:
         await coming
     for _ in range(4):
         model.forward(1, activation, other)
-    if early:
+    if late:
         await coming
     if model.rank == 0:
-        when = "late" if early else "at once"
+        when = "late" if late else "at once"
         print(f"awaited {when}: {wording.seconds(model.time - begun)}")
 
 
-for early in (False, True):
+for late in (False, True):
     dist = Dist(world_size=16)
     models = [Model(rank, dist, 2, 64) for rank in range(16)]
-    done = await asyncio.gather(*(overlap(model, early) for model in models))
+    done = await asyncio.gather(*(overlap(model, late) for model in models))
 
 # %% [markdown] tags=["slide-50"]
 # **Groups.** A collective takes `ranks=`, those that take part. NVLink joins ranks 0 to 7, 8 to 15, and so on: six and a half times as fast

@@ -64,7 +64,7 @@
 # What would you give up first if memory ran out?
 
 # %% [markdown] tags=["fragment"]
-# Time: recompute activations. It costs about a third of backward, and frees most of the activations.
+# Time: recompute activations. It costs one forward more, half of a backward, and frees most of the activations.
 
 # %% [markdown] after="Draw 64 ranks" tags=["notes"]
 # A rank has half the samples and half the layers, so a quarter of the work: what cannot hide weighs more. Here the wait for the inputs is 4

@@ -59,7 +59,7 @@ plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parall
 # ## A worked example
 #
 # Collectives put the ranks' parts one after the other *in memory*. Positions are dimension 1 of `(batch, positions, width)`. The cell gathers
-# two samples with one position on each rank. What does the first sample hold after the all-gather? What mends it? Then it is your turn.
+# two samples with one position on each rank. What does the first sample hold after the all-gather? How can it be repaired? Then it is your turn.
 
 # %% Gather along another dimension tags=["slide-50"]
 # %%px

@@ -66,7 +66,7 @@
 
 # %% [markdown] tags=["fragment"]
 # The arrays have the same shape on all ranks, so no error is raised. But they are gradients of different experts, and each rank would add up
-# what has nothing to do with each other.
+# numbers that have nothing to do with each other.
 
 # %% [markdown] after="Draw the load" tags=["notes"]
 # Hatched is what is dropped. It may begin below the dashed line of 4 × 10 slots, as one rank's slots can be full and another's free. On the

@@ -41,12 +41,12 @@ from course_lib.sim.llm.transformer import PRESETS, Transformer
 #
 # | field | what it says | part |
 # |---|---|---|
-# | `tensor`, `pipeline`, `data` | devices of each axis; their product is all devices | 21, 25, 04 |
+# | `tensor`, `pipeline`, `data` | devices of each axis; their product is all devices | 21, 25, 07 and 13 |
 # | `micro_batch` | texts that go through the pipeline together | 19 |
 # | `interleave` (printed as v) | pieces of the model that a pipeline rank has: more pieces, shorter bubbles, more messages | new |
 # | `sequence_parallel` | tensor parallel ranks also share the positions | 22 |
 # | `recompute` | what backward computes once more: `"none"`, `"selective"` (attention's scores) or `"full"` (the layer) | 26 |
-# | `sharded_optimizer` | data parallel ranks share the optimizer's state | 07 |
+# | `sharded_optimizer` | data parallel ranks share the optimizer's state | 09 |
 #
 # With `pipeline=4` and `interleave=2`, rank 0 has the first and the fifth of 8 layers: a micro-batch comes by twice.
 

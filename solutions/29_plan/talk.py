@@ -84,7 +84,8 @@
 # Why is the fastest grid neither in a corner nor at an edge?
 
 # %% [markdown] tags=["fragment"]
-# Each axis costs more, the longer it gets: tensor by its exchanges, pipeline by its bubbles, data by memory.
+# Each axis costs more, the longer it gets: tensor by its exchanges, pipeline by its bubbles. And the
+# longer the data axis is, the fewer devices are left to share the model's memory.
 
 # %% [markdown] after="## The winner" tags=["notes"]
 # Collect guesses for where it is pale: at the start and the end, from the pipeline. And ask which stage needs the most memory: the first,
