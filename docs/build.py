@@ -116,7 +116,8 @@ def run(notebook: NotebookNode, part: str) -> NotebookNode:
         try:
             return client.execute()
         except CellExecutionError as error:
-            raise SiteError(f"{part} does not run: {error.ename}: {error.evalue}") from None
+            failed = next((c.id for c in notebook.cells for o in c.get("outputs", []) if o.output_type == "error"), "?")
+            raise SiteError(f"{part} does not run: cell {failed!r}: {error.ename}: {error.evalue}") from None
         except CellTimeoutError:
             raise SiteError(f"{part} does not run: one of its cells takes more than {LONGEST} seconds.") from None
         except DeadKernelError:
@@ -291,7 +292,8 @@ def main() -> None:
         first = check(options.part) if options.part else site(options.solutions)
     except SiteError as error:
         sys.exit(f"{error}")
-    print(f"{first.relative_to(ROOT)}, in {time.monotonic() - began:.0f} s")
+    checked = f"{options.part} is a part: it can be handed out, graded and shown. " if options.part else ""
+    print(f"{checked}{first.relative_to(ROOT)}, in {time.monotonic() - began:.0f} s")
 
 
 if __name__ == "__main__":

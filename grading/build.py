@@ -22,9 +22,9 @@ A worked example may be called
 
     long       grading does not run it, unless the student has changed it: it takes long, and nothing is graded by it
 
-In a text, {points} stands for the points of all hidden tests; and a line with nothing but a name in braces for what the function of that
-name in the part's `figures.py` gives: figures are computed when the notebook is built, and never typed. This turns it all into nbgrader's
-metadata. The same text gives the same bytes.
+In a text, {points} stands for the points of all hidden tests and written answers; and a line with nothing but a name in braces for what the
+function of that name in the part's `figures.py` gives: figures are computed when the notebook is built, and never typed. This turns it all
+into nbgrader's metadata. The same text gives the same bytes.
 """
 
 from __future__ import annotations
@@ -106,13 +106,15 @@ def from_text(text: str, part: str) -> NotebookNode:
             raise SourceError(f"{part}: a speaker's notes stand in talk.py; here students would read them.")
         if cell.cell_type == "markdown" and WRITTEN not in cell.metadata.get("tags", []) and "points" not in cell.metadata:
             texts += 1
+            _known_tags(cell, f"{part}, the text that begins with {cell.source[:60]!r}: ")
             cell.id, cell.metadata = f"text-{texts}", nbformat.from_dict(slide(cell))
             continue
         title = cell.metadata.get("title", "")
         name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:60]
         if not name or name in seen:
             kind = "code cell" if cell.cell_type == "code" else "written answer"
-            raise SourceError(f"{part}: a {kind} needs a title of its own after '# %%'; got {title!r}, above: {cell.source[:60]!r}.")
+            why = f"another cell is called {title!r}, too" if title else "it has none"
+            raise SourceError(f"{part}: a {kind} needs a title of its own after '# %%', and {why}. It begins with {cell.source[:60]!r}.")
         seen.add(name)
         cell.id = name
         try:
@@ -177,11 +179,7 @@ def points(notebook: NotebookNode) -> float:
 def _metadata(cell: NotebookNode, name: str) -> dict:
     if unread := cell.metadata.get("incorrectly_encoded_metadata"):
         raise SourceError(f'{unread} is not understood; the form is tags=["test"] points=3.')
-    tags = cell.metadata.get("tags", [])
-    for tag in tags if isinstance(tags, list) else [tags]:
-        if tag not in (*KINDS, WRITTEN, *SLIDES, *OTHERS):
-            near = difflib.get_close_matches(str(tag), (*KINDS, WRITTEN, *SLIDES, *OTHERS), 1)
-            raise SourceError(f"there is no tag {tag!r}." + (f" Is {near[0]!r} meant?" if near else ""))
+    tags = _known_tags(cell)
     kind = next((t for t in tags if t in (*KINDS, WRITTEN)), None)
     others = [t for t in tags if t not in (*KINDS, WRITTEN, *SLIDES)]
     metadata: dict = {"tags": others} if others else {}
@@ -214,6 +212,16 @@ def _metadata(cell: NotebookNode, name: str) -> dict:
             cell.source = _titled(_with_confirmation(cell.source), cell.metadata["title"])
             metadata["jupyter"] = {"source_hidden": True}
     return metadata
+
+
+def _known_tags(cell: NotebookNode, where: str = "") -> list[str]:
+    """The tags of a cell; SourceError where one is misspelt."""
+    tags = cell.metadata.get("tags", [])
+    for tag in tags if isinstance(tags, list) else [tags]:
+        if tag not in (*KINDS, WRITTEN, *SLIDES, *OTHERS):
+            near = difflib.get_close_matches(str(tag), (*KINDS, WRITTEN, *SLIDES, *OTHERS), 1)
+            raise SourceError(f"{where}there is no tag {tag!r}." + (f" Is {near[0]!r} meant?" if near else ""))
+    return tags
 
 
 def slide(cell: NotebookNode) -> dict:

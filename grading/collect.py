@@ -27,7 +27,7 @@ from grading.config import ConfigError
 from grading.paths import GRADING, one
 from grading.people import allowances, ids, roster
 from grading.people.roster import Roster
-from grading.plain import is_utf8
+from grading.plain import is_utf8, printable
 
 
 def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
@@ -218,9 +218,8 @@ def main() -> None:
     part = one(sys.argv[1:], usage)
     folder = Path(sys.argv[2]).expanduser() if len(sys.argv) > 2 and sys.argv[2] else None
     if folder is None or not folder.exists():
-        sys.exit(
-            f"Which folder? {usage}. It holds what a platform lets you download, or files such as ada_{part}.ipynb or ada/{part}.ipynb."
-        )
+        which = "Which folder?" if folder is None else f"There is no {printable(str(folder))}."
+        sys.exit(f"{which} {usage}. It holds what a platform lets you download, or files such as ada_{part}.ipynb or ada/{part}.ipynb.")
     try:
         done = collect(part, folder)
     except (roster.RosterError, ConfigError) as error:

@@ -153,6 +153,9 @@ def notes(course: Course, found: dict[str, dict[str, Mark]], numbers: dict[str, 
         "Moodle cannot match them; the roster's columns 'email', 'number' or 'login' can say who they are": [
             student for student, row in rows.items() if not any(row.get(column, "").strip() for column in ("email", "number", "login"))
         ],
+        "Brightspace cannot match them; the roster's columns 'number' or 'login' can say who they are": [
+            student for student, row in rows.items() if not any(row.get(column, "").strip() for column in ("number", "login"))
+        ],
         "begins as a formula does, and got a quote before it; a platform that goes by it needs it without": [
             f"{student}'s {column}"
             for student, row in rows.items()
@@ -177,7 +180,8 @@ def main() -> None:
     if not course.tests:
         sys.exit("Nothing is released yet, so there is nothing to get points for. First: make release, make collect, make autograde.")
     graded = len({student for (student, part), found in course.submissions.items() if found.points and part in course.tests})
-    print(f"{len(course.students)} students, {graded} of them with points, {len(course.tests)} parts: grading/grades.csv")
+    parts = f"{len(course.tests)} part{'s' * (len(course.tests) != 1)}"
+    print(f"{len(course.students)} students, {graded} of them with points, {parts}: grading/grades.csv")
     print("To import: grading/grades-canvas.csv, grading/grades-moodle.csv, grading/grades-brightspace.csv")
     for line in said:
         print(line)

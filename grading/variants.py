@@ -22,6 +22,7 @@ from grading import answers, build
 from grading.handin import sandbox
 from grading.handin.execute import environment, on_ranks, settle, sockets
 from grading.paths import chosen
+from grading.plain import readable
 
 CELL_SECONDS = 15  # that a cell may take on a quiet machine
 UNTOUCHED = "untouched"
@@ -45,6 +46,7 @@ class Part:
         self.part, self.notebook = part, build.build(part)
         self.cells = {kind: [c for c in self.notebook.cells if build.kind_of(c) == kind] for kind in (*build.KINDS, "example")}
         self._needs: dict[str, set[str]] = {}
+        self._failed: list[str] = []  # the hidden tests whose messages `points` gave last
         self._seconds: Counter[str] = Counter()  # the longest that each hidden test has taken
         self._folder = tempfile.TemporaryDirectory(prefix="course-variants-")
         self._client = NotebookClient(
@@ -116,7 +118,7 @@ class Part:
         With `only`, the others count as passed; so do those that are left when `enough` points are lost. Those whose points add up to
         `enough` come first.
         """
-        lost, messages = 0.0, []
+        lost, messages, self._failed = 0.0, [], []
         tests = {cell.id: cell for cell in self.cells["test"]}
         left = list(tests if only is None else only)
         while left and lost < enough:
@@ -125,6 +127,7 @@ class Part:
             earned, said = self._earned(tests[test])
             lost += tests[test].metadata.nbgrader.points - earned
             messages += [said] if said else []
+            self._failed += [readable(test)] if said else []
         return self.maximum() - lost, messages
 
     def _likely(self, left: list[str], to_lose: float) -> str:
@@ -155,7 +158,8 @@ class Part:
         good = given == expected
         say(f"{'ok  ' if good else 'FAIL'} {self.part} {answer.function} {answer.name}: expected {expected:g}, given {given:g}")
         if not good:
-            say("\n".join(f"       {line}" for line in said) or "       every hidden test passed")
+            failed = [f"       {test}: {line}" for test, line in zip(self._failed, said, strict=True)]
+            say("\n".join(failed) or "       every hidden test passed")
         return good
 
     def given(self, answer: answers.Answer, *, once: bool = False, only: list[str] | None = None) -> tuple[float, list[str]]:

@@ -15,7 +15,7 @@ from nbgrader.preprocessors import LimitOutput
 from nbgrader.utils import determine_grade
 from traitlets.config import Config
 
-from grading.build import kind_of
+from grading.build import WRITTEN, YOUR_ANSWER, kind_of
 from grading.handin import flags
 from grading.handin.execute import environment
 from grading.handin.preprocessors import ExecuteOnRanks, LimitPictures, NoRanks
@@ -61,6 +61,8 @@ class Graded:
     flags : int
         How many lines a person may want to look at.
     seconds : float
+    by_hand : float
+        The most points that a person may give, for written answers.
     lost : bool
         Whether another try may do: a process of the grader was killed.
     """
@@ -70,6 +72,7 @@ class Graded:
     points: dict[str, float] = field(default_factory=dict)
     flags: int = 0
     seconds: float = 0.0
+    by_hand: float = 0.0
     lost: bool = False
 
 
@@ -102,7 +105,9 @@ def grade(task: Task, tell: Callable[[NotebookNode], None] | None = None) -> Gra
     found = flags.look(notebook, source)
     notebook.metadata.setdefault("course", {})["flags"] = found
     points = {cell.metadata.nbgrader.grade_id: score(cell) for cell in notebook.cells if kind_of(cell) == "test"}
-    return Graded(None, nbformat.writes(notebook, version=4), points, len(found), time.monotonic() - began)
+    written = [cell for cell in notebook.cells if kind_of(cell) == WRITTEN and cell.source != YOUR_ANSWER]
+    by_hand = sum(cell.metadata.nbgrader.points for cell in written)
+    return Graded(None, nbformat.writes(notebook, version=4), points, len(found), time.monotonic() - began, by_hand)
 
 
 def score(cell: NotebookNode) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from grading.build import points
 from grading.plain import number, printable, readable
 from grading.report import alike, figures
 from grading.report.alike import Likeness
@@ -92,7 +93,9 @@ def summary(course: Course, whole: figures.Figures | None, tests: dict[str, figu
         said.append("The gradebook has no due date, so nobody is called late.")
     if not whole:
         return said
-    said.append(f"The mean is {number(whole.mean)} of {number(whole.most)} points, the median {number(whole.median)}.")
+    by_hand = points(course.source) - whole.most
+    left_out = f" Up to {number(by_hand)} for written answers come on top, and are not counted here." if by_hand else ""
+    said.append(f"The mean is {number(whole.mean)} of {number(whole.most)} points, the median {number(whole.median)}.{left_out}")
     if len(tests) > 1 and len({f.share for f in tests.values()}) > 1:
         hardest = min(tests, key=lambda test: tests[test].share)
         said.append(f"Hardest is “{readable(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")

@@ -68,7 +68,6 @@ class Grading:
         self.part, self.home, self.book = part, home, book
         self.source, self.key = nbformat.writes(source, version=4), key(source)
         self.most = sum(cell.metadata.nbgrader.points for cell in source.cells if build.kind_of(cell) == "test")
-        self.by_hand = build.points(source) - self.most
         self.options = {name: dict(settings[name]) for name in PASSED}
         names = (unattended.UNATTENDED, sandbox.WORD)
         self.variables = {name: os.environ[name] for name in names if name in os.environ}
@@ -166,13 +165,13 @@ class Grading:
                 build.put(f"{time:%Y-%m-%d %H:%M:%S} UTC\n", folder / "timestamp.txt")
         except OSError as error:
             return Graded(f"the graded notebook cannot be written: {error}")
-        return Graded(None, "", graded.points, graded.flags, graded.seconds)
+        return Graded(None, "", graded.points, graded.flags, graded.seconds, graded.by_hand)
 
     def _line(self, student: str, graded: Graded, left: int) -> str:
         if graded.problem:
             return f"{student}: NOT graded: {graded.problem}, {left} left"
         look = f", {graded.flags} line{'s' * (graded.flags > 1)} to look at" if graded.flags else ""
-        hand = f" and up to {self.by_hand:g} by hand" if self.by_hand else ""
+        hand = f" and up to {graded.by_hand:g} by hand" if graded.by_hand else ""
         return f"{student}: {sum(graded.points.values()):g} of {self.most:g}{hand}{look}, {graded.seconds:.1f} s, {left} left"
 
 

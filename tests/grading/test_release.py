@@ -25,7 +25,7 @@ def test_the_committed_notebook_is_what_the_source_gives(part, course):
 @pytest.mark.parametrize("part", parts())
 def test_the_points_that_a_text_names_are_those_of_its_tests(part):
     cells = build.build(part).cells
-    points = sum(cell.metadata.nbgrader["points"] for cell in cells if build.kind_of(cell) == "test")
+    points = sum(cell.metadata.nbgrader["points"] for cell in cells if build.kind_of(cell) in ("test", build.WRITTEN))
     said = re.search(r"^\*(Nothing to grade|(\d+) points)[.,]", cells[0].source, re.MULTILINE)
     assert int(said[2] or 0) == points
     readme = (ROOT / "README.md").read_text()
@@ -43,7 +43,9 @@ def test_no_solution_no_hidden_test_and_no_output_is_released(part):
     assert "BEGIN SOLUTION" not in text and "HIDDEN TESTS" not in text
     for cell in notebook.cells:
         kind = build.kind_of(source[cell.id])
-        if kind == "text":
+        if kind == build.WRITTEN:
+            assert cell.source == build.YOUR_ANSWER
+        if cell.cell_type != "code":
             continue
         assert cell.outputs == [] and cell.execution_count is None
         if kind == "test":
@@ -123,7 +125,9 @@ def test_the_library_knows_the_names_of_all_exercises():
     names = [
         re.findall(r"^(?:async def|def|class) +(\w+)", c.source, re.M) for part in parts() for c in build.build(part).cells if exercise(c)
     ]
-    assert {name for found in names for name in found} - {"train"} == students.EXERCISES
+    known = {name for found in names for name in found} - {"train"}
+    say = f"course_lib/students.py, EXERCISES: add {sorted(known - students.EXERCISES)}, take out {sorted(students.EXERCISES - known)}"
+    assert known == students.EXERCISES, say
 
 
 def exercise(cell):
@@ -188,6 +192,8 @@ TYPOS = [
         "line 21, cell 'Test first': a test needs one pair of BEGIN and END HIDDEN TESTS round all of it.",
     ),
     ("# %% First", "# %%", "a code cell needs a title of its own after '# %%'"),
+    ("# %% Test first", "# %% First", "a code cell needs a title of its own after '# %%', and another cell is called 'First', too."),
+    ("# %% First", '# %% [markdown] tags=["slide50"]\n# Why\n\n# %% First', "the text that begins with 'Why': there is no tag 'slide50'."),
 ]
 MINE = """# ---
 # jupyter:

@@ -59,7 +59,7 @@ def by_hand(course, student, points=None):
 
 
 @pytest.mark.slow
-def test_a_written_answer_waits_for_a_person_and_keeps_what_it_got(course):
+def test_a_written_answer_waits_for_a_person_and_keeps_what_it_got(course, capfd):
     notebook = course.untouched(PART)
     given = course.cell(notebook, CELL)
     assert given.source == build.YOUR_ANSWER and "model answer" not in nbformat.writes(notebook)
@@ -68,6 +68,8 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_it_got(course):
     course.hand_in(PART, "ben", answered(course, build.YOUR_ANSWER))
     course.hand_in(PART, "eve", answered(course, HOSTILE))
     assert course.grade(PART) == {"ada": 10, "ben": 10, "eve": 10} and course.failed == []
+    printed = capfd.readouterr().out
+    assert "ada: 10 of 10 and up to 4 by hand" in printed and "ben: 10 of 10," in printed
     assert by_hand(course, "ada") == (0, True) and by_hand(course, "ben") == (0, False)
     found, said = grades.grades(course.home, course.notebooks)
     assert found.mark("ada", PART).by_hand and found.mark("ada", PART).missing == "by hand: why a sum"
@@ -82,11 +84,12 @@ def test_a_written_answer_waits_for_a_person_and_keeps_what_it_got(course):
     assert course.grade(PART)["ada"] == 3 and by_hand(course, "ada") == (3, False), "the same answer must be read again"
     course.hand_in(PART, "ada", answered(course, "Another one."))
     course.grade(PART)
-    assert by_hand(course, "ada") == (3, True), "another answer has the points of the last"
+    assert by_hand(course, "ada") == (3, True), "another answer waits again"
 
     assert feedback(PART, course.home, course.notebooks) == {}
     pages = {s: (course.home / "feedback" / s / PART / f"{PART}.html").read_text() for s in ("ada", "ben", "eve")}
-    assert "Another one." in pages["ada"] and "not graded yet, of 4 points" in pages["ada"]
+    assert "Another one." in pages["ada"] and "3 of 4 points, for an earlier hand-in; to be looked at again" in pages["ada"]
+    assert "not graded yet, of 4 points" in pages["eve"]
     assert "0 of 4 points" in pages["ben"] and "No response." in pages["ben"]
     assert "&lt;script&gt;alert" in pages["eve"]
     assert not [p for p in pages.values() if "model answer" in p or "<script" in p or "<img src=x" in p or 'javascript:alert(2)"' in p]

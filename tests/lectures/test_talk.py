@@ -24,7 +24,7 @@ def test_each_part_is_a_talk_with_three_questions_and_two_cuts(part):
     for _, *answer in questions:
         assert answer and answer[0].metadata.slideshow.slide_type == "fragment"
     assert sum(slide in fifteen for slide in questions) >= 1
-    assert without_notes(part) == []
+    assert not (silent := without_notes(part)), f"{part}, talk.py: these slides have no note for the speaker: {silent}"
 
 
 def without_notes(part):
@@ -44,7 +44,8 @@ def test_what_a_slide_shows_of_code_fits_it(part):
     for slide in talk.slides(talk.talk(part)):
         for cell in slide:
             if cell.cell_type == "code" and not cell.metadata.get("jupyter", {}).get("source_hidden"):
-                assert max(map(len, cell.source.split("\n"))) <= build.SHOWN, cell.source
+                wide = [line for line in cell.source.split("\n") if len(line) > build.SHOWN]
+                assert not wide, f"{part}, cell {cell.id}: wider than the {build.SHOWN} columns of a slide: {wide}"
 
 
 @pytest.mark.parametrize("part", parts())
