@@ -89,8 +89,8 @@ class NoRun(RuntimeError):
         return [f"\x1b[31mNoRun\x1b[0m: {self}"]
 
 
-def have_run(results: dict) -> None:
-    """Raise NoRun where there are no results of a training to draw.
+def have_run(results: dict, *names: str) -> None:
+    """Raise NoRun where there are no results of a training to draw, or not of the runs that are named.
 
     Raises
     ------
@@ -98,6 +98,8 @@ def have_run(results: dict) -> None:
     """
     if not results:
         raise NoRun("No training has ended yet, so there is nothing to draw. See above which functions are still missing.")
+    if missing := [name for name in names if name not in results]:
+        raise NoRun(f"No run of {', '.join(missing)} has ended yet. Run the cells above that train.")
 
 
 def get(functions: object, name: str):

@@ -48,6 +48,7 @@ class _Counts(dict):
 
 
 _counts: dict[tuple[int, ...], _Counts] = {}
+to_nobody: Callable[[str], None] | None = None  # is told of each message to or from MPI.PROC_NULL
 first_call: Callable[[tuple[int, ...], str], None] | None = None  # is told of the first call of each operation on each group
 
 

@@ -174,7 +174,7 @@ WRONG = {  # source, the ranks that raise, and what all of them say
     "a ring in which all receive first": (
         "got = np.empty(2)\ncomm.Recv(got, (rank - 1) % 8)\ncomm.Send(got, (rank + 1) % 8)",
         list(range(8)),
-        ["DeadlockError", "rank 0 waits in Recv from rank 7", "rank 7 waits in Recv from rank 6", "must send before it receives"],
+        ["DeadlockError", "rank 0 waits in Recv from rank 7", "rank 7 waits in Recv from rank 6", "send before you receive"],
     ),
     "large sends before receives": (
         "x = np.ones(300_000)\nif rank < 2: comm.Send(x, 1 - rank); comm.Recv(x, 1 - rank)",

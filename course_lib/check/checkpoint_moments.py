@@ -38,6 +38,10 @@ def moments(check: Check, states: list, base: disk.Files, before: Saved | None, 
             theirs = f"{step}-{other}{disk.ENDING}"
             if other != i and theirs in files and not np.array_equal(files[theirs], base.get(theirs)):
                 check.fail(f"rank {group[i]} writes {theirs}, the file of rank {group[other]}", "one rank that writes for others")
+            lost = other != i and theirs in now[i] and theirs not in files  # what an earlier save had left there of that name
+            if lost and theirs in now[other] and not np.array_equal(now[other][theirs], base.get(theirs)):
+                cause = "a list of what stays that has this rank's own file only: all ranks share the folder"
+                check.fail(f"rank {group[i]} removes {theirs}, which rank {group[other]} has just written", cause)
         if reached and stamp.get(name) != stamps[i]:
             check.fail(f"{name} changes after the index has told of it", "a file that is written once more, or moved too late")
         now[i], stamps[i] = files, stamp.get(name)

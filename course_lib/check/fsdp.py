@@ -333,9 +333,9 @@ class FsdpCheck(GroupCheck):
             if isinstance(got, np.ndarray) and got.ndim == 0:
                 got = got.item()
             if isinstance(got, (list, tuple, np.ndarray)):
-                said = f"clip_gradients on rank {r} must return a number; got {type(got).__name__}"
-                self.fail(said, "an array, where its number is wanted")
+                self.fail(f"clip_gradients on rank {r} must return a number; got {type(got).__name__}", "an array in its place")
             instead = {"that of this rank's parts alone": np.array([own]), "its square": np.array([length**2])}
+            instead["that of no gradients: they are in the shards, and the module's parameters have none"] = np.zeros(1)
             cause = "lengths that are added up (add squares, and take the root once), or a largest one that is added up"
             self.numbers(got, [length], name="the length", rank=r, rtol=NEAR[np.dtype(dtype)], instead=instead, cause=cause)
             for u, (grad, wanted) in enumerate(zip(grads, want, strict=True)):

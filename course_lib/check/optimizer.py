@@ -116,6 +116,8 @@ class OptimizerCheck(Check):
         lack = [{unused, (unused + 1) % 3} if t == count - 2 else {unused} for t in range(count)]  # by step: what has no gradient
         values = [normal(s).astype(dtype) for s in shapes]
         grads = [[[None if i in none else normal(s).astype(dtype) for i, s in enumerate(shapes)] for none in lack] for _ in range(4)]
+        dead = grads[int(self.random.integers(size))][0]  # a unit may be dead for one rank's samples: all take part all the same
+        dead[(unused + 2) % 3] = np.zeros_like(dead[(unused + 2) % 3])
         answers = self.ranks.call(steps, [dict(values=values, grads=g, kind=kind, size=size) for g in grads], show=self.show)[:size]
         # As much as an all-gather of all gradients in each step, and of the parameters at the beginning.
         most = 64 + (count + 1) * (size - 1) * sum(value.nbytes for value in values)

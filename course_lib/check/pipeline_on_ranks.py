@@ -73,9 +73,9 @@ def step(function, batches, times, watched):
     before = pending.now.requests
     if watched:
         with memory.watch() as held:
-            losses = [get_ipython().user_ns[function](stage, list(batches), comm)]
+            losses = [eval(function, get_ipython().user_ns)(stage, list(batches), comm)]
     else:
-        losses = [get_ipython().user_ns[function](stage, list(batches), comm) for _ in range(times)]
+        losses = [eval(function, get_ipython().user_ns)(stage, list(batches), comm) for _ in range(times)]
     left = pending.now.requests - before - len(stage.told)
     for request in stage.told:
         request.Wait()

@@ -181,7 +181,7 @@ class SequenceParallelCheck(BlockCheck):
 
     def _clipping(self, size: int, ratio: float, dtype: type, without: bool, factor: float = 1.0, only_sharded: bool = False) -> None:
         groups = self.groups(size)
-        self.case = f"{self.named(groups, dtype)}, a length that is {ratio:.3g} times the most" if factor else "gradients that are all 0"
+        self.case = f"{self.named(groups, dtype)}, a norm that is {ratio:.3g} times the limit" if factor else "gradients that are all 0"
         rtol = 1e-9 if dtype is np.float64 else 1e-4
         for_ranks, norms, all_squares = [None] * 4, [], []
         for color, group in enumerate(groups):
@@ -212,6 +212,11 @@ class SequenceParallelCheck(BlockCheck):
                 if before is not None:
                     want = before / dtype(ratio) if ratio > 1 else before
                     cause = "gradients that are scaled although they are short enough, or not by most / length"
-                    self.array(after[name], want, name="a gradient, clipped,", rank=r, rtol=max(rtol, 1e-5), cause=cause)
+                    known = (
+                        {"as it was before, not scaled": before}
+                        if ratio > 1
+                        else {"scaled, though it is short enough": before / dtype(ratio)}
+                    )
+                    self.array(after[name], want, name="a gradient, clipped,", rank=r, rtol=max(rtol, 1e-5), cause=cause, instead=known)
             self._untouched(parameters, for_ranks[r]["data"], r)
             self.sent(self.ranks.traffic[r], 256, name="clip_gradients", rank=r, cause="gradients that are exchanged, and not numbers")

@@ -89,6 +89,8 @@ def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
         return ". Only these ranks have come to this line; or others have it, because its cell ran with --targets."
     if name in _names():
         return f". {name} is in the notebook, not on the ranks. If this cell is for the notebook, take %%px away from its top."
+    if name in students.EXERCISES and len(ranks) == n:
+        return f". {name} is an exercise: run its cell first; after a restart, too."
     return f". Is it {near[0]}?" if near else ". Has the cell that defines it been run, with %%px on top?"
 
 

@@ -222,7 +222,7 @@ class Ranks:
             texts = [value for value in each[0].values() if isinstance(value, str)] if each else []
             here.check({*re.findall(r"\w+", what["source"] or ""), what["function"], *texts})
         if len(each) != self.n:
-            raise ValueError(f"ranks.call: expected one dict of arguments for each of {self.n} ranks; got {len(each)}.")
+            raise ValueError(f"arguments for {len(each)} ranks, and {self.n} are up: ranks.restart(rerun=True, n={len(each)}) helps.")
         client = self._looking(peak)
         gates = gates if gates and isinstance(gates[0], list) else [gates or []] * self.n
         found = self._do({r: {**what, "arguments": each[r], "gates": gates[r], "keep": keep} for r in range(self.n)}, limit)

@@ -217,5 +217,7 @@ def _advice(kinds: set[int], calls: list[str]) -> str:
     if kinds == {SEND}:
         return "all send, and nobody receives. One of them must receive before it sends, or all of them use Sendrecv."
     if kinds == {RECV}:
-        return "all receive, and nobody sends. One of them must send before it receives, or all of them use Sendrecv."
+        return (
+            "all receive, and nothing that they take was sent. Look at dest, source and tags, or send before you receive, or use Sendrecv."
+        )
     return "what one rank sends, another one must receive at that moment. Look at dest, source and the tags, and at the order of the calls."

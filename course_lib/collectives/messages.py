@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import memory
+from course_lib import memory, traffic
 from course_lib.collectives import apart, buffers, explain, lanes, mailbox, pending
 from course_lib.collectives.calls import LARGEST_TAG
 from course_lib.collectives.errors import MismatchError
@@ -163,7 +163,7 @@ class Messages:
         self._is_rank(dest, "dest", where, PROC_NULL)
         _is_tag(tag, "sendtag" if where == "Sendrecv" else "tag", where)
         if dest == PROC_NULL:
-            return None
+            return _with_nobody(f"the dest of {where}")
         group = self._group
         step = group.sending(self.ranks[dest], tag, array, where)
         pending.now.used = True
@@ -177,7 +177,7 @@ class Messages:
         self._is_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
         _is_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
         if source == PROC_NULL:
-            return None
+            return _with_nobody(f"the source of {where}")
         pending.now.used = True
         step = self._group.receiving(self.ranks if source == ANY_SOURCE else (self.ranks[source],), tag, array, where)
         if memory.held is not None:
@@ -199,6 +199,12 @@ class Messages:
     def _is_rank(self, rank: object, name: str, where: str, *also: int) -> None:
         if not isinstance(rank, (int, np.integer)) or isinstance(rank, bool) or not (0 <= rank < self._size or rank in also):
             raise ValueError(f"{where}: {name} must be a rank of the group, 0 to {self._size - 1}; got {buffers.shown(rank)}.")
+
+
+def _with_nobody(what: str) -> None:
+    """Take note of a legal message of which nothing comes: often, it is meant for a neighbour that an end of a line has not."""
+    if traffic.to_nobody:
+        traffic.to_nobody(what)
 
 
 def _is_tag(tag: object, name: str, where: str, *also: int) -> None:

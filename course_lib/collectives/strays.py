@@ -43,11 +43,11 @@ def noticed() -> Iterator[list[str]]:
     """Look meanwhile at the first call of each collective on each group; the list has a sentence for each that went astray."""
     world, found = MPI.COMM_WORLD, _found
     found.clear()
-    traffic.first_call, MPI.COMM_WORLD = _look, _World(world)
+    traffic.first_call, traffic.to_nobody, MPI.COMM_WORLD = _look, _nobody, _World(world)
     try:
         yield found
     finally:
-        traffic.first_call, MPI.COMM_WORLD = None, world
+        traffic.first_call, traffic.to_nobody, MPI.COMM_WORLD = None, None, world
 
 
 def of_error(error: BaseException) -> list[str]:
@@ -62,11 +62,23 @@ def of_error(error: BaseException) -> list[str]:
 
 def _look(ranks: tuple[int, ...], operation: str) -> None:
     """Find the student's function that makes this call."""
+    if frame := _students():
+        _found.extend(_stray(frame, ranks, operation))
+
+
+def _nobody(what: str) -> None:
+    """Note a message of a student's function to or from MPI.PROC_NULL, which is -1."""
+    if not _found and (frame := _students()):
+        place = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
+        _found.append(f"{what} was -1 ({place}), which is MPI.PROC_NULL: no message goes or comes there. For a ring, take % of the size")
+
+
+def _students() -> FrameType | None:
+    """The innermost frame of a cell."""
     frame = sys._getframe(2)
     while frame and not frame.f_code.co_filename.startswith(explain.CELL):
         frame = frame.f_back
-    if frame:
-        _found.extend(_stray(frame, ranks, operation))
+    return frame
 
 
 def _stray(frame: FrameType, ranks: tuple[int, ...], operation: str) -> list[str]:

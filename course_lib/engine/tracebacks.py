@@ -28,6 +28,10 @@ def _assigned_below(message: str) -> str:
 def _types(message: str) -> str:
     if re.search(r"'(builtin_function_or_)?method'|<bound method|not method", message) or "output from dtype('O')" in message:
         return " (A method without its parentheses? comm.Get_size() is a number, comm.Get_size is not.)"
+    if "Pending" in message:
+        return " (A communication that has been started: write `await` before it, and use the value that comes.)"
+    if message == "'NoneType' object is not subscriptable":
+        return " (What stands before the bracket is None: a name that nothing else was put into, or what a function without return gave.)"
     if "NoneType" in message or "does not have enough dimensions (has 0" in message:
         return (
             " (Is one of them None? A collective returns nothing: it fills the array that it is given. Nor does a function without return.)"

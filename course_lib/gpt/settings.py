@@ -106,6 +106,13 @@ class Settings:
             raise SettingsError(f"micro_batches must be at least 1; got {self.micro_batches}.")
         self._divides("micro_batches", self.micro_batches, "texts of a data parallel rank", each, "micro-batches are equally large")
 
+    def on(self, ranks: int) -> Settings:
+        """Return the settings, if there are ranks enough for their grid."""
+        if self.mesh.size > ranks:
+            axes = " × ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
+            raise SettingsError(f"{axes} is a grid of {self.mesh.size} ranks, and {ranks} are up.")
+        return self
+
     def _divides(self, name: str, value: int, other: str, total: int, why: str) -> None:
         if total % value:
             raise SettingsError(f"{name}={value} does not divide {total}, the {other}: {why}.")

@@ -67,6 +67,12 @@ def exchange(before: Sequence, after: Sequence, title: str, prediction: tuple[in
         A rank, and what the learner predicted that it holds after. Values that were predicted
         rightly get a dark frame, the others a red one.
     """
+    for name, arrays in (("before", before), ("after", after)):
+        if nothing := [r for r, array in enumerate(arrays) if array is None]:
+            raise ValueError(
+                f"plots.exchange: there is nothing to draw, {name} is None on {wording.ranks(nothing)}. A collective returns nothing: "
+                "it fills the array that it is given, so its value is not put into a name."
+            )
     before, after = ([np.ravel(a) for a in arrays] for arrays in (before, after))
     widths = [max(len(a) for a in arrays) for arrays in (before, after)]
     n = len(before)

@@ -81,6 +81,6 @@ def timed(size, function, depth, count, tries, cost):
     for _ in range(tries + 1):
         stage.done.clear()
         comm.Barrier()
-        get_ipython().user_ns[function](stage, batches, comm)
+        eval(function, get_ipython().user_ns)(stage, batches, comm)
         found.append(list(stage.done))
     return found[1:]

@@ -143,17 +143,17 @@ def look(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_d
 
 
 # %% Check tags=["given"]
-check = Check("get_info for all grids of 8 ranks and all kinds of layers")
+check = Check("get_info for all grids of 8 and of 4 ranks, and all kinds of layers")
 swapped = "color and key swapped: the color is what all members share"
 split = "only Megatron's second layer is split by rows (in_dim); all others are split by columns (out_dim)"
-for grid in (mesh, *grids(8)):
+for size, grid in ((8, mesh), *((n, some) for n in (8, 4) for some in grids(n))):
     for is_fc1, is_megatron_mp in ((True, False), (False, False), (True, True), (False, True)):
         mp_size, layer = grid.mp, dict(is_fc1=is_fc1, is_megatron_mp=is_megatron_mp, in_dim=16, out_dim=24)
         check.case = f"mp_size {mp_size}, dp_size {grid.dp}, " + ", ".join(f"{k} {v}" for k, v in layer.items())
-        each = [dict(size=8, secret=r, mp_size=mp_size, dp_size=grid.dp, **layer) for r in range(8)]
+        each = [dict(size=size, secret=r, mp_size=mp_size, dp_size=grid.dp, **layer) for r in range(8)]
         rows = is_megatron_mp and not is_fc1
         answers = ranks.call(look, each, show=grid is mesh and is_fc1 and not is_megatron_mp)
-        answers = [check.tuple(answer, 6, name="get_info", rank=r) for r, answer in enumerate(answers)]
+        answers = [check.tuple(answer, 6, name="get_info", rank=r) for r, answer in enumerate(answers[:size])]
         for r, (mp_idx, dp_idx, *_) in enumerate(answers):
             check.value(mp_idx, r % mp_size, name="mp_idx", rank=r, cause="the place in the row is the remainder of rank / mp_size")
             check.value(dp_idx, r // mp_size, name="dp_idx", rank=r, cause="the number of the row is rank / mp_size, rounded down")

@@ -135,6 +135,7 @@ plots.losses({name: r["losses"] for name, r in results.items()}, "The loss on ev
 # All grids begin with the same weights and see the same batches, so they compute the same, up to rounding. How far apart are they?
 
 # %% Compare with one rank tags=["given"]
+students.have_run(results, "mp 1, dp 1")
 one = np.array(results["mp 1, dp 1"]["losses"])
 for name, r in results.items():
     print(

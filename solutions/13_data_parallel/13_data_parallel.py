@@ -190,10 +190,10 @@ check.passed()
 
 # %% Check: check_parameter_closeness tags=["given"]
 check = Check("check_parameter_closeness")
-values = parameters(check)
-check_closeness(check, values, True, "equal parameters")
+check_closeness(check, parameters(check), True, "equal parameters")
+values = parameters(check, np.float32)
 values[2][0][0, 0] += 0.5
-check_closeness(check, values, False, "one value of rank 2 that differs by 0.5")
+check_closeness(check, values, False, "one value of rank 2 that differs by 0.5, float32")
 check.passed()
 
 # %% [markdown] tags=["skip"]

@@ -137,7 +137,7 @@ def save(folder, step, shards, comm):
 
 
 # %% Check save tags=["given"]
-CheckpointCheck("save", ranks).save(4).full().passed()
+CheckpointCheck("save", ranks).save(2).full().passed()
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: load

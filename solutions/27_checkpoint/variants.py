@@ -25,6 +25,19 @@ REMOVE = """
 """
 
 
+@loses(6)
+@changes(
+    """
+    keep = {"index.json", *(f"{step}-{r}.safetensors" for r in range(n))}
+""",
+    """
+    keep = {"index.json", f"{step}-{rank}.safetensors"}
+""",
+)
+def save__keeps_its_own_part():
+    """Rank 0 removes all files but its own: also those that the others have just written."""
+
+
 @loses(8)
 @changes(
     PART,
