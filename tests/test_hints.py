@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from course_lib import plots, students
+from course_lib.autograd import SGD, Linear
 from course_lib.cluster import here
 from course_lib.engine import tracebacks
 from course_lib.gpt.settings import Settings, SettingsError
@@ -25,6 +26,12 @@ def test_none_before_a_bracket_and_none_elsewhere():
 def test_a_communication_that_was_not_awaited():
     pending = object.__new__(Pending)
     assert "write `await` before it" in said(lambda: 0 + pending)
+
+
+def test_a_gradient_of_another_parameter():
+    p = Linear(3, 4).parameters()[0]
+    p.grad = np.ones((4, 2))
+    assert "knows the p of the loop's last turn" in said(SGD([p], 0.1).step)
 
 
 def test_a_figure_of_nothing_names_the_ranks():

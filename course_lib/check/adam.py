@@ -50,10 +50,12 @@ class AdamCheck(Check):
                 grads=[[[s * g for g in plus]] for s in signs],
                 settings=dict(lr=LR, beta1=beta1, beta2=0.5, eps=eps),
             )
-            for r, (shards, _, state) in enumerate(self.ranks.call(train, given, show=self.show)):
+            for r, (shards, grads, state) in enumerate(self.ranks.call(train, given, show=self.show)):
                 for i, name in enumerate("wb"):
                     kept, g = state.get(f"0 {name}", [None, None]), plus[i]
                     own = f"what is kept is m and v before their correction, and beta1 belongs to m, beta2 to v; {cause}"
+                    if not np.array_equal(grads[0][i], signs[-1] * g):
+                        own = f"the layer's grad_{name}_shard was changed in place, as g *= g does; g * g makes a new array"
                     of = f"{name}_shard"
                     self.array(kept[0], m * g, name=f"m for {of}", rank=r, cause=own, rtol=1e-12)
                     known = {"the running mean of the gradient, and not of its square": (1 - 0.5 ** len(signs)) * g}

@@ -144,7 +144,9 @@ class ExpertsCheck(LayerCheck):
                 "in the order (rank, expert), and not (expert, rank)": raw.swapaxes(0, 1).reshape(slots[mine].shape),
                 "what comes when expert e is on rank e % n": slots[me::size],
             }
-            cause = "rank r has the experts from r * experts / n on; an expert's slots are those of rank 0 first"
+            cause = (
+                "rank r has the experts from r * experts / n on; an expert's slots are those of rank 0 first; slot 0 is one, and -1 is none"
+            )
             name = "what dispatch returns"
             self.array(out, slots[mine], name=name, rank=r, instead={k: v for k, v in known.items() if v.shape == out.shape}, cause=cause)
             self.array(again, 2 * slots[mine], name="what a second call returns", rank=r, cause="something that is kept from the first")
