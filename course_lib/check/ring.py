@@ -198,7 +198,7 @@ class PiecesCheck(Check):
             for name, array, before in zip(ARGUMENTS, after, given, strict=True):
                 self._equal(array, before, name=f"{name}, after the call,", rank=r, cause="an operation in place, such as out *= ...")
             got = self.tuple(answer, 2, name="merge", rank=r)
-            cause = "weights that are not exp(lse) of each side divided by their sum; or a maximum over all rows instead of each row's own"
+            cause = "exp of large numbers, from which no maximum was taken; weights not divided by their sum; or a maximum over all rows"
             known = ({}, {}) if unseen else (mistakes, larger)
             for name, array, right, (rtol, scale), instead in zip(("out", "lse"), got, want, near_enough, known, strict=True):
                 self._equal(array, right.astype(dtype), name=name, rank=r, cause=cause, rtol=rtol, scale=scale, instead=instead)

@@ -205,7 +205,9 @@ class SequenceParallelCheck(BlockCheck):
             mine = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in own.values() if g is not None)))
             several = float(np.sqrt(norm**2 + (n - 1) * all_squares[color]))
             mistakes = {"that of this rank's own part": [mine], "one in which replicated gradients count several times": [several]}
-            cause = "sharded gradients whose squares are not added up over the group, or replicated ones that are"
+            cause = (
+                "lengths that are added in place of squares; or sharded gradients not added up over the group, or replicated ones that are"
+            )
             self.numbers(got, [norm], name="the length", rank=r, cause=cause, rtol=rtol, instead=mistakes if n > 1 else None)
             for name, before in own.items():
                 self._left(after[name], before, r)

@@ -114,7 +114,9 @@ def _mistakes(before, grads, x, target, size, rank):
     return {
         "as before the step": before,
         "after a step with the sum, not the mean": [w - 0.1 * size * g for w, g in zip(before, grads, strict=True)],
-        "after a step with the gradient of this rank's own samples": [w - 0.1 * g for w, g in zip(before, own, strict=True)],
+        "after a step with the gradient of this rank's own samples (a hook that returns None changes nothing)": [
+            w - 0.1 * g for w, g in zip(before, own, strict=True)
+        ],
         "after a step with that gradient divided by the number of ranks": [w - 0.1 / size * g for w, g in zip(before, own, strict=True)],
     }
 

@@ -88,7 +88,8 @@ def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
     if len(ranks) < n and not near:
         return ". Only these ranks have come to this line; or others have it, because its cell ran with --targets."
     if name in _names():
-        return f". {name} is in the notebook, not on the ranks. If this cell is for the notebook, take %%px away from its top."
+        both = "Has the cell that sets up the ranks been run? Or, if this cell is for the notebook, take %%px away from its top."
+        return f". {name} is in the notebook, not on the ranks. {both}"
     if name in students.EXERCISES and len(ranks) == n:
         return f". {name} is an exercise: run its cell first; after a restart, too."
     return f". Is it {near[0]}?" if near else ". Has the cell that defines it been run, with %%px on top?"

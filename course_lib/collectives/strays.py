@@ -70,7 +70,7 @@ def _nobody(what: str) -> None:
     """Note a message of a student's function to or from MPI.PROC_NULL, which is -1."""
     if not _found and (frame := _students()):
         place = f"{frame.f_code.co_filename}, line {frame.f_lineno}"
-        _found.append(f"{what} was -1 ({place}), which is MPI.PROC_NULL: no message goes or comes there. For a ring, take % of the size")
+        _found.append(f"{what} was -1 ({place}), which is MPI.PROC_NULL: no message goes or comes there")
 
 
 def _students() -> FrameType | None:

@@ -142,7 +142,7 @@ def test_what_platforms_import(course):
     assert read["moodle"][0] == {"Email address": "ada@x.org", "ID number": "0042", "Username": "al1", NAIVE: "13.25"}
     shown = {"OrgDefinedId": "0042", "Username": "al1", f"{NAIVE} Points Grade": "13.25", "End-of-Line Indicator": "#"}
     assert read["brightspace"][0] == shown
-    assert len(course.said) == 2 and all(line.endswith("who they are: ben") for line in course.said)
+    assert len(course.said) == 3 and all(line.endswith("who they are: ben") for line in course.said)
     first = (course.home / "grades-canvas.csv").read_bytes()[:10]
     assert first == b'"Student",', "Canvas would take the mark of UTF-8 for a letter"
 

@@ -113,9 +113,9 @@ def test_a_figure_without_a_text_is_refused():
 
 
 def test_a_notebook_that_does_not_run_is_named(monkeypatch, tmp_path):
-    broken = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0")])
+    broken = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 / 0", id="divide")])
     monkeypatch.setattr(site.reference, "write", lambda folder: [])
-    with pytest.raises(site.SiteError, match="01_a does not run: ZeroDivisionError: division by zero"):
+    with pytest.raises(site.SiteError, match="01_a does not run: cell 'divide': ZeroDivisionError: division by zero"):
         site.run(broken, "01_a")
 
 
