@@ -70,10 +70,21 @@ def talk(part: str, minutes: int | None = None) -> NotebookNode:
 
 
 def _begin_with_a_picture(notebook: NotebookNode) -> None:
-    """Bring the part's first picture to the title's slide, if it needs nothing that is shown before it."""
+    """Bring the part's first picture to the title's slide; one that needs cells that are shown before it is on its own slide, too.
+
+    A picture that would give away an exercise, a prediction or the answer to a question stays where it is.
+    """
     place = next((i for i, cell in enumerate(notebook.cells) if cell.id.startswith("draw-")), 0)
     before = [cell for cell in notebook.cells[:place] if cell.cell_type == "code"]
-    if not before or not all(cell.id.startswith("start-") or _kind(cell) == "skip" for cell in before):
+    if not before or any(cell.id.startswith(("exercise-", "predict-")) for cell in before):
+        return
+    if not all(cell.id.startswith("start-") or _kind(cell) == "skip" for cell in before):
+        if any(cell.source.startswith("## A question for the room") for cell in notebook.cells[:place]):
+            return
+        if any("plots." in cell.source for cell in before if cell.id.startswith("start-")):
+            return  # it has one
+        course = notebook.cells[place].metadata.get("course", {})
+        notebook.cells[place].metadata["course"] = nbformat.from_dict(course | {"picture": True})
         return
     title = [cell for i, cell in enumerate(notebook.cells[:place]) if cell in before or not i or _kind(cell) == "notes"]
     texts = [cell for cell in notebook.cells[:place] if cell not in title]

@@ -32,6 +32,8 @@
         slides.at(-1).steps.at(-1).push(cell);
       }
     }
+    const picture = cells.find(cell => cell.model.getMetadata("course")?.picture); // it is on the title's slide, too
+    if (picture && !slides[0].steps.flat().includes(picture)) slides[0].steps.at(-1).push(picture);
     return slides;
   }
 
