@@ -198,7 +198,7 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
     for name in MODULES:
         put(f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n", folder / "api" / f"{name}.md")
     done = {}
-    print(f"{len(parts())} parts; those that have changed run first. All of them take ten minutes on two cores.", flush=True)
+    print(f"{len(parts())} parts; those that have changed run first. All of them took ten minutes on two busy cores.", flush=True)
     for part in parts():
         done[part] = executed(part, cache)
         put(nbformat.writes(with_links(page(part, done[part], solutions), part)), folder / "parts" / f"{part}.ipynb")

@@ -11,7 +11,7 @@ from grading.config import ConfigError, is_there, load
 from grading.paths import GRADING
 
 
-def _is_news(record: logging.LogRecord) -> bool:
+def _is_not_about_the_exchange(record: logging.LogRecord) -> bool:
     """Leave out what nbgrader says at each page of an exchange that is not there, and that this course does not need."""
     return not record.getMessage().startswith("Unwritable directory")
 
@@ -24,7 +24,7 @@ def main() -> None:
         sys.exit(str(error))
     os.environ.update(environment())
     os.chdir(GRADING)  # nbgrader reads its configuration where it is started
-    logging.getLogger("ServerApp").addFilter(_is_news)
+    logging.getLogger("ServerApp").addFilter(_is_not_about_the_exchange)
     print("Opening the formgrader: Manual Grading shows each part's hand-ins. Ctrl-C twice ends it.", flush=True)
     from jupyterlab.labapp import LabApp
 

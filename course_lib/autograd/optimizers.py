@@ -32,13 +32,15 @@ class Optimizer:
         """Change the parameters by their gradients."""
         for i, p in enumerate(self.params):
             if p.grad is not None:
-                if p.grad.shape != p.data.shape:
+                try:
+                    self._update(i, p, p.grad + self.weight_decay * p.data if self.weight_decay else p.grad)
+                except ValueError:
+                    if p.grad.shape == p.data.shape:
+                        raise
                     raise ValueError(
                         f"parameter {i} has shape {p.data.shape}, and its gradient {p.grad.shape}. Is it another one's? A hook that is "
-                        "made in a loop, and puts p.grad, knows the p of the loop's last turn: it should return the gradient."
-                    )
-                grad = p.grad + self.weight_decay * p.data if self.weight_decay else p.grad
-                self._update(i, p, grad)
+                        "made in a loop, and sets p.grad, knows the p of the loop's last turn: it should return the gradient."
+                    ) from None
 
     def _update(self, i: int, p: Parameter, grad) -> None:
         raise NotImplementedError

@@ -54,7 +54,7 @@ class AdamCheck(Check):
                 for i, name in enumerate("wb"):
                     kept, g = state.get(f"0 {name}", [None, None]), plus[i]
                     own = f"what is kept is m and v before their correction, and beta1 belongs to m, beta2 to v; {cause}"
-                    if not np.array_equal(grads[0][i], signs[-1] * g):
+                    if isinstance(grads[0][i], np.ndarray) and not np.array_equal(grads[0][i], signs[-1] * g):
                         own = f"the layer's grad_{name}_shard was changed in place, as g *= g does; g * g makes a new array"
                     of = f"{name}_shard"
                     self.array(kept[0], m * g, name=f"m for {of}", rank=r, cause=own, rtol=1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import stat
 import textwrap
@@ -17,7 +18,7 @@ from grading.build import WRITTEN, YOUR_ANSWER, kind_of
 LONG = "long"  # tag of a cell that is not run when grading; see `build`
 EXTRA = "course-extra"  # tag of a cell that the student added
 LARGEST = 64 << 20  # bytes of a notebook
-MOST_CHARACTERS = 1 << 20  # of code and text in it
+MOST_CHARACTERS = 1 << 20  # of code in it
 LONGEST_ANSWER, COLUMNS = 20_000, 100  # characters of a written answer, and of a line of it as it is shown
 MOST_ADDED = 500  # cells that a student may add
 _DEFINED = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
@@ -60,8 +61,8 @@ def read(data: bytes) -> NotebookNode:
         raise NotReadable("the file is no notebook: it is nested too deeply") from None
     except Exception as error:
         raise NotReadable(f"the file is no notebook: {type(error).__name__}: {str(error)[:200]}") from None
-    if (size := sum(len(cell.source) for cell in bare.cells)) > MOST_CHARACTERS:
-        raise NotReadable(f"its cells have {size:,} characters, and {MOST_CHARACTERS:,} are what a notebook may have")
+    if (size := sum(len(cell.source) for cell in bare.cells if cell.cell_type == "code")) > MOST_CHARACTERS:
+        raise NotReadable(f"its code has {size:,} characters, and {MOST_CHARACTERS:,} are what a notebook may have")
     return bare
 
 
@@ -85,6 +86,7 @@ def _bare(cell: NotebookNode) -> NotebookNode:
     source = cell.source if isinstance(cell.source, str) else "".join(cell.source)
     # Line ends of all systems, and halves of letters that no file can hold.
     source = source.replace("\r\n", "\n").replace("\r", "\n").encode(errors="replace").decode()
+    source = source if cell.cell_type == "code" else source[: LONGEST_ANSWER + 1]  # a text may hold a picture
     new_cell = new_code_cell if cell.cell_type == "code" else new_markdown_cell
     bare = new_cell(source, metadata={"nbgrader": {"grade_id": grade_id}} if isinstance(grade_id, str) else {})
     if isinstance(cell.get("id"), str):
@@ -180,13 +182,18 @@ def _name(cell: NotebookNode, source: NotebookNode, known: dict[str, str], marke
 
 
 def _written(cell: NotebookNode, source: NotebookNode, submitted: list[NotebookNode], marked: list[str | None]) -> str:
-    """A written answer; empty if there is none."""
-    if cell.id in marked:
-        return submitted[marked.index(cell.id)].source
+    """A written answer: its cells, also copies, and the texts that were added right behind; empty if there are none."""
     before = source.cells[source.cells.index(cell) - 1]
-    places = [i for i, other in enumerate(submitted[:-1]) if marked[i] == before.id or _plain(other.source) == _plain(before.source)]
-    behind = [submitted[i + 1] for i in places if submitted[i + 1].cell_type == "markdown" and not marked[i + 1]]
-    return behind[0].source if behind else ""
+    own = [i for i, name in enumerate(marked) if name == cell.id]
+    if not own:
+        own = [i for i, other in enumerate(submitted) if marked[i] == before.id or _plain(other.source) == _plain(before.source)][:1]
+    ours = {_plain(other.source) for other in [*source.cells, cell] if other.id != cell.id} | {"", _plain(YOUR_ANSWER)}
+    found = [submitted[i].source for i in own if marked[i] == cell.id]
+    for place in own:
+        behind = zip(submitted[place + 1 :], marked[place + 1 :], strict=True)
+        added = itertools.takewhile(lambda pair: pair[0].cell_type == "markdown" and not pair[1], behind)
+        found += [other.source for other, _ in added]
+    return "\n\n".join(text for text in found if _plain(text) not in ours)
 
 
 def verbatim(text: str) -> str:
@@ -198,7 +205,7 @@ def verbatim(text: str) -> str:
     if _plain(text) in ("", _plain(YOUR_ANSWER)):
         return YOUR_ANSWER
     if len(text) > LONGEST_ANSWER:
-        text = f"{text[:LONGEST_ANSWER]}\n... (the rest of {len(text):,} characters is cut)"
+        text = f"{text[:LONGEST_ANSWER]}\n... (what is beyond {LONGEST_ANSWER:,} characters is cut)"
     lines = [part for line in text.strip().splitlines() for part in textwrap.wrap(line, COLUMNS, replace_whitespace=False) or [""]]
     fence = "`" * (1 + max([2, *map(len, re.findall("`+", text))]))
     return "\n".join([f"{fence}text", *lines, fence])

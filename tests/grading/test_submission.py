@@ -109,7 +109,7 @@ LONG["cells"] = [{"cell_type": "code", "source": "x" * 110_000, "outputs": [], "
     ("data", "message"),
     [
         (b"<html>", "no notebook"),
-        (json.dumps(LONG).encode(), "its cells have 1,100,000 characters, and 1,048,576"),
+        (json.dumps(LONG).encode(), "its code has 1,100,000 characters, and 1,048,576"),
         (b"", "no notebook"),
         (b"[" * 100_000, "nested too deeply|no notebook"),
         (b"\xff\xfe\x00", "no notebook"),

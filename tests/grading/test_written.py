@@ -169,6 +169,15 @@ def test_it_is_found_without_ids_and_is_no_exercise(course):
     text.cells[place] = new_markdown_cell("def first(x): my notes", id="first", metadata=text.cells[place].metadata)
     text.cells.insert(place + 1, nbformat.v4.new_code_cell("%%px\ndef first(x):\n    return 2 * x", id="mine"))
     assert "return 2 * x" in course.cell(assemble(source, read(nbformat.writes(text).encode())), "first").source
+    for copied in (True, False):  # a cell that was copied, or a text that was added below it
+        two = answered(course, build.YOUR_ANSWER)
+        below = nbformat.from_dict(course.cell(two, CELL)) if copied else new_markdown_cell("")
+        below.id, below.source = "below", "Written below."
+        two.cells.insert(two.cells.index(course.cell(two, CELL)) + 1, below)
+        assert "Written below." in course.cell(assemble(source, read(nbformat.writes(two).encode())), CELL).source
+    pasted = course.solved(PART)  # a picture in a text of the student's is no reason to grade nothing
+    pasted.cells.insert(1, new_markdown_cell("data:image/png;base64," + "A" * (2 << 20)))
+    assert course.cell(assemble(source, read(nbformat.writes(pasted).encode())), CELL).source == build.YOUR_ANSWER
     long = course.cell(assemble(source, read(nbformat.writes(answered(course, "x " * LONGEST_ANSWER)).encode())), CELL).source
     assert len(long) < 1.1 * LONGEST_ANSWER and "is cut" in long
 
