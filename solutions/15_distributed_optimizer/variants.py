@@ -1,6 +1,6 @@
 """Answers to part 15: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.answers import loses, right
+from grading.answers import changes, loses, right
 
 
 @loses(6)
@@ -157,22 +157,16 @@ def broadcast_parameters__one_exchange(model, root_rank=0):
 
 
 @loses(10)
+@changes(
+    """
+            if p.grad is not None:
+""",
+    """
+            if p.grad is not None and p.grad.any():
+""",
+)
 class DistributedOptimizer__zeros_stay_out:
     """Leaves out a gradient that is all zeros on this rank."""
-
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            if p.grad is not None and p.grad.any():
-                mean = np.empty_like(p.grad)
-                comm.Allreduce(p.grad, mean)
-                p.grad = mean / comm.Get_size()
-        self.opt.step()
 
 
 @loses(10)

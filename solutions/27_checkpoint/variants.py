@@ -235,6 +235,25 @@ def save__leaves_new():
 
 
 @right
+@changes(
+    PART,
+    """
+    old = {"index.json"}
+    if os.path.exists(os.path.join(folder, "index.json")):
+        with open(os.path.join(folder, "index.json")) as file:
+            told = json.load(file)
+        old |= {f"{told['step']}-{r}.safetensors" for r in range(told["ranks"])}
+    for name in set(os.listdir(folder)) - old if rank == 0 else ():
+        os.remove(os.path.join(folder, name))
+    comm.Barrier()
+    save_file(shards, os.path.join(folder, f"{step}-{rank}.safetensors"))
+""",
+)
+def save__tidies_first():
+    """Removes what is no checkpoint's before anybody writes."""
+
+
+@right
 def save__by_pathlib(folder, step, shards, comm):
     """With pathlib, a name of its own for each part until it is whole, and a sum for the lengths."""
     import uuid
