@@ -14,6 +14,11 @@ def name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
+def may_be_away() -> bool:
+    """Whether the notebook may be on another machine than its ranks."""
+    return bool(os.environ.get(AWAY))
+
+
 def load() -> float:
     """Number of processes that want each core, on average over the last minute: at least 1, and at most 3, as ranks that wait spin."""
     return min(3.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))

@@ -17,9 +17,10 @@ from processes import wait_until
 from traitlets.config import Config
 from xdist.scheduler import LoadScopeScheduling
 
-from course_lib.cluster import Ranks, sandbox
-from course_lib.collectives import shm
+from course_lib.cluster import Ranks
+from course_lib.collectives import shared_memory
 from course_lib.ddp import pytorch
+from course_lib.sandbox import bubblewrap
 
 # A temporary folder for this process of the run alone, also for the processes that it starts. Those of pytest-xdist's
 # workers lie side by side: the path of a Unix socket may not be long.
@@ -34,10 +35,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("course", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("course")
 
-shm.forget_files()  # where tests are killed, nothing of them is left
+shared_memory.forget_files()  # where tests are killed, nothing of them is left
 
 # Where there is no sandbox, grading goes without one, and the last line of the report says so.
-if sandbox.problem():
+if bubblewrap.problem():
     os.environ.setdefault("SANDBOX", "none")
 
 
@@ -116,8 +117,8 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line("Agreement with PyTorch was left out: torch is not installed (pip install -e '.[torch]').")
     if without := slurm_here.missing():
         terminalreporter.write_line(f"Ranks under Slurm were left out: {', '.join(without)} not installed (apt install slurm-wlm munge).")
-    if sandbox.problem():
-        terminalreporter.write_line(f"Grading was tested without a sandbox: {sandbox.problem()}.")
+    if bubblewrap.problem():
+        terminalreporter.write_line(f"Grading was tested without a sandbox: {bubblewrap.problem()}.")
         terminalreporter.write_line("What Gradescope and Autolab take was not run: its tests make a clean root with bubblewrap.")
     if os.geteuid() == 0 and find_spec("hub_here"):  # a student's copy has no hub
         from hub_here import missing

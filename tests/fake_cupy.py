@@ -78,7 +78,7 @@ class NcclCommunicator:
     def __init__(self, size, unique_id, rank):
         assert type(unique_id) is bytes and len(unique_id) == 128  # bytes since CuPy 14
         self.size, self.rank = size, rank
-        self.comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl(_members(unique_id, size)))
+        self.comm = MPI.COMM_WORLD.Create_group(MPI.COMM_WORLD.Get_group().Incl(_members(unique_id[0], size, rank)))
         assert self.comm.Get_rank() == rank
         calls.append(("init", size, rank))
 
@@ -131,10 +131,31 @@ def _unique_id():
     return bytes([MPI.COMM_WORLD.Get_rank(), *range(127, 254)])
 
 
-def _members(unique_id, size):
-    """Ranks whose id names the same root; found from the order in which the tests split."""
-    groups = {(8, 0): list(range(8)), (4, 0): [0, 1, 2, 3], (2, 0): [0, 2], (2, 1): [1, 3]}
-    return groups[size, unique_id[0]]
+def _members(root, size, rank):
+    """The ranks that have the same id, in order: all of them tell its maker."""
+    world, tag = MPI.COMM_WORLD, 77
+    told = world.isend((rank, world.Get_rank()), root, tag)
+    if world.Get_rank() == root:
+        found = [member for _, member in sorted(world.recv(None, MPI.ANY_SOURCE, tag) for _ in range(size))]
+        answers = [world.isend(found, member, tag + 1) for member in found]
+    members = world.recv(None, root, tag + 1)
+    MPI.Request.waitall([told, *(answers if world.Get_rank() == root else ())])
+    return members
+
+
+class OnGpu:
+    """NumPy as a program has it that computes on a GPU: what makes an array makes one of `ndarray`."""
+
+    def __getattr__(self, name):
+        found = getattr(np, name)
+        if isinstance(found, type) or not callable(found):
+            return found
+
+        def called(*arguments, **named):
+            made = found(*arguments, **named)
+            return made.view(ndarray) if type(made) is np.ndarray else made
+
+        return called
 
 
 def install(gpus=8, nccl_there=True):

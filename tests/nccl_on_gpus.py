@@ -13,7 +13,8 @@ import test_nccl
 from mpi4py import MPI
 
 from course_lib import traffic
-from course_lib.collectives import Communicator, init, nccl
+from course_lib.collectives import Communicator, init
+from course_lib.collectives.transport import nccl
 
 if find_spec("cupy") is not None:
     import cupy

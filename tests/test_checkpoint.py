@@ -9,9 +9,9 @@ import pytest
 
 from course_lib import cluster
 from course_lib.check import checkpoint_files as disk
-from course_lib.cluster import file_events
-from course_lib.cluster.switch import Switch
-from course_lib.cluster.turns import Turns
+from course_lib.cluster.isolated import file_events
+from course_lib.cluster.isolated.coordinator import Coordinator
+from course_lib.cluster.isolated.turns import Turns
 
 PARTS = [{"a": np.arange(3.0), "b": np.arange(2)}, {"a": np.arange(0.0), "b": np.arange(5)}]
 
@@ -83,11 +83,11 @@ def test_the_system_tells_of_all_changes_in_one_order(tmp_path):
 
 
 def test_one_rank_at_a_time_goes_on():
-    switch, moments = Switch(2), []
+    coordinator, moments = Coordinator(2), []
     turns = Turns([1, 0], moments.append, patience=60)
     turns.park(0, {"request": 1}, b"")
-    assert not turns.next(switch)  # the other one is not asked yet
+    assert not turns.next(coordinator)  # the other one is not asked yet
     turns.park(1, {"request": 1}, b"")
-    assert [rank for rank, *_ in turns.next(switch)] == [1] and not turns.next(switch)
+    assert [rank for rank, *_ in turns.next(coordinator)] == [1] and not turns.next(coordinator)
     turns.came(1, {"reply": 1})
-    assert [rank for rank, *_ in turns.next(switch)] == [0] and moments == [1, 2]
+    assert [rank for rank, *_ in turns.next(coordinator)] == [0] and moments == [1, 2]

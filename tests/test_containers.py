@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.cluster import sandbox
+from course_lib.sandbox import bubblewrap
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTAINERFILE = (ROOT / "Containerfile").read_text()
@@ -117,7 +117,7 @@ print(room.f_blocks * room.f_frsize)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sandbox.problem() is not None, reason=f"a small /dev/shm is made by bubblewrap: {sandbox.problem()}")
+@pytest.mark.skipif(bubblewrap.problem() is not None, reason=f"a small /dev/shm is made by bubblewrap: {bubblewrap.problem()}")
 def test_64_mb_are_enough_for_8_ranks_also_after_a_dozen_kills():
     apart = "bwrap --dev-bind / / --perms 1777 --size 67108864 --tmpfs /dev/shm --unshare-pid --proc /proc --die-with-parent"
     done = subprocess.run([*apart.split(), sys.executable, "-c", KILLS], capture_output=True, text=True, timeout=600, check=False)

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from course_lib import cluster, memory, plots
 from course_lib.autograd import Linear, Sequential, Tanh, Tensor, no_grad
-from course_lib.cluster import sandbox
 from course_lib.cluster.replies import RanksError
 from course_lib.gpt.flat import Flat
 from course_lib.gpt.model import Sizes, layers, loss_of
 from course_lib.gpt.units import hook, units
+from course_lib.sandbox import bubblewrap
 
 shapes = st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=4)
 
@@ -96,7 +96,7 @@ def work():
 @pytest.fixture(params=["together", "apart"])
 def two(request, monkeypatch):
     if request.param == "apart":
-        monkeypatch.setenv(sandbox.APART, sandbox.OPEN)
+        monkeypatch.setenv(bubblewrap.ISOLATED, bubblewrap.OPEN)
     ranks = cluster.start(2)
     ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\neveryone = Communicator()")
     yield ranks

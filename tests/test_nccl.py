@@ -143,7 +143,7 @@ def test_nccl_is_called_with_counts_types_and_the_stream_beside(ranks):
         "comm = init('nccl')\ncalls.clear()\nx = cupy.asarray(np.ones(6, np.float32))\n"
         "comm.Allreduce(MPI.IN_PLACE, x)\ncomm.Bcast(x, root=2)\n"
         "part = cupy.asarray(np.empty(1, np.float32))\ncomm.Reduce_scatter(cupy.asarray(np.ones(8, np.float32)), part)\n"
-        "noted, beside = list(calls), comm._group.mpi._stream\nstream, waited = beside.ptr, beside.waited",
+        "noted, beside = list(calls), comm.transport._stream\nstream, waited = beside.ptr, beside.waited",
     )
     stream = ranks.pull("stream")[0]
     assert ranks.pull("noted")[0] == [
@@ -167,7 +167,7 @@ def test_split_makes_new_nccl_groups(ranks):
 
 
 WRONG = [
-    ("comm.Allreduce(np.ones(2), np.ones(2))", "sendbuf must be a CuPy array; got ndarray. cupy.asarray(array) moves it to the GPU."),
+    ("comm.Allreduce(np.ones(2), np.ones(2))", "sendbuf must be a CuPy array; got a NumPy array. cupy.asarray(array) moves it to the GPU."),
     ("comm.Allreduce(cupy.asarray(np.ones(2)), cupy.asarray(np.ones(3)))", "recvbuf has 3 elements"),
     ("comm.Allreduce(cupy.asarray(np.ones(2, complex)), cupy.asarray(np.ones(2, complex)))", "which NCCL cannot move"),
     ("comm.Allreduce(cupy.asarray(np.ones((4, 4)))[:, 1], cupy.asarray(np.ones(4)))", "not contiguous"),

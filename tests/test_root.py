@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from course_lib.cluster import Ranks, sandbox
+from course_lib.cluster import Ranks
+from course_lib.sandbox import bubblewrap
 from course_lib.tools import lab
 
 pytestmark = pytest.mark.root
@@ -17,8 +18,8 @@ def test_jupyterlab_is_allowed_to_run_as_root(tmp_path):
 
 
 def test_ranks_of_root_see_none_of_its_files_in_the_sandbox(monkeypatch):
-    assert sandbox.problem() is None
-    monkeypatch.setenv(sandbox.APART, sandbox.WALLED)
+    assert bubblewrap.problem() is None
+    monkeypatch.setenv(bubblewrap.ISOLATED, bubblewrap.WALLED)
     secret = Path.home() / f".course-test-{os.getpid()}"
     secret.write_text("for root alone")
     ranks = Ranks(2)

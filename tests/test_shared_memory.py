@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from course_lib.collectives import shm
+from course_lib.collectives import shared_memory
 
 
 def test_what_a_killed_process_left_stops_nobody():
@@ -23,13 +23,14 @@ def test_what_a_killed_process_left_stops_nobody():
 
 
 def test_old_files_and_the_own_name_are_swept_and_others_are_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(shm, "FOLDER", tmp_path)
-    own, old, new, foreign = (tmp_path / name for name in (f"{shm.NAME}{os.getpid():x}_0", f"{shm.NAME}0_0", f"{shm.NAME}0_1", "other"))
+    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
+    name = shared_memory.NAME
+    own, old, new, foreign = (tmp_path / file for file in (f"{name}{os.getpid():x}_0", f"{name}0_0", f"{name}0_1", "other"))
     for file in (own, old, new, foreign):
         file.write_bytes(b"x")
     for file in (old, foreign):
         os.utime(file, (1e9, 1e9))
-    shm.make_way()
+    shared_memory.remove_stale_files()
     assert sorted(tmp_path.iterdir()) == sorted([new, foreign])
 
 
@@ -43,8 +44,8 @@ rules = ctypes.create_string_buffer(struct.pack("HP", 4, ctypes.addressof(buffer
 ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # no new privileges
 assert ctypes.CDLL(None).prctl(22, 2, rules) == 0, "no filter"
 from course_lib.cluster import Ranks
-from course_lib.collectives import shm
-assert not shm.may_read()
+from course_lib.collectives import shared_memory
+assert not shared_memory.may_read_others()
 ranks = Ranks(4)
 ranks.run("import numpy as np\\nfrom course_lib.collectives import Communicator\\ntotal = np.zeros(1 << 18)")
 ranks.run("Communicator().Allreduce(np.ones(1 << 18), total)")

@@ -20,7 +20,7 @@ from course_lib.check.checkpoint_moments import moments, together, whole
 from course_lib.check.checkpoint_on_ranks import clear, lay_out, loaded, look, saved, watched
 from course_lib.check.checkpoint_outside import Outside
 from course_lib.check.groups import GroupCheck
-from course_lib.cluster import file_events
+from course_lib.cluster.isolated import file_events
 from course_lib.cluster.replies import RanksError
 
 SPARE = ".tmp"  # how names end that no checkpoint has
@@ -256,7 +256,7 @@ class CheckpointCheck(GroupCheck):
         if not self._outside:
             more = [{name: values[r] for name, values in each.items()} for r in range(4)]
             return self.ranks.call(watched, [one | other for one, other in zip(given, more, strict=True)], show=self.show)
-        outside, relay = self._outside, self.ranks.isolated.relay
+        outside, broker = self._outside, self.ranks.isolated.broker
         ends = [r for r in range(4) if each["dies"][r]]
         order = sorted(range(4), key=lambda r: (each["dies"][r] != 0, each["slow"][r], places[r]))
         stop = (ends[0], each["dies"][ends[0]]) if ends else None
@@ -267,10 +267,10 @@ class CheckpointCheck(GroupCheck):
             for folder, most in zip(outside.folders, each["full"], strict=True):
                 if most > 0:
                     folder.limit(most)
-            relay.follow(None if thread else turns)
+            broker.follow(None if thread else turns)
             after = self.ranks.call(saved, given, show=self.show)
         finally:
-            relay.follow(None)
+            broker.follow(None)
             if thread:
                 outside.end_race(thread)
             self._end()

@@ -1,7 +1,7 @@
 """What ranks that are kept apart do with a checkpoint's files, seen from outside; see `checkpoint`.
 
-Nothing here runs on a rank. The system tells of all changes in the ranks' folders, in one order (`cluster.file_events`); the relay lets one
-rank at a time go on (`cluster.turns`), and whenever all stand still, the folders are read.
+Nothing here runs on a rank. The system tells of all changes in the ranks' folders, in one order (`cluster.isolated.file_events`); the
+broker lets one rank at a time go on (`cluster.isolated.turns`), and whenever all stand still, the folders are read.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from course_lib.check import Check
 from course_lib.check.checkpoint_files import ENDING, INDEX, Files
-from course_lib.cluster import file_events as fs
-from course_lib.cluster.turns import PATIENCE, Turns
+from course_lib.cluster.isolated import file_events as fs
+from course_lib.cluster.isolated.turns import PATIENCE, Turns
 
 NEVER = 1 << 30
 HANGS = 0.3  # seconds after which a rank that opens a pipe counts as ended

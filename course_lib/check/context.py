@@ -13,7 +13,7 @@ from course_lib.check import Check, CheckFailed
 from course_lib.check.groups import SPARE
 from course_lib.check.order import Shuffled
 from course_lib.check.ring import attend, fetch, go_back, measure, over, prepare
-from course_lib.cluster.sandbox import APART
+from course_lib.sandbox.bubblewrap import ISOLATED
 
 NAMES = "q", "k", "v"
 SLACK = 64  # bytes for the tags of messages
@@ -220,7 +220,7 @@ class RingCheck(Check):
         seeds = self.random.integers(1 << 62, size=4).tolist()
         self.ranks.call(prepare, [dict(size=size, seed=s, shape=shape, backward=one_call) for s in seeds], show=self.show)
         group = self.random.standard_normal((4, 4, *shape), np.float32)  # by rank: q, k, v and the gradient of the output
-        array, watched = 4 * math.prod(shape), APART not in os.environ
+        array, watched = 4 * math.prod(shape), ISOLATED not in os.environ
         arguments = [dict(given=tuple(own[:3]), grad=own[3] if one_call else None, watched=watched) for own in group]
         before = [] if one_call else self.ranks.held()
         own, most = self.ranks.call(measure, arguments, show=self.show, peak=SPARE), self.ranks.peaks

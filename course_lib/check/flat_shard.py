@@ -14,7 +14,7 @@ from course_lib import memory, wording
 from course_lib.autograd import Parameter
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
-from course_lib.collectives import pending
+from course_lib.collectives.progress import operations
 from course_lib.engine import gates
 
 NEAR = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
@@ -38,14 +38,14 @@ def stations(arrays, place, twice):
     if not isinstance(shard.shard, Parameter):
         raise TypeError(f"FlatShard.shard must be a Parameter, which an optimizer can change; got {type(shard.shard).__name__}.")
 
-    before = pending.now.requests
+    before = operations.now.requests
 
     def note():
         data = [p.data.copy() if isinstance(p.data, np.ndarray) else p.data for p in parameters]
         within = isinstance(shard.whole, np.ndarray) and all(np.shares_memory(p.data, shard.whole) for p in parameters)
         base = shard.shard.data.base
         view = isinstance(base, np.ndarray) and base.size > shard.shard.data.size
-        found.append((shard.shard.data.copy(), shard.whole is None, data, within, pending.now.requests - before, view))
+        found.append((shard.shard.data.copy(), shard.whole is None, data, within, operations.now.requests - before, view))
 
     note()
     if twice:  # on two groups that overlap, in another order on every second rank
@@ -76,7 +76,7 @@ def stations(arrays, place, twice):
     note()
     if twice:
         pair[1].free()
-    return found, begun, pending.now.requests - before
+    return found, begun, operations.now.requests - before
 
 
 def reduced(arrays, grads, place):

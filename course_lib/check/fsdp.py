@@ -15,7 +15,7 @@ from course_lib.check.fsdp_model import Whole
 from course_lib.check.fsdp_on_ranks import batch, build, clip, looked, step, told
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
-from course_lib.cluster.sandbox import APART
+from course_lib.sandbox.bubblewrap import ISOLATED
 
 Models = list[tuple[list[int], Whole]]  # a group, and its model
 CLIPPED = (np.float64, 2, 0.95), (np.float64, np.inf, 0.95), (np.float32, 2, 1.05), (np.float32, np.inf, 0.01)
@@ -120,8 +120,8 @@ class FsdpCheck(GroupCheck):
                 mine = f"its parts of parameters and gradients are {wording.size(2 * part)}"
                 said = f"rank {r} holds {wording.size(now - before)} between steps, and {mine}"
                 self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the parameters that were given at first")
-            held = (peaks[r] - part * (APART not in os.environ)) / each
-            if held > (MOST_OF_SYSTEM if APART in os.environ else MOST) + MOST_SHARED * shared:
+            held = (peaks[r] - part * (ISOLATED not in os.environ)) / each
+            if held > (MOST_OF_SYSTEM if ISOLATED in os.environ else MOST) + MOST_SHARED * shared:
                 said = f"in a step, rank {r} held {held:.1f} blocks besides its parts; two whole ones and the gradients of one are needed"
                 self.fail(said, "blocks that are not freed after forward, or not after backward")
         return self
@@ -243,7 +243,7 @@ class FsdpCheck(GroupCheck):
         for _, model in models:
             model.net.unused = [] if sometimes else model.shape.get("unused", [])
         train, gates = gates is None, gates or Gates()
-        watched = bool(measured) and APART not in os.environ
+        watched = bool(measured) and ISOLATED not in os.environ
         given = [
             dict(batches=b, train=train, unused=m.net.unused, syncs=syncs, meets=meets, watched=watched)
             for b, m, meets in zip(batches, self._each(models), gates.meets, strict=True)

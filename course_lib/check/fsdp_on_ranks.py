@@ -10,7 +10,7 @@ from IPython import get_ipython
 from course_lib import memory
 from course_lib.autograd import SGD, Tensor, no_grad
 from course_lib.check.fsdp_model import Net, momentum_of
-from course_lib.collectives import pending
+from course_lib.collectives.progress import operations
 from course_lib.engine import gates
 from course_lib.gpt.units import units
 
@@ -23,7 +23,7 @@ def build(values, shape, dtype, place, gated, lead):
     notes, meets, switched = [], [], []
 
     def gate():
-        notes.append((pending.now.requests, sum(all(p.data.size for p in own) for _, own in blocks)))
+        notes.append((operations.now.requests, sum(all(p.data.size for p in own) for _, own in blocks)))
         number, theirs, others = np.array([gates.passed()]), np.ones(1), between.Get_size()
         if meets.pop(0):
             if place[1] == lead:
@@ -59,7 +59,7 @@ def batch(x, target, sync):
 def step(batches, train, unused, syncs, meets, watched):
     """Take the micro-batches of a step; `told` gives what came of it, when memory has been looked at."""
     wrapped, optimizer, model, (notes, met, _) = trial
-    model.unused, before = unused, pending.now.requests
+    model.unused, before = unused, operations.now.requests
     notes.clear()
     met[:] = meets
     optimizer.zero_grad()
@@ -69,7 +69,7 @@ def step(batches, train, unused, syncs, meets, watched):
     if train:
         optimizer.step()
     noted, peak = [(open_now - before, here) for open_now, here in notes], account.true_peak if watched else 0
-    left = pending.now.requests - before
+    left = operations.now.requests - before
     get_ipython().user_ns["found"] = found, grads, [p.data for p in wrapped.parameters()], noted, left, peak
 
 
@@ -80,7 +80,7 @@ def told():
 
 def looked(x, dropped, meets):
     """An output without gradients, or one whose gradients nobody wants, after which all parameters are halved; what is here then."""
-    (wrapped, _, model, (notes, met, _)), before = trial, pending.now.requests
+    (wrapped, _, model, (notes, met, _)), before = trial, operations.now.requests
     notes.clear()
     met[:] = meets
     if dropped:

@@ -1,6 +1,6 @@
 """The check of part 25's schedules: beside the whole model on one process, by what is sent when, and by what is held.
 
-Where ranks are kept apart, the order of the work follows from the messages that the relay has seen, and from gates; what a stage notes
+Where ranks are kept apart, the order of the work follows from the messages that the broker has seen, and from gates; what a stage notes
 itself explains mistakes. `pipeline_on_ranks` is what runs on the ranks.
 """
 
@@ -16,9 +16,9 @@ from course_lib.check.groups import GroupCheck
 from course_lib.check.pipeline_model import ONE_FORWARD_ONE_BACKWARD, Model, exchanged, needed, order_of, together
 from course_lib.check.pipeline_on_ranks import build, forward_from, over, step
 from course_lib.cluster.replies import RanksError
-from course_lib.cluster.sandbox import APART
 from course_lib.gpt.model import Sizes
 from course_lib.gpt.stage import Stage
+from course_lib.sandbox.bubblewrap import ISOLATED
 
 TOKEN = 8  # bytes: the number that neighbours exchange at their gates
 
@@ -56,7 +56,7 @@ class PipelineCheck(GroupCheck):
     ) -> tuple[list[tuple[list[int], Model]], list[int]]:
         """Steps, and the most bytes that each rank held if activations are `deep`: then neither order nor requests matter."""
         models = self._build(size, count, dtype, large, deep=deep)
-        answers = self._steps(models, times, watched=deep and APART not in os.environ, peak=deep and self.spare())
+        answers = self._steps(models, times, watched=deep and ISOLATED not in os.environ, peak=deep and self.spare())
         rtol = 1e-9 if dtype is np.float64 else 2e-3
         for group, model in models:
             whole = Stage(model.layers, model.sizes.width, dtype)
@@ -91,7 +91,7 @@ class PipelineCheck(GroupCheck):
         return self.ranks.call(step, given, show=self.show, **how)
 
     def exchanges(self, size: int, count: int, dtype: type = np.float64) -> PipelineCheck:
-        """What is sent before each piece of work, as the relay counts it; and whether neighbours can work at the same time.
+        """What is sent before each piece of work, as the coordinator counts it; and whether neighbours can work at the same time.
 
         A piece of work passes a gate, and exchanges the number that it gets there with the neighbours that can work at the same time:
         the product changes what it begins with.

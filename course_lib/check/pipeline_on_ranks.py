@@ -6,7 +6,7 @@ import numpy as np
 from IPython import get_ipython
 
 from course_lib import memory
-from course_lib.collectives import pending
+from course_lib.collectives.progress import operations
 from course_lib.engine import gates
 from course_lib.gpt.model import Sizes, layers
 from course_lib.gpt.stage import Stage
@@ -70,13 +70,13 @@ def step(function, batches, times, watched):
     That is gradients, the order of the work, the requests that are left, parameters, micro-batches, and the most bytes held, if `watched`.
     """
     stage, comm = trial
-    before = pending.now.requests
+    before = operations.now.requests
     if watched:
         with memory.watch() as held:
             losses = [eval(function, get_ipython().user_ns)(stage, list(batches), comm)]
     else:
         losses = [eval(function, get_ipython().user_ns)(stage, list(batches), comm) for _ in range(times)]
-    left = pending.now.requests - before - len(stage.told)
+    left = operations.now.requests - before - len(stage.told)
     for request in stage.told:
         request.Wait()
     parameters = [p for _, p in stage.named_parameters()]

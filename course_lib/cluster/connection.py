@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from course_lib import wording
+from course_lib.cluster.host_heartbeat import SILENT, HostHeartbeat
 from course_lib.cluster.launch import Processes
-from course_lib.cluster.watch import SILENT, Watch
 
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
@@ -34,7 +34,7 @@ class Connection:
         None for engines that somebody else has started.
     hosts : list of str
         The machine of each rank.
-    watch : Watch or None
+    heartbeat : HostHeartbeat or None
         Where these are several.
     """
 
@@ -42,7 +42,7 @@ class Connection:
     client: Client
     processes: Processes | None = None
     hosts: list[str] = field(default_factory=list)
-    watch: Watch | None = None
+    heartbeat: HostHeartbeat | None = None
 
     def alive(self) -> bool:
         """Whether no process has ended, as far as can be seen from here."""
@@ -54,7 +54,7 @@ class Connection:
             what = self.processes.obituary()
             self.end()
             raise RanksGone(f"{what} All ranks end with it. {self.again}")
-        if self.watch and (lost := self.watch.lost()):
+        if self.heartbeat and (lost := self.heartbeat.lost()):
             went = wording.ranks(r for r, host in enumerate(self.hosts) if host in lost)
             what = f"nothing has been heard from {', '.join(lost)} for {SILENT:g} s, and {went} went with it"
             why = (self.processes and self.processes.reason()) or "The machine has failed, or its network."
@@ -75,8 +75,8 @@ class Connection:
 
     def end(self) -> None:
         """End the processes; engines that somebody else has started are left as they are. Safe to call again."""
-        if self.watch:
-            self.watch.close()
+        if self.heartbeat:
+            self.heartbeat.close()
         if self.processes:
             self.processes.stop()
         self.client.close(linger=0)

@@ -10,15 +10,16 @@ import time
 from typing import TYPE_CHECKING
 
 from course_lib import memory, wording
-from course_lib.cluster import allowance, here, replies, requests, rest, sandbox, startup, unattended
+from course_lib.cluster import allowance, here, replies, requests, rest, startup, unattended
 from course_lib.cluster import rerun as cells
 from course_lib.cluster.connection import STOPPED, Connection, RanksGone
 from course_lib.cluster.packing import pack
 from course_lib.engine import wire
+from course_lib.sandbox import bubblewrap
 
 if TYPE_CHECKING:
-    from course_lib.cluster.apart import Apart
     from course_lib.cluster.client import Client
+    from course_lib.cluster.isolated.ranks import IsolatedRanks
 
 Gates = list[tuple[float, float]] | list[list[tuple[float, float]]] | None
 
@@ -112,7 +113,7 @@ class Ranks:
     @property
     def share_a_disk(self) -> bool:
         """Whether a rank can read what another has written; where a notebook is graded, it cannot."""
-        return sandbox.APART not in os.environ
+        return bubblewrap.ISOLATED not in os.environ
 
     @property
     def rounds(self) -> int:
@@ -120,9 +121,9 @@ class Ranks:
         return self._round
 
     @property
-    def isolated(self) -> Apart | None:
+    def isolated(self) -> IsolatedRanks | None:
         """What holds the ranks' processes where they are kept apart."""
-        return self._connection.client if self._connection and sandbox.APART in os.environ else None
+        return self._connection.client if self._connection and bubblewrap.ISOLATED in os.environ else None
 
     @property
     def cells(self) -> list[str]:
@@ -216,9 +217,9 @@ class Ranks:
             A rank's process ended.
         """
         named = isinstance(function, str)
-        what = {"do": "call"} | ({"function": function, "source": None} if named else pack(function, sandbox.APART in os.environ))
+        what = {"do": "call"} | ({"function": function, "source": None} if named else pack(function, bubblewrap.ISOLATED in os.environ))
         each = arguments if isinstance(arguments, list) else [arguments or {}] * self.n
-        if sandbox.APART not in os.environ:
+        if bubblewrap.ISOLATED not in os.environ:
             texts = [value for value in each[0].values() if isinstance(value, str)] if each else []
             here.check({*re.findall(r"\w+", what["source"] or ""), what["function"], *texts})
         if len(each) != self.n:
@@ -230,7 +231,7 @@ class Ranks:
         if show:
             replies.show_outputs(list(found.items()), self.n)
         replies.raise_errors(list(found.items()))
-        self.arrays = [reply.get("arrays") for reply in found.values()] if sandbox.APART in os.environ else [None] * self.n
+        self.arrays = [reply.get("arrays") for reply in found.values()] if bubblewrap.ISOLATED in os.environ else [None] * self.n
         self.messages = [reply.get("messages") for reply in found.values()]
         self.unended = [reply.get("unended", 0) for reply in found.values()]
         self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in found.values()]

@@ -13,7 +13,8 @@ import sys
 from IPython.display import clear_output, display
 
 from course_lib import wording
-from course_lib.cluster import here, sandbox
+from course_lib.cluster import here
+from course_lib.sandbox import bubblewrap
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
 MOST_LIVE = 20_000  # characters of what is shown while a cell runs
@@ -21,7 +22,7 @@ _SECONDARY = {"DeadlockError"}  # these follow from what another rank did
 
 Replies = list[tuple[int, dict]]
 
-stray = ""  # what the last call did on another group than the one that it was given, see `collectives.strays`
+stray = ""  # what the last call did on another group than the one that it was given, see `collectives.wrong_group_hint`
 
 
 class RanksError(RuntimeError):
@@ -132,12 +133,12 @@ def show_outputs(replies: Replies, n: int) -> None:
 def raise_errors(replies: Replies) -> None:
     """Raise what the ranks raised, the errors that others follow from first."""
     global stray
-    said = [] if sandbox.APART in os.environ else [(r, reply["strays"][0]) for r, reply in replies if reply.get("strays")]
+    said = [] if bubblewrap.ISOLATED in os.environ else [(r, reply["strays"][0]) for r, reply in replies if reply.get("strays")]
     stray = "On rank {}, {}.".format(*said[0]) if said else ""
     groups = group(replies, "error")
     if groups:
         groups.sort(key=lambda g: (bool(_SECONDARY & set(g[1]["kind"])), g[0]))
-        for who, error in groups if sandbox.APART not in os.environ else []:
+        for who, error in groups if bubblewrap.ISOLATED not in os.environ else []:
             if "NameError" in error["kind"]:
                 error["message"] += here.hint(error["message"], who, len(replies), error.get("near", []))
         if stray:

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
-from course_lib.cluster import allowance, apart, launch, requests, sandbox
+from course_lib.cluster import allowance, launch, requests
 from course_lib.cluster.connection import Connection, RanksGone
+from course_lib.cluster.host_heartbeat import HostHeartbeat
+from course_lib.cluster.isolated.ranks import IsolatedRanks
 from course_lib.cluster.launch import Processes
 from course_lib.cluster.slurm import START_LIMIT as SLURM_LIMIT
 from course_lib.cluster.slurm import allocate
-from course_lib.cluster.watch import Watch
 from course_lib.engine import wire
 from course_lib.engine.mpiexec import StartError
+from course_lib.sandbox import bubblewrap
 
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
@@ -45,7 +47,7 @@ def come_up(n: int, client: Client | None = None, slurm: str | None = None) -> C
     StartError
         They ended or did not come up in time; the message has the last lines of their log.
     """
-    if client is None and slurm is None and sandbox.APART not in os.environ:
+    if client is None and slurm is None and bubblewrap.ISOLATED not in os.environ:
         allowance.checked(n)
     threadpool_limits(1)  # in this process, too: threads that wait for a core which a rank has make a check five times slower
     for limit in (START_LIMIT,) if client is not None or slurm is not None else (FIRST_TRY, START_LIMIT):
@@ -73,8 +75,8 @@ def _try(n: int, client: Client | None, limit: float, slurm: str | None) -> Conn
 
 def _start(n: int, limit: float, deadline: float, slurm: str | None) -> Connection:
     """Start `n` ranks and wait for them; leaves nothing behind if they do not come up."""
-    if os.environ.get(sandbox.APART):
-        return _start_apart(n, deadline)
+    if os.environ.get(bubblewrap.ISOLATED):
+        return _start_isolated(n, deadline)
     processes, client = launch.launch(n) if slurm is None else allocate(n, slurm), None
     from course_lib.cluster.client import connect  # it takes a while, and where ranks are kept apart, nobody needs it
 
@@ -99,8 +101,8 @@ def _start(n: int, limit: float, deadline: float, slurm: str | None) -> Connecti
     return Connection(n, client, processes)
 
 
-def _start_apart(n: int, deadline: float) -> Connection:
-    ranks = apart.Apart(n)
+def _start_isolated(n: int, deadline: float) -> Connection:
+    ranks = IsolatedRanks(n)
     try:
         while len(ranks.ids) < n:
             _pause(f"only {len(ranks.ids)} of {n} ranks came up", deadline, ranks)
@@ -137,9 +139,9 @@ def _greet(connection: Connection, limit: float) -> None:
             "Were the engines started by this MPI's own mpiexec?"
         )
     connection.hosts = [f["host"] for f in facts.values()]
-    places = {f["host"]: f["watch"] for f in facts.values() if "watch" in f}
+    places = {f["host"]: f["agent"] for f in facts.values() if "agent" in f}
     try:
-        connection.watch = Watch(places) if places else None
+        connection.heartbeat = HostHeartbeat(places) if places else None
     except StartError as error:
         if connection.processes:
             raise

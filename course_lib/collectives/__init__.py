@@ -5,13 +5,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from course_lib.collectives import shm
+from course_lib.collectives import shared_memory
 from course_lib.collectives.errors import CollectiveError, DeadlockError, MismatchError
 
 if TYPE_CHECKING:
     from course_lib.collectives.communicator import Communicator
 
-shm.make_way()  # before a module of this package starts MPI
+shared_memory.remove_stale_files()  # before a module of this package starts MPI
 
 __all__ = ["CollectiveError", "Communicator", "DeadlockError", "MismatchError", "init"]
 
@@ -39,7 +39,7 @@ def init(backend: str = "mpi") -> Communicator:
         There is no CuPy, no NCCL, or a machine has fewer GPUs than ranks; the message says which.
     """
     if backend == "nccl":
-        from course_lib.collectives import nccl
+        from course_lib.collectives.transport import nccl
 
         return nccl.start()
     if backend != "mpi":

@@ -13,12 +13,16 @@ from mpi4py import MPI
 
 from course_lib import memory
 from course_lib.autograd.tensor import namespace
-from course_lib.collectives import shared as sharing
-from course_lib.collectives.calls import IALLREDUCE
+from course_lib.collectives import shared_memory
+from course_lib.collectives.calls import BARRIER, IALLREDUCE, SUM, Call
+from course_lib.collectives.progress import operations
+from course_lib.collectives.transport import isolated
+from course_lib.collectives.transport.mpi import POST
+from course_lib.traffic import counters
 
 CHUNK = 1 << 15  # elements at a time, which stay in the core's own cache
 SHARED = "Allreduce in shared memory"  # as `traffic` has it: nothing is sent
-MEAN = 1 << 30  # in a call's detail on the board: not an all-reduce of MPI
+MEAN = 1 << 30  # in a call's detail: not an all-reduce of MPI
 
 
 class Averaged:
@@ -62,16 +66,19 @@ class SharedAveraged(Averaged):
         self.arrays = arrays
 
     def start(self) -> None:
-        group = self.comm._group
-        group.meet(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN)
-        self._request = group.mpi.Ibarrier()  # once it ends, all see what the others have written
-        group.count(SHARED, self.array.nbytes)
+        self.comm.check_usable()
+        transport, traffic = self.comm.transport, counters(self.comm.ranks)[SHARED]
+        call = Call(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN + SUM)
+        self._arrived = transport.start(call, POST[BARRIER])  # once it ends, all see what the others have written
+        operations.add(self._arrived)
+        traffic[0] += 1
+        traffic[1] += self.array.nbytes
         if memory.held is not None:
             memory.held.exchanged(self.array)
 
     def wait(self) -> None:
-        group, n, rank = self.comm._group, len(self.arrays), self.comm.Get_rank()
-        group.finish(self._request, IALLREDUCE)
+        transport, n, rank = self.comm.transport, len(self.arrays), self.comm.Get_rank()
+        transport.wait(self._arrived)
         part, size = self.array.dtype.type(1 / n), self.array.size
         total = np.empty(min(CHUNK, size), self.array.dtype)
         for begin in range(rank * size // n, (rank + 1) * size // n, CHUNK):
@@ -82,7 +89,7 @@ class SharedAveraged(Averaged):
                 mean += other[chunk] * part
             for array in self.arrays:
                 array[chunk] = mean
-        group.finish(group.mpi.Ibarrier(), IALLREDUCE)
+        self.comm.carry_out(transport, Call(BARRIER), "the mean in shared memory")
 
     def after_interruption(self) -> Averaged:
         return self
@@ -100,7 +107,7 @@ def averaged(comm, like, count: int, shared: bool = True) -> Averaged:
     shared : bool
         Whether it may lie in shared memory.
     """
-    if shared and type(like) is np.ndarray and comm.Get_size() > 1 and comm._group.board is not None:
+    if shared and type(like) is np.ndarray and comm.Get_size() > 1 and isolated.connection is None:
         arrays = _shared(comm, count, like.dtype)
         if arrays:
             return SharedAveraged(comm, arrays)
@@ -110,5 +117,5 @@ def averaged(comm, like, count: int, shared: bool = True) -> Averaged:
 def _shared(comm, count: int, dtype: np.dtype) -> list[np.ndarray] | None:
     """An array of each rank, in memory that all see; None where there is no room for it."""
     n, nbytes = comm.Get_size(), -(-count * dtype.itemsize // mmap.PAGESIZE) * mmap.PAGESIZE
-    mapped = sharing.memory(comm, n * nbytes)
+    mapped = shared_memory.allocate(comm, n * nbytes)
     return mapped and [np.frombuffer(mapped, dtype, count, r * nbytes) for r in range(n)]

@@ -32,7 +32,7 @@ def array(value: object, what: str, where: str) -> np.ndarray:
     if type(value) is list and len(value) > 1 and isinstance(value[-1], MPI.Datatype):
         value = value[0]  # mpi4py's [array, type]; the array knows its type
     if not isinstance(value, np.ndarray):
-        raise TypeError(f"{where}: {what} must be a NumPy array; got {_name(value)}.{_hint(value, what)}")
+        raise TypeError(f"{where}: {what} must be a NumPy array; got {kind(value)}.{_hint(value, what)}")
     if value.dtype.kind not in _KINDS or not value.dtype.isnative or value.dtype.char == "e":
         raise TypeError(f"{where}: {what} has dtype {value.dtype}, which MPI cannot move. Use numbers, float32 for example.")
     if not value.flags.c_contiguous:
@@ -103,10 +103,13 @@ def shown(value: object) -> str:
     return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else wording.shown(value)
 
 
-def _name(value: object) -> str:
+def kind(value: object) -> str:
+    """What a value is that is no array, such as "a list"."""
     if value is None:
         return "None"
-    kind = "MPI.IN_PLACE" if isinstance(value, type(MPI.IN_PLACE)) else type(value).__name__
-    if kind == "MPI.IN_PLACE":
-        return kind
-    return f"a {kind}" if kind[0] not in "aeiou" else f"an {kind}"
+    if isinstance(value, type(MPI.IN_PLACE)):
+        return "MPI.IN_PLACE"
+    if isinstance(value, np.ndarray):
+        return "a NumPy array"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

@@ -1,4 +1,4 @@
-"""The calls that ranks can make together, as the status board has them: in numbers."""
+"""The calls that ranks make: operations, reductions and dtypes in one table, and `Call`, one of them with its arrays."""
 
 from __future__ import annotations
 
@@ -10,29 +10,100 @@ import numpy as np
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+# By number, as the status board and the frames to the coordinator have them.
 COLLECTIVES = ["", "Allreduce", "Allgather", "Reduce_scatter", "Split", "Barrier", "Bcast", "Scatter", "Gather", "Iallreduce"]
-COLLECTIVES += ["Iallgather", "Ireduce_scatter", "Alltoall", "Alltoallv"]
+COLLECTIVES += ["Iallgather", "Ireduce_scatter", "Alltoall", "Alltoallv", "Ibarrier"]
 OPERATIONS = [*COLLECTIVES, "Send", "Recv", "Sendrecv", "Isend", "Irecv"]
 ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER, BCAST, SCATTER, GATHER, IALLREDUCE = range(1, 10)
-IALLGATHER, IREDUCE_SCATTER, ALLTOALL, ALLTOALLV, SEND, RECV, SENDRECV, ISEND, IRECV = range(10, len(OPERATIONS))
-LARGEST_TAG = 32767  # what each MPI takes
-ROOTED = ("Bcast", "Scatter", "Gather")
-REDUCTIONS = ["", "SUM", "PROD", "MIN", "MAX", "LAND", "LOR", "LXOR", "BAND", "BOR", "BXOR", "your own"]
-DTYPES = {np.dtype(c).num: np.dtype(c).name for c in "?bBhHiIlLqQefdgFDG"}
+IALLGATHER, IREDUCE_SCATTER, ALLTOALL, ALLTOALLV, IBARRIER, SEND, RECV, SENDRECV, ISEND, IRECV = range(10, len(OPERATIONS))
+BLOCKING = {IALLREDUCE: ALLREDUCE, IALLGATHER: ALLGATHER, IREDUCE_SCATTER: REDUCE_SCATTER, IBARRIER: BARRIER}  # of a non-blocking one
+REDUCING = {ALLREDUCE, REDUCE_SCATTER, IALLREDUCE, IREDUCE_SCATTER}
+ROOTED = {BCAST, SCATTER, GATHER}
+ANY, LARGEST_TAG = -1, 32767  # any source or tag; what each MPI takes
+
+# The name of each of MPI's reductions, and NumPy's function for it; the place is its code, from 1.
+REDUCTIONS = [
+    ("SUM", np.add),
+    ("PROD", np.multiply),
+    ("MIN", np.minimum),
+    ("MAX", np.maximum),
+    ("LAND", np.logical_and),
+    ("LOR", np.logical_or),
+    ("LXOR", np.logical_xor),
+    ("BAND", np.bitwise_and),
+    ("BOR", np.bitwise_or),
+    ("BXOR", np.bitwise_xor),
+]
+SUM, OWN = 1, len(REDUCTIONS) + 1  # codes: of the sum, and of a reduction that is the caller's own
+DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
+NUMBERS = frozenset(np.dtype(c).num for c in "bBhHiIlLqQfdgFDG")  # that are added as they are
+
+
+class Call:
+    """A collective as one rank calls it.
+
+    Parameters
+    ----------
+    operation : int
+        Its place in `OPERATIONS`.
+    dtype : int
+        NumPy's number of the dtype; -1 where no array is exchanged.
+    count : int
+        Elements, which must be the same on all ranks.
+    detail : int
+        What else must be the same: the code of the reduction, plus 16 times root + 1 or `digest` of the counts.
+    send, recv : array or None
+        `send` may be MPI.IN_PLACE.
+    given : array, optional
+        What this rank brings, where that is not `send`.
+    op : MPI.Op, optional
+    root : int
+    counts : sequence of int, optional
+        The sizes of the parts, in elements: of a reduce-scatter, or what an all-to-all sends to each rank.
+    starts : sequence of int, optional
+        Where the parts begin in `send`.
+    recv_counts, recv_starts : sequence of int, optional
+        The same for `recv`.
+    """
+
+    __slots__ = ("count", "counts", "detail", "dtype", "given", "op", "operation", "recv", "recv_counts", "recv_starts", "root")
+    __slots__ += ("send", "starts")
+
+    def __init__(self, operation: int, dtype: int = -1, count: int = 0, detail: int = 0, send=None, recv=None, given=None, op=None, root=0):
+        self.operation, self.dtype, self.count, self.detail = operation, dtype, count, detail
+        self.send, self.recv, self.given = send, recv, send if given is None else given
+        self.op, self.root = op, root
+        self.counts = self.starts = self.recv_counts = self.recv_starts = None
+
+    @property
+    def signature(self) -> tuple[int, int, int, int]:
+        """What must be the same on all ranks: operation, dtype, count and detail."""
+        return self.operation, self.dtype, self.count, self.detail
 
 
 def reduction_code(op: MPI.Op) -> int:
-    """The place of an operation in `REDUCTIONS`."""
+    """The code of a reduction: its place in `REDUCTIONS`, from 1, or `OWN`.
+
+    Raises
+    ------
+    TypeError
+        It is no operation of MPI.
+    """
     if not isinstance(op, type(_reductions()[0])):
         raise TypeError(f"op must be an operation of MPI, such as MPI.MAX; got {op!r}. Leave it out for the sum.")
     for code, known in enumerate(_reductions()):
         if op is known or op == known:
             return code + 1
-    return len(REDUCTIONS) - 1
+    return OWN
+
+
+def digest(counts: list[int]) -> int:
+    """A number that tells two lists of counts from each other, as a call's detail has room for it."""
+    return (hash(tuple(counts)) & 0xFFFF_FFFF_FFFF) * 16
 
 
 @cache
 def _reductions() -> tuple[MPI.Op, ...]:
     from mpi4py import MPI
 
-    return tuple(getattr(MPI, name) for name in REDUCTIONS[1:-1])
+    return tuple(getattr(MPI, name) for name, _ in REDUCTIONS)

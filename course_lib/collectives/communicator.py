@@ -1,36 +1,65 @@
-"""The one door to MPI: a communicator that checks before it calls, counts, and never hangs.
+"""The one door to communication: a communicator that checks arguments, counts traffic, and calls its transport.
 
 It bears mpi4py's names and argument order, so what runs here also runs on a bare `MPI.Comm`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import ModuleType
+
 import numpy as np
 from mpi4py import MPI
 
-from course_lib import memory
-from course_lib.collectives import apart, base, buffers, meeting
-from course_lib.collectives.alltoall import AllToAll
-from course_lib.collectives.calls import ALLGATHER, ALLREDUCE, BARRIER, OPERATIONS, REDUCE_SCATTER, SPLIT, reduction_code
-from course_lib.collectives.messages import Messages
-from course_lib.collectives.nonblocking import NonBlocking
-from course_lib.collectives.rooted import Rooted
+from course_lib import memory, traffic
+from course_lib.collectives import buffers, diagnostics
+from course_lib.collectives.calls import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    ALLTOALLV,
+    ANY,
+    BARRIER,
+    BCAST,
+    GATHER,
+    IALLGATHER,
+    IALLREDUCE,
+    IBARRIER,
+    IREDUCE_SCATTER,
+    LARGEST_TAG,
+    OPERATIONS,
+    REDUCE_SCATTER,
+    SCATTER,
+    SUM,
+    Call,
+    digest,
+    reduction_code,
+)
+from course_lib.collectives.errors import CollectiveError, MismatchError
+from course_lib.collectives.progress import operations
+from course_lib.collectives.progress.operations import Operation, now
+from course_lib.collectives.requests import Request
+from course_lib.collectives.transport import Transport, isolated
 
-ndarray, may_share_memory, SUM, IN_PLACE = np.ndarray, np.may_share_memory, MPI.SUM, MPI.IN_PLACE  # names found fast
+ndarray, may_share_memory, IN_PLACE = np.ndarray, np.may_share_memory, MPI.IN_PLACE  # names found fast
+ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
+LOWER = {name.lower(): name for name in OPERATIONS[1:]}
 
 
-class Communicator(AllToAll, Messages, NonBlocking, Rooted):
-    """A group of ranks that can call collectives together.
+class Communicator:
+    """A group of ranks that can communicate.
 
     Parameters
     ----------
     comm : MPI.Comm, optional
-        The ranks; all ranks by default. Making the first communicator is collective.
-    limit : float
-        Seconds that a wait may last where ranks are on several machines. On one machine no
-        such limit is needed: the status board tells a slow rank from one that cannot come.
-    board : bool
-        Whether to use the status board where there is one.
+        The ranks; all ranks by default. With another communicator of several ranks, all of them make this call.
+    transport : Transport, optional
+        What carries the calls; by default what this process's ranks are connected by.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        World ranks, in the group's order.
 
     Examples
     --------
@@ -41,39 +70,30 @@ class Communicator(AllToAll, Messages, NonBlocking, Rooted):
     ([1.0, 2.0], 0, 1)
     """
 
-    def __init__(self, comm: MPI.Comm | None = None, *, limit: float = 60.0, board: bool = True):
-        if comm is None or comm == MPI.COMM_WORLD:
-            ranks = tuple(range(base.world()[1]))
-        elif isinstance(comm, MPI.Comm) and apart.line:
-            ranks = (apart.rank,)  # MPI knows of no other
-        elif isinstance(comm, MPI.Comm):
-            inside = comm.Get_group()
-            ranks = tuple(inside.Translate_ranks(None, MPI.COMM_WORLD.Get_group()))
-        else:
+    def __init__(self, comm: MPI.Comm | None = None, *, transport: Transport | None = None):
+        if comm is not None and not isinstance(comm, MPI.Comm):
             raise TypeError(f"Communicator(comm): comm must be an MPI communicator such as MPI.COMM_WORLD; got {comm!r}.")
-        self._join(ranks, limit, board)
-
-    def _join(self, ranks: tuple[int, ...], limit: float, board: bool) -> None:
-        me, _ = base.world()
-        self._group = self._host = meeting.group(ranks, board, limit)
-        self._settings, self._lanes = (limit, board), {}
-        self.ranks = ranks
-        self._rank, self._size = ranks.index(me), len(ranks)
+        if transport is None:
+            everyone = comm is None or comm == MPI.COMM_WORLD
+            transport = _transports().world() if everyone else _transports().of_communicator(comm)
+        self.transport, self.ranks = transport, transport.members
+        self._rank, self._size = transport.rank, len(transport.members)
+        self._counts = traffic.counters(self.ranks)
+        self._plain = _are_plain if transport.host is transport else _never
 
     def __repr__(self) -> str:
-        return f"<Communicator {self._group}, rank {self._rank} of {self._size}>"
+        return f"<Communicator {self.transport}, rank {self._rank} of {self._size}>"
 
     def __getattr__(self, name: str):
         if name.startswith("_"):
             raise AttributeError(name)
-        big = {n.lower(): n for n in OPERATIONS[1:]}
         if name == "split":
             raise AttributeError("Communicator has no split: in mpi4py it is Split, with a capital letter: comm.Split(color, key).")
-        if name in big:
+        if name in LOWER:
             arguments = {"bcast": "buf, root=0", "send": "buf, dest", "recv": "buf, source"}.get(name.removeprefix("i"), "sendbuf, recvbuf")
             raise AttributeError(
                 f"Communicator has no {name}: in mpi4py it sends pickled Python objects. "
-                f"Arrays go by {big[name]}, with a capital letter: comm.{big[name]}({arguments})."
+                f"Arrays go by {LOWER[name]}, with a capital letter: comm.{LOWER[name]}({arguments})."
             )
         raise AttributeError(f"Communicator has no {name}. It has {', '.join(OPERATIONS[1:])}, Get_rank and Get_size.")
 
@@ -88,11 +108,16 @@ class Communicator(AllToAll, Messages, NonBlocking, Rooted):
     rank = property(Get_rank)
     size = property(Get_size)
 
+    # Collectives.
+
     def Barrier(self) -> None:
-        """Wait until every rank of the group has come here."""
-        self._host.meet(BARRIER, -1, 0, 0)
-        self._host.finish(self._host.mpi.Ibarrier(), BARRIER)
-        self._host.count("Barrier", 0)
+        """Wait until every rank of the group has come here; where it has a GPU, until that has done what it was given."""
+        self.transport.synchronize()
+        self._collective(Call(BARRIER), "Barrier", 0)
+
+    def Ibarrier(self) -> Request:
+        """Start a barrier, and go on: ``Wait()`` returns when every rank of the group has started it."""
+        return self._begin(Call(IBARRIER), "Barrier", 0)
 
     def Allreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> None:
         """Reduce the ranks' arrays element by element; every rank gets the result.
@@ -113,24 +138,27 @@ class Communicator(AllToAll, Messages, NonBlocking, Rooted):
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        send, recv = (sendbuf, recvbuf) if self._ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, "Allreduce")
-        size = recv.size
-        if send is not IN_PLACE and size != send.size:
-            buffers.size(recv, send.size, send, "an all-reduce keeps the size", "Allreduce")
-        group, code = self._group, 1 if op is SUM else reduction_code(op)
-        call, shared, request = (ALLREDUCE, recv.dtype.num, size, code), group.shared, None
-        if code == 1 and shared is not None and shared.suits(recv, self._size * recv.nbytes):
-            group.exchange(call, recv if send is IN_PLACE else send, shared.add_up, recv)
-        else:
-            group.meet(*call)
-            request = group.mpi.Iallreduce(send, recv, op)
-        entry = group.counts["Allreduce"]  # counted here, while the transfer is on its way
-        entry[0] += 1
-        entry[1] += recv.nbytes
-        if memory.held is not None:
-            memory.held.exchanged(send, recv)
-        if request is not None:
-            group.finish(request, ALLREDUCE)
+        call = self._allreduce(ALLREDUCE, sendbuf, recvbuf, op)
+        self._collective(call, "Allreduce", call.recv.nbytes)
+
+    def Iallreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> Request:
+        """Start an all-reduce, and go on; parameters as for `Allreduce`. Neither array may be touched before ``Wait()``.
+
+        Returns
+        -------
+        Request
+        """
+        call = self._allreduce(IALLREDUCE, sendbuf, recvbuf, op)
+        return self._begin(call, "Allreduce", call.recv.nbytes)
+
+    def _allreduce(self, operation: int, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
+        send, recv = (sendbuf, recvbuf) if self._plain(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
+        code, size = SUM if op is MPI.SUM else reduction_code(op), recv.size
+        if send is IN_PLACE:
+            return Call(operation, recv.dtype.num, size, code, send, recv, recv, op)
+        if size != send.size:
+            buffers.size(recv, send.size, send, "an all-reduce keeps the size", OPERATIONS[operation])
+        return Call(operation, recv.dtype.num, size, code, send, recv, send, op)
 
     def Allgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
         """Collect the ranks' arrays, one after the other in rank order; every rank gets all.
@@ -151,20 +179,27 @@ class Communicator(AllToAll, Messages, NonBlocking, Rooted):
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        send, recv = (sendbuf, recvbuf) if self._ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, "Allgather")
-        count = self._gathered(send, recv, "Allgather")
-        group, shared = self._group, self._group.shared
-        call, mine = (ALLGATHER, recv.dtype.num, count, 0), send
-        if send is IN_PLACE:
-            mine = recv.reshape(-1)[self._rank * count : (self._rank + 1) * count]
-        if shared is not None and shared.suits(mine, recv.nbytes):
-            group.exchange(call, mine, shared.collect, recv)
-        else:
-            group.meet(*call)
-            group.finish(group.mpi.Iallgather(send, recv), ALLGATHER)
-        group.count("Allgather", recv.nbytes)
-        if memory.held is not None:
-            memory.held.exchanged(send, recv)
+        call = self._allgather(ALLGATHER, sendbuf, recvbuf)
+        self._collective(call, "Allgather", call.recv.nbytes)
+
+    def Iallgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> Request:
+        """Start an all-gather, and go on; parameters as for `Allgather`. Neither array may be touched before ``Wait()``.
+
+        Returns
+        -------
+        Request
+        """
+        call = self._allgather(IALLGATHER, sendbuf, recvbuf)
+        return self._begin(call, "Allgather", call.recv.nbytes)
+
+    def _allgather(self, operation: int, sendbuf: object, recvbuf: object) -> Call:
+        send, recv = (sendbuf, recvbuf) if self._plain(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
+        n, in_place = self._size, send is IN_PLACE
+        count = recv.size // n if in_place else send.size
+        if recv.size != count * n:
+            buffers.size(recv, count * n, recv if in_place else send, f"{n} ranks send as much each", OPERATIONS[operation])
+        given = recv.reshape(-1)[self._rank * count : (self._rank + 1) * count] if in_place else send
+        return Call(operation, recv.dtype.num, count, 0, send, recv, given)
 
     def Reduce_scatter(
         self,
@@ -193,19 +228,212 @@ class Communicator(AllToAll, Messages, NonBlocking, Rooted):
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        place = "Reduce_scatter"
-        send, recv = (sendbuf, recvbuf) if self._ready(sendbuf, recvbuf) else self._check(sendbuf, recvbuf, place)
-        recvcounts = self._parts(send, recv, recvcounts, place)
-        group, shared, code = self._group, self._group.shared, reduction_code(op)
-        call = (REDUCE_SCATTER, recv.dtype.num, send.size, code + (hash(tuple(recvcounts)) & 0xFFFFFF) * 16)
-        if code == 1 and shared is not None and shared.suits(send, max(recvcounts) * self._size * recv.itemsize):
-            group.exchange(call, send, shared.add_up, recv, sum(recvcounts[: self._rank]))
+        call = self._reduce_scatter(REDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
+        self._collective(call, "Reduce_scatter", call.send.nbytes)
+
+    def Ireduce_scatter(
+        self, sendbuf: np.ndarray, recvbuf: np.ndarray, recvcounts: list[int] | None = None, op: MPI.Op = MPI.SUM
+    ) -> Request:
+        """Start a reduce-scatter, and go on; parameters as for `Reduce_scatter`. Neither array may be touched before ``Wait()``.
+
+        Returns
+        -------
+        Request
+        """
+        call = self._reduce_scatter(IREDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
+        return self._begin(call, "Reduce_scatter", call.send.nbytes)
+
+    def _reduce_scatter(self, operation: int, sendbuf: object, recvbuf: object, recvcounts: Sequence[int] | None, op: MPI.Op) -> Call:
+        send, recv = (sendbuf, recvbuf) if self._plain(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
+        name, n = OPERATIONS[operation], self._size
+        self._no_in_place(send, name)
+        if recvcounts is None:
+            if send.size % n:
+                raise ValueError(
+                    f"{name}: sendbuf has {send.size} elements (shape {send.shape}), which "
+                    f"{n} ranks cannot share equally. Pad it to a multiple of {n}, or give recvcounts."
+                )
+            counts = [send.size // n] * n
         else:
-            group.meet(*call)
-            group.finish(group.mpi.Ireduce_scatter(send, recv, recvcounts, op), REDUCE_SCATTER)
-        group.count(place, send.nbytes)
-        if memory.held is not None:
-            memory.held.exchanged(send, recv)
+            counts = [int(c) for c in recvcounts]
+        if len(counts) != n or sum(counts) != send.size:
+            raise ValueError(f"{name}: recvcounts must be {n} numbers that add up to the size of sendbuf, {send.size}; got {counts}.")
+        expected = counts[self._rank]
+        if recv.size != expected:
+            buffers.size(recv, expected, send, f"rank {self._rank} of {n} gets {expected} of them", name)
+        call = Call(operation, recv.dtype.num, send.size, reduction_code(op) + digest(counts), send, recv, send, op)
+        call.counts = counts
+        return call
+
+    def Bcast(self, buf: np.ndarray, root: int = 0) -> None:
+        """Give every rank what one rank has.
+
+        Parameters
+        ----------
+        buf : numpy.ndarray
+            On the root what is sent, elsewhere an array of the same size and dtype that receives it.
+        root : int
+            The rank that has it.
+
+        Raises
+        ------
+        TypeError, ValueError
+            The buffer or the root is wrong on this rank.
+        CollectiveError
+            The ranks do not make the same call, or not all of them come.
+        """
+        array = self.transport.check(buf, "buf" if self._is_root(root, "Bcast") else "recvbuf", "Bcast")
+        # In a ring, each rank but the last passes it on.
+        payload = array.nbytes if (self._rank - root) % self._size < self._size - 1 else 0
+        self._collective(Call(BCAST, array.dtype.num, array.size, 16 * (int(root) + 1), recv=array, root=int(root)), "Bcast", payload)
+
+    def Scatter(self, sendbuf: np.ndarray | None, recvbuf: np.ndarray, root: int = 0) -> None:
+        """Deal out one rank's array, an equal part to each rank, in rank order.
+
+        Parameters
+        ----------
+        sendbuf : numpy.ndarray or None
+            On the root: n times the size of `recvbuf`, the same dtype. Elsewhere it is not looked at.
+        recvbuf : numpy.ndarray
+            This rank's part.
+        root : int
+            The rank that has the whole.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A buffer or the root is wrong on this rank.
+        CollectiveError
+            The ranks do not make the same call, or not all of them come.
+        """
+        send, recv = None, self.transport.check(recvbuf, "recvbuf", "Scatter")
+        if self._is_root(root, "Scatter"):
+            send, recv = self._checked(sendbuf, recvbuf, SCATTER)
+            self._no_in_place(send, "Scatter")
+            if send.size != recv.size * self._size:
+                buffers.size(recv, send.size // self._size, send, f"{self._size} ranks get as much each", "Scatter")
+                raise ValueError(f"Scatter: sendbuf has {send.size} elements, which {self._size} ranks cannot share equally.")
+        payload = recv.nbytes * (self._size - 1) if send is not None else 0
+        call = Call(SCATTER, recv.dtype.num, recv.size, 16 * (int(root) + 1), send, recv, root=int(root))
+        self._collective(call, "Scatter", payload)
+
+    def Gather(self, sendbuf: np.ndarray, recvbuf: np.ndarray | None, root: int = 0) -> None:
+        """Collect the ranks' arrays on one rank, in rank order.
+
+        Parameters
+        ----------
+        sendbuf : numpy.ndarray
+            The same size and dtype on all ranks.
+        recvbuf : numpy.ndarray or None
+            On the root: n times the size of `sendbuf`, the same dtype. Elsewhere it is not looked at.
+        root : int
+            The rank that gets the whole.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A buffer or the root is wrong on this rank.
+        CollectiveError
+            The ranks do not make the same call, or not all of them come.
+        """
+        send, recv = self.transport.check(sendbuf, "sendbuf", "Gather"), None
+        if self._is_root(root, "Gather"):
+            send, recv = self._checked(sendbuf, recvbuf, GATHER)
+            self._no_in_place(send, "Gather")
+            buffers.size(recv, send.size * self._size, send, f"{self._size} ranks send as much each", "Gather")
+        call = Call(GATHER, send.dtype.num, send.size, 16 * (int(root) + 1), send, recv, root=int(root))
+        self._collective(call, "Gather", 0 if recv is not None else send.nbytes)
+
+    def _is_root(self, root: object, where: str) -> bool:
+        if not isinstance(root, (int, np.integer)) or isinstance(root, bool) or not 0 <= root < self._size:
+            raise ValueError(f"{where}: root must be a rank of the group, 0 to {self._size - 1}; got {buffers.shown(root)}.")
+        return self._rank == root
+
+    def Alltoall(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
+        """Cut each rank's array into one part a rank; rank r gets the parts number r of all, in rank order.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : numpy.ndarray
+            The same size and dtype on all ranks, n equal parts. With shape ``(n, ...)``, ``sendbuf[r]`` goes to rank r, and ``recvbuf[r]``
+            is what rank r sent.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A buffer is wrong on this rank.
+        CollectiveError
+            The ranks do not make the same call, or not all of them come.
+        """
+        send, recv = self._checked(sendbuf, recvbuf, ALLTOALL)
+        self._no_in_place(send, "Alltoall")
+        if send.size % self._size:
+            raise ValueError(
+                f"Alltoall: sendbuf has {send.size} elements (shape {send.shape}), which {self._size} ranks cannot share equally."
+            )
+        buffers.size(recv, send.size, send, "each rank gets as much as it sends", "Alltoall")
+        self._collective(Call(ALLTOALL, recv.dtype.num, send.size, 0, send, recv), "Alltoall", send.nbytes)
+
+    def Alltoallv(self, sendbuf: Sequence, recvbuf: Sequence) -> None:
+        """The same with parts of any size.
+
+        Parameters
+        ----------
+        sendbuf : [numpy.ndarray, counts] or [numpy.ndarray, (counts, displacements)]
+            How many elements go to each rank, and where in the array they begin; one after the other by default.
+        recvbuf : the same
+            How many elements come from each rank, and where they go.
+
+        Raises
+        ------
+        TypeError, ValueError
+            A buffer or its counts are wrong on this rank.
+        CollectiveError
+            The ranks do not make the same call, not all of them come, or what one sends is not what the other expects.
+        """
+        n, host = self._size, self.transport.host
+        send, out, starts = self._cut(sendbuf, "sendbuf")
+        recv, into, places = self._cut(recvbuf, "recvbuf")
+        buffers.same_dtype(send, recv, "Alltoallv")
+        buffers.distinct(send, recv, "Alltoallv")
+        # How much comes, so that no rank gets more than it has room for; counts are in the host's memory, also beside arrays on GPUs.
+        told, come = np.array(out, np.int64), np.empty(n, np.int64)
+        self.carry_out(host, Call(ALLTOALL, told.dtype.num, n, 16 * (recv.dtype.num + 1), told, come), "Alltoallv")
+        wrong = np.array([come.tolist() != into], np.int64)
+        anywhere = np.empty_like(wrong)
+        self.carry_out(host, Call(ALLREDUCE, wrong.dtype.num, 1, SUM, wrong, anywhere, op=MPI.SUM), "Alltoallv")
+        if anywhere[0]:
+            raise MismatchError(self._uneven(come.tolist(), into))
+        call = Call(ALLTOALLV, recv.dtype.num, n, 0, send, recv)
+        call.counts, call.starts, call.recv_counts, call.recv_starts = out, starts, into, places
+        self._collective(call, "Alltoallv", (sum(out) - out[self._rank]) * send.itemsize)
+
+    def _uneven(self, come: list[int], into: list[int]) -> str:
+        for r, (sent, expected) in enumerate(zip(come, into, strict=True)):
+            if sent != expected:
+                return (
+                    f"Alltoallv: rank {self.ranks[self._rank]} expects {expected} elements from rank {self.ranks[r]}, which sends {sent}. "
+                    "What rank a sends to b must be what b expects from a: exchange the counts with Alltoall first."
+                )
+        return "Alltoallv: on another rank, what comes is not what is expected; no rank has received anything."
+
+    def _cut(self, value: object, what: str) -> tuple[np.ndarray, list[int], list[int]]:
+        """The array, and the counts and displacements of its parts."""
+        if not isinstance(value, (list, tuple)) or len(value) < 2:
+            raise TypeError(f"Alltoallv: {what} must be [array, counts]; got {buffers.shown(value)}.")
+        value = list(value[:-1]) if isinstance(value[-1], MPI.Datatype) else list(value)
+        array, counts, *more = value
+        if not more and isinstance(counts, (list, tuple)) and len(counts) == 2 and not np.isscalar(counts[0]):
+            counts, *more = counts
+        array = self.transport.check(array, what, "Alltoallv")
+        counts = [int(c) for c in counts]
+        starts = [int(s) for s in more[0]] if more else [sum(counts[:i]) for i in range(len(counts))]
+        if len(counts) != self._size or len(starts) != self._size or min(*counts, *starts, 0) < 0:
+            raise ValueError(f"Alltoallv: {what} needs {self._size} counts, one for each rank, 0 or more; got {counts}.")
+        if any(start + count > array.size for start, count in zip(starts, counts, strict=True)):
+            needed = max(map(sum, zip(starts, counts, strict=True)))
+            raise ValueError(f"Alltoallv: {what} has {array.size} elements, and its counts {counts} need {needed}.")
+        return array, counts, starts
 
     def Split(self, color: int = 0, key: int = 0) -> Communicator | MPI.Comm:
         """Divide the group: ranks with the same color form a new group, ordered by key.
@@ -234,67 +462,254 @@ class Communicator(AllToAll, Messages, NonBlocking, Rooted):
                 raise TypeError(f"Split: {name} must be a whole number; got {value!r}. (Use // for whole division.)")
         if color < 0 and color != MPI.UNDEFINED:
             raise ValueError(f"Split: color must not be negative; got {color}.")
-        mine, everyone = np.array([color, key], np.int64), np.empty((self._size, 2), np.int64)
-        group = self._host
-        group.meet(SPLIT, -1, 0, 0)
-        group.finish(group.mpi.Iallgather(mine, everyone), SPLIT)
-        if color == MPI.UNDEFINED:
-            return MPI.COMM_NULL
-        chosen = [r for r in range(self._size) if everyone[r, 0] == color]
-        chosen.sort(key=lambda r: (everyone[r, 1], r))
-        new = type(self).__new__(type(self))
-        new._join(tuple(self.ranks[r] for r in chosen), *self._settings)
-        return new
+        self.check_usable()
+        try:
+            transport = self.transport.split(int(color), int(key))
+        except MismatchError:
+            raise
+        except BaseException as error:
+            self._break("Split", error)
+            raise
+        return MPI.COMM_NULL if transport is None else type(self)(transport=transport)
 
-    _array = staticmethod(buffers.array)
+    def _collective(self, call: Call, name: str, payload: int) -> None:
+        """Carry out a collective, and count it."""
+        self.carry_out(self.transport, call, name)
+        entry = self._counts[name]
+        entry[0] += 1
+        entry[1] += payload
+        if memory.held is not None:
+            memory.held.exchanged(call.send, call.recv)
 
-    @staticmethod
-    def _ready(send: object, recv: object) -> bool:
-        """Whether two buffers are fine as they are, found fast; if not, `_check` says why or unpacks."""
-        return (
-            type(send) is ndarray is type(recv)
-            and send.dtype is recv.dtype
-            and send.dtype.num < 17
-            and send.flags.c_contiguous
-            and recv.flags.carray
-            and send is not recv
-            and (send.base is recv.base is None or not may_share_memory(send, recv))
-        )
+    def carry_out(self, transport: Transport, call: Call, name: str) -> None:
+        """Have a transport of these ranks carry out a collective, without counting it; `name` is what a person calls it."""
+        if now.broken:
+            self.check_usable()
+        try:
+            transport.run(call)
+        except MismatchError:  # all ranks raise it, and go on with the next call
+            raise
+        except BaseException as error:
+            self._break(name, error)
+            raise
 
-    def _gathered(self, send: object, recv: np.ndarray, where: str) -> int:
-        """How many elements each rank sends in an all-gather."""
-        count = recv.size // self._size if send is IN_PLACE else send.size
-        if recv.size != count * self._size:
-            why = f"{self._size} ranks send as much each"
-            buffers.size(recv, count * self._size, recv if send is IN_PLACE else send, why, where)
-        return count
+    def _begin(self, call: Call, name: str, payload: int) -> Request:
+        """Start a collective, and count it."""
+        self.check_usable()
+        before, now.held = now.held, True  # an interrupt between these would lose it
+        try:
+            request = self._started(self.transport.start(call))
+        finally:
+            operations.release(before)
+        entry = self._counts[name]
+        entry[0] += 1
+        entry[1] += payload
+        if memory.held is not None:
+            memory.held.exchanged(call.send, call.recv)
+        return request
 
-    def _parts(self, send: object, recv: np.ndarray, recvcounts: list[int] | None, place: str) -> list[int]:
-        """The size of each rank's part in a reduce-scatter."""
-        if send is IN_PLACE:
-            raise ValueError(f"{place}: MPI.IN_PLACE is not supported here; send from one array, receive into another.")
-        n = self._size
-        if recvcounts is None:
-            if send.size % n:
-                raise ValueError(
-                    f"{place}: sendbuf has {send.size} elements (shape {send.shape}), which "
-                    f"{n} ranks cannot share equally. Pad it to a multiple of {n}, or give recvcounts."
-                )
-            recvcounts = [send.size // n] * n
-        recvcounts = [int(c) for c in recvcounts]
-        if len(recvcounts) != n or sum(recvcounts) != send.size:
-            raise ValueError(f"{place}: recvcounts must be {n} numbers that add up to the size of sendbuf, {send.size}; got {recvcounts}.")
-        expected = recvcounts[self._rank]
-        if recv.size != expected:
-            why = f"rank {self._rank} of {n} gets {expected} of them"
-            buffers.size(recv, expected, send, why, place)
-        return recvcounts
+    # A collective that has failed on a rank, other than by a mismatch, has left the ranks of its group at different calls: what one of
+    # them calls next could meet another one's earlier call. So the group takes no more of them on this rank, until its cell has ended.
 
-    def _check(self, sendbuf: object, recvbuf: object, where: str) -> tuple:
+    def _break(self, name: str, error: BaseException) -> None:
+        now.broken.setdefault(self.ranks, (f"{name} ({diagnostics.where()})", type(error).__name__))
+
+    def check_usable(self) -> None:
+        """Raise CollectiveError where a collective has failed in this group, see above."""
+        if found := now.broken.get(self.ranks):
+            raise CollectiveError(diagnostics.broken(str(self.transport), *found))
+
+    # Messages.
+
+    def Send(self, buf: np.ndarray, dest: int, tag: int = 0) -> None:
+        """Send an array to one rank; returns when the array may be changed again.
+
+        As in MPI, a small array is on its way at once, and a larger one waits for its receiver.
+
+        Parameters
+        ----------
+        buf : numpy.ndarray
+        dest : int
+            A rank of the group.
+        tag : int
+            A number that the receiver can ask for.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong on this rank.
+        DeadlockError
+            The receiver can no longer come.
+        """
+        self._wait(self._sending(self.transport.check(buf, "buf", "Send"), dest, tag, "Send"))
+
+    def Recv(self, buf: np.ndarray, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> None:
+        """Wait for an array from one rank.
+
+        Parameters
+        ----------
+        buf : numpy.ndarray
+            Receives it: the same size and dtype as what is sent.
+        source : int
+            A rank of the group; any by default.
+        tag : int
+            The number that it was sent with; any by default.
+        status : MPI.Status, optional
+            Gets the source and the tag.
+
+        Raises
+        ------
+        TypeError, ValueError
+            An argument is wrong on this rank.
+        MismatchError
+            The message has another size or dtype.
+        DeadlockError
+            Nobody can send it any more.
+        """
+        self._wait(self._receiving(self.transport.check(buf, "recvbuf", "Recv"), source, tag, "Recv"), status)
+
+    def Sendrecv(
+        self,
+        sendbuf: np.ndarray,
+        dest: int,
+        sendtag: int = 0,
+        recvbuf: np.ndarray | None = None,
+        source: int = ANY_SOURCE,
+        recvtag: int = ANY_TAG,
+        status: MPI.Status | None = None,
+    ) -> None:
+        """Send an array to one rank and receive one from another, or the same, at once: so a ring of ranks does not wait for itself.
+
+        Parameters
+        ----------
+        sendbuf, recvbuf : numpy.ndarray
+            Two arrays that share no memory.
+        dest, source : int
+            Ranks of the group.
+        sendtag, recvtag, status
+            As for `Send` and `Recv`.
+
+        Raises
+        ------
+        TypeError, ValueError, MismatchError, DeadlockError
+            As for `Send` and `Recv`.
+        """
+        send, recv = self.transport.check(sendbuf, "sendbuf", "Sendrecv"), self.transport.check(recvbuf, "recvbuf", "Sendrecv")
+        buffers.distinct(send, recv, "Sendrecv")
+        receiving = self._receiving(recv, source, recvtag, "Sendrecv")
+        sending = self._sending(send, dest, sendtag, "Sendrecv")
+        if sending:
+            operations.add(sending)
+        self._wait(receiving, status)
+        self._wait(sending)
+
+    def Isend(self, buf: np.ndarray, dest: int, tag: int = 0) -> Request:
+        """Start to send an array, and go on; it may not be changed before ``Wait()``. Parameters as for `Send`."""
+        return self._started(self._sending(self.transport.check(buf, "buf", "Isend"), dest, tag, "Isend", "Wait of Isend"))
+
+    def Irecv(self, buf: np.ndarray, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
+        """Start to receive an array, and go on; it may not be read before ``Wait()``. Parameters as for `Recv`."""
+        return self._started(self._receiving(self.transport.check(buf, "recvbuf", "Irecv"), source, tag, "Irecv", "Wait of Irecv"))
+
+    def _sending(self, array: np.ndarray, dest: int, tag: int, where: str, what: str = "") -> Operation | None:
+        self._is_rank(dest, "dest", where, PROC_NULL)
+        _is_tag(tag, "sendtag" if where == "Sendrecv" else "tag", where)
+        if dest == PROC_NULL:
+            return _with_nobody(f"the dest of {where}")
+        operation = self.transport.send(array, self.ranks[dest], int(tag), what or where)
+        now.used = True
+        entry = self._counts["Send"]
+        entry[0] += 1
+        entry[1] += array.nbytes
+        if memory.held is not None:
+            memory.held.exchanged(array)
+        return operation
+
+    def _receiving(self, array: np.ndarray, source: int, tag: int, where: str, what: str = "") -> Operation | None:
+        self._is_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
+        _is_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
+        if source == PROC_NULL:
+            return _with_nobody(f"the source of {where}")
+        now.used = True
+        sources = self.ranks if source == ANY_SOURCE else (self.ranks[source],)
+        operation = self.transport.receive(array, sources, ANY if tag == ANY_TAG else int(tag), what or where)
+        if memory.held is not None:
+            memory.held.exchanged(array)
+        return operation
+
+    def _wait(self, operation: Operation | None, status: MPI.Status | None = None) -> None:
+        if operation:
+            self.transport.wait(operation)
+            if status is not None:
+                status.source, status.tag = self.ranks.index(operation.message.source), operation.message.tag
+
+    def _started(self, operation: Operation | None) -> Request:
+        if operation:
+            operations.add(operation)
+        return Request(self.transport, operation)
+
+    def averaged(self, like: np.ndarray, count: int, shared: bool = True):
+        """An array of `count` zeros whose mean over the ranks can be taken; collective. See `averaging`."""
+        from course_lib.collectives.averaging import averaged
+
+        return averaged(self, like, count, shared)
+
+    # Arguments.
+
+    def _is_rank(self, rank: object, name: str, where: str, *also: int) -> None:
+        if not isinstance(rank, (int, np.integer)) or isinstance(rank, bool) or not (0 <= rank < self._size or rank in also):
+            raise ValueError(f"{where}: {name} must be a rank of the group, 0 to {self._size - 1}; got {buffers.shown(rank)}.")
+
+    def _checked(self, sendbuf: object, recvbuf: object, operation: int) -> tuple:
         """The two arrays, unpacked and checked; raises what `buffers` says about them."""
+        where, check = OPERATIONS[operation], self.transport.check
         if sendbuf is IN_PLACE:
-            return sendbuf, self._array(recvbuf, "recvbuf", where)
-        send, recv = self._array(sendbuf, "sendbuf", where), self._array(recvbuf, "recvbuf", where)
+            return sendbuf, check(recvbuf, "recvbuf", where)
+        send, recv = check(sendbuf, "sendbuf", where), check(recvbuf, "recvbuf", where)
         buffers.same_dtype(send, recv, where)
         buffers.distinct(send, recv, where)
         return send, recv
+
+    @staticmethod
+    def _no_in_place(send: object, where: str) -> None:
+        if send is IN_PLACE:
+            raise ValueError(f"{where}: MPI.IN_PLACE is not supported here; send from one array, receive into another.")
+
+
+def _are_plain(send: object, recv: object) -> bool:
+    """Whether two NumPy arrays are fine as they are, found fast; if not, `Communicator._checked` says why or unpacks."""
+    return (
+        type(send) is ndarray is type(recv)
+        and send.dtype is recv.dtype
+        and send.dtype.num < 17
+        and send.flags.c_contiguous
+        and recv.flags.carray
+        and send is not recv
+        and (send.base is recv.base is None or not may_share_memory(send, recv))
+    )
+
+
+def _never(*_: object) -> bool:
+    return False
+
+
+def _transports() -> ModuleType:
+    """The module whose transports this process's ranks are connected by."""
+    if isolated.connection:
+        from course_lib.collectives.transport import relay
+
+        return relay
+    from course_lib.collectives.transport import mpi
+
+    return mpi
+
+
+def _with_nobody(what: str) -> None:
+    """Take note of a legal message of which nothing comes: often, it is meant for a neighbour that an end of a line has not."""
+    if traffic.to_nobody:
+        traffic.to_nobody(what)
+
+
+def _is_tag(tag: object, name: str, where: str, *also: int) -> None:
+    if not isinstance(tag, (int, np.integer)) or isinstance(tag, bool) or not (0 <= tag <= LARGEST_TAG or tag in also):
+        raise ValueError(f"{where}: {name} must be a whole number from 0 to {LARGEST_TAG}; got {buffers.shown(tag)}.")

@@ -83,9 +83,9 @@ def serve(engine: Engine) -> None:
     watch_from_environment()
     from mpi4py import MPI
 
-    from course_lib.collectives import base
+    from course_lib.collectives.transport.mpi import base
 
     if not MPI.Is_initialized():  # the zygote has loaded it
         MPI.Init_thread()
-    base.base()  # every rank has joined MPI before it registers
+    base()  # every rank has joined MPI before it registers
     engine.start()

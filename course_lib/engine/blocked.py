@@ -15,7 +15,7 @@ import threading
 import time
 from types import FrameType
 
-from course_lib.collectives.explain import CELL, names_in
+from course_lib.collectives.diagnostics import CELL, names_in
 
 SURE = 1.0  # seconds that a rank must stay in the same call
 

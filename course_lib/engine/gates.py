@@ -1,13 +1,13 @@
 """Gates: a rank passes one when it has sent enough, and gets a number for it that it cannot know otherwise.
 
 A check that wants to see *when* something is exchanged lets the answer's own computation pass gates: with the number of a gate, a
-gradient goes on as it should. Where ranks are kept apart, the relay keeps the gates, by what it has counted.
+gradient goes on as it should. Where ranks are isolated, the coordinator keeps the gates, by what it has counted.
 """
 
 from __future__ import annotations
 
 from course_lib import traffic
-from course_lib.collectives import apart
+from course_lib.collectives.transport import isolated
 
 Gate = tuple[float, ...]  # payload in bytes that must be sent, its number, and perhaps the most that may be sent
 
@@ -35,12 +35,12 @@ def passed() -> float:
     TooEarly, TooLate
         This rank has sent too little yet, or too much.
     """
-    if apart.line:
-        from course_lib.collectives import begun  # starts MPI, which the process that forks ranks must not
+    if isolated.connection:
+        from course_lib.collectives.transport import relay  # starts MPI, which the process that forks ranks must not
 
-        apart.line.send({"gate": True})
-        while "gate" not in (frame := apart.line.receive())[0]:
-            begun.keep(frame)  # of something that does not block
+        isolated.connection.send({"gate": True})
+        while "gate" not in (frame := isolated.connection.receive())[0]:
+            relay.keep(frame)  # of something that does not block
         sent, needed, number, *most = frame[0]["gate"]
     else:
         needed, number, *most = _left.pop(0)

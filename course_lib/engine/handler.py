@@ -19,11 +19,11 @@ import warnings
 from collections.abc import Iterator
 
 from course_lib import host
-from course_lib.collectives import apart
+from course_lib.collectives.transport import isolated
 from course_lib.engine import completion, gates, live, loops, memory_limit, tracebacks, wire
 from course_lib.engine.capture import Outputs, captured
 
-PENDING = "course_lib.collectives.pending"  # not imported before MPI is wanted: that would start it
+OPERATIONS = "course_lib.collectives.progress.operations"  # not imported before MPI is wanted: that would start it
 _reply: dict = {}
 AGAIN = 1.0  # seconds until what is asked for can be interrupted once more: the first may have been caught by a bare `except`
 _interruptible_from = math.inf
@@ -63,7 +63,7 @@ def do(request: dict) -> dict:
         reply = {"outputs": [], "error": tracebacks.describe(error)}
     finally:
         _interruptible_from = math.inf
-        waits = sys.modules.get(PENDING)
+        waits = sys.modules.get(OPERATIONS)
         reply["abandoned"], reply["sent"] = bool(waits and waits.abandoned()), bool(waits and waits.now.used)
     return reply
 
@@ -74,8 +74,11 @@ def _interrupted(*_) -> None:
     now = time.monotonic()
     if now >= _interruptible_from:
         _interruptible_from = now + AGAIN
-        if apart.line:
-            apart.line.interrupt()
+        operations = sys.modules.get(OPERATIONS)
+        if isolated.connection:
+            isolated.connection.interrupt()
+        elif operations and operations.now.held:
+            operations.now.interrupted = True
         else:
             raise KeyboardInterrupt
 
@@ -83,11 +86,8 @@ def _interrupted(*_) -> None:
 def _hello(request: dict) -> dict:
     from mpi4py import MPI
 
-    from course_lib.collectives import base
-    from course_lib.collectives.board import open_board
-    from course_lib.collectives.hosts import beacon
+    from course_lib.collectives.transport import mpi
 
-    base.base()
     with contextlib.suppress(OSError):
         os.chdir(request["folder"])
     sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
@@ -99,14 +99,12 @@ def _hello(request: dict) -> dict:
     shell.kernel.pre_handler_hook = shell.kernel.post_handler_hook = lambda: None  # they set SIGINT's handler, see `handle`
     me = {"rank": MPI.COMM_WORLD.rank, "size": MPI.COMM_WORLD.size, "host": host.name()}
     try:
-        board = open_board()
-        hosts = board.hosts if board else None
-        if os.environ.get(host.AWAY):
-            hosts = hosts or beacon()
+        mpi.world()
+        hosts = mpi.open_board().hosts
     except Exception as error:  # such as machines that do not reach each other
         return {"outputs": [], "error": tracebacks.describe(error)}
     if hosts:
-        me["watch"] = list(hosts.watch)
+        me["agent"] = list(hosts.agent)
     return {"outputs": [], "error": None, "value": wire.encode(me)}
 
 
@@ -125,10 +123,10 @@ def _cell(request: dict) -> dict:
 def _call(request: dict) -> dict:
     """Call a function of the student's namespace, or one that the kernel sends along."""
     from course_lib import traffic
-    from course_lib.collectives.strays import noticed, of_error
+    from course_lib.collectives.wrong_group_hint import noticed, of_error
 
     shell, outputs, value, error = get_ipython(), Outputs(), None, None
-    kernel, looking = getattr(shell, "kernel", None), contextlib.nullcontext([]) if apart.line else noticed()
+    kernel, looking = getattr(shell, "kernel", None), contextlib.nullcontext([]) if isolated.connection else noticed()
     with _round(request) as finish, captured(shell, outputs), live.sent(kernel, outputs), looking as strays:
         traffic.reset()
         try:
@@ -139,7 +137,7 @@ def _call(request: dict) -> dict:
             value = wire.encode(namespace[request["function"]](**request["arguments"]))
         except BaseException as caught:
             error = finish(caught)
-            strays += [] if apart.line else of_error(caught)
+            strays += [] if isolated.connection else of_error(caught)
         else:
             error = finish(None)
     moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
@@ -182,11 +180,15 @@ ACTIONS = {
 @contextlib.contextmanager
 def _round(request: dict) -> Iterator:
     """Tell the status board that a cell begins and how it ended."""
-    from course_lib.collectives import board as status
-    from course_lib.collectives import pending
+    from course_lib.collectives.deadlock.detector import DEADLOCKED, FINISHED, RAISED
+    from course_lib.collectives.progress import operations
 
-    board = status.open_board()
-    pending.renew(request["epoch"])
+    board = None
+    if not isolated.connection:
+        from course_lib.collectives.progress import engine
+
+        board = engine.open_board()
+    operations.renew(request["epoch"])
     if board:
         board.begin(request["round"], request["targets"])
     ended = False
@@ -196,20 +198,20 @@ def _round(request: dict) -> Iterator:
         if isinstance(error, MemoryError):
             memory_limit.raise_for_reply()
         described = tracebacks.describe(error) if error else None
-        pending.ended(error is not None or request["do"] == "call")  # a check's messages stay its own
+        operations.ended(error is not None or request["do"] == "call")  # a check's messages stay its own
         if type(error) is TypeError:
             described["message"] += tracebacks.hidden(described["message"], get_ipython().user_ns)
         if type(error) is NameError and isinstance(error.name, str):
             described["near"] = difflib.get_close_matches(error.name, get_ipython().user_ns, 1, 0.75)
         if board:
             if described and "DeadlockError" in described["kind"]:
-                board.end(status.GAVE_UP, keep_call=True)  # the board already says where this rank waited
+                board.end(DEADLOCKED, keep_call=True)  # the board already says where this rank waited
             elif described:
                 mismatch = "MismatchError" in described["kind"]  # the others read this rank's call, too
-                board.end(status.RAISED, f"{described['name']} ({described['place']})", keep_call=mismatch)
+                board.end(RAISED, f"{described['name']} ({described['place']})", keep_call=mismatch)
             else:
-                board.end(status.FINISHED)
-                pending.drain(board)
+                board.end(FINISHED)
+                engine.drain()
         ended = True
         return described
 
@@ -217,9 +219,9 @@ def _round(request: dict) -> Iterator:
         yield finish
     finally:
         if not ended:
-            pending.ended(True)
+            operations.ended(True)
             if board:
-                board.end(status.RAISED, "KeyboardInterrupt")
+                board.end(RAISED, "KeyboardInterrupt")
 
 
 @contextlib.contextmanager

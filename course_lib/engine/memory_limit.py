@@ -7,7 +7,7 @@ import os
 import re
 import resource
 
-from course_lib.collectives import apart
+from course_lib.collectives.transport import isolated
 
 VARIABLE = "COURSE_RANK_MEMORY"  # such as 2G; 0: no limit. By default, all ranks together may have most of what is free at their start
 SHARE, LEAST = 0.8, 1 << 30  # of what is free; bytes that each rank may have in any case
@@ -49,7 +49,7 @@ def raise_for_reply() -> None:
     """Raise the limit a little, so that a rank that has used it up can still reply."""
     with contextlib.suppress(OSError, ValueError):
         most, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        if most != resource.RLIM_INFINITY and not apart.line:
+        if most != resource.RLIM_INFINITY and not isolated.connection:
             room = most + RESERVE if hard == resource.RLIM_INFINITY else min(most + RESERVE, hard)
             resource.setrlimit(resource.RLIMIT_DATA, (room, hard))
 
@@ -58,5 +58,5 @@ def hint() -> str:
     """Explain an error for want of memory."""
     most = _limit or resource.getrlimit(resource.RLIMIT_DATA)[0]
     room = "" if most == resource.RLIM_INFINITY else f"A rank may have {most / (1 << 30):.3g} GiB here. "
-    more = "" if apart.line or not room else f" {VARIABLE}=4G before `make lab` sets another limit."
+    more = "" if isolated.connection or not room else f" {VARIABLE}=4G before `make lab` sets another limit."
     return f" ({room}Does a list grow in each step, or is an array larger than meant?{more})"

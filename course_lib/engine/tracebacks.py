@@ -7,7 +7,7 @@ import linecache
 import re
 import traceback
 
-from course_lib.collectives.explain import CELL
+from course_lib.collectives.diagnostics import CELL
 from course_lib.engine import memory_limit
 
 MOST = 8  # places that are shown; of more, the first two and the last two

@@ -31,6 +31,7 @@ EARLY = (
     "IPython.core.displayhook",
     "numpy",
     "course_lib.collectives.communicator",
+    "course_lib.collectives.transport.mpi",
     "course_lib.engine.handler",
 )
 

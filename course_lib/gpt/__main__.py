@@ -16,7 +16,8 @@ from tqdm import tqdm
 
 from course_lib import students, traffic
 from course_lib.collectives import Communicator, DeadlockError
-from course_lib.collectives import board as status
+from course_lib.collectives.deadlock.board import open_board
+from course_lib.collectives.deadlock.detector import RAISED
 from course_lib.gpt import account, report, sample, whole
 from course_lib.gpt.first import first_of
 from course_lib.gpt.folder import Folder, Unwritten, kept
@@ -87,8 +88,7 @@ def main(words: list[str] | None = None) -> int:
     except MemoryError as error:
         return _end(comm, "MemoryError", f"this rank has not enough memory: {error or 'none is left'}. Choose a smaller model.", 2)
     except DeadlockError as error:
-        board = status.open_board()
-        raised = board and any(row.state == status.RAISED for row in board.snapshot())
+        raised = any(view.state == RAISED for view in open_board().snapshot().ranks)
         return 1 if raised else _report(comm, str(error), 1)  # that rank says it
     except Exception as error:
         return _end(comm, f"{type(error).__name__}: {error}", traceback.format_exc(), 1)
@@ -213,9 +213,7 @@ def _once(first: bool, text: str, code: int) -> int:
 
 
 def _end(comm: Communicator, short: str, text: str, code: int) -> int:
-    board = status.open_board()
-    if board:  # so that ranks that wait for this one learn of it
-        board.end(status.RAISED, short)
+    open_board().end(RAISED, short)  # so that ranks that wait for this one learn of it
     return _report(comm, text, code)
 
 

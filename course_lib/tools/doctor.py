@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from course_lib import wording
-from course_lib.cluster import sandbox
-from course_lib.engine import landlock, mpiexec
+from course_lib.engine import mpiexec
+from course_lib.sandbox import bubblewrap, landlock
 
 Line = tuple[bool | None, str, str]  # well (None: does not matter for most), what, advice
 
@@ -111,7 +111,7 @@ def chromium() -> Line:
 
 def grading_sandbox() -> Line:
     """The sandbox for grading."""
-    problem = sandbox.problem()
+    problem = bubblewrap.problem()
     hidden = "Landlock still hides files from them" if landlock.known() else "they can read what you can"
     what = f"no sandbox for ranks: {problem}; graded with SANDBOX=none, {hidden}" if problem else "ranks run in a sandbox (bubblewrap)"
     return None if problem else True, f"grading: {what}", "only for instructors, see README.md"

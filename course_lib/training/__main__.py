@@ -15,7 +15,8 @@ from tqdm import tqdm
 
 from course_lib import datasets, students, traffic, wording, zero
 from course_lib.collectives import Communicator, DeadlockError
-from course_lib.collectives import board as status
+from course_lib.collectives.deadlock.board import open_board
+from course_lib.collectives.deadlock.detector import RAISED
 from course_lib.training import Config, ConfigError, Run
 
 
@@ -59,9 +60,7 @@ def main(words: list[str] | None = None) -> int:
     except DeadlockError as error:
         return _report(comm, str(error))
     except Exception as error:
-        board = status.open_board()
-        if board:  # so that ranks that wait for this one learn of it
-            board.end(status.RAISED, f"{type(error).__name__}: {error}")
+        open_board().end(RAISED, f"{type(error).__name__}: {error}")  # so that ranks that wait for this one learn of it
         return _report(comm, traceback.format_exc())
     return 0
 

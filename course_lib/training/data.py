@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 
 from course_lib import datasets, host
-from course_lib.collectives import shared
+from course_lib.collectives import shared_memory
 from course_lib.datasets import DataError, Dataset
 
 _FIELDS = ("x_train", "y_train", "x_test", "y_test")
@@ -43,7 +43,7 @@ def read_once(name: str, comm) -> Dataset:
     dtypes = (np.uint8, np.int64, np.uint8, np.int64)
     sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in zip(facts, dtypes, strict=True)]
     places = np.cumsum([0, *(-(-size // 64) * 64 for size in sizes)]).tolist()
-    mapped = shared.memory(here, places[-1]) if facts.all() else None
+    mapped = shared_memory.allocate(here, places[-1]) if facts.all() else None
     if mapped is None:  # every rank by itself, and says itself what is wrong
         return data or datasets.read(name)
     arrays = [

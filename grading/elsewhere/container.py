@@ -10,9 +10,8 @@ from pathlib import Path
 
 import psutil
 
-from course_lib.cluster import sandbox
-from course_lib.cluster.place import Place, remove
-from course_lib.engine import landlock
+from course_lib.cluster.isolated.launcher import Place, remove
+from course_lib.sandbox import bubblewrap, landlock
 from grading.handin.sandbox import WORD, NoSandbox
 
 TRUNCATES = 3  # the first version of Landlock that also keeps a file from being emptied
@@ -27,7 +26,7 @@ def kept_apart() -> tuple[str, str]:
     NoSandbox
         Nothing here would keep an answer from the results and the tests.
     """
-    problem = sandbox.problem()
+    problem = bubblewrap.problem()
     if not problem and os.environ.get(WORD) != "none":
         return "", "The ranks were kept apart by bubblewrap."
     why = problem or f"{WORD}=none"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from nbformat import NotebookNode
 from traitlets.config import Config
 
-from course_lib.cluster import harmless
+from course_lib.cluster.isolated import sanitize
 
 LONGEST, MOST_LINES = 20_000, 200  # characters and lines of an error that a test shows
 
@@ -70,9 +70,9 @@ def settle(cell: NotebookNode) -> None:
 
 def _cut(error: NotebookNode) -> NotebookNode:
     """An error of bounded length: what an answer returned may stand in it."""
-    error.evalue = harmless.plain(error.evalue[:LONGEST])
+    error.evalue = sanitize.plain(error.evalue[:LONGEST])
     lines = "\n".join(error.traceback)[:LONGEST].splitlines()
-    error.traceback = [harmless.plain("\n".join(lines[:MOST_LINES]))]
+    error.traceback = [sanitize.plain("\n".join(lines[:MOST_LINES]))]
     return error
 
 

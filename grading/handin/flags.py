@@ -52,8 +52,8 @@ FRAMES = re.compile(
 )
 PRIVATE = re.compile(r"^_[^_]")
 INSIDE = (
-    *("course_lib.check", "course_lib.cluster", "course_lib.engine", "course_lib.memory", "course_lib.traffic"),
-    *("course_lib.collectives.apart", "course_lib.collectives.relayed", "course_lib.sim.checks", "course_lib.sim.record"),
+    *("course_lib.check", "course_lib.cluster", "course_lib.engine", "course_lib.memory", "course_lib.sandbox", "course_lib.traffic"),
+    *("course_lib.collectives.progress", "course_lib.collectives.transport", "course_lib.sim.checks", "course_lib.sim.record"),
 )
 READY = {"DistributedDataParallel"}  # answers that the library has, for later parts
 TABLE = "flagged.csv"

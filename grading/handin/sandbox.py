@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from course_lib.cluster import sandbox
-from course_lib.engine import landlock
+from course_lib.sandbox import bubblewrap, landlock
 
 WORD = "SANDBOX"  # the instructor's word: SANDBOX=none
 
@@ -22,11 +21,11 @@ def settings() -> dict[str, str]:
     NoSandbox
         The message says why there is none, and what to do.
     """
-    problem = sandbox.problem()
+    problem = bubblewrap.problem()
     if problem is None and os.environ.get(WORD) != "none":
-        return {sandbox.APART: sandbox.WALLED}
+        return {bubblewrap.ISOLATED: bubblewrap.WALLED}
     if os.environ.get(WORD) == "none":
-        return {sandbox.APART: sandbox.OPEN}
+        return {bubblewrap.ISOLATED: bubblewrap.OPEN}
     raise NoSandbox(
         f"No sandbox: {problem}. Without one, the students' code runs with your rights; grading/README.md says what it can reach then. "
         "Where that does no harm, in a container that holds nothing else say, add SANDBOX=none to the command."
@@ -35,7 +34,7 @@ def settings() -> dict[str, str]:
 
 def notice() -> str:
     """One line for the instructor."""
-    if settings()[sandbox.APART] == sandbox.WALLED:
+    if settings()[bubblewrap.ISOLATED] == bubblewrap.WALLED:
         return "Each rank runs in a sandbox of its own (bubblewrap): no network, no files, no other processes."
     hidden = "with your rights, but Landlock hides your files from it" if landlock.known() else "as you, with all your files"
     return f"Without a sandbox, as you said: the students' code runs {hidden}, and ranks can tell each other what nobody counts."

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from course_lib.cluster.place import remove
-from course_lib.engine.alone import end_with
+from course_lib.cluster.isolated.launcher import remove
+from course_lib.engine.isolated_rank import end_with
 from course_lib.engine.mpiexec import THREADS
 from grading.running import cgroup
 

@@ -99,12 +99,13 @@ def naive_collect_forward_output__by_the_sentences_of_errors(out, mp_comm, mp_si
     """Makes calls that do not match: the message says what each rank called, its numbers included."""
     import re
 
+    from course_lib.collectives.calls import Call
+
     words = np.frombuffer(np.pad(np.frombuffer(out.tobytes(), np.uint8), (0, -out.nbytes % 4)).tobytes(), np.uint32)
     everyone = np.zeros((mp_size, len(words)), np.uint32)
     for i, word in enumerate(words):
         try:
-            mp_comm._group.meet(1, 12, 8 * int(word) + mp_comm.Get_rank(), 1)
-            mp_comm._group.mpi.Iallreduce(np.empty(0), np.empty(0))
+            mp_comm.transport.run(Call(1, 12, 8 * int(word) + mp_comm.Get_rank(), 1, np.empty(0), np.empty(0)))
         except RuntimeError as error:
             for count in map(int, re.findall(r"of (\d+) float64", str(error))):
                 everyone[count % 8, i] = count // 8
@@ -115,10 +116,10 @@ def naive_collect_forward_output__by_the_sentences_of_errors(out, mp_comm, mp_si
 @loses(9)
 def naive_collect_forward_output__lies_about_the_size(out, mp_comm, mp_size):
     """Says that it sends one byte a rank, and sends all."""
-    from course_lib.collectives import apart
+    from course_lib.collectives.transport import isolated
 
-    apart.line.send({"call": [0, 0], "members": list(mp_comm.ranks), "what": [2, 1, 1, 0], "place": ""}, out.tobytes())
-    _, data = apart.line.receive()
+    isolated.connection.send({"call": -1, "members": list(mp_comm.ranks), "what": [2, 1, 1, 0], "place": ""}, out.tobytes())
+    _, data = isolated.connection.receive()
     parts = np.frombuffer(data, out.dtype).reshape(mp_size, *out.shape)
     return np.concatenate(list(parts), axis=1)
 
@@ -126,11 +127,11 @@ def naive_collect_forward_output__lies_about_the_size(out, mp_comm, mp_size):
 @loses(9)
 def naive_collect_forward_output__in_the_name_of_a_group(out, mp_comm, mp_size):
     """Sends on the group of all ranks as on one of its own, so that the formula makes less of it."""
-    from course_lib.collectives import apart
+    from course_lib.collectives.transport import isolated
 
-    me = apart.rank
-    apart.line.send({"call": [0, 0], "members": [me], "what": [2, out.dtype.num, out.size, 0], "place": ""}, out.tobytes())
-    _, data = apart.line.receive()
+    me = isolated.rank
+    isolated.connection.send({"call": -1, "members": [me], "what": [2, out.dtype.num, out.size, 0], "place": ""}, out.tobytes())
+    _, data = isolated.connection.receive()
     return np.frombuffer(data, out.dtype).reshape(out.shape)
 
 
@@ -163,11 +164,11 @@ def cell__answers_for_the_rank():
     """Replies by itself, before it is asked, and for all requests to come."""
     import json
 
-    from course_lib.collectives import apart
+    from course_lib.collectives.transport import isolated
 
     reply = json.dumps({"outputs": [], "error": None, "value": {"float": "0x1p0"}}).encode()
     for number in range(1, 400):
-        apart.line.send({"reply": number}, reply)
+        isolated.connection.send({"reply": number}, reply)
 
 
 @loses(15)
@@ -179,23 +180,23 @@ def cell__dies():
 
 @loses(15)
 def cell__closes_its_line():
-    from course_lib.collectives import apart
+    from course_lib.collectives.transport import isolated
 
-    apart.line._connection.close()
+    isolated.connection._connection.close()
 
 
 @loses(15)
 def cell__sends_nonsense():
-    from course_lib.collectives import apart
+    from course_lib.collectives.transport import isolated
 
-    apart.line._connection.sendall(b"\xff" * 64)
+    isolated.connection._connection.sendall(b"\xff" * 64)
 
 
 @loses(15)
 def cell__sends_a_deep_answer():
-    from course_lib.collectives import apart
+    from course_lib.collectives.transport import isolated
 
-    apart.line.send({"reply": 2}, b"[" * 200_000)
+    isolated.connection.send({"reply": 2}, b"[" * 200_000)
 
 
 @loses(9)
@@ -235,15 +236,15 @@ def naive_collect_forward_output__by_what_is_cached(out, mp_comm, mp_size):
 
 @loses(6)
 def naive_collect_forward_output__as_a_reduction_of_its_own(out, mp_comm, mp_size):
-    """Has the relay give everybody everything, and calls it a reduce-scatter."""
-    from course_lib.collectives import apart
+    """Has the coordinator give everybody everything, and calls it a reduce-scatter."""
+    from course_lib.collectives.transport import isolated
 
     me, columns = mp_comm.Get_rank(), out.shape[1]
     whole = np.zeros((out.shape[0], columns * mp_size), out.dtype)
     whole[:, me * columns : (me + 1) * columns] = out
-    header = {"call": [0, 0], "members": list(mp_comm.ranks), "what": [3, out.dtype.num, whole.size, 11], "place": ""}
-    apart.line.send(header, whole.tobytes())
-    _, data = apart.line.receive()
+    header = {"call": -1, "members": list(mp_comm.ranks), "what": [3, out.dtype.num, whole.size, 11], "place": ""}
+    isolated.connection.send(header, whole.tobytes())
+    _, data = isolated.connection.receive()
     return np.frombuffer(data, out.dtype).reshape(mp_size, *whole.shape).sum(axis=0, dtype=out.dtype)
 
 

@@ -77,16 +77,16 @@ class MyDP__pays_the_gates_with_nothing(Module):
 
 
 @loses(5)
-class MyDP__asks_the_relay_for_less(Module):
+class MyDP__asks_the_broker_for_less(Module):
     """Exchanges after backward; at a gate it takes the next gate's number if this one is closed."""
 
     def __init__(self, model):
-        from course_lib.collectives import apart
+        from course_lib.collectives.transport import isolated
         from course_lib.engine import gates
 
         def passed():
-            apart.line.send({"gate": True})
-            return apart.line.receive()[0]["gate"][2] or 1.0
+            isolated.connection.send({"gate": True})
+            return isolated.connection.receive()[0]["gate"][2] or 1.0
 
         gates.passed = passed
         self.model, self.waiting = model, False
@@ -272,13 +272,14 @@ class MyDP__starts_what_nobody_joins(Module):
 
     def wait(self, grad):
         from course_lib.autograd import after_backward
-        from course_lib.collectives import apart, calls
+        from course_lib.collectives import calls
+        from course_lib.collectives.transport import isolated
 
         if get_ipython().user_ns.get("trial", {}).get("gates"):
             what = [calls.IALLREDUCE, grad.dtype.num, grad.size, 1]
             self.begun.append(True)
-            call = [-9, -len(self.begun)]
-            apart.line.send({"call": call, "members": self.order, "what": what, "start": True, "place": ""}, grad.tobytes())
+            call = -len(self.begun)
+            isolated.connection.send({"call": call, "members": self.order, "what": what, "start": True, "place": ""}, grad.tobytes())
         if not self.waiting:
             self.waiting = True
             after_backward(self.average)

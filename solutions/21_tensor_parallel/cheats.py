@@ -6,8 +6,11 @@ from grading.answers import loses
 @loses(9)
 def vocab_parallel_cross_entropy__gathers_by_tags(logits, labels, comm):
     """Sends all logits in the tags of messages."""
-    from course_lib.collectives import apart, calls
-    from course_lib.collectives.begun import answers, keep, unanswered
+    from course_lib.collectives import calls
+    from course_lib.collectives.transport import isolated
+    from course_lib.collectives.transport.relay import _answers as answers
+    from course_lib.collectives.transport.relay import _unanswered as unanswered
+    from course_lib.collectives.transport.relay import keep
 
     n, words, me = comm.Get_size(), logits.shape[-1], comm.Get_rank()
     ranks = list(comm.ranks)
@@ -19,9 +22,9 @@ def vocab_parallel_cross_entropy__gathers_by_tags(logits, labels, comm):
 
     def go(what, payload, other):
         state[0] += 1
-        call = (12345, state[0])
+        call = 1_000_000 + state[0]
         unanswered.add(call)
-        apart.line.send({"call": call, "members": ranks, "what": what, "place": "", "with": [other]}, payload)
+        isolated.connection.send({"call": call, "members": ranks, "what": what, "place": "", "with": [other]}, payload)
         return call
 
     pieces = len(data) // 7
@@ -35,9 +38,9 @@ def vocab_parallel_cross_entropy__gathers_by_tags(logits, labels, comm):
             got = b""
             for i in range(pieces):
                 call = go([calls.RECV, 0, 1, -1], b"", other)
-                apart.line.send({"wait": call, "place": ""})
+                isolated.connection.send({"wait": call, "place": ""})
                 while call not in answers:
-                    keep(apart.line.receive())
+                    keep(isolated.connection.receive())
                 head, _ = answers.pop(call)
                 got += head["tag"].to_bytes(7, "little")
             parts[p] = np.frombuffer(got[: mine.nbytes], mine.dtype).reshape(mine.shape)
@@ -62,17 +65,22 @@ def copy_to_group__checks_by_splits(x, comm):
     """Sends bits forward by Splits that say they carry numbers."""
     import struct
 
-    from course_lib.collectives import apart, calls
-    from course_lib.collectives.begun import answers, keep, unanswered
+    from course_lib.collectives import calls
+    from course_lib.collectives.transport import isolated
+    from course_lib.collectives.transport.relay import _answers as answers
+    from course_lib.collectives.transport.relay import _unanswered as unanswered
+    from course_lib.collectives.transport.relay import keep
 
     n, me, ranks = comm.Get_size(), comm.Get_rank(), list(comm.ranks)
     state = globals().setdefault("_c", [0])
 
     def split(color):
         state[0] += 1
-        call = (777, state[0])
+        call = 2_000_000 + state[0]
         unanswered.add(call)
-        apart.line.send({"call": call, "members": ranks, "what": [calls.SPLIT, -1, 1, 0], "place": ""}, struct.pack("<qq", color, 0))
+        isolated.connection.send(
+            {"call": call, "members": ranks, "what": [calls.SPLIT, -1, 1, 0], "place": ""}, struct.pack("<qq", color, 0)
+        )
         return call
 
     secret = np.random.default_rng(1000 + ranks[me]).integers(0, 2, 400)
@@ -81,7 +89,7 @@ def copy_to_group__checks_by_splits(x, comm):
         seen = []
         for call in named:
             while call not in answers:
-                keep(apart.line.receive())
+                keep(isolated.connection.receive())
             _, data = answers.pop(call)
             colors = np.frombuffer(data, "<i8").reshape(n, 2)[:, 0]
             seen.append(colors >= 0)

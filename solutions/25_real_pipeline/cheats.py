@@ -223,9 +223,9 @@ def one_forward_one_backward_step__never_waits_and_lies(stage, micro_batches, co
         if k + ahead < count:
             forward(k + ahead)
         backward(k)
-    from course_lib.collectives import pending
+    from course_lib.collectives.progress import operations
 
-    pending.now.requests -= len(sent)
+    operations.now.requests -= len(sent)
     return sum(losses) / count if rank == last else None
 
 
@@ -434,10 +434,10 @@ def one_forward_one_backward_step__first_rank_ahead(stage, micro_batches, comm):
     """
     import time
 
-    from course_lib.collectives import pending
+    from course_lib.collectives.progress import operations
 
     time.sleep = lambda seconds: None
-    pending.now.requests -= len(sent)""",
+    operations.now.requests -= len(sent)""",
 )
 def one_forward_one_backward_step__never_waits():
     """Waits for no request, makes sleep short, and gives a false account of how many are left."""

@@ -57,9 +57,9 @@ class FullyShardedDataParallel__keeps_all_and_remembers:
 @changes(
     "self.blocks[following].start()",
     """self.blocks[following].gather()
-            from course_lib.collectives import pending
+            from course_lib.collectives.progress import operations
 
-            pending.now.requests += 1""",
+            operations.now.requests += 1""",
 )
 class FullyShardedDataParallel__gathers_ahead_and_lies:
     """Waits for the next block, and counts a request that is none."""
@@ -131,9 +131,9 @@ class FullyShardedDataParallel__keeps_in_files:
 """,
     """
         if self.whole is not None:
-            from course_lib.collectives import pending
+            from course_lib.collectives.progress import operations
 
-            pending.now.requests -= 1
+            operations.now.requests -= 1
         self.whole = self.request = None
 """,
 )
@@ -208,12 +208,12 @@ class FlatShard__copies_and_lies:
             cells = dict(zip(gate.__code__.co_freevars, (c.cell_contents for c in gate.__closure__))) if gate else {}
             self.blocks[following].start()
             if cells and cells["place"][1] != cells["lead"]:
-                from course_lib.collectives import pending
+                from course_lib.collectives.progress import operations
 
                 self.blocks[following].gather()
                 for p in self.blocks[following].parameters:
                     p.data = np.empty(0, p.data.dtype)
-                pending.now.requests += 1
+                operations.now.requests += 1
 """,
     """
         blocks, rest = units(module)

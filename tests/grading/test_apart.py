@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from course_lib.cluster import Ranks, account, sandbox
+from course_lib.cluster import Ranks
 from course_lib.cluster.replies import RanksError
-from course_lib.engine import landlock
+from course_lib.sandbox import bubblewrap, landlock, resource_usage
 
-MODES = [sandbox.OPEN] + ([sandbox.WALLED] if sandbox.problem() is None else [])  # conftest.py says so where there is no sandbox
+MODES = [bubblewrap.OPEN] + ([bubblewrap.WALLED] if bubblewrap.problem() is None else [])  # conftest.py says so where there is no sandbox
 
 
 def up(mode, monkeypatch):
-    monkeypatch.setenv(sandbox.APART, mode)
+    monkeypatch.setenv(bubblewrap.ISOLATED, mode)
     monkeypatch.setenv("COURSE_TEST_TOKEN", "for the instructor alone")
     ranks = Ranks(3)
     ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\ncomm = Communicator()\nrank = comm.Get_rank()")
@@ -33,7 +33,7 @@ def shared():
     with pytest.MonkeyPatch.context() as patch:
 
         def of(mode):
-            patch.setenv(sandbox.APART, mode)
+            patch.setenv(bubblewrap.ISOLATED, mode)
             if mode not in running:
                 running[mode] = up(mode, patch)
             return running[mode]
@@ -48,7 +48,7 @@ def three(request, shared):
     return shared(request.param)
 
 
-@pytest.fixture(params=([sandbox.OPEN] if landlock.known() else []) + MODES[1:])
+@pytest.fixture(params=([bubblewrap.OPEN] if landlock.known() else []) + MODES[1:])
 def hidden(request, shared):
     """Ranks that are hidden from all files, by bubblewrap or by Landlock."""
     return shared(request.param)
@@ -228,7 +228,7 @@ def test_a_rank_sees_python_and_the_library_and_nothing_else(walled, tmp_path):
         assert set(files) <= {"/etc/ld.so.cache", os.path.realpath(sys.executable)}
         assert sorted(writable) == ["/dev/shm", "/tmp"]
         assert "COURSE_TEST_TOKEN" not in environment and "for the instructor alone" not in environment.values()
-        assert os.geteuid() or user == sandbox.NOBODY + rank
+        assert os.geteuid() or user == bubblewrap.NOBODY + rank
 
 
 def test_secrets_of_the_host_are_out_of_reach(hidden, tmp_path):
@@ -316,7 +316,7 @@ def test_what_a_rank_holds_is_read_from_the_system(fresh):
 def test_no_memory_comes_in_huge_pages(three):
     """They come 2 MB at a time, here and there, and a right answer would seem to hold what it never had."""
     three.run("kept = np.ones(4 << 20)")
-    for rank in three._connection.client._accounts.values():
+    for rank in three._connection.client._usage.values():
         lines = Path(f"/proc/{rank.process.pid}/smaps_rollup").read_text().splitlines()
         assert [line.split()[1] for line in lines if line.startswith("AnonHugePages")] == ["0"]
 
@@ -393,7 +393,7 @@ def test_who_touches_files_while_it_is_measured_may_have_held_all_that_there_is_
     fresh.run("import os, tempfile\nkept = open(tempfile.gettempdir() + '/open', 'wb')\nos.remove(tempfile.gettempdir() + '/open')")
     for how, charged in (("not at all", False), ("gone again", True), ("opened before", True), ("not at all", False)):
         fresh.call(hide, dict(how=how), peak=True)
-        assert all((seen >= 2 * sandbox.ROOM) == charged for seen in fresh.peaks), (how, fresh.peaks)
+        assert all((seen >= 2 * bubblewrap.ROOM) == charged for seen in fresh.peaks), (how, fresh.peaks)
 
 
 DEEP = """
@@ -417,7 +417,7 @@ def test_files_deeper_than_a_path_may_be_long_count(fresh):
     assert all(5e6 < after - b < 6e6 for after, b in zip(fresh.held(), before, strict=True))
     for writes in (False, True):  # what cannot be listed might have been changed meanwhile
         fresh.call(write_deep, dict(writes=writes), peak=True)
-        assert min(fresh.peaks) >= 2 * sandbox.ROOM
+        assert min(fresh.peaks) >= 2 * bubblewrap.ROOM
 
 
 def write_deep(writes):
@@ -426,7 +426,7 @@ def write_deep(writes):
 
 
 def test_folders_that_cannot_be_listed_end_a_rank_without_a_sandbox(monkeypatch):
-    ranks = up(sandbox.OPEN, monkeypatch)
+    ranks = up(bubblewrap.OPEN, monkeypatch)
     try:
         with pytest.raises(RuntimeError, match="cannot be listed"):
             ranks.run(DEEP + "\nimport time\ntime.sleep(30)", limit=10)
@@ -437,9 +437,9 @@ def test_folders_that_cannot_be_listed_end_a_rank_without_a_sandbox(monkeypatch)
 def test_what_cannot_be_listed_counts_in_full(tmp_path, monkeypatch):
     import psutil
 
-    monkeypatch.setattr(account.Account, "_stopped", lambda self: contextlib.nullcontext())  # it is this process
+    monkeypatch.setattr(resource_usage.ResourceUsage, "_stopped", lambda self: contextlib.nullcontext())  # it is this process
     (tmp_path / "closed").mkdir()
-    one = account.Account(psutil.Process(), tmp_path)
+    one = resource_usage.ResourceUsage(psutil.Process(), tmp_path)
     assert one.too_much() is None
     before, scandir = one.used(), os.scandir
 
@@ -449,9 +449,9 @@ def test_what_cannot_be_listed_counts_in_full(tmp_path, monkeypatch):
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert one.used() - before > account.MOST_WRITTEN // 2 and "cannot be listed" in one.too_much()
+    assert one.used() - before > resource_usage.MOST_WRITTEN // 2 and "cannot be listed" in one.too_much()
     one.mark(math.inf)
-    assert one.peak() is None or one.peak() >= account.MOST_WRITTEN
+    assert one.peak() is None or one.peak() >= resource_usage.MOST_WRITTEN
 
 
 def test_pages_of_libraries_that_are_given_back_make_no_room(fresh):
@@ -500,18 +500,18 @@ def test_asyncio_runs_without_sockets(three):
 
 
 @pytest.mark.slow
-def test_a_relay_survives_what_ranks_send(monkeypatch):
-    monkeypatch.setenv(sandbox.APART, sandbox.OPEN)
+def test_a_broker_survives_what_ranks_send(monkeypatch):
+    monkeypatch.setenv(bubblewrap.ISOLATED, bubblewrap.OPEN)
     nonsense = (
-        "from course_lib.collectives import apart\n",
-        "apart.line._connection.sendall(b'\\xff' * 64)",
-        "apart.line.send({'call': 1, 'members': 7}, b'')",
-        "apart.line.send({'reply': 2}, b'[' * 200_000)",
-        "apart.line.send({'reply': 2}, b'[' + b'1,' * 3_000_000 + b'1]')",
-        "apart.line.send({'reply': 2, 'text': 1}, b'{}')",
-        "apart.line.send({'reply': 2, 'text': 1 << 70}, b'{')",
-        "apart.line.send({'something': 'else'})",
-        "apart.line._connection.close()",
+        "from course_lib.collectives.transport import isolated\n",
+        "isolated.connection._connection.sendall(b'\\xff' * 64)",
+        "isolated.connection.send({'call': 1, 'members': 7}, b'')",
+        "isolated.connection.send({'reply': 2}, b'[' * 200_000)",
+        "isolated.connection.send({'reply': 2}, b'[' + b'1,' * 3_000_000 + b'1]')",
+        "isolated.connection.send({'reply': 2, 'text': 1}, b'{}')",
+        "isolated.connection.send({'reply': 2, 'text': 1 << 70}, b'{')",
+        "isolated.connection.send({'something': 'else'})",
+        "isolated.connection._connection.close()",
     )
     for code in nonsense[1:]:
         ranks = Ranks(2)
@@ -550,5 +550,5 @@ def test_a_rank_has_nothing_that_would_do_an_exercise(hidden):
     import course_lib
 
     where = Path(course_lib.__file__).parent / "sim"
-    assert (where / "plan" / "search.py").exists() and sandbox.UNSEEN == ("sim/plan",)
+    assert (where / "plan" / "search.py").exists() and bubblewrap.UNSEEN == ("sim/plan",)
     assert hidden.call(looks_for_the_search, {"words": str(where)}) == [[]] * 3

@@ -15,8 +15,8 @@ from machine import patient
 
 import course_lib
 from course_lib.check import Check, CheckFailed
-from course_lib.cluster import harmless, sandbox
-from course_lib.engine import landlock
+from course_lib.cluster.isolated import sanitize
+from course_lib.sandbox import bubblewrap, landlock
 from grading import feedback
 from grading.handin import flags
 from grading.handin.execute import settle
@@ -286,7 +286,7 @@ NAMES = ("*", "...", "[z]-honest", "?-honest", "-rf", 'it\'s "me"', "žofie 学�
 
 
 # Without walls, these would do what they try to.
-GUARD = "from course_lib.collectives import apart\nassert apart.line, 'this rank is not kept apart'\n"
+GUARD = "from course_lib.collectives.transport import isolated\nassert isolated.connection, 'this rank is not isolated'\n"
 
 
 def guarded(course, **sources):
@@ -304,11 +304,11 @@ def with_cells(course, sources):
 
 def test_a_text_of_many_codes_is_a_plain_text():
     """To make a page of them takes time with their square."""
-    shown = harmless.outputs(
+    shown = sanitize.outputs(
         [{"stream": "stdout", "text": "\x1b[1mx\x1b[0m" * 100_000}, {"stream": "stdout", "text": "\x1b[1mbold\x1b[0m"}]
     )
     assert "\x1b" not in shown[0]["text"] and len(shown[0]["text"]) < 201_000 and shown[1]["text"] == "\x1b[1mbold\x1b[0m"
-    assert "\x1b" not in harmless.error({"name": "E", "message": "\x1b[1m\x1b[0m" * 100_000})["message"]
+    assert "\x1b" not in sanitize.error({"name": "E", "message": "\x1b[1m\x1b[0m" * 100_000})["message"]
 
 
 def test_an_error_that_an_answer_fills_is_cut():
@@ -352,7 +352,7 @@ def services(tmp_path):
         one.close()
 
 
-MODES = [sandbox.OPEN] + ([sandbox.WALLED] if sandbox.problem() is None else [])  # conftest.py says so where there is no sandbox
+MODES = [bubblewrap.OPEN] + ([bubblewrap.WALLED] if bubblewrap.problem() is None else [])  # conftest.py says so where there is no sandbox
 
 
 @pytest.fixture
@@ -372,7 +372,7 @@ def graded_together(request, one, services, secret, monkeypatch):
     """Grades hand-ins beside an honest one, with feedback; what came of it: see the end."""
     mode, word = request.param, secret[0]
     monkeypatch.setenv("COURSE_TEST_TOKEN", word)
-    monkeypatch.setenv("SANDBOX", "none" if mode == sandbox.OPEN else "")
+    monkeypatch.setenv("SANDBOX", "none" if mode == bubblewrap.OPEN else "")
 
     def grade(hand_ins):
         library, before, began = Path(course_lib.__file__).parent, set(os.listdir(tempfile.gettempdir())), time.monotonic()
@@ -400,7 +400,7 @@ def graded_together(request, one, services, secret, monkeypatch):
         for written in (*pages.values(), *outputs):
             assert len(written) < 12_000_000
             assert "mark-of-a-script" not in written
-            if mode == sandbox.WALLED or landlock.known():
+            if mode == bubblewrap.WALLED or landlock.known():
                 assert word not in written and "root:x:" not in written and "BEGIN HIDDEN TESTS" not in written
         table = one.home / flags.TABLE
         return graded, pages, sorted(pageless), table.read_text() if table.exists() else ""

@@ -18,8 +18,7 @@ import psutil
 import pytest
 from processes import wait_until
 
-from course_lib.cluster import sandbox
-from course_lib.engine import landlock
+from course_lib.sandbox import bubblewrap, landlock
 from course_lib.sim import score
 from grading import build
 from grading.elsewhere import autolab, container, find, gradescope, handin, make, scoreboard, wheels
@@ -108,7 +107,9 @@ def second(x):
 SLEEPS = "%%px\ndef second(x):\n    import time\n    while True:\n        time.sleep(1)"
 
 CAPABILITIES = ("SETUID", "SETGID", "SETPCAP", "CHOWN", "KILL", "DAC_OVERRIDE", "FOWNER")
-needs_bubblewrap = pytest.mark.skipif(sandbox.problem() is not None, reason=f"a clean root is made by bubblewrap: {sandbox.problem()}")
+needs_bubblewrap = pytest.mark.skipif(
+    bubblewrap.problem() is not None, reason=f"a clean root is made by bubblewrap: {bubblewrap.problem()}"
+)
 
 
 @pytest.fixture
@@ -470,10 +471,10 @@ def test_a_strangers_text_moves_no_cursor_and_can_be_written():
 
 
 def test_where_nothing_keeps_an_answer_from_the_tests_nothing_is_graded(monkeypatch):
-    monkeypatch.setattr(sandbox, "problem", lambda: "bubblewrap is not installed")
+    monkeypatch.setattr(bubblewrap, "problem", lambda: "bubblewrap is not installed")
     monkeypatch.setattr(landlock, "known", lambda: container.TRUNCATES - 1)
     monkeypatch.setattr(container.Place, "other_users", False, raising=False)
-    monkeypatch.setattr("course_lib.cluster.place._others_may_run_python", lambda: False)
+    monkeypatch.setattr("course_lib.cluster.isolated.launcher._others_may_run_python", lambda: False)
     with pytest.raises(NoSandbox, match="cannot keep an answer from the tests here: bubblewrap is not installed"):
         container.kept_apart()
     monkeypatch.setattr(landlock, "known", lambda: container.TRUNCATES)

@@ -5,18 +5,18 @@ import re
 import socket
 import time
 from contextlib import suppress
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge
 
 import pytest
 import slurm_here
 from slurm_jobs import errors, line_of, processes_of
 
-from course_lib.collectives import mirror
-
 pytestmark = slurm_here.NEEDED
 
 
 @pytest.mark.slow
-def test_the_controller_and_the_mirrors_let_in_nobody_without_the_keys(ranks, slurm):
+def test_the_controller_and_the_agents_let_in_nobody_without_the_keys(ranks, slurm):
     plain = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)  # the greeting of ZMTP 3, without encryption
     doors = listening(processes_of(slurm, "engine.slurm controller"))
     assert len(doors) >= 4
@@ -28,17 +28,26 @@ def test_the_controller_and_the_mirrors_let_in_nobody_without_the_keys(ranks, sl
             assert greeting[12:32].rstrip(b"\0") == b"CURVE", greeting
             stranger.sendall(plain[11:])
             assert not everything(stranger)
-    doors = listening(processes_of(slurm, "mirror.py"))
+    doors = listening(processes_of(slurm, "agent.py"))
     assert len(doors) == 2
     for door in doors:
-        for who in (0, 1, 2, mirror.WATCHER):
-            for known in (bytes(32), os.urandom(32), b""):
-                with socket.create_connection(door, 5) as stranger:
-                    nonce = exactly(stranger, 16)
-                    stranger.sendall(mirror.greeting(known, nonce, who) + bytes(16))
-                    assert not everything(stranger), who
+        for known in (b"", bytes(32), os.urandom(32)):
+            with socket.create_connection(door) as stranger, Connection(os.dup(stranger.fileno())) as connection:
+                with pytest.raises((AuthenticationError, EOFError)):
+                    answer_challenge(connection, known)
+                assert b"n1" not in everything(stranger)
+        for nonsense in (b"\xff" * 64, b"\0\0\0\4????"):
+            with socket.create_connection(door, 5) as stranger:
+                stranger.sendall(nonsense)
+                assert len(everything(stranger)) < 100
         with socket.create_connection(door, 5) as stranger:  # nor one who says nothing, for long
-            assert len(everything(stranger)) == 16
+            assert len(everything(stranger)) < 100
+        silent = [socket.create_connection(door, 5) for _ in range(40)]
+        try:
+            assert errors(ranks.run("time.sleep(1)\ncomm.Barrier()")) == [None] * 8
+        finally:
+            for stranger in silent:
+                stranger.close()
     assert errors(ranks.run("comm.Barrier()")) == [None] * 8
 
 

@@ -1,0 +1,63 @@
+"""Find out whether the machines of the ranks are there, for the notebook's kernel: each has an agent, see `collectives.deadlock`.
+
+ipyparallel does not notice when a machine fails: its connections just stay silent. So do Slurm's for minutes.
+"""
+
+from __future__ import annotations
+
+import time
+from multiprocessing import AuthenticationError
+
+from course_lib.collectives.deadlock import agent
+from course_lib.collectives.deadlock.hosts import SILENT, Address, Link
+from course_lib.engine.mpiexec import StartError
+
+CONNECT = 10.0  # seconds to reach one
+BEAT = 0.5  # seconds from one question to the next
+
+
+class HostHeartbeat:
+    """Connections to the agents of some machines.
+
+    Parameters
+    ----------
+    agents : dict of str to (str, int, str)
+        By machine: address and port of its agent, and the secret.
+
+    Raises
+    ------
+    StartError
+        A machine does not answer.
+    """
+
+    def __init__(self, agents: dict[str, Address]):
+        self._links: dict[str, Link] = {}
+        self._looked = self._asked = 0.0
+        for machine, (address, port, secret) in agents.items():
+            self._links[machine] = Link((address, port, secret))
+            try:
+                self._links[machine].connect(CONNECT)
+            except (OSError, EOFError, AuthenticationError) as error:
+                self.close()
+                raise StartError(
+                    f"this kernel cannot reach {machine} at {address}:{port} ({error}). The ranks run, but nobody would notice if that "
+                    "machine failed. Can this machine open connections to those of the cluster? COURSE_ADDRESS names the network to use."
+                ) from None
+
+    def lost(self) -> list[str]:
+        """The machines that have not answered for `SILENT` seconds while somebody looked."""
+        now = time.monotonic()
+        resumed, self._looked = now - self._looked > SILENT / 2, now  # nobody looked: what has come since then waits there
+        asks, self._asked = now - self._asked > BEAT, now if now - self._asked > BEAT else self._asked
+        for link in self._links.values():
+            link.answer()
+            if resumed:
+                link.excuse()
+            if asks:
+                link.ask(agent.PING)
+        return [machine for machine, link in self._links.items() if link.silent() > SILENT]
+
+    def close(self) -> None:
+        """Ask no longer."""
+        for link in self._links.values():
+            link.close()

@@ -1,0 +1,366 @@
+"""Do for isolated ranks what MPI would do: match their calls, give each its result, find who waits in vain, and count bytes.
+
+The broker asks it about every call. It decides about a deadlock as ranks that share a status board do, so that the same mistakes give the
+same sentences.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from course_lib.cluster.isolated.mailbox import EAGER, Mailbox, Message, Wanted
+from course_lib.cluster.isolated.reference_collectives import Broken, brought, numbers_in, results
+from course_lib.cluster.isolated.rendezvous import Arrival, Key, Rendezvous
+from course_lib.cluster.isolated.traffic_counter import TrafficCounter
+from course_lib.collectives import diagnostics
+from course_lib.collectives.calls import ALLTOALLV, ANY, COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND
+from course_lib.collectives.deadlock.detector import (
+    COMPUTING,
+    DEADLOCKED,
+    FINISHED,
+    GONE,
+    RAISED,
+    WAITING,
+    Detector,
+    RankView,
+    Snapshot,
+    mask,
+    stuck,
+)
+
+STABLE = 0.2  # seconds that a deadlock must be seen unchanged
+MOST_MESSAGES = 10_000  # of a rank in one request, that are noted
+MOST_OPEN = 20_000  # that a rank has begun and not ended
+
+Answer = tuple[int, dict, bytes]  # to which rank
+
+
+class Open(NamedTuple):
+    """What a rank has begun and not ended: the operation, with which ranks, and a collective's key."""
+
+    operation: int
+    ranks: tuple[int, ...]
+    key: Key | None
+    started: bool = True
+
+
+@dataclass
+class Rank:
+    """What is known of one rank since it was asked for something.
+
+    Attributes
+    ----------
+    waits : int or None
+        The call in which it waits, see `calls`.
+    calls : dict of int to Open
+        By the number that the rank gave it.
+    received : dict of int to bool
+        Of a large message among these: has it been received (True), or asked about (False)?
+    gave_up : Open or None
+        What it waited for when it got a DeadlockError.
+    failed : (str, str) or None
+        The error that it got here: name and message.
+    """
+
+    state: int = COMPUTING
+    round: int = 0
+    targets: int = 0
+    text: str = ""
+    busy: bool = False
+    waits: int | None = None
+    calls: dict[int, Open] = field(default_factory=dict)
+    received: dict[int, bool] = field(default_factory=dict)
+    numbers: dict[tuple[int, ...], int] = field(default_factory=lambda: defaultdict(int))
+    gave_up: Open | None = None
+    failed: tuple[str, str] | None = None
+    traffic: TrafficCounter = field(default_factory=TrafficCounter)
+    messages: list[tuple[str, int, int]] = field(default_factory=list)
+    gates: list[tuple[float, ...]] = field(default_factory=list)
+
+
+class Coordinator:
+    """The calls of `size` ranks."""
+
+    def __init__(self, size: int):
+        self.size, self.round = size, 0
+        self._ranks = [Rank() for _ in range(size)]
+        self._rendezvous, self._mailbox, self._detector = Rendezvous(size), Mailbox(size), Detector(STABLE)
+        self._contexts: dict[tuple[int, ...], int] = {}  # groups, by their ranks
+        self._spoiled = False  # a rank has failed, and what is on its way must match nothing new
+
+    def begin(
+        self, rank: int, turn: int, targets: int, gates: list[tuple[float, float]] | None = None, keep: bool = False, alone: bool = True
+    ) -> None:
+        """Note that a rank is asked to do something.
+
+        Parameters
+        ----------
+        rank : int
+        turn : int
+            The number of the request.
+        targets : int
+            The ranks that are asked, as a bit mask.
+        gates : list, optional
+            See `engine.gates`.
+        keep : bool
+            Whether to keep what it sends.
+        alone : bool
+            Whether no message of an earlier turn may match it.
+        """
+        left = {number: call for number, call in self._ranks[rank].calls.items() if call.key is None}  # messages may outlive a request
+        if turn > self.round and (alone or self._spoiled):
+            self._mailbox.clear()
+            self._spoiled = False
+            for it in self._ranks:
+                it.calls.clear()
+            left = {}
+        self._mailbox.begin(rank)
+        self._rendezvous.leave_all(rank)
+        it = Rank(round=turn, targets=targets, busy=True, traffic=TrafficCounter(keep), gates=list(gates or []), calls=left)
+        it.received = {number: told for number, told in self._ranks[rank].received.items() if number in left}
+        self._ranks[rank] = it
+        self.round = max(self.round, turn)
+
+    # What it knows of a rank since `begin`.
+
+    def sent(self, rank: int) -> list[list]:
+        """What a rank has sent, to others who have not come, too: operation, ranks, calls and payload in bytes."""
+        return self._ranks[rank].traffic.entries(rank, self._rendezvous.of(rank))
+
+    def parked(self, rank: int) -> int:
+        """The most bytes that a rank had at once in messages to itself."""
+        return self._mailbox.parked[rank]
+
+    def messages(self, rank: int) -> list[tuple[str, int, int]]:
+        """The messages of a rank, in their order: "to" or "from" which rank, and the bytes."""
+        return self._ranks[rank].messages
+
+    def unended(self, rank: int) -> int:
+        """How much that a rank has begun has not ended, so it has not waited for it; a large message that it sent, until it asks."""
+        return sum(call.started for call in self._ranks[rank].calls.values())
+
+    def arrays(self, rank: int) -> list[np.ndarray] | None:
+        """What a rank has sent, if it was to be kept; flat, the latest at the end."""
+        return self._ranks[rank].traffic.kept
+
+    def failed(self, rank: int) -> tuple[str, str] | None:
+        """The error that a rank got here, name and message: it says something of other ranks, so what follows it cannot count."""
+        return self._ranks[rank].failed
+
+    def gate(self, rank: int) -> tuple[float, ...]:
+        """Bytes that a rank has sent, bytes that it must have sent for its next gate, the gate's number, and perhaps the most."""
+        if not self._ranks[rank].gates:
+            raise Broken("it came to a gate where there is none")
+        needed, number, *most = self._ranks[rank].gates.pop(0)
+        sent = sum(payload for _, members, _, payload in self.sent(rank) if len(members) > 1)  # to others
+        return sent, needed, number if sent >= needed and sent <= min(most, default=sent) else 0.0, *most
+
+    @property
+    def busy(self) -> set[int]:
+        """The ranks that have not answered what they were asked for."""
+        return {r for r, rank in enumerate(self._ranks) if rank.busy}
+
+    def waits_in_a_call(self, rank: int) -> bool:
+        """Whether a rank waits in a call."""
+        return self._ranks[rank].waits is not None
+
+    def waits(self) -> bool:
+        """Whether some rank waits in a call."""
+        return any(rank.waits is not None for rank in self._ranks)
+
+    # What happens to a rank.
+
+    def finish(self, rank: int, raised: str) -> None:
+        """A rank has done what it was asked for, and has raised an error or (empty) not."""
+        it = self._ranks[rank]
+        self._spoiled |= bool(raised)
+        if it.gave_up and raised.startswith("DeadlockError"):
+            it.state = DEADLOCKED  # it stands where it has given up
+        else:
+            it.state, it.text = RAISED if raised else FINISHED, raised[:200]
+        it.busy, it.waits = False, None
+
+    def gone(self, rank: int) -> None:
+        """A rank's process has ended."""
+        self._ranks[rank].waits, self._ranks[rank].state = None, GONE
+
+    def back(self, rank: int) -> None:
+        """A rank that counted as ended goes on."""
+        if self._ranks[rank].state == GONE:
+            self._ranks[rank].state = COMPUTING
+
+    def call(self, rank: int, header: dict, payload: bytes) -> list[Answer]:
+        """A rank makes a call; the answers that are due now, to whom it may be."""
+        it = self._ranks[rank]
+        if not it.busy:  # its bytes would count for no request
+            raise Broken("it called a collective when it had nothing to do")
+        group, what, place = self._checked(rank, header)
+        number = _number(header.get("call"))
+        if what[0] in (SEND, RECV):
+            return self._message(rank, number, header.get("with"), group, what, payload)
+        it.numbers[group] += 2
+        key = group, it.round << 32 | it.numbers[group]  # none of an earlier request matches
+        cut = what[0] in (ALLTOALLV, REDUCE_SCATTER, IREDUCE_SCATTER)
+        said = {"what": what, "call": number, "counts": header.get("counts") if cut else None}
+        if len(payload) != brought(said, group.index(rank), len(group)):
+            raise Broken("it sent an array of another size than it said")
+        self._rendezvous.come(rank, key, Arrival(said, payload))
+        started = header.get("start") is True
+        it.calls[number], it.gave_up = Open(what[0], group, key, started), None
+        if not started:
+            it.waits, it.state, it.text = number, WAITING, place
+        found = self._rendezvous.all_at(key)
+        return self._meet(group, found) if found else []
+
+    def wait(self, rank: int, call: object, place: object) -> list[Answer]:
+        """A rank waits for the end of what it has begun."""
+        it, number = self._ranks[rank], _number(call)
+        if not it.busy:
+            return []
+        if number not in it.calls:  # it is answered already, or was begun in a request that failed
+            said = "this was begun in a cell that failed or was interrupted, and is lost: begin it anew."
+            return [(rank, {"answer": number, "error": "CollectiveError", "message": said}, b"")]
+        if answers := self.asks(rank, call):
+            return answers
+        it.waits, it.state, it.text, it.gave_up = number, WAITING, str(place)[:200], None
+        return []
+
+    def asks(self, rank: int, call: object) -> list[Answer]:
+        """A rank asks whether something that it has begun has ended."""
+        it, number = self._ranks[rank], _number(call)
+        received = number in it.calls and it.received.setdefault(number, False)
+        return self._answer(rank, number) if received else []
+
+    def _checked(self, rank: int, header: dict) -> tuple[tuple[int, ...], tuple[int, ...], str]:
+        members, what = header.get("members"), header.get("what")
+        if not (numbers_in(members, 0, self.size) and len(set(members)) == len(members) and rank in members):
+            raise Broken("it called a collective on an invalid group")
+        known = numbers_in(what, -1, 1 << 62) and len(what) == 4 and (0 < what[0] < len(COLLECTIVES) or what[0] in (SEND, RECV))
+        if not known:
+            raise Broken("it made a call that does not exist")
+        return tuple(members), tuple(what), str(header.get("place", ""))[:200]
+
+    # Messages.
+
+    def _message(self, rank: int, number: int, others: object, group: tuple, what: tuple, payload: bytes) -> list[Answer]:
+        """A message that is sent, or wanted."""
+        operation, dtype, count, tag = what
+        known = numbers_in(others, 0, self.size) and len(set(others)) == len(others) and others and set(others) <= set(group)
+        if not known or dtype not in DTYPES or count < 0 or not (0 <= tag <= LARGEST_TAG or (tag == ANY and operation == RECV)):
+            raise Broken("it sent an invalid message")
+        if operation == SEND and (len(others) != 1 or len(payload) != count * DTYPES[dtype].itemsize):
+            raise Broken("it sent a message of another size than it said")
+        self._ranks[rank].calls[number], self._ranks[rank].gave_up = Open(operation, tuple(others), None), None
+        if len(self._ranks[rank].calls) > MOST_OPEN:
+            raise Broken("it has begun more messages than it has ended")
+        answers: list[Answer] = []
+        if operation == RECV:
+            pair = self._mailbox.want(Wanted(rank, number, group, tuple(others), tag, dtype, count))
+        else:
+            self._ranks[rank].traffic.message(group, dtype, tag, payload, others == [rank])
+            self._note(rank, "to", others[0], len(payload))
+            pair = self._mailbox.send(Message(rank, group, tag, dtype, count, payload, number), others[0])
+            if len(payload) <= EAGER:
+                answers += self._answer(rank, number)
+        return answers + (self._deliver(*pair) if pair else [])
+
+    def _deliver(self, sent: Message, wanted: Wanted) -> list[Answer]:
+        """A message has found its receive."""
+        self._note(wanted.rank, "from", sent.source, len(sent.content))
+        fits = (sent.dtype, sent.count) == (wanted.dtype, wanted.count)
+        told = {"source": sent.source, "tag": sent.tag} | ({} if fits else {"sent": [sent.dtype, sent.count]})
+        answers = self._answer(wanted.rank, wanted.name, told, sent.content if fits else b"")
+        if len(sent.content) <= EAGER or not self._ranks[sent.source].received.setdefault(sent.name, True):
+            answers += self._answer(sent.source, sent.name)
+        return answers
+
+    def _note(self, rank: int, way: str, other: int, nbytes: int) -> None:
+        if len(self._ranks[rank].messages) < MOST_MESSAGES:
+            self._ranks[rank].messages.append((way, other, nbytes))
+
+    def _answer(self, rank: int, number: int, told: dict | None = None, data: bytes = b"") -> list[Answer]:
+        """The answer to what a rank has begun, once; an error where `told` has one."""
+        it = self._ranks[rank]
+        it.received.pop(number, None)
+        if it.calls.pop(number, None) is None:
+            return []
+        if it.waits == number:
+            it.waits, it.state = None, COMPUTING
+        return [(rank, {"answer": number, **(told or {})}, data)]
+
+    # Collectives.
+
+    def _meet(self, group: tuple[int, ...], found: list[Arrival]) -> list[Answer]:
+        """All ranks of a group have come."""
+        whats, answers = [arrival.header["what"] for arrival in found], []
+        name = diagnostics.group_name(group, self.size)
+        error, got = None, [b""] * len(group)
+        if len(set(whats)) > 1:
+            error = "MismatchError", diagnostics.mismatch(dict(zip(group, whats, strict=True)), name)
+        else:
+            try:
+                got = results([arrival.payload for arrival in found], [arrival.header for arrival in found])
+            except TypeError:  # NumPy's: an operation on bits, of numbers that have none
+                error = "CollectiveError", f"{diagnostics.describe(*whats[0])}: this operation is not for these numbers."
+        for i, (r, arrival, data) in enumerate(zip(group, found, got, strict=True)):
+            if error:
+                answers += self._fail(r, arrival.header["call"], *error)
+            else:
+                self._ranks[r].traffic.collective(group, arrival, i)
+                answers += self._answer(r, arrival.header["call"], data=data)
+        return answers
+
+    def _fail(self, rank: int, number: int, name: str, message: str) -> list[Answer]:
+        if self._ranks[rank].failed is None:
+            self._ranks[rank].failed = name, message
+        return self._answer(rank, number, {"error": name, "message": message})
+
+    # Deadlocks.
+
+    def snapshot(self) -> Snapshot:
+        """What all ranks do now."""
+        return Snapshot(tuple(self._view(r, rank) for r, rank in enumerate(self._ranks)))
+
+    def _view(self, r: int, rank: Rank) -> RankView:
+        stands = rank.gave_up if rank.waits is None else rank.calls[rank.waits]
+        if stands is None or rank.state == COMPUTING:
+            return RankView(r, rank.state, rank.round, rank.targets, text=rank.text)
+        operation, others, key, _ = stands
+        name, came = -1 - r, 0
+        if key:
+            name = self._contexts.setdefault(key[0], len(self._contexts) + 1) << 64 | key[1]
+            came = mask(set(others) - set(self._rendezvous.missing(key)))
+        return RankView(r, rank.state, rank.round, rank.targets, name, operation, mask({*others, r}), came, text=rank.text)
+
+    def deadlocked(self, now: float) -> list[Answer]:
+        """An error for every rank that waits for one that can no longer come, when that has been so for a moment: all say the same."""
+        if not self.waits():
+            return []
+        snapshot = self.snapshot()
+        found = stuck(snapshot)
+        if not self._detector.is_certain(snapshot, found, now):
+            return []
+        for view in found:
+            rank = self._ranks[view.rank]
+            if refused := self._mailbox.refused(view.rank, rank.waits):
+                rank.text = f"{rank.text.removesuffix(')')}; rank {refused.source} has sent it {refused}, which this does not take)"
+        message, answers = diagnostics.deadlock(self.snapshot()), []
+        for view in found:
+            rank = self._ranks[view.rank]
+            rank.gave_up = rank.calls[rank.waits]
+            if rank.gave_up.key:
+                self._rendezvous.leave(view.rank, rank.gave_up.key)
+            self._mailbox.forget(view.rank, rank.waits)
+            answers += self._fail(view.rank, rank.waits, "DeadlockError", message)
+        return answers
+
+
+def _number(call: object) -> int:
+    """The number that a rank gives a call of its own: it is sent back with the answer."""
+    if type(call) is not int or abs(call) >= 1 << 63:
+        raise Broken("it called something without a number")
+    return call

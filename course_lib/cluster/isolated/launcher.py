@@ -1,0 +1,108 @@
+"""How one rank's process is started: in a sandbox, or, where there is none, in a folder of its own with a copy of the library."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from course_lib.engine.mpiexec import LOOPBACK, SMALL, THREADS
+from course_lib.sandbox import bubblewrap
+
+LIBRARY = Path(__file__).resolve().parents[3]
+
+
+class Place:
+    """Where ranks run without a sandbox: each in a folder of its own, with a copy of the library; where root grades, as another user.
+
+    Attributes
+    ----------
+    library : Path
+        The folder in which the copy of course_lib lies. Python lists it; the one above, with the rooms, others cannot list.
+    rooms : dict of int to Path
+        The ranks' folders.
+    other_users : bool
+        Whether each rank has a user of its own.
+    """
+
+    def __init__(self):
+        self.folder, self.rooms = Path(tempfile.mkdtemp(prefix="course-ranks-")), {}
+        self.other_users, self.library = False, self.folder / "library"
+        shutil.copytree(LIBRARY / "course_lib", self.library / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
+        for folder in bubblewrap.UNSEEN:
+            shutil.rmtree(self.library / "course_lib" / folder)
+        if hasattr(os, "geteuid") and not os.geteuid() and _others_may_run_python():
+            self.other_users = True
+            self.folder.chmod(0o711)
+            _run("chmod", "-R", "go+rX", self.library)
+
+    def room(self, rank: int) -> Path:
+        """A folder for one rank to write in; others do not know its name, and reach it only where the system has no Landlock."""
+        room = self.rooms[rank] = self.folder / secrets.token_hex(16)
+        room.mkdir(mode=0o700)
+        if self.other_users:
+            os.chown(room, bubblewrap.NOBODY + rank, bubblewrap.NOBODY + rank)
+        return room
+
+    def user(self, rank: int) -> dict[str, object]:
+        """What `subprocess.Popen` needs to know of a rank's user."""
+        return _user(rank) if self.other_users else {}
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder, whatever lies in it; folders in one another, a thousand deep, are too many for `shutil.rmtree`."""
+    _run("rm", "-rf", folder)
+    if folder.exists():  # some of it could not be entered
+        _run("chmod", "-R", "u+rwx", folder)
+        _run("rm", "-rf", folder)
+
+
+def start(rank: int, n: int, line: int, log: int, place: Place | None) -> subprocess.Popen:
+    """Start one of `n` ranks.
+
+    Parameters
+    ----------
+    line, log : int
+        Descriptors: of its socket to the broker, and for what it writes past Python.
+    place : Place or None
+        None: in a bubblewrap.
+    """
+    library = place.library if place else LIBRARY
+    words = [sys.executable, "-I", str(library / "course_lib/engine/isolated_rank.py"), str(library), str(rank), str(n), str(line)]
+    data = os.environ.get("COURSE_DATA_DIR", "")
+    environment = {**THREADS, **LOOPBACK, **SMALL, **bubblewrap.ENVIRONMENT, "COURSE_LIMITS": json.dumps(bubblewrap.limits())}
+    if data:
+        environment["COURSE_DATA_DIR"] = data
+    how = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(line,), start_new_session=True)
+    if not place:
+        return subprocess.Popen([*bubblewrap.wall(LIBRARY, data, rank), *words], env=environment, cwd="/", **how)
+    room = place.room(rank)
+    files = {"read": bubblewrap.shown(library, data), "write": [str(room), *bubblewrap.DEVICES]}
+    environment |= {"COURSE_FILES": json.dumps(files), "HOME": str(room), "TMPDIR": str(room)}
+    environment |= {name: str(room / name.lower()) for name in ("IPYTHONDIR", "MPLCONFIGDIR")}
+    return subprocess.Popen(words, env=environment, cwd=room, **how, **place.user(rank))
+
+
+def _user(rank: int) -> dict[str, object]:
+    return dict(user=bubblewrap.NOBODY + rank, group=bubblewrap.NOBODY + rank, extra_groups=[])
+
+
+def _others_may_run_python() -> bool:
+    tried = [sys.executable, "-I", "-S", "-c", ""]
+    streams = dict(stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        done = subprocess.run(tried, **_user(0), cwd="/", check=False, **streams)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def _run(*words: object) -> None:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run([*map(str, words)], stderr=subprocess.DEVNULL, timeout=60, check=False)

@@ -1,0 +1,247 @@
+"""Isolated ranks: each in a sandbox of its own, with one socket, to the broker in this process, and no MPI between them.
+
+So grading runs them: what a rank sends is counted here, what it holds is read from the system, and no rank reaches another one, the
+other processes or any file but those of Python and the course's library. `IsolatedRanks` is at once the client and the processes of a
+`Connection`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import threading
+from collections import deque
+from concurrent.futures import Future
+from pathlib import Path
+
+import psutil
+
+from course_lib import memory
+from course_lib.cluster.isolated.broker import ENDED, Broker
+from course_lib.cluster.isolated.launcher import Place, remove, start
+from course_lib.collectives import shared_memory
+from course_lib.sandbox.bubblewrap import ISOLATED, WALLED
+from course_lib.sandbox.resource_usage import ResourceUsage
+
+LOG = 8192  # characters of what a rank writes past Python that are kept
+
+
+class IsolatedRanks:
+    """`n` isolated ranks that come up.
+
+    Parameters
+    ----------
+    n : int
+    """
+
+    advice = "Run `make doctor` in the course folder for what to do."
+
+    def __init__(self, n: int):
+        shared_memory.forget_files()  # of this process, which has MPI to describe calls
+        memory.keep_freed()  # messages come and go through here
+        self.n, self.ready = n, set()
+        self._futures: dict[tuple[int, int], Future] = {}
+        self._number, self._stopped, self._looks = 0, threading.Event(), threading.Event()
+        self._place = None if os.environ[ISOLATED] == WALLED else Place()
+        self._log: deque[str] = deque(maxlen=64)
+        self.processes: list[subprocess.Popen] = []
+        self._too_much: dict[int, str] = {}  # what a rank had, for which it was ended
+        self._usage: dict[int, ResourceUsage] = {}
+        ours, theirs = zip(*(socket.socketpair() for _ in range(n)), strict=True)
+        try:
+            for r, end in enumerate(theirs):
+                out, into = os.pipe()  # one for each: what ranks share, they could talk by
+                threading.Thread(target=self._listen, args=(out,), daemon=True).start()
+                try:
+                    self.processes.append(start(r, n, end.fileno(), into, self._place))
+                finally:
+                    os.close(into)
+        except BaseException:
+            self._kill()
+            raise
+        finally:
+            for end in theirs:
+                end.close()
+        self.broker = Broker(list(ours), self._replied, self._is_ready)
+        self.broker.start()
+        for watch in (self._watch, self._look):
+            threading.Thread(target=watch, daemon=True).start()
+
+    # What a client does.
+
+    @property
+    def ids(self) -> list[int]:
+        """The ranks that are ready."""
+        return sorted(self.ready)
+
+    def request(self, rank: int, what: dict) -> Future:
+        """Send one request to a rank; `answer` reads what the future gives."""
+        self._number += 1
+        future = self._futures[rank, self._number] = Future()
+        facts = (
+            what.get("round", 0),
+            what.get("targets", 1 << rank),
+            what.get("gates", []),
+            what.get("keep", False),
+            what.get("do") != "cell",
+        )
+        self.broker.request(rank, self._number, pickle.dumps({**what, "gates": [], "keep": False}), *facts)
+        return future
+
+    @staticmethod
+    def answer(future: Future) -> dict | None:
+        """The rank's reply, or None when there is none."""
+        return future.result(0) if future.done() else None
+
+    def interrupt(self, ranks: list[int]) -> list[Future]:
+        """Interrupt what the ranks compute, as Ctrl-C would; a future is done when its rank has been told, which is at once."""
+        told = [Future() for _ in ranks]
+        for future in told:
+            future.set_result(None)
+        for r in ranks:
+            with contextlib.suppress(psutil.Error, KeyError):
+                self._usage[r].process.send_signal(signal.SIGINT)
+        return told
+
+    def settled(self, timeout: float) -> None:
+        """Nothing: a signal is there when it has been sent."""
+
+    def held(self) -> list[int]:
+        """Bytes that each rank holds beyond what it began with: in memory, in its folders, and on its way here."""
+        return [account.used() + self.broker.waiting(r) - account.began for r, account in sorted(self._usage.items())]
+
+    def anew(self) -> None:
+        """Count what ranks hold from now on: another answer is tried, and the allocator keeps some memory of the earlier ones."""
+        for account in self._usage.values():
+            account.began = account.used()
+
+    def mark(self, spare: float) -> None:
+        """Begin anew with the most that each rank has held at once; what it holds already beyond so many bytes counts."""
+        for account in self._usage.values():
+            account.mark(spare)
+        self._looks.set()
+
+    def peaks(self) -> list[int | None]:
+        """The most bytes that each rank has held at once since `mark`, beyond what it held then: also in messages to itself."""
+        held = [(account.peak(), self.broker.coordinator.parked(r)) for r, account in sorted(self._usage.items())]
+        return [None if peak is None else peak + parked for peak, parked in held]
+
+    def look_away(self) -> None:
+        """End what `mark` began."""
+        self._looks.clear()
+
+    def _watch(self) -> None:
+        """End a rank that has more threads or files than it may: the system's own limits do not hold these everywhere."""
+        while not self._stopped.wait(0.2):
+            for r, account in list(self._usage.items()):
+                with contextlib.suppress(OSError, psutil.Error):
+                    if why := account.too_much():
+                        self._too_much.setdefault(r, why)
+                        os.killpg(self.processes[r].pid, signal.SIGKILL)
+
+    def _look(self) -> None:
+        """Look at what ranks hold, between `mark` and `look_away`."""
+        while not self._stopped.is_set():
+            if self._looks.wait(0.2) and not self._stopped.wait(0.002):
+                for account in list(self._usage.values()):
+                    with contextlib.suppress(OSError, psutil.Error):
+                        account.look()
+
+    def fresh(self) -> list:
+        """Nothing: where ranks are kept apart, nobody watches."""
+        return []
+
+    def look(self) -> None:
+        """Nothing: no reply lies unseen."""
+
+    @property
+    def waits(self) -> dict[int, str]:
+        """Nobody: to MPI, each rank is alone."""
+        return {}
+
+    def close(self, linger: int = 0) -> None:
+        """Nothing: `stop` ends all."""
+
+    # What processes do.
+
+    def rank_process(self, rank: int) -> psutil.Process:
+        """The process of a rank, as it is seen from here: the last of those that its sandbox consists of."""
+        process = psutil.Process(self.processes[rank].pid)
+        while children := process.children():
+            process = children[-1]
+        return process
+
+    def folder(self, rank: int) -> str:
+        """The folder for a rank's temporary files, as it is reached from here."""
+        return str(self._place.rooms[rank]) if self._place else f"/proc/{self._usage[rank].process.pid}/root/tmp"
+
+    def process(self, rank: int) -> psutil.Process:
+        """The process of a rank that is ready."""
+        return self._usage[rank].process
+
+    def ended(self) -> str | None:
+        """None while all run; else what ended."""
+        for r, process in enumerate(self.processes):
+            if process.poll() is not None or r in self.broker.broken:
+                return f"the process of rank {r} ended.\n{self.log()}".strip()
+        return None
+
+    def obituary(self) -> str:
+        """Which rank's process ended first, and how, in a sentence or two."""
+        for r, process in enumerate(self.processes):
+            code = process.poll()
+            if (why := self._too_much.get(r) or self.broker.broken.get(r, ENDED)) != ENDED:
+                return f"rank {r} was ended: {why}."
+            if code is not None:
+                code = code if code >= 0 else 128 - code  # bubblewrap says it in the second way
+                how = f"by signal {signal.Signals(code - 128).name}" if 128 < code < 160 else f"with exit code {code}"
+                return f"the process of rank {r} ended, {how}. Usual causes: os._exit or sys.exit in a function, or memory that ran out."
+        return "a rank closed its connection."
+
+    def missing(self) -> str:
+        """Which ranks have not begun: not known."""
+        return ""
+
+    def log(self) -> str:
+        """What the ranks wrote past Python, its end."""
+        return "".join(self._log)[-LOG:]
+
+    def stop(self) -> None:
+        """End all processes; safe to call again."""
+        self._stopped.set()
+        self._kill()
+        self.broker.end()
+        for future in self._futures.values():
+            future.cancel()
+
+    def _kill(self) -> None:
+        for process in self.processes:
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+        for process in self.processes:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+        if self._place:
+            remove(self._place.folder)
+
+    def _replied(self, rank: int, number: object, reply: dict) -> None:
+        future = self._futures.pop((rank, number), None) if type(number) is int else None
+        if future and future.set_running_or_notify_cancel():
+            future.set_result(reply)
+
+    def _is_ready(self, rank: int) -> None:
+        process = self.rank_process(rank)
+        with contextlib.suppress(OSError):  # where memory runs out, a rank is ended, and not who checks it
+            Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
+        self._usage[rank] = ResourceUsage(process, self._place.rooms[rank] if self._place else None)
+        self.ready.add(rank)
+
+    def _listen(self, pipe: int) -> None:
+        with os.fdopen(pipe, "rb", buffering=0) as file:
+            while data := file.read(4096):
+                self._log.append(data.decode(errors="replace"))

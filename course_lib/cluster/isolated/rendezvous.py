@@ -1,0 +1,66 @@
+"""Who has come to a collective to which not all have come."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from course_lib.cluster.isolated.reference_collectives import Broken
+
+MOST_BYTES, MOST = 256 << 20, 4000  # of a rank, that wait for the other ranks to come
+
+Key = tuple[tuple[int, ...], int]  # a group's ranks, and the number of the collective among theirs
+
+
+class Arrival(NamedTuple):
+    """What a rank has called, as it said, and the bytes that it brings."""
+
+    header: dict
+    payload: bytes
+
+
+class Rendezvous:
+    """The arrivals of `size` ranks, by collective and by rank."""
+
+    def __init__(self, size: int):
+        self._at: dict[Key, dict[int, Arrival]] = defaultdict(dict)
+        self._of: list[dict[Key, Arrival]] = [{} for _ in range(size)]
+        self._bytes = [0] * size
+
+    def come(self, rank: int, key: Key, arrival: Arrival) -> None:
+        """A rank comes to a collective."""
+        self._at[key][rank] = self._of[rank][key] = arrival
+        self._bytes[rank] += len(arrival.payload)
+        if self._bytes[rank] > MOST_BYTES or len(self._of[rank]) > MOST:
+            raise Broken("it has started more than there is room for")
+
+    def all_at(self, key: Key) -> list[Arrival] | None:
+        """What all ranks of the group have called, in the group's order, who leave with it; None if some have not come."""
+        if len(self._at[key]) < len(key[0]):
+            return None
+        found = [self._at[key][r] for r in key[0]]
+        for r in key[0]:
+            self.leave(r, key)
+        return found
+
+    def leave(self, rank: int, key: Key) -> None:
+        """A rank waits there no longer."""
+        if arrival := self._of[rank].pop(key, None):
+            self._bytes[rank] -= len(arrival.payload)
+            del self._at[key][rank]
+            if not self._at[key]:
+                del self._at[key]
+
+    def leave_all(self, rank: int) -> None:
+        """A rank waits nowhere any longer."""
+        for key in list(self._of[rank]):
+            self.leave(rank, key)
+
+    def missing(self, key: Key) -> list[int]:
+        """Who has not come."""
+        return [r for r in key[0] if key not in self._of[r]]
+
+    def of(self, rank: int) -> Iterator[tuple[tuple[int, ...], Arrival]]:
+        """The groups with which a rank has begun something, and what."""
+        return ((members, arrival) for (members, _), arrival in self._of[rank].items())

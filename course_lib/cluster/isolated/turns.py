@@ -1,0 +1,108 @@
+"""A schedule for isolated ranks: one at a time goes on, in an order of priority.
+
+These ranks meet in the broker alone. Where it holds back what a rank is sent until all others stand still, that rank is as slow as a rank
+can be, whatever its code says; and between two moments no more than one rank runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from course_lib.collectives.calls import RECV, SEND
+
+PATIENCE = 2.0  # seconds that one rank may run while the others are held back; who sleeps longer in each save runs into the limit of a cell
+
+
+class Turns:
+    """Which rank goes on.
+
+    Parameters
+    ----------
+    order : list of int
+        The ranks; the last one goes on only when no other can.
+    moment : callable
+        Called by the broker, with its number, whenever all ranks stand still and one is about to go on.
+    stop : (int, int), optional
+        A rank, and how often it goes on before it stops for good; to the others its process has ended.
+    left : callable, optional
+        Called when all others have done what they could without it.
+    patience : float
+        Seconds.
+    returned : callable, optional
+        Called when a rank replies, with the rank.
+    """
+
+    def __init__(
+        self,
+        order: list[int],
+        moment: Callable[[int], None],
+        stop: tuple[int, int] | None = None,
+        left: Callable[[], None] = lambda: None,
+        patience: float = PATIENCE,
+        returned: Callable[[int], None] = lambda rank: None,
+    ):
+        self.order, self._moment, self._stop, self._left, self._patience = order, moment, stop, left, patience
+        self._returned = returned
+        self.released = dict.fromkeys(order, 0)
+        self._parked: dict[int, list] = {r: [] for r in order}
+        self._asked: set[int] = set()
+        self._running: set[int] = set()
+        self._gone: int | None = None
+        self._number, self._since = 0, 0.0
+
+    def park(self, rank: int, header: dict, payload: bytes) -> None:
+        """Hold back a frame for a rank."""
+        self._parked[rank].append((header, payload))
+        if "request" in header:
+            self._asked.add(rank)
+
+    def came(self, rank: int, header: dict) -> None:
+        """Note that a rank waits now, if this frame says so."""
+        if "reply" in header:
+            self._returned(rank)
+        blocks = "call" in header and header.get("start") is not True and header["what"][0] not in (SEND, RECV)
+        if blocks or {"wait", "reply", "gate"} & header.keys():
+            self._running.discard(rank)
+
+    def ended(self, rank: int) -> None:
+        """Note that a rank's process has ended."""
+        self._running.discard(rank)
+        self._parked[rank].clear()
+
+    def next(self, coordinator) -> list[tuple[int, dict, bytes]]:
+        """The frames to deliver now."""
+        if len(self._asked) < len(self.order) or self._runs(coordinator):
+            return []
+        if self._gone is not None and not coordinator.busy - {self._gone}:
+            self._left()
+            coordinator.back(self._gone)
+            self._stop = self._gone = None
+        ready = [r for r in self.order if self._parked[r] and not self._stops(r)]
+        if not ready:
+            if self._stop and self._gone is None and self._stops(self._stop[0]):
+                self._gone = self._stop[0]
+                coordinator.gone(self._gone)
+            return []
+        rank, self._number = ready[0], self._number + 1
+        self._moment(self._number)
+        frames, self._parked[rank] = self._parked[rank], []
+        self.released[rank] += 1
+        self._running.add(rank)
+        self._since = time.monotonic()
+        return [(rank, *frame) for frame in frames]
+
+    def _stops(self, rank: int) -> bool:
+        """Whether a rank has come to its end, or hangs."""
+        return self._stop is not None and rank == self._stop[0] and self.released[rank] >= self._stop[1]
+
+    def _runs(self, coordinator) -> bool:
+        """Whether a rank runs, and may."""
+        running = {r for r in self._running if not coordinator.waits_in_a_call(r)}
+        if running and time.monotonic() - self._since > self._patience:
+            self._running.clear()
+            if self._stop and self._stop[0] in running and self._gone is None:
+                self._gone = self._stop[0]
+                coordinator.gone(self._gone)
+            return False
+        return bool(running)

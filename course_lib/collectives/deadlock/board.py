@@ -1,0 +1,258 @@
+"""The status board: what each rank does, in memory that all ranks of its machine see.
+
+A rank that waits reads here whether the others can still come. Each rank writes to its own part only, so no lock is needed. Where ranks
+are on several machines, a rank that waits for long asks the other machines for their parts, see `hosts`; what was read last lies here.
+
+A rank's part, in 64-bit words: a row; a text; what is known of messages with each other rank; and one page for each group, in which
+`progress.rendezvous` has the group's collectives. After them two slots for small arrays.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from functools import cache
+
+from mpi4py import MPI
+
+from course_lib import host
+from course_lib.collectives import shared_memory
+from course_lib.collectives.calls import BLOCKING, RECV, SEND
+from course_lib.collectives.deadlock.detector import (
+    COMPUTING,
+    DEADLOCK_RAISING,
+    GONE,
+    LOST,
+    RAISED,
+    STABLE,
+    WAITING,
+    RankView,
+    Snapshot,
+    mask,
+)
+from course_lib.collectives.deadlock.hosts import Hosts
+
+MAX_RANKS = 64  # a group is a bit mask in one word
+
+# The words of a row. CONTEXTS: how many groups this rank has pages for. GIVEN: the call that it gave up last.
+KEY, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DETAIL, GIVEN, CONTEXTS = range(9)
+TEXT, TEXT_WORDS = 16, 32
+PAIRS = TEXT + TEXT_WORDS
+SENT, TAKEN, ACCEPTED, PAIR, KEPT = 0, 1, 2, 10, 8  # messages sent to a rank, read from it, and the last ones that have a receive here
+PAGE = 512  # words of a group's page
+LAST, DONE = 0, 1  # of a page: the key of the latest collective to which this rank has come, and of the latest that it has left
+MAX_CONTEXTS = 512  # MPI has room for 2048 communicators, of which a group takes two or three
+SLOT = 1 << 19  # bytes of a slot
+CAUGHT = 1.0  # seconds after which a rank that gave up, and whose cell has not ended, has caught the error
+
+
+class Board:
+    """The parts of all ranks.
+
+    Parameters
+    ----------
+    world : MPI.Comm
+        All ranks; the call is collective.
+
+    Attributes
+    ----------
+    parts : list of memoryview
+        Of 64-bit words, one a rank; those of ranks elsewhere are copies.
+    mine : memoryview
+        This rank's.
+    hosts : Hosts or None
+        The machines' agents, where the ranks or the notebook are on several.
+
+    Raises
+    ------
+    ConnectionError
+        Machines do not reach each other.
+    """
+
+    def __init__(self, world: MPI.Comm):
+        self.rank, self.size, self.round = world.Get_rank(), world.Get_size(), 0
+        names = world.allgather(host.name())
+        self.machines = tuple(names) if len(set(names)) > 1 else ()
+        self.local = tuple(r for r in range(self.size) if names[r] == names[self.rank])
+        self._pages = -(-(PAIRS + PAIR * self.size) // PAGE) * PAGE  # where they begin
+        words = self._pages + MAX_CONTEXTS * PAGE
+        part, n = 8 * words + 2 * SLOT, len(self.local)
+        beside = world.Split(names.index(names[self.rank]), self.rank)
+        allocated = shared_memory.allocate_file(beside, n * part, [(i * part, 8 * (self._pages + 16 * PAGE)) for i in range(n)])
+        problem = None if allocated else f"no room for {n} ranks in {shared_memory.FOLDER} (8 ranks need about 1 MB)"
+        if problems := sorted({f"{names[r]}: {said}" for r, said in enumerate(world.allgather(problem)) if said}):
+            raise MemoryError(f"the ranks cannot share memory. {'; '.join(problems)}. In a container: docker run --shm-size=64m.")
+        memory, descriptor = memoryview(allocated[0]), allocated[1]
+        near = {r: memory[i * part : (i + 1) * part] for i, r in enumerate(self.local)}
+        self.bytes = [near[r][: 8 * words] if r in near else memoryview(bytearray(8 * words)) for r in range(self.size)]
+        self.parts = [some.cast("q") for some in self.bytes]
+        self.slots = {r: (some[8 * words : 8 * words + SLOT], some[8 * words + SLOT :]) for r, some in near.items()}
+        self.mine, self._giving_up = self.parts[self.rank], {}
+        self.mine[STATE] = COMPUTING
+        self.hosts = None
+        if self.machines or host.may_be_away():
+            layout = {"part": part, "row": 8 * (PAIRS + PAIR * self.size), "head": 8 * self._pages, "page": 8 * PAGE}
+            self.hosts = Hosts(world, names, descriptor, {**layout, "contexts": 8 * CONTEXTS})
+        else:
+            os.close(descriptor)
+        world.Barrier()
+        atexit.register(self._leave)
+
+    # What this rank writes.
+
+    def begin(self, round: int, targets: int) -> None:
+        """Start a cell: its number, and (a bit mask) the ranks that were asked to run it."""
+        self.say("")
+        self.mine[TARGETS] = targets if targets < 1 << 63 else targets - (1 << 64)
+        self.mine[STATE] = COMPUTING
+        self.mine[ROUND] = self.round = round
+
+    def end(self, state: int, text: str = "", keep_call: bool = False) -> None:
+        """End a cell (or the process): FINISHED, RAISED or GONE, and what there is to say.
+
+        `keep_call` leaves this rank's last call in its row, for others that still describe it.
+        """
+        if text:
+            self.say(text)
+        if not keep_call:
+            self.mine[KEY] = 0
+        self.mine[STATE] = state
+
+    def wait(self, key: int, operation: int, members: int, detail: int, text: str) -> None:
+        """Show that this rank waits, and for what."""
+        mine = self.mine
+        if mine[STATE] != WAITING or mine[KEY] != key:
+            mine[STATE] = COMPUTING  # until the row is whole
+            mine[KEY], mine[OPERATION] = key, operation
+        mine[MEMBERS], mine[DETAIL] = members, detail
+        self.say(text)
+        mine[STATE] = WAITING
+
+    def go_on(self) -> None:
+        """Show that this rank no longer waits, before the word goes that says why it need not.
+
+        On a busy machine it may have no core for a while between the two, and would look like one that waits in vain.
+        """
+        self.mine[STATE] = COMPUTING
+
+    def give_up(self) -> None:
+        """Show that this rank has found a deadlock; the others get the time to see the same picture."""
+        self.mine[GIVEN] = self.mine[KEY]
+        self.mine[STATE] = DEADLOCK_RAISING
+        time.sleep(STABLE)
+
+    def say(self, text: str) -> None:
+        """Write this rank's text: where it waits, or what it raised."""
+        data = text.encode()[: 8 * TEXT_WORDS - 1].decode(errors="ignore").encode()
+        self.bytes[self.rank][8 * TEXT : 8 * TEXT + len(data) + 1] = data + b"\0"
+
+    def _leave(self) -> None:
+        """The process ends; what it has raised stays to be read."""
+        if self.mine[STATE] != RAISED:
+            self.end(GONE)
+
+    # What it reads.
+
+    def page_start(self, context: int) -> int:
+        """The place of a group's page in each rank's part."""
+        return self._pages + context * PAGE
+
+    def page(self, rank: int, context: int) -> memoryview:
+        """A rank's page for a group."""
+        start = self.page_start(context)
+        return self.parts[rank][start : start + PAGE]
+
+    def pair(self, rank: int, other: int) -> int:
+        """The place in a rank's part of what is known of messages with another."""
+        return PAIRS + PAIR * other
+
+    def refresh(self) -> bool:
+        """Ask the other machines what their ranks do; whether all that is here now is younger than the last time that this was True."""
+        return self.hosts is None or not self.machines or self.hosts.refresh(self.bytes)
+
+    def state(self, rank: int) -> int:
+        """What a rank is doing, as far as it is known here."""
+        if self.machines and self.parts[rank][STATE] != GONE and self.machines[rank] in self.hosts.lost():
+            return LOST
+        return self._shown(rank)
+
+    def text(self, rank: int) -> str:
+        """What a rank said last."""
+        return bytes(self.bytes[rank][8 * TEXT : 8 * PAIRS]).split(b"\0", 1)[0].decode(errors="replace")
+
+    def snapshot(self) -> Snapshot:
+        """What all ranks do now."""
+        return Snapshot(tuple(self._view(r) for r in range(self.size)), self.machines)
+
+    def _view(self, rank: int) -> RankView:
+        row = self.parts[rank]
+        key, members, operation, detail = row[KEY], row[MEMBERS], row[OPERATION], row[DETAIL]
+        state, came, released = self.state(rank), 0, False
+        collective = key if key > 0 else detail if operation in BLOCKING else 0
+        if state == COMPUTING and key > 0 and self.page(rank, context_of(key))[DONE] >= key:
+            key = 0  # it has left that call
+        elif state != COMPUTING:
+            others = [r for r in range(self.size) if members >> r & 1 and r != rank]
+            if collective:
+                came = mask(r for r in others if self.page(r, context_of(collective))[LAST] >= collective)
+                released = all(came >> r & 1 for r in others)
+            elif operation == RECV:
+                released = any(self._unread(r, rank) for r in others)
+            elif operation == SEND:
+                released = any((self._unread(rank, r) and self.state(r) == WAITING) or self._accepted(rank, r, detail) for r in others)
+        if row[KEY] != key and state == WAITING:  # it has gone on to another call meanwhile
+            state = COMPUTING
+        return RankView(rank, state, row[ROUND], row[TARGETS], key, operation, members, came, released, self.text(rank))
+
+    def _unread(self, source: int, dest: int) -> bool:
+        """Whether a rank has not looked at all messages that another one has sent it."""
+        return self.parts[source][self.pair(source, dest) + SENT] > self.parts[dest][self.pair(dest, source) + TAKEN]
+
+    def accept(self, source: int, message: int) -> None:
+        """Show that this rank has a receive for a message."""
+        self.mine[self.pair(self.rank, source) + ACCEPTED + message % KEPT] = message
+
+    def _accepted(self, source: int, dest: int, message: int) -> bool:
+        return self.parts[dest][self.pair(dest, source) + ACCEPTED + message % KEPT] == message
+
+    def has_receive(self, dest: int, message: int) -> bool:
+        """Whether a rank has a receive for a message of this rank's."""
+        return self._accepted(self.rank, dest, message)
+
+    def _shown(self, rank: int) -> int:
+        """Its state. Who gave up has caught the error when it is in another call, or when its cell has not ended for a while.
+
+        It cannot say so itself: no thread of a rank runs while one long step of C does.
+        """
+        row = self.parts[rank]
+        if row[STATE] != DEADLOCK_RAISING:
+            return row[STATE]
+        call, (known, since) = (row[ROUND], row[GIVEN]), self._giving_up.get(rank, (None, 0.0))
+        if call != known:
+            since = time.monotonic()
+            self._giving_up[rank] = call, since
+        caught = row[KEY] not in (0, row[GIVEN]) or time.monotonic() - since > CAUGHT
+        return COMPUTING if caught else DEADLOCK_RAISING
+
+
+def context_of(key: int) -> int:
+    """The group's number in the key of a collective, see `rendezvous`."""
+    return key >> 32 & (MAX_CONTEXTS - 1)
+
+
+@cache
+def open_board() -> Board:
+    """The board of this process, made on first use by all ranks together.
+
+    Raises
+    ------
+    ValueError
+        There are more than 64 ranks.
+    ConnectionError
+        Ranks are on several machines, which do not reach each other.
+    """
+    world = MPI.COMM_WORLD
+    if world.Get_size() > MAX_RANKS:
+        raise ValueError(f"the course's communicator takes at most {MAX_RANKS} ranks; these are {world.Get_size()}.")
+    return Board(world)

@@ -1,0 +1,175 @@
+"""Decide which ranks can never go on, from a snapshot of what all ranks do.
+
+A rank that waits in a collective can go on when every rank of the group has come to it or can still come; one that waits for a message,
+when a rank that may send it can. What can still come: a rank that computes, one that has not begun the cell yet but was asked to run it,
+and a waiting rank that can itself go on. The same decision serves ranks on one machine, ranks on several, and isolated ranks: where the
+snapshot comes from is another matter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from course_lib.collectives.calls import RECV, SEND
+
+# What a rank is doing. DEADLOCK_RAISING: it waited, and has found that nobody will come. DEADLOCKED: its cell has ended with that.
+# LOST: its machine does not answer.
+COMPUTING, WAITING, FINISHED, RAISED, GONE, DEADLOCKED, LOST, DEADLOCK_RAISING = range(1, 9)
+IN_CALL = (WAITING, DEADLOCK_RAISING, DEADLOCKED)  # it stands in the call that its row shows
+STABLE = 0.25  # seconds for which a deadlock must be seen unchanged
+STABLE_IF_LATE = 2.0  # the same where a rank that is waited for is still on its way: it may be one more that waits
+
+
+@dataclass(frozen=True)
+class RankView:
+    """What one rank does at the moment of a snapshot.
+
+    Attributes
+    ----------
+    rank, state : int
+    round : int
+        The number of the cell that it runs, or has run last.
+    targets : int
+        The ranks that were asked to run this cell, as a bit mask.
+    key : int
+        Names the call in which it waits: the same on all ranks in a blocking collective, else negative and its own.
+    operation : int
+        The call's operation, see `calls.OPERATIONS`.
+    members : int
+        The ranks that take part in the call, as a bit mask.
+    came : int
+        Those of them that have come to the same collective, as a bit mask.
+    released : bool
+        Whether what it waits for is there, and it has yet to notice.
+    text : str
+        Where it waits, or what it has raised.
+    """
+
+    rank: int
+    state: int
+    round: int = 0
+    targets: int = 0
+    key: int = 0
+    operation: int = 0
+    members: int = 0
+    came: int = 0
+    released: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All ranks, and the machine of each where these are several."""
+
+    ranks: tuple[RankView, ...]
+    machines: tuple[str, ...] = ()
+
+    @property
+    def newest(self) -> int:
+        """The number of the latest cell."""
+        return max(view.round for view in self.ranks)
+
+    def late(self) -> set[int]:
+        """The ranks that were asked to run the latest cell and have not begun it."""
+        newest = self.newest
+        asked = next(view.targets for view in self.ranks if view.round == newest)
+        return {view.rank for view in self.ranks if view.round < newest and asked >> view.rank & 1 and view.state != LOST}
+
+
+def mask(ranks) -> int:
+    """A bit mask of ranks, as a signed 64-bit word has it: ask it with ``mask >> rank & 1``.
+
+    >>> mask([0, 2]), mask([63]) >> 63 & 1
+    (5, 1)
+    """
+    bits = sum(1 << rank for rank in ranks)
+    return bits if bits < 1 << 63 else bits - (1 << 64)
+
+
+def stuck(snapshot: Snapshot) -> tuple[RankView, ...]:
+    """The ranks that wait and can never go on, as this snapshot shows them.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+
+    Returns
+    -------
+    tuple of RankView
+    """
+    newest, late = snapshot.newest, snapshot.late()
+    moving = {
+        v.rank
+        for v in snapshot.ranks
+        if v.rank in late or (v.round == newest and v.state == COMPUTING) or (v.state == WAITING and v.released)
+    }
+    waiting = [v for v in snapshot.ranks if v.round == newest and v.state == WAITING]
+    grew = True
+    while grew:
+        grew = False
+        for view in waiting:
+            if view.rank not in moving and _can_go_on(view, moving, len(snapshot.ranks)):
+                moving.add(view.rank)
+                grew = True
+    return tuple(v for v in waiting if v.rank not in moving)
+
+
+def _can_go_on(view: RankView, moving: set[int], size: int) -> bool:
+    others = [r for r in range(size) if view.members >> r & 1 and r != view.rank]
+    if view.operation in (SEND, RECV):  # one partner would do; nobody does it for oneself
+        return any(r in moving for r in others)
+    return all(r in moving or view.came >> r & 1 for r in others)
+
+
+class Detector:
+    """Tells a deadlock from a moment's picture: the same ranks must be stuck in the same calls for a while.
+
+    Parameters
+    ----------
+    seconds : float
+        For how long.
+    """
+
+    def __init__(self, seconds: float = STABLE):
+        self._seconds, self._picture, self._since = seconds, None, 0.0
+        self._had_given_up: set[int] = set()
+
+    def is_certain(self, snapshot: Snapshot, found: tuple[RankView, ...], moment: float) -> bool:
+        """Take a look; return whether these ranks have been stuck for long enough.
+
+        Parameters
+        ----------
+        snapshot : Snapshot
+        found : tuple of RankView
+            What `stuck` gives; empty where the caller is not concerned.
+        moment : float
+            The time, in seconds.
+        """
+        picture = self._of(snapshot, found) if found else None
+        if picture is None or picture != self._picture:
+            self._picture, self._since, self._had_given_up = picture, moment, set()
+        if moment - self._since < self._seconds / 2:  # who gives up so soon was not stuck together with these
+            self._had_given_up |= {v.rank for v in snapshot.ranks if v.state == DEADLOCK_RAISING}
+            return False
+        return moment - self._since > self._patience(snapshot, found)
+
+    @staticmethod
+    def _of(snapshot: Snapshot, found: tuple[RankView, ...]) -> list[tuple]:
+        """What must stay as it is; of the ranks that go on, nothing."""
+        those = {v.rank for v in found}  # one that gives up meanwhile changes nothing: it waited for the same
+        shown = (v for v in snapshot.ranks if v.rank in those or v.state not in (COMPUTING, WAITING))
+        return [(v.rank, v.state in IN_CALL or v.state, v.key) for v in shown]
+
+    def _patience(self, snapshot: Snapshot, found: tuple[RankView, ...]) -> float:
+        """Longer where a rank that is waited for is still on its way. Then all who are stuck say the same."""
+        wanted, came, newest, late = 0, 0, snapshot.newest, snapshot.late()
+        for view in found:
+            wanted |= view.members
+            came |= view.came  # who has come to one of these calls is named with those who wait there
+        on = {
+            v.rank
+            for v in snapshot.ranks
+            if v.round == newest and (v.state == COMPUTING or (v.state == DEADLOCK_RAISING and v.rank in self._had_given_up))
+        }
+        coming = [r for r in late | {r for r in on if not came >> r & 1} if wanted >> r & 1]
+        return STABLE_IF_LATE if coming else self._seconds

@@ -1,0 +1,249 @@
+"""Ask other machines what their ranks do. Each machine has an agent, see `agent`; it is asked only when a wait is long."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import TYPE_CHECKING
+
+from course_lib import host
+from course_lib.collectives.deadlock import agent
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+SILENT = 8.0  # seconds after which a machine counts as lost that has been asked and does not answer
+START = 20.0  # seconds to reach an agent at first
+AGAIN, CONNECT = 0.5, 0.5  # seconds until a broken connection is tried again, and for that
+ANSWER = 2.0  # seconds for an answer to come as a whole, once it has begun to come
+Address = tuple[str, int, str]  # of an agent: address, port and secret
+
+
+class Link:
+    """A connection to one machine's agent. Asking waits only where it has to connect anew, and then for at most two seconds.
+
+    Parameters
+    ----------
+    address : (str, int, str)
+    """
+
+    def __init__(self, address: Address):
+        self._address, self._connection = address, None
+        self._tried, self._asked, self._waits = -AGAIN, 0.0, False
+
+    def connect(self, seconds: float = CONNECT) -> None:
+        """Connect, and show that this side knows the secret, as the other does.
+
+        Raises
+        ------
+        OSError, EOFError, multiprocessing.AuthenticationError
+            It cannot be reached, or something else listens there.
+        """
+        self.close()
+        name, port, secret = self._address
+        with socket.create_connection((name, port), seconds) as opened:
+            opened.settimeout(None)
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            agent.limit(opened, max(seconds, ANSWER))
+            connection = Connection(os.dup(opened.fileno()))
+            try:
+                answer_challenge(connection, bytes.fromhex(secret))
+                deliver_challenge(connection, bytes.fromhex(secret))
+                agent.limit(opened, ANSWER)
+            except BaseException:
+                connection.close()
+                raise
+        self._connection = connection
+
+    def ask(self, question: bytes) -> None:
+        """Ask, unless the answer to the last question has not come yet."""
+        now = time.monotonic()
+        if not self._waits:
+            self._waits, self._asked = True, now
+            if self._connection:
+                self._send(question)
+        if self._connection is None and now - self._tried > AGAIN:
+            self._tried = now
+            with contextlib.suppress(OSError, EOFError, AuthenticationError):
+                self.connect()
+                self._send(question)
+
+    def _send(self, question: bytes) -> None:
+        try:
+            self._connection.send_bytes(question)
+        except OSError:
+            self.close()
+
+    def answer(self) -> bytes | None:
+        """The answer, if it has come."""
+        if not self._waits or self._connection is None:
+            return None
+        try:
+            if not self._connection.poll(0):
+                return None
+            found = self._connection.recv_bytes()
+        except (OSError, EOFError):
+            self.close()
+            return None
+        self._waits = False
+        return found
+
+    def silent(self) -> float:
+        """Seconds since it was asked what it has not answered; 0 where it has."""
+        return time.monotonic() - self._asked if self._waits else 0.0
+
+    def excuse(self) -> None:
+        """Count its silence from now on: nobody has listened meanwhile."""
+        self._asked = time.monotonic()
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection:
+            self._connection.close()
+        self._connection = None
+
+
+class Hosts:
+    """The machines of the ranks, and their agents; made by all ranks together.
+
+    Parameters
+    ----------
+    world : MPI.Comm
+        All ranks.
+    names : list of str
+        The machine of each rank.
+    memory : int
+        The descriptor of the status board of this machine.
+    layout : dict of str to int
+        How it is laid out, in bytes.
+
+    Attributes
+    ----------
+    agent : (str, int, str)
+        Address, port and secret of this machine's agent: the notebook asks it whether the machine is there.
+
+    Raises
+    ------
+    ConnectionError
+        Machines do not reach each other.
+    """
+
+    def __init__(self, world: MPI.Comm, names: list[str], memory: int, layout: dict[str, int]):
+        self.names, self._layout = list(dict.fromkeys(names)), layout
+        own, rank = names[world.Get_rank()], world.Get_rank()
+        leads, address, problem = names.index(own) == rank, None, None
+        if leads:
+            problem = _problem(self._listen)
+            address = self._server and self._server.getsockname()
+        secret = world.bcast(secrets.token_hex(32) if not rank else None)
+        found = _agree(world, names, address, problem)
+        self.addresses = {name: (*found[names.index(name)], secret) for name in self.names}
+        if leads:
+            here = [r for r, name in enumerate(names) if name == own]
+            task = {"memory": memory, "listen": self._server.fileno(), "secret": secret, "ranks": here, **layout}
+            problem = _problem(lambda: self._start(task))
+            self._server.close()
+        os.close(memory)
+        _agree(world, names, None, problem)
+        self.agent = self.addresses[own]
+        self._links = {name: Link(self.addresses[name]) for name in self.names if name != own}
+        self._fresh: set[str] = set()
+        _agree(world, names, None, _problem(self._reach) if leads else None)
+
+    def _listen(self) -> None:
+        self._server = None
+        self._server = socket.create_server((host.address(), 0), backlog=64)
+
+    def _start(self, task: dict) -> None:
+        """Start this machine's agent; it ends when this process does, as its input then ends."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", agent.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[task["memory"], task["listen"]],
+            cwd="/",
+            start_new_session=True,
+        )
+        self._process.stdin.write(json.dumps(task).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _reach(self) -> None:
+        """Connect to all other machines."""
+        for name, link in self._links.items():
+            try:
+                link.connect(START)
+            except (OSError, EOFError, AuthenticationError) as error:
+                where = "{}:{}".format(*self.addresses[name])
+                raise ConnectionError(f"{name} ({where}) does not answer ({type(error).__name__}: {error})") from None
+
+    def refresh(self, parts: list[memoryview]) -> bool:
+        """Ask, and take what has been answered, without waiting.
+
+        Parameters
+        ----------
+        parts : list of memoryview
+            Of bytes: the ranks' parts of the status board, into which what comes is written.
+
+        Returns
+        -------
+        bool
+            Whether all machines that are not lost have answered a question that was asked after the last time that this was True.
+        """
+        for name, link in self._links.items():
+            if name not in self._fresh:
+                link.ask(agent.STATES)
+                if data := link.answer():
+                    self._write(data, parts)
+                    self._fresh.add(name)
+        if self._fresh | self.lost() >= self._links.keys():
+            self._fresh.clear()
+            return True
+        return False
+
+    def lost(self) -> set[str]:
+        """The machines that have been asked and have been silent for long."""
+        return {name for name, link in self._links.items() if link.silent() > SILENT}
+
+    def _write(self, data: bytes, parts: list[memoryview]) -> None:
+        """Write what a machine has answered into the copies of its ranks' parts."""
+        row, head, page = (self._layout[name] for name in ("row", "head", "page"))
+        at = 0
+        while at < len(data):
+            rank, groups = agent.RECORD.unpack_from(data, at)
+            at += agent.RECORD.size
+            part = parts[rank]
+            part[:row] = data[at : at + row]
+            at += row
+            for context in range(groups):
+                start = head + context * page
+                part[start : start + 8] = data[at : at + 8]
+                at += 8
+
+
+def _agree(world: MPI.Comm, names: list[str], said: object, problem: str | None) -> list:
+    """What all ranks say; ConnectionError on all of them when one has a problem."""
+    found = world.allgather((said, problem))
+    if problems := sorted({f"{names[r]}: {problem}" for r, (_, problem) in enumerate(found) if problem}):
+        raise ConnectionError(
+            f"the machines cannot be connected. {'; '.join(problems).rstrip('.')}. Those of a cluster must reach each other over TCP. "
+            f"Where they have several networks, {host.ADDRESS} says which one to use, such as ib0."
+        )
+    return [said for said, _ in found]
+
+
+def _problem(step: Callable[[], None]) -> str | None:
+    """What went wrong, for the others to hear of it, too."""
+    try:
+        step()
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None

@@ -1,0 +1,245 @@
+"""The sentences about calls that cannot be: who waits where, who calls what, and the usual cause. Findings come in as data."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from types import FrameType
+
+import numpy as np
+
+from course_lib import wording
+from course_lib.collectives.calls import ALLTOALL, DTYPES, OPERATIONS, OWN, RECV, REDUCING, REDUCTIONS, ROOTED, SEND
+from course_lib.collectives.deadlock.detector import COMPUTING, FINISHED, GONE, IN_CALL, LOST, RAISED, RankView, Snapshot
+
+CELL = ("cell ", "<cell")  # how the file names of cells begin, see `engine.handler`
+NUMBERS = 0xFFFF_FFFF  # the bits of a call's key that are its number in the cell, see `rendezvous`
+LIBRARY = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def group_name(members: tuple[int, ...], size: int) -> str:
+    """A group of `size` ranks in all as messages name it: world{0–7}, group{2, 3}."""
+    name = "world" if len(members) == size else "group"
+    return f"{name}{{{wording.spans(members)}}}"
+
+
+def number(key: int) -> int:
+    """The number of a collective among those of its group in this cell, from its key."""
+    return (key & NUMBERS) >> 1
+
+
+def where() -> str:
+    """The place in the student's code that called a collective, such as "cell [5], line 7"."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(LIBRARY):
+        frame = frame.f_back
+    return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}"
+
+
+def names_in(frame: FrameType) -> dict[str, object]:
+    """Return a running function's names and values, without making its frame keep them.
+
+    Before Python 3.13, a frame that was asked for its names keeps their values until its function returns, including arrays that the
+    function has let go of.
+    """
+    kept = frame.f_locals
+    found = dict(kept)
+    alone = sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.getrefcount(kept) == 3
+    if alone:  # three references: the frame's, `kept`, and getrefcount's own argument; with more, the student has it, by `locals()`
+        kept.clear()
+    return found
+
+
+def describe(operation: int, dtype: int, count: int, detail: int) -> str:
+    """A call as messages name it, such as "Allreduce of 6 float32 (op SUM)"."""
+    name = OPERATIONS[operation]
+    if dtype < 0:
+        return name
+    if operation == ALLTOALL and detail:  # its ranks tell each other how much comes
+        return f"Alltoallv of {DTYPES.get(detail // 16 - 1, 'numbers')}"
+    more = ""
+    if operation in REDUCING:
+        code = detail % 16
+        more = f" (op {'your own' if code == OWN else REDUCTIONS[code - 1][0]})"
+    if operation in ROOTED:
+        more = f" (root {detail // 16 - 1})"
+    return f"{name} of {count} {DTYPES.get(dtype, 'numbers')}{more}"
+
+
+def mismatch(calls: dict[int, tuple[int, int, int, int]], group: str) -> str:
+    """The sentence where the ranks of a group make different calls: what each calls, and the usual cause.
+
+    Parameters
+    ----------
+    calls : dict of int to (int, int, int, int)
+        By rank: operation, dtype, count and detail.
+    group : str
+        Its name.
+    """
+    by_call: dict[tuple[int, int, int, int], list[int]] = {}
+    for rank, call in calls.items():
+        by_call.setdefault(call, []).append(rank)
+    by_text: dict[str, list[int]] = {}
+    for call, ranks in by_call.items():
+        by_text.setdefault(describe(*call), []).extend(ranks)
+    ordered = sorted(by_text.items(), key=lambda item: (-len(item[1]), sorted(item[1])))
+    said = "; ".join(f"{wording.ranks(ranks)}: {text}" for text, ranks in ordered)
+    operations, dtypes, counts, details = (set(part) for part in zip(*by_call, strict=True))
+    if len(operations) > 1:
+        hint = "All ranks of a group must call the same collective: look for an if on the rank."
+    elif len(counts) > 1:
+        hint = "The count must be the same on all ranks: look at the shape of the array on each rank, and at its divisor."
+    elif len(dtypes) > 1 or operations == {ALLTOALL}:
+        hint = "The dtype must be the same on all ranks: np.empty and np.zeros make float64 unless dtype= is given."
+    elif operations & ROOTED:
+        hint = "All ranks must pass the same root."
+    elif len({detail % 16 for detail in details}) > 1:
+        hint = "All ranks must pass the same op."
+    else:
+        hint = "All ranks must pass the same list of recvcounts."
+    return f"the ranks of {group} make different calls. {said}. {hint}"
+
+
+def tagged(tag: int) -> str:
+    """A message's tag in words, where there is one."""
+    return f" with tag {tag}" if tag > 0 else ""
+
+
+def unfit(array: np.ndarray, message: object, place: str) -> str:
+    """What is said of a message that does not fit the array that receives it."""
+    if message.dtype != array.dtype.num:
+        hint = "The dtype must be the same on both ranks: np.empty and np.zeros make float64 unless dtype= is given."
+    else:
+        hint = "The size must be the same on both ranks: look at the shape of the array that is sent, and of the one that receives."
+    source = message.source
+    return f"{place}: {array.size} {array.dtype} are to be received from rank {source}, and rank {source} has sent {message}. {hint}"
+
+
+def left_alone(rank: int, where_: str) -> str:
+    """What a rank says whose partner has left a transfer in the middle."""
+    return f"rank {rank} was left alone in the middle of {where_}: another rank was interrupted, or has ended its cell without waiting."
+
+
+def too_late(where_: str, limit: float) -> str:
+    """What a rank says that has waited too long for others of whom nothing is known."""
+    return f"{where_} took more than {limit:g} s: all ranks of the communicator must make this call. Look for an if on the rank around it."
+
+
+def broken(group: str, call: str, error: str) -> str:
+    """What a rank says that calls a collective on a group after one has failed there."""
+    return (
+        f"{group} takes no more collectives in this cell: {call} has failed on this rank ({error}), and the ranks no longer agree on what "
+        "comes next. Let the error end the cell; the group works again in the next one."
+    )
+
+
+def _on_machines(ranks: list[int], machines: tuple[str, ...]) -> str:
+    """Ranks as a sentence names them, with their machines where these are several: "ranks 0, 1 (n1) and rank 4 (n2)"."""
+    if not machines:
+        return wording.ranks(ranks)
+    there: dict[str, list[int]] = {}
+    for rank in ranks:
+        there.setdefault(machines[rank], []).append(rank)
+    return " and ".join(f"{wording.ranks(some)} ({machine})" for machine, some in there.items())
+
+
+def _waits(snapshot: Snapshot) -> dict[int, RankView]:
+    """The calls in which ranks stand, by rank.
+
+    With those that have come to the same call and do not show yet that they wait: where many ranks share a core, that takes a while.
+    """
+    newest = snapshot.newest
+    waits = {v.rank: v for v in snapshot.ranks if v.state in IN_CALL and v.round == newest}
+    blocking = {v.key: v for v in waits.values() if v.key > 0}
+    for view in snapshot.ranks:
+        called = blocking.get(view.key)
+        if view.state == COMPUTING and view.round == newest and called and called.members >> view.rank & 1:
+            waits[view.rank] = called
+    return waits
+
+
+def deadlock(snapshot: Snapshot) -> str:
+    """The sentence about a deadlock: who waits where, and why nobody comes.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        With ranks that can never go on.
+    """
+    size, waiting, late = len(snapshot.ranks), _waits(snapshot), snapshot.late()
+    wanted, kinds = 0, set()  # by those who wait; which operations these wait in
+    calls: dict[str, list[int]] = {}
+    reasons: dict[tuple[str, str], list[int]] = {}
+    for view in waiting.values():
+        wanted |= view.members
+    for view in snapshot.ranks:
+        if not wanted >> view.rank & 1:
+            continue
+        if call := waiting.get(view.rank):
+            kinds.add(call.operation)
+            calls.setdefault(_call(call, size), []).append(view.rank)
+        elif reason := _absence(view, late, snapshot.newest):
+            reasons.setdefault(reason, []).append(view.rank)
+    parts = [f"{_on_machines(some, snapshot.machines)} wait{'s' if len(some) == 1 else ''} in {call}" for call, some in calls.items()]
+    parts += [f"{_on_machines(some, snapshot.machines)} {one if len(some) == 1 else many}" for (one, many), some in reasons.items()]
+    absent = {view.state for view in snapshot.ranks if wanted >> view.rank & 1 and view.rank not in waiting}
+    return "; ".join(parts) + ". " + _deadlock_hint(kinds, absent, bool(reasons), waiting)
+
+
+def _call(view: RankView, size: int) -> str:
+    """The call in which a rank waits; where it does not block, or is a message, the rank's text says all."""
+    if view.key <= 0:
+        return view.text
+    members = tuple(r for r in range(size) if view.members >> r & 1)
+    return f"{OPERATIONS[view.operation]} #{number(view.key)} on {group_name(members, size)}" + (f" ({view.text})" if view.text else "")
+
+
+def _absence(view: RankView, late: set[int], newest: int) -> tuple[str, str] | None:
+    """Why a rank does not come, as a sentence says it of one rank and of several."""
+    if view.state == LOST:
+        return "is lost: nothing is heard from there any more", "are lost: nothing is heard from there any more"
+    if view.rank in late:
+        return "has not begun the cell yet", "have not begun the cell yet"
+    if view.round < newest:
+        return "was not asked to run this cell", "were not asked to run this cell"
+    if view.state == FINISHED:
+        return "has finished the cell without it", "have finished the cell without it"
+    if view.state == RAISED:
+        return f"has raised {view.text or 'an error'}", f"have raised {view.text or 'an error'}"
+    if view.state == GONE:
+        return "has ended", "have ended"
+    return None
+
+
+def _deadlock_hint(kinds: set[int], absent: set[int], someone_absent: bool, waiting: dict[int, RankView]) -> str:
+    messages = kinds & {SEND, RECV}
+    if LOST in absent:
+        return "A machine or its network has failed: ranks.restart(rerun=True) brings up new ranks."
+    if RAISED in absent:
+        return "Fix that error first."
+    if messages and someone_absent:
+        return "What one rank receives, another one must send: look for an if on the rank, and at the ranks and tags in the calls."
+    if messages:
+        return f"They wait for each other: {_advice(kinds, [view.text for view in waiting.values()])}"
+    if len({(view.key, view.members) if view.key > 0 else view.text for view in waiting.values()}) > 1:
+        return "They wait for each other: all ranks of a group must make the same calls in the same order."
+    return (
+        "Every rank of the group must make the call, the same number of times: look for an if on the rank, "
+        "or a loop of another length, around it."
+    )
+
+
+def _advice(kinds: set[int], calls: list[str]) -> str:
+    """What to do where ranks wait in such operations, one of them a message, for each other."""
+    if kinds - {SEND, RECV}:
+        return "some for a message, some in a collective. What comes before the collective on one rank must not need what comes after it."
+    if all(call.startswith("Sendrecv") for call in calls):
+        return "the rank that is the source of each Sendrecv must send to it in the same step: look at dest, source and the tags."
+    if kinds == {SEND}:
+        return "all send, and nobody receives. One of them must receive before it sends, or all of them use Sendrecv."
+    if kinds == {RECV}:
+        return (
+            "all receive, and nothing that they take was sent. Look at dest, source and tags, or send before you receive, or use Sendrecv."
+        )
+    return "what one rank sends, another one must receive at that moment. Look at dest, source and the tags, and at the order of the calls."

@@ -1,0 +1,164 @@
+"""The progress engine: every wait drives on all that this rank has begun, can be interrupted, and ends with a sentence."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from course_lib.collectives import diagnostics
+from course_lib.collectives.deadlock import detector
+from course_lib.collectives.deadlock.board import ROUND, STATE, TARGETS, Board, open_board
+from course_lib.collectives.deadlock.detector import (
+    COMPUTING,
+    DEADLOCK_RAISING,
+    DEADLOCKED,
+    FINISHED,
+    GONE,
+    LOST,
+    RAISED,
+    WAITING,
+    Detector,
+)
+from course_lib.collectives.errors import DeadlockError
+from course_lib.collectives.progress.operations import Operation, now, progress, release
+
+SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
+PATIENCE = 0.02  # seconds until a wait is shown on the board
+PAUSE, LONGEST_PAUSE = 5e-5, 2e-3  # seconds between looks in a long wait
+LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
+DONE = 30.0  # and after one has done its part, as it is no more in this call: on a busy machine this rank may take its time
+LOOK = 2e-3  # seconds between two snapshots of 8 ranks; n ranks that look at n rows of n words cost the cores n³ times as much
+RAREST_LOOK, REMOTE_LOOK = 0.1, 0.02  # seconds at most; and at least where other machines are asked
+sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+def poll_messages() -> bool:
+    """Look for messages of all groups: who sends much to this rank waits for that, whatever this rank waits for."""
+    found = [poll() for poll in now.endpoints]
+    return any(found)
+
+
+def wait(operation: Operation, spins: int) -> None:
+    """Wait until an operation has ended.
+
+    Parameters
+    ----------
+    operation : Operation
+    spins : int
+        How often to look before other processes get the core.
+
+    Raises
+    ------
+    DeadlockError
+        It cannot end any more.
+    """
+    advance, left, since = operation.advance, spins, 0.0
+    before = now.held
+    try:
+        release(False)
+        while not advance():
+            left -= 1
+            if left < 0:
+                sched_yield()
+                if left % 64 == 0:  # turns are long where many ranks share a core
+                    since = since or time.monotonic()
+                    if left % SPINS == 0 or time.monotonic() - since > PATIENCE:
+                        _LongWait(operation).run()
+                        break
+                    if now.open:
+                        progress()
+        if operation.error is not None:
+            raise operation.error
+    except BaseException:
+        now.abandoned.append((now.epoch, operation))
+        operation.withdraw()
+        raise
+    finally:
+        now.held = before
+        now.open.pop(operation, None)
+
+
+class _LongWait:
+    """The patient part of a wait: pause, drive on all that is open, and look whether this rank waits for nobody."""
+
+    def __init__(self, operation: Operation):
+        self._operation, self._board = operation, open_board()
+        self._detector, self._look, self._leaving = Detector(), 0.0, None
+        self._each = min(LOOK * (self._board.size / 8) ** 2, RAREST_LOOK)
+        if self._board.machines:
+            self._each = max(self._each, REMOTE_LOOK)
+        now.serial += 1
+
+    def run(self) -> None:
+        operation, board, pause = self._operation, self._board, PAUSE
+        while not operation.advance():
+            busy = len(now.open) > (operation in now.open) and progress()
+            if operation.is_matched():
+                board.mine[STATE] = COMPUTING
+                self._look_after_partners()
+                time.sleep(PAUSE) if busy else sched_yield()
+                continue
+            pause = PAUSE if poll_messages() else pause
+            self._show()
+            if self._is_deadlocked():
+                said = diagnostics.deadlock(board.snapshot())  # before others end, who have found the same
+                board.give_up()
+                raise DeadlockError(said)
+            if busy and any(other.is_matched() for other in now.open):
+                sched_yield()  # a transfer is under way
+            elif busy:
+                time.sleep(PAUSE)  # ranks that only yield leave little of a core to those that must work
+            else:
+                time.sleep(pause)
+                pause = min(pause * 1.5, LONGEST_PAUSE)
+        board.mine[STATE] = COMPUTING
+
+    def _show(self) -> None:
+        """Put on the board what this rank waits for."""
+        need, board = self._operation.needs(), self._board
+        key = need.key or -(now.serial * board.size + board.rank + 1)
+        members = detector.mask({*need.ranks, board.rank})
+        board.wait(key, need.operation, members, need.detail, self._operation.describe())
+
+    def _is_deadlocked(self) -> bool:
+        """Whether this rank can never go on, and that has been so for a while: all who are stuck find the same."""
+        if time.monotonic() < self._look or not self._board.refresh():
+            return False
+        self._look = time.monotonic() + self._each
+        snapshot = self._board.snapshot()
+        found = detector.stuck(snapshot)
+        concerned = any(view.rank == self._board.rank for view in found)
+        return self._detector.is_certain(snapshot, found if concerned else (), time.monotonic())
+
+    def _look_after_partners(self) -> None:
+        """End the wait for a transfer when one of its ranks has left it."""
+        moment = time.monotonic()
+        if self._board.machines and moment >= self._look:
+            self._look = moment + self._each
+            self._board.refresh()
+        seconds = seconds_left(self._board, self._operation.members)
+        self._leaving = (self._leaving or moment + seconds) if seconds else None
+        if self._leaving and moment > self._leaving:
+            raise DeadlockError(diagnostics.left_alone(self._board.rank, self._operation.describe()))
+
+
+def seconds_left(board: Board, members: tuple[int, ...]) -> float:
+    """Seconds that this rank still waits when another one has left a transfer, in the middle or with its part done; 0 if none has."""
+    round_ = board.mine[ROUND]
+    states = {board.state(r) for r in members if r != board.rank and board.parts[r][ROUND] >= round_}
+    if states & {RAISED, GONE, DEADLOCK_RAISING, DEADLOCKED, LOST}:
+        return LEFT
+    return DONE if states & {FINISHED, WAITING} else 0.0
+
+
+def drain() -> None:
+    """After a cell: drive on what is open while other ranks are still in it, which may wait for that."""
+    board = open_board()
+    mine = board.mine
+    while progress():
+        board.refresh()
+        others = [r for r in range(board.size) if r != board.rank and mine[TARGETS] >> r & 1 and board.state(r) != LOST]
+        on = (COMPUTING, WAITING, DEADLOCK_RAISING)
+        if not any(board.parts[r][ROUND] < mine[ROUND] or board.parts[r][STATE] in on for r in others):
+            return
+        time.sleep(1e-4 if not board.machines else LONGEST_PAUSE)

@@ -1,0 +1,178 @@
+"""Messages from one rank to another by MPI. What has come is looked at before it is received, so what does not fit gets a sentence.
+
+Each group sends on a communicator of MPI's of its own. The tag that MPI sees has the course's tag, the dtype and the epoch. A message is
+taken out of MPI's queue by a matched probe (MPI 4.1, section 3.8.2) and received once a receive takes it; the status board counts what is
+sent and what is taken, so that a rank with a message on its way to it is not taken for one that waits in vain.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from mpi4py import MPI
+
+from course_lib.collectives import diagnostics
+from course_lib.collectives.calls import DTYPES, LARGEST_TAG, RECV, SEND
+from course_lib.collectives.deadlock.board import SENT, TAKEN, Board
+from course_lib.collectives.errors import MismatchError
+from course_lib.collectives.progress.matching import Envelope, Matcher
+from course_lib.collectives.progress.operations import Need, Operation, now, release
+
+DTYPE_BITS, TAG_BITS, EPOCHS = 5, LARGEST_TAG.bit_length(), 0x1FF
+LARGEST_MPI_TAG = (EPOCHS + 1 << DTYPE_BITS + TAG_BITS) - 1
+NUMBER_BITS = 40  # of a message's name: the number of those from a rank to another in a group, below the group's
+
+
+class Endpoint:
+    """The messages of one group, on one rank.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+        For these messages alone.
+    members : tuple of int
+        World ranks, in the group's order.
+    board : Board
+    context : int
+        The group's number.
+
+    Raises
+    ------
+    RuntimeError
+        This MPI's tags are too small.
+    """
+
+    def __init__(self, comm: MPI.Comm, members: tuple[int, ...], board: Board, context: int):
+        if comm.Get_attr(MPI.TAG_UB) < LARGEST_MPI_TAG:
+            raise RuntimeError(
+                f"expected an MPI whose tags go up to {LARGEST_MPI_TAG}; this one's end at {comm.Get_attr(MPI.TAG_UB)}. "
+                "The course is tested with MPICH: pip install mpich."
+            )
+        self.comm, self.members, self.board = comm, members, board
+        self.matcher: Matcher[Envelope, Receiving] = Matcher()
+        self._place = {rank: place for place, rank in enumerate(members)}
+        self._first = context << NUMBER_BITS
+        self._sent, self._taken = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
+        self._epoch, self._status, self._mine = now.epoch, MPI.Status(), board.mine
+        self._pairs = {rank: board.pair(board.rank, rank) for rank in members}
+        now.endpoints.append(self.poll)
+
+    def send(self, array: np.ndarray, dest: int, tag: int) -> tuple[MPI.Request, int]:
+        """Begin to send; return MPI's request and the message's name."""
+        before, now.held = now.held, True
+        try:
+            return self._send(array, dest, tag)
+        finally:
+            release(before)
+
+    def _send(self, array: np.ndarray, dest: int, tag: int) -> tuple[MPI.Request, int]:
+        kind = (now.epoch & EPOCHS) << DTYPE_BITS + TAG_BITS | array.dtype.num << TAG_BITS | tag
+        self._sent[dest] += 1
+        self._mine[self._pairs[dest] + SENT] += 1
+        return self.comm.Isend(array, self._place[dest], kind), self._first + self._sent[dest]
+
+    def poll(self) -> bool:
+        """Take all that has come; return whether there was anything."""
+        if self._epoch != now.epoch:
+            self._epoch = now.epoch
+            for message in self.matcher.clear():
+                self._discard(message)
+        before, now.held = now.held, True
+        try:
+            return self._take_all()
+        finally:
+            release(before)
+
+    def _take_all(self) -> bool:
+        status, found = self._status, False
+        while (handle := self.comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is not None:
+            found = True
+            self._take(handle, self.members[status.Get_source()], status.Get_tag(), status.Get_count(MPI.BYTE))
+        return found
+
+    def _take(self, handle: MPI.Message, source: int, kind: int, nbytes: int) -> None:
+        dtype = kind >> TAG_BITS & (1 << DTYPE_BITS) - 1
+        self._taken[source] += 1
+        message = Envelope(source, self.members, kind & LARGEST_TAG, dtype, nbytes // DTYPES[dtype].itemsize, handle)
+        message.name = self._first + self._taken[source]
+        self.board.go_on()
+        self._mine[self._pairs[source] + TAKEN] += 1
+        if kind >> DTYPE_BITS + TAG_BITS != now.epoch & EPOCHS:
+            self._discard(message)
+        elif receive := self.matcher.arrive(message):
+            receive.accept(message)
+
+    @staticmethod
+    def _discard(message: Envelope) -> None:
+        """Receive a message of an earlier epoch, for nobody: else its sender and MPI keep it."""
+        nowhere = bytearray(message.count * DTYPES[message.dtype].itemsize)
+        now.abandoned.append((now.epoch - 1, message.content.Irecv([nowhere, MPI.BYTE])))
+
+
+class Sending(Operation):
+    """A message that is being sent."""
+
+    def __init__(self, endpoint: Endpoint, array: np.ndarray, dest: int, tag: int, what: str):
+        super().__init__((endpoint.board.rank, dest))
+        self._endpoint, self._dest, self._tag, self.what, self._array = endpoint, dest, tag, what, array
+        self._request, self._name = endpoint.send(array, dest, tag)
+
+    def advance(self) -> bool:
+        if self._request.Test():
+            return True
+        self._endpoint.poll()  # who sends to this rank waits for that
+        return False
+
+    def is_matched(self) -> bool:
+        return self._endpoint.board.has_receive(self._dest, self._name)
+
+    def needs(self) -> Need:
+        return Need(SEND, (self._dest,), detail=self._name)
+
+    def describe(self) -> str:
+        return f"{self.what} to rank {self._dest}{diagnostics.tagged(self._tag)} ({diagnostics.where()})"
+
+
+class Receiving(Operation):
+    """A message that is wanted; a `matching.Receive`."""
+
+    def __init__(self, endpoint: Endpoint, array: np.ndarray, sources: tuple[int, ...], tag: int, what: str):
+        super().__init__((endpoint.board.rank, *sources))
+        self._endpoint, self._array, self.what = endpoint, array, what
+        self.group, self.sources, self.tag = endpoint.members, sources, tag
+        self._request: MPI.Request | None = None
+        endpoint.poll()
+        if message := endpoint.matcher.post(self):
+            self.accept(message)
+
+    def accept(self, message: Envelope) -> None:
+        """Receive a message that this takes."""
+        self.message = message
+        self._endpoint.board.accept(message.source, message.name)
+        array = self._array
+        if (message.dtype, message.count) != (array.dtype.num, array.size):
+            self.error = MismatchError(f"rank {self._endpoint.board.rank}, {diagnostics.unfit(array, message, diagnostics.where())}")
+            self._endpoint._discard(message)
+            return
+        self._request = message.content.Irecv(array)
+
+    def advance(self) -> bool:
+        if self._request is None and self.error is None:
+            self._endpoint.poll()
+        return self.error is not None or (self._request is not None and self._request.Test())
+
+    def is_matched(self) -> bool:
+        return self._request is not None
+
+    def withdraw(self) -> None:
+        if self in self._endpoint.matcher.posted:
+            self._endpoint.matcher.posted.remove(self)
+
+    def needs(self) -> Need:
+        return Need(RECV, self.sources)
+
+    def describe(self) -> str:
+        """Where it waits, and what has come that it does not take."""
+        whom = f"rank {self.sources[0]}" if len(self.sources) == 1 else "any rank"
+        refused = self._endpoint.matcher.refused(self)
+        lies = f"; rank {refused.source} has sent it {refused}, which this does not take" if refused else ""
+        return f"{self.what} from {whom}{diagnostics.tagged(self.tag)} ({diagnostics.where()}{lies})"

@@ -1,0 +1,171 @@
+"""What this rank has begun and not ended, and the state that a cell leaves to the next. Knows of no transport; see `engine` for waits.
+
+An operation is advanced again and again until it says that it has ended. While it cannot go on without other ranks, it says which ones.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from course_lib.collectives.errors import CollectiveError
+
+if TYPE_CHECKING:
+    from course_lib.collectives.progress.matching import Envelope
+
+
+class Need(NamedTuple):
+    """What an operation waits for: the operation's number, the world ranks, a collective's key (else 0), and a detail for the board."""
+
+    operation: int
+    ranks: tuple[int, ...]
+    key: int = 0
+    detail: int = 0
+
+
+class Operation(ABC):
+    """Something that has begun.
+
+    Parameters
+    ----------
+    members : tuple of int
+        The world ranks that take part.
+
+    Attributes
+    ----------
+    error : Exception or None
+        Why it has ended without success.
+    message : Envelope or None
+        What was received.
+    collective : bool
+        Whether all ranks of a group begin it.
+    """
+
+    error: Exception | None = None
+    message: Envelope | None = None
+    collective = False
+
+    def __init__(self, members: tuple[int, ...]):
+        self.members = members
+
+    @abstractmethod
+    def advance(self) -> bool:
+        """Go on as far as can be, without waiting; return whether it has ended."""
+
+    @abstractmethod
+    def is_matched(self) -> bool:
+        """Whether only the transfer is left: nothing that another rank must call first."""
+
+    @abstractmethod
+    def needs(self) -> Need:
+        """What it waits for, before it is matched."""
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Where it waits, for a person."""
+
+    def withdraw(self) -> None:  # noqa: B027 - most have nothing to do
+        """Its wait has failed: it takes nothing that comes later."""
+
+
+@dataclass
+class State:
+    """The state of this process.
+
+    Attributes
+    ----------
+    epoch : int
+        Grows when what was left behind must not match what comes now.
+    open : dict
+        The operations that have not ended, as keys, in the order in which they began.
+    abandoned : list of (int, object)
+        The epoch, and an operation or what MPI has of one that nobody waits for any more: MPI may still write to its buffers.
+    used : bool
+        Whether this rank has sent or received a message in this epoch.
+    stale : bool
+        Whether there were messages in a cell that failed, or in a call: they must not match later receives.
+    requests : int
+        How many have been given out and not been waited for.
+    serial : int
+        Counts the waits.
+    broken : dict
+        By group (its ranks): the call in which it has failed on this rank in this cell, and the error, see `Communicator`.
+    endpoints : list of callable
+        Each looks for messages of one group.
+    resets : list of callable
+        Each lets go of what was started in one group and has not begun.
+    held, interrupted : bool
+        Whether an interrupt has to wait, and whether one has come meanwhile, see `release`.
+    """
+
+    epoch: int = 0
+    open: dict[Operation, None] = field(default_factory=dict)
+    abandoned: list[tuple[int, object]] = field(default_factory=list)
+    used: bool = False
+    stale: bool = False
+    requests: int = 0
+    serial: int = 0
+    broken: dict[tuple[int, ...], tuple[str, str]] = field(default_factory=dict)
+    endpoints: list[Callable[[], bool]] = field(default_factory=list)
+    resets: list[Callable[[], None]] = field(default_factory=list)
+    held: bool = False
+    interrupted: bool = False
+
+
+now = State()
+
+
+def release(before: bool) -> None:
+    """End a step in which an interrupt has to wait, as what MPI has begun would be lost in between; it is raised now, if one has come.
+
+    Such a step begins with ``before, now.held = now.held, True``.
+    """
+    now.held = before
+    if now.interrupted and not before:
+        now.interrupted = False
+        raise KeyboardInterrupt
+
+
+def renew(epoch: int) -> None:
+    """Begin a cell. Where `epoch` is new, let go of what was begun: all groups take a fresh MPI communicator at their next call."""
+    now.broken.clear()
+    if epoch != now.epoch:
+        for operation in now.open:
+            operation.error = CollectiveError("this was begun in a cell that failed or was interrupted, and is lost: begin it anew.")
+        now.abandoned += [(now.epoch, operation) for operation in now.open]
+        for reset in now.resets:
+            reset()
+        now.epoch, now.open, now.used, now.stale = epoch, {}, False, False
+
+
+def ended(stale: bool) -> None:
+    """A cell or a call has ended; `stale`: its messages must not match later receives."""
+    now.stale |= stale and (now.used or bool(now.open))
+
+
+def abandoned() -> bool:
+    """Whether something was left behind since the last `renew`: also a collective that others have not begun when the cell has ended."""
+    alone = any(operation.collective and not operation.is_matched() for operation in now.open)
+    return now.stale or alone or any(epoch == now.epoch for epoch, _ in now.abandoned)
+
+
+def progress() -> bool:
+    """Drive on all that is open; return whether there is anything."""
+    blocked = set()  # groups in which a collective waits for ranks, and so all later ones do: with hundreds, to look at each takes long
+    for operation in list(now.open):
+        waits = operation.collective and not operation.is_matched()
+        if waits and operation.members in blocked:
+            continue
+        if operation.advance():
+            now.open.pop(operation, None)
+        elif waits and not operation.is_matched():
+            blocked.add(operation.members)
+    return bool(now.open)
+
+
+def add(operation: Operation) -> None:
+    """Begin an operation; it is driven on from now on."""
+    if not operation.advance():
+        now.open[operation] = None

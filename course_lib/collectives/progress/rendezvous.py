@@ -1,0 +1,354 @@
+"""Bring the ranks of a group together before a collective: each says which call it makes, and sees what the others say.
+
+So a wrong call is found before MPI sees it, and MPI stays usable. A collective has a key: the cell's number, the group's, and twice the
+number of the collective among those of the group in this cell, so that one in two steps has a key for each; keys of one group grow. On one
+machine each rank writes its calls into its page of the status board, in a ring that is long enough for all to read them. Between machines
+the ranks exchange them in one all-gather of a fixed size. Both carry the arrays of small exchanges along: then the ranks need not meet once
+more for a transfer.
+"""
+
+from __future__ import annotations
+
+import platform
+import struct
+import time
+from functools import cache
+from typing import Protocol
+
+import numpy as np
+from mpi4py import MPI
+
+from course_lib.collectives.calls import ALLGATHER, ALLREDUCE, BARRIER, NUMBERS, REDUCE_SCATTER, SPLIT, SUM, Call
+from course_lib.collectives.deadlock.board import CONTEXTS, DONE, KEY, LAST, PAGE, SLOT, Board
+from course_lib.collectives.progress.engine import sched_yield
+from course_lib.collectives.progress.operations import now
+
+IN_ORDER = platform.machine() in ("x86_64", "AMD64")  # other processors may show a word before one that was written earlier
+ENTRY = 8  # words of a call in a page, whose first entry has LAST and DONE
+RING = PAGE // ENTRY - 1  # calls that a rank may be ahead of one that has not left them
+_WORDS = struct.Struct("7q")  # of an entry: key, token, operation, dtype, count, detail, and renewals
+RENEWALS = 6
+ROUNDS = 1 << 21
+SEEN = 1.0  # seconds until a word that was written before another one is surely seen
+MOST = 1 << 20  # bytes that a rank reads from slots at most; where it would be more, parts that travel in a ring are faster
+CARRIED = {ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT}  # beside barriers
+Signature = tuple[int, int, int, int]
+
+
+class Rendezvous(Protocol):
+    """What a group of one machine and of several have in common."""
+
+    def next_key(self) -> int:
+        """The key of the next collective."""
+
+    def again(self) -> int:
+        """One more key for the collective before."""
+
+    def has_room(self, key: int) -> bool:
+        """Whether this rank may say already that it has come to this collective."""
+
+    def carries(self, call: Call) -> bool:
+        """Whether a call's arrays go along: the same answer on all ranks that make the same call."""
+
+    def arrive(self, key: int, call: Call, carried: bool, blocking: bool, renewals: int) -> None:
+        """Say that this rank has come to a collective, with which call, and how often it has renewed its communicator."""
+
+    def renewals(self, key: int) -> int:
+        """The most that one of the ranks has said."""
+
+    def is_complete(self, key: int) -> bool:
+        """Whether all ranks have come."""
+
+    def signatures(self, key: int) -> dict[int, Signature] | None:
+        """By world rank, what each calls; None where all call the same."""
+
+    def carried(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
+        """In the group's order, `count` elements from `start` on of each rank's array."""
+
+    def leave(self, key: int) -> None:
+        """This rank needs no more of this collective."""
+
+    def withdraw(self, key: int) -> None:
+        """This rank leaves without the others."""
+
+    def missing(self, key: int) -> list[int]:
+        """The world ranks that have not come, as far as it is known."""
+
+
+class _Page:
+    """This rank's page of a group on the status board, which the detector reads."""
+
+    def __init__(self, board: Board, members: tuple[int, ...], context: int):
+        self._members = members
+        self.board, self._context, self._round, self._key, self._first = board, context, -1, 0, 0
+        self._page = board.page(board.rank, context)
+        self._page[LAST] = self._page[DONE] = 0
+        board.mine[CONTEXTS] = max(board.mine[CONTEXTS], context + 1)
+
+    def next_key(self) -> int:
+        if self._round != self.board.round:
+            self._round = self.board.round
+            self._first = self._key = self._round % ROUNDS << 42 | self._context << 32
+        self._key += 2
+        return self._key
+
+    def again(self) -> int:
+        """One more key for the collective before: it has two steps, and one number."""
+        self._key += 1
+        key, self._key = self._key, self._key - 1
+        return key
+
+    def leave(self, key: int) -> None:
+        self._page[DONE] = max(self._page[DONE], key)
+
+    def missing(self, key: int) -> list[int]:
+        """The ranks that have not come to a collective, as far as it is known here."""
+        return [r for r in self._members if self.board.page(r, self._context)[LAST] < key]
+
+
+class BoardRendezvous(_Page):
+    """On one machine.
+
+    Parameters
+    ----------
+    board : Board
+    members : tuple of int
+        World ranks, in the group's order.
+    context : int
+        The group's number.
+    """
+
+    def __init__(self, board: Board, members: tuple[int, ...], context: int):
+        super().__init__(board, members, context)
+        self._offset = 8 * board.page_start(context)
+        self._bytes, self._row, self._room = board.bytes[board.rank], board.mine, 0
+        self._others = [(r, board.page(r, context)) for r in members if r != board.rank]
+        self._pages = [page for _, page in self._others]
+        self._readers = [(page, board.parts[r]) for r, page in self._others]
+        self._slots = _slots_of(board)
+        self._views = [board.slots[r] for r in members]
+        self._fits = SLOT if IN_ORDER and len(members) > 1 else -1  # -1: not even an empty array
+
+    def has_room(self, key: int) -> bool:
+        if key > self._room:
+            first = self._first  # what was called in earlier cells is over
+            self._room = RING - 2 + min(max(first, page[DONE]) for page in (self._page, *self._pages))
+        return key <= self._room
+
+    def carries(self, call: Call) -> bool:
+        operation, n = call.operation, len(self._members)
+        if operation == BARRIER:
+            return IN_ORDER
+        if operation not in CARRIED or call.recv.dtype.num not in NUMBERS:
+            return False
+        if operation == ALLREDUCE:
+            return call.detail == SUM and (nbytes := call.recv.nbytes) <= self._fits and n * nbytes <= MOST
+        if operation in (ALLGATHER, SPLIT):
+            return call.recv.nbytes <= min(MOST, n * self._fits)
+        if operation == REDUCE_SCATTER:
+            whole, read = call.send.nbytes, max(call.counts) * call.recv.itemsize * n
+            return call.detail % 16 == SUM and whole <= self._fits and read <= MOST
+        return False
+
+    def arrive(self, key: int, call: Call, carried: bool, blocking: bool, renewals: int) -> None:
+        signature = call.signature
+        if carried and call.operation != BARRIER:
+            self._slots.put(key, call.given, self._readers)
+        token = hash(signature) if IN_ORDER else hash((key, *signature))
+        _WORDS.pack_into(self._bytes, self._offset + 8 * ENTRY * (1 + key % RING), key, token, *signature, renewals)
+        if blocking:
+            self._row[KEY] = key
+        self._page[LAST] = key
+
+    def is_complete(self, key: int) -> bool:
+        for page in self._pages:  # noqa: SIM110 - all() takes twice as long
+            if page[LAST] < key:
+                return False
+        return True
+
+    def signatures(self, key: int) -> dict[int, Signature] | None:
+        place = ENTRY * (1 + key % RING)
+        own = self._page[place + 1]
+        if IN_ORDER:
+            for page in self._pages:
+                if page[place + 1] != own:
+                    break
+            else:
+                return None
+        found = {self.board.rank: tuple(self._page[place + 2 : place + 6])}
+        found |= {rank: self._read(page, place, key) for rank, page in self._others}
+        return found if len(set(found.values())) > 1 else None
+
+    def renewals(self, key: int) -> int:
+        place = ENTRY * (1 + key % RING)
+        return max(page[place + RENEWALS] for page in (self._page, *self._pages))
+
+    @staticmethod
+    def _read(page: memoryview, place: int, key: int) -> Signature:
+        """A rank's call, once all its words are seen."""
+        deadline = time.monotonic() + SEEN
+        while True:
+            words = tuple(page[place : place + 6])
+            whole = IN_ORDER or (words[0] == key and words[1] == hash((key, *words[2:])))
+            if whole or time.monotonic() > deadline:
+                return words[2:]
+
+    def carried(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
+        # Made anew for each call: nothing that a rank keeps is to count as an array of the student's.
+        return [np.frombuffer(slots[key >> 1 & 1], dtype, count, start * dtype.itemsize) for slots in self._views]
+
+    def withdraw(self, key: int) -> None:
+        self._page[LAST] = key - 1
+        self.leave(key)  # nobody is to wait for this rank to read
+        self._slots.forget(key)
+
+
+class _Slots:
+    """This process's two slots, for collectives with even and odd numbers: who has yet to read what it has put there.
+
+    A slot is written to again when nobody reads it any more: those who were to read it have left that call, or do something else.
+    """
+
+    def __init__(self, board: Board):
+        self._board = board
+        self._mine = board.slots[board.rank]
+        self._readers: list[tuple[int, list]] = [(0, []), (0, [])]  # the key, and the readers' pages and rows
+
+    def put(self, key: int, array: np.ndarray, readers: list[tuple[memoryview, memoryview]]) -> None:
+        half = key >> 1 & 1
+        before, earlier = self._readers[half]
+        turns = 0
+        for page, row in earlier:
+            while page[DONE] < before and row[KEY] == before:
+                turns += 1
+                sched_yield() if turns < 2000 else time.sleep(1e-4)
+        np.frombuffer(self._mine[half], array.dtype, array.size)[...] = array.reshape(-1)
+        self._readers[half] = key, readers
+
+    def forget(self, key: int) -> None:
+        if self._readers[key >> 1 & 1][0] == key:
+            self._readers[key >> 1 & 1] = 0, []
+
+
+@cache
+def _slots_of(board: Board) -> _Slots:
+    return _Slots(board)
+
+
+class _Exchange:
+    """The buffers of one all-gather, and its request once it has begun."""
+
+    def __init__(self, n: int, size: int):
+        self.out, self.into, self.request = np.zeros(size, np.uint8), np.empty((n, size), np.uint8), None
+        self.mine, self.all = self.out[: 8 * RENEWALS].view(np.int64), self.into[:, : _WORDS.size].view(np.int64)
+
+
+class GatherRendezvous(_Page):
+    """Between machines; the parameters of `BoardRendezvous`, and a communicator of MPI's for this alone.
+
+    One all-gather is under way at a time. A rank that has left a call has begun an all-gather for it all the same, in which the others
+    find its old key when they come: then all that want another key begin one more.
+    """
+
+    ROOM, IN_ALL = 4096, 1 << 16  # bytes of a rank's array that go along, at most, and of all ranks'
+    HEADER = 64
+
+    def __init__(self, board: Board, members: tuple[int, ...], context: int, comm: MPI.Comm):
+        super().__init__(board, members, context)
+        self._comm = comm
+        self._size = self.HEADER + min(self.ROOM, self.IN_ALL // len(members) // 64 * 64)
+        self._open: dict[int, _Exchange] = {}  # by key, in their order
+        self._complete: set[int] = set()
+        self._spare: list[_Exchange] = []
+
+    def has_room(self, key: int) -> bool:
+        return True
+
+    def carries(self, call: Call) -> bool:
+        operation, room, n = call.operation, self._size - self.HEADER, len(self._members)
+        if operation == BARRIER:
+            return True
+        if operation not in CARRIED or call.recv.dtype.num not in NUMBERS:
+            return False
+        if operation == ALLREDUCE:
+            return call.detail == SUM and call.recv.nbytes <= room
+        if operation in (ALLGATHER, SPLIT):
+            return call.recv.nbytes <= n * room
+        return call.detail % 16 == SUM and call.send.nbytes <= room
+
+    def arrive(self, key: int, call: Call, carried: bool, blocking: bool, renewals: int) -> None:
+        exchange = self._spare.pop() if self._spare else _Exchange(len(self._members), self._size)
+        _WORDS.pack_into(exchange.out, 0, key, 0, *call.signature, renewals)
+        if carried and call.operation != BARRIER:
+            given = call.given
+            exchange.out[self.HEADER : self.HEADER + given.nbytes].view(given.dtype)[...] = given.reshape(-1)
+        if blocking:
+            self.board.mine[KEY] = key
+        self._page[LAST] = key
+        self._open[key] = exchange
+        self._advance()
+
+    def _advance(self) -> None:
+        """Go on with the all-gather of the first call that is not complete."""
+        for key, exchange in self._open.items():
+            if key in self._complete:
+                continue
+            if exchange.request is None:
+                exchange.request = self._comm.Iallgather(exchange.out, exchange.into)
+            if not exchange.request.Test():
+                return
+            if not (exchange.all[:, 0] == key).all():
+                exchange.request = self._comm.Iallgather(exchange.out, exchange.into)
+                return
+            self._complete.add(key)
+
+    def is_complete(self, key: int) -> bool:
+        if key not in self._complete:
+            self._advance()
+        return key in self._complete
+
+    def signatures(self, key: int) -> dict[int, Signature] | None:
+        exchange = self._open[key]
+        if (exchange.all[:, :RENEWALS] == exchange.mine).all():
+            return None
+        return dict(zip(self._members, (tuple(words[2:RENEWALS]) for words in exchange.all.tolist()), strict=True))
+
+    def renewals(self, key: int) -> int:
+        return int(self._open[key].all[:, RENEWALS].max())
+
+    def carried(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
+        return [np.frombuffer(words, dtype, count, self.HEADER + start * dtype.itemsize) for words in self._open[key].into]
+
+    def leave(self, key: int) -> None:
+        super().leave(key)
+        if exchange := self._open.pop(key, None):
+            self._complete.discard(key)
+            exchange.request = None
+            self._spare.append(exchange)
+
+    def withdraw(self, key: int) -> None:
+        """MPI has it already, and for the others this rank has come."""
+        if exchange := self._open.pop(key, None):
+            now.abandoned.append((now.epoch, exchange))
+
+
+def combine(rendezvous: Rendezvous, key: int, call: Call, place: int) -> None:
+    """Fill a call's receive buffer from the arrays that the rendezvous has carried; sums go in the order of the ranks.
+
+    So all ranks get the same to the last bit. `place` is this rank's in the group.
+    """
+    operation, recv = call.operation, call.recv
+    if operation == BARRIER:
+        return
+    flat = recv.reshape(-1)
+    if operation in (ALLGATHER, SPLIT):
+        np.concatenate(rendezvous.carried(key, recv.dtype, call.given.size), out=flat)
+        return
+    start = sum(call.counts[:place]) if operation == REDUCE_SCATTER else 0
+    first, *more = rendezvous.carried(key, recv.dtype, recv.size, start)
+    if not more:
+        flat[...] = first
+        return
+    np.add(first, more[0], flat)
+    for array in more[1:]:
+        np.add(flat, array, flat)

@@ -1,0 +1,393 @@
+"""The transport of students' ranks: MPI, in its non-blocking forms only, so that every wait can be interrupted and has an end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+from mpi4py import MPI
+
+from course_lib import wording
+from course_lib.collectives import buffers, diagnostics, shared_memory
+from course_lib.collectives.calls import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    ALLTOALLV,
+    BARRIER,
+    BCAST,
+    BLOCKING,
+    GATHER,
+    OPERATIONS,
+    REDUCE_SCATTER,
+    SCATTER,
+    SPLIT,
+    Call,
+)
+from course_lib.collectives.deadlock.board import MAX_CONTEXTS, open_board
+from course_lib.collectives.errors import CollectiveError, DeadlockError, MismatchError
+from course_lib.collectives.progress import engine
+from course_lib.collectives.progress.messages import Endpoint, Receiving, Sending
+from course_lib.collectives.progress.operations import Need, Operation, now, progress, release
+from course_lib.collectives.progress.rendezvous import BoardRendezvous, GatherRendezvous, combine
+from course_lib.interrupts import interrupts_wait
+
+LIMIT = 60.0  # seconds to make a communicator of one of MPI's own, whose ranks nobody watches
+Post = Callable[[MPI.Comm, Call], object]  # begins a transfer; returns its request
+
+POST: dict[int, Post] = {
+    ALLREDUCE: lambda comm, call: comm.Iallreduce(call.send, call.recv, call.op),
+    ALLGATHER: lambda comm, call: comm.Iallgather(call.send, call.recv),
+    REDUCE_SCATTER: lambda comm, call: comm.Ireduce_scatter(call.send, call.recv, call.counts, call.op),
+    SPLIT: lambda comm, call: comm.Iallgather(call.send, call.recv),
+    BARRIER: lambda comm, call: comm.Ibarrier(),
+    BCAST: lambda comm, call: comm.Ibcast(call.recv, call.root),
+    SCATTER: lambda comm, call: comm.Iscatter(call.send, call.recv, call.root),
+    GATHER: lambda comm, call: comm.Igather(call.send, call.recv, call.root),
+    ALLTOALL: lambda comm, call: comm.Ialltoall(call.send, call.recv),
+    ALLTOALLV: lambda comm, call: comm.Ialltoallv(
+        [call.send, (call.counts, call.starts)], [call.recv, (call.recv_counts, call.recv_starts)]
+    ),
+}
+
+
+class MpiTransport:
+    """A group of ranks that MPI connects; see `Transport`.
+
+    Parameters
+    ----------
+    members : tuple of int
+        World ranks, in the group's order.
+    comm : MPI.Comm
+        A communicator of these that nobody else uses; making this object is collective, and cannot be interrupted.
+    context : int
+        The group's number, which no other group of one of these ranks has.
+
+    Attributes
+    ----------
+    clean : MPI.Comm
+        Carries messages, and no collective but such as make another communicator.
+    """
+
+    check = staticmethod(buffers.array)
+
+    def __init__(self, members: tuple[int, ...], comm: MPI.Comm, context: int):
+        board = open_board()
+        self.members, self.rank, self.host, self._board = members, members.index(board.rank), self, board
+        self.clean, self._data, self._epoch = comm, comm.Dup(), now.epoch
+        self._next, self._renewal, self._renewal_epoch, self._renewals = self._data, MPI.REQUEST_NULL, now.epoch, 0
+        self._endpoint = Endpoint(comm, members, board, context)
+        if set(members) <= set(board.local):
+            self.rendezvous = BoardRendezvous(board, members, context)
+        else:
+            self.rendezvous = GatherRendezvous(board, members, context, comm.Dup())
+        self.unbegun: deque[Started] = deque()
+        now.resets.append(self._reset)
+        # Yielding after each look costs a little; do it at once only where ranks share cores.
+        self._spins = (100, 400) if len(members) <= (os.cpu_count() or 1) else (0, 1)
+
+    def __str__(self) -> str:
+        return diagnostics.group_name(self.members, self._board.size)
+
+    def run(self, call: Call, post: Post | None = None, again: bool = False) -> None:
+        """Carry out a collective; `post` begins its transfer where that is not MPI's; `again`: it is a second step of the one before."""
+        before, now.held = now.held, True
+        try:
+            self._run(call, post, again)
+        finally:
+            release(before)
+
+    def _run(self, call: Call, post: Post | None, again: bool) -> None:
+        rendezvous = self.rendezvous
+        carried = post is None and rendezvous.carries(call)
+        key = rendezvous.again() if again else rendezvous.next_key()
+        if self.unbegun:  # MPI wants the same order on all ranks
+            engine.wait(_Room(self, key, call), self._spins[0])
+        try:
+            rendezvous.arrive(key, call, carried, True, self._renewals)
+            if not rendezvous.is_complete(key):
+                engine.wait(_Arrival(self, key, call), self._spins[0])
+        except BaseException:
+            rendezvous.withdraw(key)
+            raise
+        try:
+            if self.unbegun:
+                engine.wait(_Begun(self), self._spins[1])
+            if different := rendezvous.signatures(key):
+                raise MismatchError(diagnostics.mismatch(different, str(self)))
+            if carried:
+                combine(rendezvous, key, call, self.rank)
+                return
+            while not self.renewed(key):
+                engine.wait(_Transfer(self, self._renewal, "the renewal"), self._spins[1])
+            request = (post or POST[call.operation])(self._data, call)
+            if not request.Test():
+                engine.wait(_Transfer(self, request, OPERATIONS[call.operation], call), self._spins[1])
+        finally:
+            rendezvous.leave(key)
+
+    def start(self, call: Call, post: Post | None = None) -> Started:
+        return Started(self, call, post or POST[BLOCKING[call.operation]])
+
+    def send(self, array: np.ndarray, dest: int, tag: int, what: str) -> Sending:
+        return Sending(self._endpoint, array, dest, tag, what)
+
+    def receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, what: str) -> Receiving:
+        return Receiving(self._endpoint, array, sources, tag, what)
+
+    def wait(self, operation: Operation) -> None:
+        engine.wait(operation, self._spins[1])
+
+    def test(self, operation: Operation) -> bool:
+        progress()
+        return operation.advance()
+
+    def synchronize(self) -> None:
+        pass
+
+    def begin_started(self) -> None:
+        """Announce and begin what was started, in order, as far as can be: in a group, MPI wants the same order on all ranks."""
+        before, now.held = now.held, True
+        try:
+            self._begin_started()
+        finally:
+            release(before)
+
+    def _reset(self) -> None:
+        """Let go of what was started and has not begun: it was in a cell that failed."""
+        for started in reversed(self.unbegun):
+            started.error = started.error or CollectiveError("this was begun in a cell that failed or was interrupted, and is lost.")
+            if started.announced:
+                self.rendezvous.withdraw(started.key)
+        self.unbegun.clear()
+
+    def _begin_started(self) -> None:
+        rendezvous = self.rendezvous
+        for started in self.unbegun:
+            if not started.announced:
+                if not rendezvous.has_room(started.key):
+                    break
+                started.announced = True  # before it is so: an interrupt may come between the two
+                rendezvous.arrive(started.key, started.call, False, False, self._renewals)
+        while self.unbegun:
+            first = self.unbegun[0]
+            if not first.announced or not rendezvous.is_complete(first.key):
+                return
+            if different := rendezvous.signatures(first.key):
+                first.error = MismatchError(diagnostics.mismatch(different, str(self)))
+            elif not self.renewed(first.key):
+                return
+            else:
+                self._board.go_on()
+                first.request = first.post(self._data, first.call)
+            self.unbegun.popleft()
+            rendezvous.leave(first.key)
+
+    def renewed(self, key: int) -> bool:
+        """Whether the communicator is of this epoch; else a new one is on its way. All ranks have come to the collective with this key.
+
+        A rank that was interrupted may have begun fewer duplications than the others, and MPI matches them in their order.
+        """
+        if self._epoch != now.epoch:
+            if self._renewal_epoch != now.epoch:
+                wanted = self.rendezvous.renewals(key) + 1
+                while self._renewals < wanted:
+                    self._next, self._renewal = self.clean.Idup()
+                    self._renewals += 1
+                self._renewal_epoch = now.epoch
+            if not self._renewal.Test():
+                return False
+            self._data, self._epoch = self._next, now.epoch
+        return True
+
+    def split(self, color: int, key: int) -> MpiTransport | None:
+        n = len(self.members)
+        wishes = np.empty((n, 2), np.int64)
+        self.run(Call(SPLIT, send=np.array([color, key], np.int64), recv=wishes))
+        with interrupts_wait():  # MPI makes a communicator in a call that nothing can end; who was interrupted before this does not come
+            self.run(Call(SPLIT), POST[BARRIER], again=True)
+            if color == MPI.UNDEFINED:
+                return None
+            chosen = sorted((r for r in range(n) if wishes[r, 0] == color), key=lambda r: (wishes[r, 1], r))
+            return _transport(tuple(self.members[r] for r in chosen))
+
+
+class _Waiting(Operation):
+    """What the operations of a group have in common."""
+
+    def __init__(self, transport: MpiTransport):
+        super().__init__(transport.members)
+        self._transport = transport
+
+    def is_matched(self) -> bool:
+        return False
+
+    def describe(self) -> str:
+        return diagnostics.where()
+
+
+class _Arrival(_Waiting):
+    """The wait for all ranks to come to a blocking collective."""
+
+    def __init__(self, transport: MpiTransport, key: int, call: Call):
+        super().__init__(transport)
+        self._key, self._operation, self._complete = key, call.operation, transport.rendezvous.is_complete
+
+    def advance(self) -> bool:
+        return self._complete(self._key)
+
+    def needs(self) -> Need:
+        return Need(self._operation, self.members, self._key)
+
+
+class _Transfer(_Waiting):
+    """The wait for a transfer that has begun. It keeps the call, and so the arrays: not all of mpi4py's requests do."""
+
+    def __init__(self, transport: MpiTransport, request: object, name: str, call: Call | None = None):
+        super().__init__(transport)
+        self._name, self._request, self._call = name, request, call
+
+    def advance(self) -> bool:
+        return self._request.Test()
+
+    def is_matched(self) -> bool:
+        return True
+
+    def needs(self) -> Need:
+        return Need(0, self.members)
+
+    def describe(self) -> str:
+        return f"{self._name} on {self._transport}"
+
+
+class _Room(_Waiting):
+    """The wait until all that was started in the group before is announced, and there is room for one more."""
+
+    def __init__(self, transport: MpiTransport, key: int, call: Call):
+        super().__init__(transport)
+        self._key, self._operation = key, call.operation
+
+    def advance(self) -> bool:
+        self._transport.begin_started()
+        return all(s.announced for s in self._transport.unbegun) and self._transport.rendezvous.has_room(self._key)
+
+    def needs(self) -> Need:
+        unbegun = self._transport.unbegun
+        return unbegun[0].needs() if unbegun else Need(self._operation, self.members, self._key)
+
+
+class _Begun(_Waiting):
+    """The wait until all that was started in the group before has begun: all ranks have come to it."""
+
+    def advance(self) -> bool:
+        self._transport.begin_started()
+        return not self._transport.unbegun
+
+    def is_matched(self) -> bool:
+        return True
+
+    def needs(self) -> Need:
+        return self._transport.unbegun[0].needs()
+
+
+class Started(_Waiting):
+    """A collective that does not block: its transfer begins once all ranks have come to the same call, and those before it have begun."""
+
+    collective = True
+
+    def __init__(self, transport: MpiTransport, call: Call, post: Post):
+        super().__init__(transport)
+        self.call, self.post, self.key = call, post, transport.rendezvous.next_key()
+        self.request: object | None = None
+        self.announced = False
+        transport.unbegun.append(self)
+
+    def advance(self) -> bool:
+        if self.request is None and self.error is None:
+            self._transport.begin_started()
+        return self.error is not None or (self.request is not None and self.request.Test())
+
+    def is_matched(self) -> bool:
+        """Whether all ranks have come: its transfer goes on, or waits for a new communicator, which all make."""
+        if self.request is not None or self.error is not None:
+            return True
+        first = self._first()
+        return first.announced and self._transport.rendezvous.is_complete(first.key)
+
+    def needs(self) -> Need:
+        return Need(self.call.operation, self.members, detail=self._first().key)
+
+    def _first(self) -> Started:
+        """What must begin before this, or this."""
+        return self._transport.unbegun[0] if self._transport.unbegun else self
+
+    def describe(self) -> str:
+        first, behind = self._first(), ""
+        if first is not self and (missing := self._transport.rendezvous.missing(first.key)):
+            behind = f"; {wording.ranks(missing)} did not begin the {OPERATIONS[first.call.operation]} before it"
+        name = OPERATIONS[self.call.operation]
+        return f"{name} #{diagnostics.number(self.key)} on {self._transport} ({diagnostics.where()}{behind})"
+
+
+@cache
+def base() -> MPI.Comm:
+    """A duplicate of the world that nobody else uses; the first call is collective."""
+    shared_memory.forget_files()
+    return MPI.COMM_WORLD.Dup()
+
+
+@cache
+def world() -> MpiTransport:
+    """All ranks; the first call is collective."""
+    open_board()
+    return _transport(tuple(range(base().Get_size())))
+
+
+@cache
+def _transport(members: tuple[int, ...]) -> MpiTransport:
+    """The one transport of these world ranks in this order; all of them make the first call together."""
+    comm = base().Create_group(base().Get_group().Incl(members))
+    return MpiTransport(members, comm, _agree_on_context(comm))
+
+
+_contexts = [0]  # the number for this rank's next group
+
+
+def _agree_on_context(comm: MPI.Comm) -> int:
+    """A number for a new group that no other group of one of its ranks has; collective, as in MPI."""
+    mine, agreed = np.array(_contexts, np.int64), np.empty(1, np.int64)
+    comm.Allreduce(mine, agreed, MPI.MAX)
+    _contexts[0] = int(agreed[0]) + 1
+    if agreed[0] >= MAX_CONTEXTS:
+        raise CollectiveError(
+            f"there are {MAX_CONTEXTS} groups of different ranks, and there can be no more. Does a loop make new ones? "
+            "ranks.restart(rerun=True) begins anew."
+        )
+    return int(agreed[0])
+
+
+def of_communicator(comm: MPI.Comm) -> MpiTransport:
+    """A transport for the ranks of a communicator of MPI's own; all of these make this call.
+
+    Raises
+    ------
+    DeadlockError
+        Not all of them make it within a minute.
+    """
+    inside = comm.Get_group()
+    members = tuple(inside.Translate_ranks(None, MPI.COMM_WORLD.Get_group()))
+    everyone = world()
+    if members == everyone.members:
+        return everyone
+    request, deadline = comm.Ibarrier(), time.monotonic() + LIMIT
+    while not request.Test():
+        progress()
+        engine.sched_yield()
+        if time.monotonic() > deadline:
+            raise DeadlockError(diagnostics.too_late(f"Communicator(comm) ({diagnostics.where()})", LIMIT))
+    with interrupts_wait():
+        return _transport(members)

@@ -1,0 +1,272 @@
+"""The transport of arrays on GPUs: NCCL, for CuPy arrays, one GPU a rank; `collectives.init` with "nccl" brings it up.
+
+MPI stays beside it: by MPI the ranks learn NCCL's unique id, and before each transfer they see that all make the same call, so that none
+hangs. Messages to one rank go through the host's memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import zlib
+
+import numpy as np
+from mpi4py import MPI
+
+from course_lib import host, wording
+from course_lib.collectives import buffers
+from course_lib.collectives.calls import (
+    ALLGATHER,
+    ALLREDUCE,
+    ALLTOALL,
+    ALLTOALLV,
+    BARRIER,
+    BCAST,
+    BLOCKING,
+    GATHER,
+    REDUCE_SCATTER,
+    SCATTER,
+    Call,
+)
+from course_lib.collectives.communicator import Communicator
+from course_lib.collectives.progress.operations import Need, Operation
+from course_lib.collectives.transport.mpi import POST, MpiTransport
+from course_lib.interrupts import interrupts_wait
+
+_DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
+_OPS = {"SUM": MPI.SUM, "PROD": MPI.PROD, "MAX": MPI.MAX, "MIN": MPI.MIN}
+_ID_BYTES = 128
+NO_CUPY, NO_NCCL = -1, -2
+WAY_OUT = "Without GPUs, init() gives a communicator over MPI."
+
+
+def start() -> Communicator:
+    """A communicator of all ranks, each with a GPU of its own; see `collectives.init`."""
+    comm = Communicator()
+    mine = np.array([zlib.crc32(host.name().encode()), _gpus()], np.int64)
+    everyone = np.empty((comm.Get_size(), 2), np.int64)
+    comm.Allgather(mine, everyone)  # so that all ranks raise the same sentence, or none does
+    for missing, what in (
+        (NO_CUPY, "CuPy is not installed"),
+        (NO_NCCL, "CuPy finds no NCCL"),
+    ):
+        lacking = np.flatnonzero(everyone[:, 1] == missing).tolist()
+        if lacking:
+            raise RuntimeError(f"init(backend='nccl'): {what} on {wording.ranks(lacking)}. Try: pip install -e '.[gpu]'. {WAY_OUT}")
+    for machine in np.unique(everyone[:, 0]):
+        here = np.flatnonzero(everyone[:, 0] == machine).tolist()
+        gpus = int(everyone[here[0], 1])
+        if gpus < len(here):
+            raise RuntimeError(
+                f"init(backend='nccl') needs one GPU a rank: {wording.ranks(here)} run on a machine where CuPy sees {gpus}. "
+                f"Start as many ranks as there are GPUs. {WAY_OUT}"
+            )
+    before = everyone[: comm.Get_rank(), 0]
+    _cupy().cuda.Device(int(np.sum(before == mine[0]))).use()
+    return Communicator(transport=NcclTransport(comm.transport))
+
+
+def _cupy():
+    return importlib.import_module("cupy")
+
+
+def _nccl():
+    return importlib.import_module("cupy.cuda.nccl")  # a module of its own, which `import cupy` does not load
+
+
+def _gpus() -> int:
+    """How many GPUs this rank's machine has, or what is missing."""
+    try:
+        cupy = _cupy()
+    except ImportError:
+        return NO_CUPY
+    if not _nccl().available:
+        return NO_NCCL
+    try:
+        return cupy.cuda.runtime.getDeviceCount()
+    except Exception:  # CUDA's error where there is no driver
+        return 0
+
+
+class NcclTransport:
+    """A group of ranks with a GPU each; see `Transport`. Arrays travel on a stream beside the one that computes.
+
+    Parameters
+    ----------
+    host : MpiTransport
+        The same ranks; making this object is collective.
+    """
+
+    def __init__(self, host: MpiTransport):
+        cupy, name = _cupy(), np.zeros(_ID_BYTES, np.uint8)
+        self.host, self.members, self.rank = host, host.members, host.rank
+        if self.rank == 0:
+            name[:] = np.frombuffer(_nccl().get_unique_id(), np.uint8)
+        host.clean.Bcast(name, root=0)  # all are here: they have just made the group
+        self._cupy, self._nccl = cupy, _nccl().NcclCommunicator(len(self.members), name.tobytes(), self.rank)
+        self._stream = cupy.cuda.Stream(non_blocking=True)
+        self._post = {
+            ALLREDUCE: self._allreduce,
+            ALLGATHER: self._allgather,
+            REDUCE_SCATTER: self._reduce_scatter,
+            BARRIER: None,
+            BCAST: self._bcast,
+            SCATTER: self._scatter,
+            GATHER: self._gather,
+            ALLTOALL: self._alltoall,
+            ALLTOALLV: self._alltoallv,
+        }
+
+    def __str__(self) -> str:
+        return str(self.host)
+
+    def check(self, value: object, what: str, where: str):
+        """The array, ready for NCCL; what is wrong with it otherwise."""
+        if not isinstance(value, _cupy().ndarray):
+            hint = " cupy.asarray(array) moves it to the GPU." if isinstance(value, np.ndarray) else ""
+            raise TypeError(f"{where}: {what} must be a CuPy array; got {buffers.kind(value)}.{hint}")
+        if value.dtype.name not in _DTYPES:
+            raise TypeError(f"{where}: {what} has dtype {value.dtype}, which NCCL cannot move. It moves {', '.join(_DTYPES)}.")
+        if not value.flags.c_contiguous:
+            raise ValueError(f"{where}: {what} is not contiguous (shape {value.shape}). Pass cupy.ascontiguousarray({what}).")
+        return value
+
+    def run(self, call: Call) -> None:
+        self.host.run(call, self._begin if self._post[call.operation] else POST[BARRIER])
+
+    def start(self, call: Call) -> Operation:
+        begins = self._post[BLOCKING[call.operation]]
+        return self.host.start(call, self._begin if begins else POST[BARRIER])
+
+    def _begin(self, _: MPI.Comm, call: Call) -> Transfer:
+        """Make NCCL's calls as one group, on the stream beside, after what the computing stream was given before."""
+        self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
+        _nccl().groupStart()
+        try:
+            self._post[BLOCKING.get(call.operation, call.operation)](call, self._stream.ptr)
+        finally:
+            _nccl().groupEnd()
+        return Transfer(self._stream.record())
+
+    def send(self, array: object, dest: int, tag: int, what: str) -> Operation:
+        return self.host.send(_for_mpi(array.get()), dest, tag, what)
+
+    def receive(self, array: object, sources: tuple[int, ...], tag: int, what: str) -> Operation:
+        return Landing(self.host, array, sources, tag, what)
+
+    def wait(self, operation: Operation) -> None:
+        self.host.wait(operation)
+
+    def test(self, operation: Operation) -> bool:
+        return self.host.test(operation)
+
+    def split(self, color: int, key: int) -> NcclTransport | None:
+        with interrupts_wait():  # NCCL makes a communicator in a call that nothing can end
+            part = self.host.split(color, key)
+            return None if part is None else NcclTransport(part)
+
+    def synchronize(self) -> None:
+        self._cupy.cuda.get_current_stream().synchronize()
+
+    # NCCL's calls for each collective, on a stream.
+
+    def _allreduce(self, call: Call, stream: int) -> None:
+        recv = call.recv
+        self._nccl.allReduce(call.given.data.ptr, recv.data.ptr, recv.size, self._type(recv), self._op(call.op), stream)
+
+    def _allgather(self, call: Call, stream: int) -> None:
+        self._nccl.allGather(call.given.data.ptr, call.recv.data.ptr, call.count, self._type(call.recv), stream)
+
+    def _reduce_scatter(self, call: Call, stream: int) -> None:
+        """NCCL has it for equal parts; for others it is one reduction for each rank."""
+        send, recv, kind, operation = call.send, call.recv, self._type(call.recv), self._op(call.op)
+        if len(set(call.counts)) == 1:
+            self._nccl.reduceScatter(send.data.ptr, recv.data.ptr, call.counts[0], kind, operation, stream)
+            return
+        start = send.data.ptr
+        for r, count in enumerate(call.counts):
+            if count:
+                self._nccl.reduce(start, recv.data.ptr if r == self.rank else start, count, kind, operation, r, stream)
+            start += count * send.itemsize
+
+    def _bcast(self, call: Call, stream: int) -> None:
+        self._nccl.bcast(call.recv.data.ptr, call.recv.size, self._type(call.recv), call.root, stream)
+
+    def _scatter(self, call: Call, stream: int) -> None:
+        """The root sends a part to each rank, itself included."""
+        send, recv = call.send, call.recv
+        for r in range(len(self.members)) if send is not None else ():
+            self._nccl.send(send.data.ptr + r * recv.nbytes, recv.size, self._type(recv), r, stream)
+        self._nccl.recv(recv.data.ptr, recv.size, self._type(recv), call.root, stream)
+
+    def _gather(self, call: Call, stream: int) -> None:
+        """The root receives a part of each rank, itself included."""
+        send, recv = call.send, call.recv
+        self._nccl.send(send.data.ptr, send.size, self._type(send), call.root, stream)
+        for r in range(len(self.members)) if recv is not None else ():
+            self._nccl.recv(recv.data.ptr + r * send.nbytes, send.size, self._type(send), r, stream)
+
+    def _alltoall(self, call: Call, stream: int) -> None:
+        counts = [call.send.size // len(self.members)] * len(self.members)
+        starts = [r * counts[0] for r in range(len(self.members))]
+        self._exchange(call, (counts, starts), (counts, starts), stream)
+
+    def _alltoallv(self, call: Call, stream: int) -> None:
+        self._exchange(call, (call.counts, call.starts), (call.recv_counts, call.recv_starts), stream)
+
+    def _exchange(self, call: Call, outward: tuple, inward: tuple, stream: int) -> None:
+        for transfer, array, (counts, starts) in ((self._nccl.send, call.send, outward), (self._nccl.recv, call.recv, inward)):
+            for r, (count, start) in enumerate(zip(counts, starts, strict=True)):
+                if count:
+                    transfer(array.data.ptr + start * array.itemsize, count, self._type(array), r, stream)
+
+    def _type(self, array) -> int:
+        return getattr(_nccl(), f"NCCL_{array.dtype.name.upper()}")
+
+    def _op(self, op: MPI.Op) -> int:
+        for name, known in _OPS.items():
+            if op == known:
+                return getattr(_nccl(), f"NCCL_{name}")
+        raise ValueError(f"NCCL reduces by MPI.{', MPI.'.join(_OPS)}; got another operation.")
+
+
+class Transfer:
+    """A transfer on its way: done when the GPU has come to its event."""
+
+    def __init__(self, event):
+        self._event = event
+
+    def Test(self) -> bool:
+        """Whether it has ended."""
+        return self._event.done
+
+
+class Landing(Operation):
+    """A message that comes into the host's memory, and then goes to the GPU."""
+
+    def __init__(self, host: MpiTransport, array: object, sources: tuple[int, ...], tag: int, what: str):
+        self._array, self._arrived = array, np.empty(array.shape, array.dtype)
+        self._receiving = host.receive(_for_mpi(self._arrived), sources, tag, what)
+        super().__init__(self._receiving.members)
+
+    def advance(self) -> bool:
+        if not self._receiving.advance():
+            return False
+        self.error, self.message = self._receiving.error, self._receiving.message
+        if self._array is not None and self.error is None:
+            self._array.set(self._arrived)
+        self._array = None
+        return True
+
+    def is_matched(self) -> bool:
+        return self._receiving.is_matched()
+
+    def needs(self) -> Need:
+        return self._receiving.needs()
+
+    def describe(self) -> str:
+        return self._receiving.describe()
+
+
+def _for_mpi(array: np.ndarray) -> np.ndarray:
+    """The array; as integers of the same size where MPI has no such numbers."""
+    return array.view(np.uint16) if array.dtype == np.float16 else array

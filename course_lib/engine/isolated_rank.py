@@ -1,0 +1,134 @@
+"""An isolated rank: an IPython shell, and a connection to the broker, on which requests come and collectives go.
+
+Run by path, ``python -I isolated_rank.py LIBRARY RANK SIZE DESCRIPTOR``, in a sandbox; see `cluster.isolated`.
+"""
+
+import builtins
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+
+FILES = 16  # that an answer may open at once
+
+
+def main(rank: int, size: int, descriptor: int) -> None:
+    """Serve requests until the broker is gone."""
+    gc.disable()  # of what is imported, nothing is garbage
+    end_with(os.getppid())
+    no_huge_pages()
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    from course_lib.collectives import shared_memory
+    from course_lib.collectives.transport import isolated
+    from course_lib.engine import handler, loops, wakeup, wire
+    from course_lib.sandbox import landlock, seccomp
+
+    # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
+    comm_world, relay = (importlib.import_module(f"course_lib.collectives.transport.{name}") for name in ("comm_world", "relay"))
+    shared_memory.forget_files()  # a rank is killed in the end
+    if files := json.loads(os.environ.pop("COURSE_FILES", "{}")):
+        landlock.keep_to(**files)
+    limit()
+    give_up_rights()
+    if seccomp.take_away():
+        wakeup.put()
+    line = isolated.join(socket.socket(fileno=descriptor), rank, size)
+    comm_world.install()
+    InteractiveShell.enable_gui = lambda *_: None  # for %matplotlib, which a notebook's shell has
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    shell.loop_runner = loops.run
+    builtins.get_ipython = handler.get_ipython  # as in a notebook, outside of cells, too
+    me = {"outputs": [], "error": None, "value": wire.encode({"rank": rank, "size": size, "host": "apart"})}
+    handler.ACTIONS["hello"] = lambda request: me
+    warm_up()
+    gc.freeze()  # what is there now stays: no collection need look through it, not even a first one (a tenth of the start)
+    gc.enable()
+    line.send({"ready": rank})
+    while True:
+        try:
+            header, request = line.receive()
+        except (EOFError, OSError):
+            return
+        if "request" not in header:
+            relay.keep((header, request))  # the answer to what an earlier cell has begun
+            continue
+        request = pickle.loads(request)  # and the bytes are gone
+        text, *arrays = wire.parts(handler.do(request))
+        line.send({"reply": header["request"], "text": len(text)}, text, *arrays)
+        del request, text, arrays  # between requests, nothing counts but what the answer keeps
+
+
+def end_with(parent: int) -> None:
+    """End when the process that started this one ends, whatever this one does then."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def no_huge_pages() -> None:
+    """Have the system map this process's memory in small pages: what is read as held is what was written to, and not up to 2 MB more.
+
+    NumPy asks for huge pages for arrays of 4 MB and more; in the heap, they then come for small things, too.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE
+
+
+def warm_up() -> None:
+    """Use once what NumPy and its linear algebra set up for good when they are first used: what a rank holds is counted from here on."""
+    import numpy as np
+
+    for size in (8, 300):
+        for dtype in (np.float32, np.float64):
+            array = np.ones((size, size), dtype)
+            np.dot(array, array)
+    np.random.default_rng(0).standard_normal(8)
+
+
+def limit() -> None:
+    """Limits that nothing in this process can lift."""
+    unused = os.dup(0)
+    os.close(unused)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (unused + FILES, unused + FILES))
+    for name, most in json.loads(os.environ.pop("COURSE_LIMITS", "{}")).items():
+        if not hasattr(resource, name):
+            continue  # not every system has all of them
+        _, hard = resource.getrlimit(number := getattr(resource, name))
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(number, (most, most))
+
+
+def give_up_rights() -> None:
+    """Give up the rights that root has by its capabilities, for good: without a sandbox, a rank may run as root."""
+    with contextlib.suppress(OSError, AttributeError):
+        libc = ctypes.CDLL(None)
+        for right in range(64):
+            libc.prctl(24, right, 0, 0, 0)  # PR_CAPBSET_DROP
+        libc.prctl(47, 4, 0, 0, 0)  # PR_CAP_AMBIENT_CLEAR_ALL
+        libc.capset(struct.pack("Ii", 0x20080522, 0), bytes(24))
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, sys.argv[1])
+    sys.argv, words = ["course_lib.engine"], sys.argv[2:]
+    main(*map(int, words))
+    os._exit(0)

@@ -1,0 +1,68 @@
+"""What the contract's tests run on each transport, and how they compare what its ranks say."""
+
+import re
+from pathlib import Path
+
+from course_lib import wording
+
+TRANSPORTS = ["mpi", "mpi between machines", "relay", "nccl"]
+SETUP = "import os, time\nimport numpy as np\nfrom mpi4py import MPI\nfrom course_lib.collectives import Communicator\n"
+HOST = SETUP + "comm = Communicator()\nrank = comm.Get_rank()"
+GPUS = (
+    SETUP
+    + f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+import fake_cupy
+from course_lib.collectives import init
+if "cupy" not in sys.modules:
+    fake_cupy.install(gpus=8)
+    on_gpus = init("nccl")
+comm, np = on_gpus, fake_cupy.OnGpu()
+rank = comm.Get_rank()
+"""
+)
+# Stands for mpiexec: half of the ranks are told that they are on another machine.
+TWO_MACHINES = """#!{python}
+import os, sys
+words = sys.argv[1:]
+place = words.index("-n") + 2
+name = 'export SLURMD_NODENAME=n$((PMI_RANK * 2 / PMI_SIZE + 1)); exec "$@"'
+os.execv({mpiexec!r}, [{mpiexec!r}, *words[:place], "sh", "-c", name, "sh", *words[place:]])
+"""
+
+
+def is_nccl(request):
+    """Whether a test's arrays lie on GPUs."""
+    return request.node.callspec.params["ranks"] == "nccl"
+
+
+def is_graded(request):
+    """Whether a test's ranks are isolated, as when a notebook is graded."""
+    return request.node.callspec.params["ranks"] == "relay"
+
+
+def without_machines(text):
+    """A sentence as it is where all ranks are on one machine."""
+
+    def merged(found):
+        numbers = set()
+        for first, last in re.findall(r"(\d+)(?:–(\d+))?(?=[^()]*\(n\d\))", found[0]):
+            numbers |= set(range(int(first), int(last or first) + 1))
+        return wording.ranks(sorted(numbers))
+
+    some = r"ranks? \d[\d–, ]* \(n\d\)"
+    found = re.sub(rf"{some}(?: and {some})*", merged, text)
+    return re.sub(r"(ranks [\d–, ]+) waits in", r"\1 wait in", found)
+
+
+def run(ranks, source, after=True):
+    """Run a cell; the error of each rank as text, None for one that has none. The next cell must work."""
+    replies = ranks.run(source, label="cell [1]")
+    if after:
+        check = "got = np.empty(1)\ncomm.Sendrecv(np.full(1, float(rank)), (rank + 1) % 8, 0, got, (rank - 1) % 8, 0)\n"
+        check += "assert got[0] == (rank - 1) % 8, got\nout = np.empty(1)\ncomm.Allreduce(np.ones(1), out)\nassert out[0] == 8"
+        errors = [reply["error"] for _, reply in ranks.run(check)]
+        assert errors == [None] * 8, f"the next cell does not work: {errors}"
+    errors = [reply["error"] for _, reply in replies]
+    return [error and f"{error['name']}: {without_machines(error['message'])}" for error in errors]
