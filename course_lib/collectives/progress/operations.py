@@ -131,6 +131,7 @@ def release(before: bool) -> None:
 def renew(epoch: int) -> None:
     """Begin a cell. Where `epoch` is new, let go of what was begun: all groups take a fresh MPI communicator at their next call."""
     now.broken.clear()
+    now.held = now.interrupted = False
     if epoch != now.epoch:
         for operation in now.open:
             operation.error = CollectiveError("this was begun in a cell that failed or was interrupted, and is lost: begin it anew.")
