@@ -18,7 +18,8 @@ from machine import patient
 from processes import course_processes, wait_until
 
 from course_lib import cluster, host
-from course_lib.cluster import Ranks, RanksGone, client, launch, requests, watch
+from course_lib.cluster import Ranks, RanksGone, client, launch, requests
+from course_lib.collectives.deadlock import hosts
 from course_lib.engine import mpiexec
 
 
@@ -325,9 +326,9 @@ def test_attaching_to_engines_that_already_run(monkeypatch, capfd):
         ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\nout = np.empty(1)")
         ranks.run("Communicator().Allreduce(np.ones(1), out)\ntotal = float(out[0])")
         assert ranks.pull("total") == [2.0, 2.0]
-        assert ranks._connection.watch and "nobody would notice" not in capfd.readouterr().out
+        assert ranks._connection.heartbeat and "nobody would notice" not in capfd.readouterr().out
         ranks.stop()
-        monkeypatch.setattr(watch, "_connect", unreachable)  # the kernel reaches them by a tunnel
+        monkeypatch.setattr(hosts.Link, "connect", unreachable)  # the kernel reaches them by a tunnel
         ranks = cluster.start(2, attach=running.cluster_file)  # they still run: stop leaves them
         assert "nobody would notice if that machine failed" in capfd.readouterr().out
         assert ranks.pull("total") == [2.0, 2.0]
