@@ -25,6 +25,7 @@ NOT_CALLED = (
     "course_lib.tools",
     "processes",
     "machine",
+    "transports",  # runs cells on ranks that it is given
     "fake_cupy",
 )
 
