@@ -365,7 +365,7 @@ class Communicator:
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        send, recv = self._checked(sendbuf, recvbuf, ALLTOALL)
+        send, recv = (sendbuf, recvbuf) if self._plain(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, ALLTOALL)
         self._no_in_place(send, "Alltoall")
         if send.size % self._size:
             raise ValueError(
@@ -594,8 +594,10 @@ class Communicator:
         TypeError, ValueError, MismatchError, DeadlockError
             As for `Send` and `Recv`.
         """
-        send, recv = self.transport.check(sendbuf, "sendbuf", "Sendrecv"), self.transport.check(recvbuf, "recvbuf", "Sendrecv")
-        buffers.distinct(send, recv, "Sendrecv")
+        send, recv = sendbuf, recvbuf
+        if not self._plain(send, recv):
+            send, recv = self.transport.check(sendbuf, "sendbuf", "Sendrecv"), self.transport.check(recvbuf, "recvbuf", "Sendrecv")
+            buffers.distinct(send, recv, "Sendrecv")
         receiving = self._receiving(recv, source, recvtag, "Sendrecv")
         sending = self._sending(send, dest, sendtag, "Sendrecv")
         if sending:
