@@ -26,12 +26,13 @@ def test_old_files_and_the_own_name_are_swept_and_others_are_not(tmp_path, monke
     monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
     name = shared_memory.NAME
     own, old, new, foreign = (tmp_path / file for file in (f"{name}{os.getpid():x}_0", f"{name}0_0", f"{name}0_1", "other"))
-    for file in (own, old, new, foreign):
+    killed, starting = (tmp_path / f"{shared_memory.OWN}{pid}-x" for pid in (1, 2))  # of ranks that had not all opened it
+    for file in (own, old, new, foreign, killed, starting):
         file.write_bytes(b"x")
-    for file in (old, foreign):
+    for file in (old, foreign, killed):
         os.utime(file, (1e9, 1e9))
     shared_memory.remove_stale_files()
-    assert sorted(tmp_path.iterdir()) == sorted([new, foreign])
+    assert sorted(tmp_path.iterdir()) == sorted([new, foreign, starting])
 
 
 FORBIDDEN = """

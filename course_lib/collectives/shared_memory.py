@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-FOLDER, NAME = Path("/dev/shm"), "mpich_shm_"
+FOLDER, NAME, OWN = Path("/dev/shm"), "mpich_shm_", "course-shared-"  # ours has a name only until all have opened it
 LEFT_BEHIND = 600.0  # seconds after which nobody opens a file any more: all ranks of a job do that when they start
 READS_OTHERS = "MPIR_CVAR_CH4_CMA_ENABLE"  # "0": MPICH leaves other ranks' memory alone, and copies twice
 
@@ -34,7 +34,7 @@ def remove_stale_files() -> None:
     own = f"{NAME}{os.getpid():x}_0"
     with contextlib.suppress(OSError):  # only Linux has this folder
         for file in os.scandir(FOLDER):
-            if file.name.startswith(NAME):
+            if file.name.startswith((NAME, OWN)):
                 with contextlib.suppress(OSError):
                     about = file.stat(follow_symlinks=False)
                     old = about.st_uid == os.geteuid() and time.time() - about.st_mtime > LEFT_BEHIND
@@ -123,7 +123,7 @@ def _create(nbytes: int, reserve: list[tuple[int, int]]) -> str:
     room = os.statvfs(folder)
     if room.f_bavail * room.f_frsize < 2 * sum(length for _, length in reserve):
         raise OSError(f"{folder} is nearly full")
-    descriptor, path = tempfile.mkstemp(prefix=f"course-shared-{os.getpid()}-", dir=folder)
+    descriptor, path = tempfile.mkstemp(prefix=f"{OWN}{os.getpid()}-", dir=folder)
     try:
         os.ftruncate(descriptor, nbytes)
         for start, length in reserve if hasattr(os, "posix_fallocate") else ():
