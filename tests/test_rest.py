@@ -1,5 +1,9 @@
 """Ranks rest when no cell runs for a while, and a user has only so many; the hub sets both, and here they are tried without one."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
 
 import pytest
@@ -88,3 +92,18 @@ def test_the_ranks_of_all_notebooks_count(kernel, monkeypatch):
     ranks.stop()
     with pytest.raises(RanksGone):
         ranks.run("1")
+
+
+def test_ranks_of_a_cluster_that_has_been_stopped_no_longer_count(tmp_path):
+    """A rank whose launcher is gone takes a moment to end, and belongs to nobody's notebook."""
+    rank = [sys.executable, "-c", "import time; time.sleep(60)", "course_lib.engine.mpiexec", "mpiexec", "5"]
+    start = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL).pid)"
+    here, gone = tmp_path / "here", tmp_path / "gone"
+    here.mkdir()
+    pids = [int(subprocess.check_output([sys.executable, "-c", start, *rank, str(folder)])) for folder in (here, gone)]
+    try:
+        found = allowance.running()
+        assert found[str(here)] == 5 and str(gone) not in found
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)

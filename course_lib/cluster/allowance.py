@@ -56,4 +56,5 @@ def running() -> dict[str, int]:
                 _, _, n, folder = words[words.index("course_lib.engine.mpiexec") :]
                 found[folder] = int(n)
                 mine |= {folder} if os.getpid() in [above.pid for above in process.parents()[:2]] else set()
-    return {folder: n for folder, n in found.items() if folder not in mine}
+    # A cluster removes its folder when it stops; its last processes may still be ending.
+    return {folder: n for folder, n in found.items() if folder not in mine and os.path.isdir(folder)}
