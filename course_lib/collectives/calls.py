@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,11 @@ class Call:
         What this rank brings, where that is not `send`.
     op : MPI.Op, optional
     root : int
+
+    Attributes
+    ----------
+    signature : tuple of int
+        What must be the same on all ranks: operation, dtype, count and detail.
     counts : sequence of int, optional
         The sizes of the parts, in elements: of a reduce-scatter, or what an all-to-all sends to each rank.
     starts : sequence of int, optional
@@ -66,19 +72,15 @@ class Call:
         The same for `recv`.
     """
 
-    __slots__ = ("count", "counts", "detail", "dtype", "given", "op", "operation", "recv", "recv_counts", "recv_starts", "root")
-    __slots__ += ("send", "starts")
+    counts: Sequence[int] | None = None
+    starts: Sequence[int] | None = None
+    recv_counts: Sequence[int] | None = None
+    recv_starts: Sequence[int] | None = None
 
     def __init__(self, operation: int, dtype: int = -1, count: int = 0, detail: int = 0, send=None, recv=None, given=None, op=None, root=0):
-        self.operation, self.dtype, self.count, self.detail = operation, dtype, count, detail
+        self.operation, self.detail, self.signature = operation, detail, (operation, dtype, count, detail)
         self.send, self.recv, self.given = send, recv, send if given is None else given
         self.op, self.root = op, root
-        self.counts = self.starts = self.recv_counts = self.recv_starts = None
-
-    @property
-    def signature(self) -> tuple[int, int, int, int]:
-        """What must be the same on all ranks: operation, dtype, count and detail."""
-        return self.operation, self.dtype, self.count, self.detail
 
 
 def reduction_code(op: MPI.Op) -> int:

@@ -36,10 +36,9 @@ from course_lib.collectives.calls import (
     reduction_code,
 )
 from course_lib.collectives.errors import CollectiveError, MismatchError
-from course_lib.collectives.progress import operations
-from course_lib.collectives.progress.operations import Operation, now
+from course_lib.collectives.progress.operations import Operation, deferred_interrupts, now, raise_interrupt
 from course_lib.collectives.requests import Request
-from course_lib.collectives.transport import Transport, isolated
+from course_lib.collectives.transport import Incoming, Outgoing, Transport, isolated
 
 ndarray, may_share_memory, IN_PLACE = np.ndarray, np.may_share_memory, MPI.IN_PLACE  # names found fast
 ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
@@ -113,7 +112,7 @@ class Communicator:
     def Barrier(self) -> None:
         """Wait until every rank of the group has come here; where it has a GPU, until that has done what it was given."""
         self.transport.synchronize()
-        self._collective(Call(BARRIER), "Barrier", 0)
+        self.carry_out(self.transport, Call(BARRIER), "Barrier", 0)
 
     def Ibarrier(self) -> Request:
         """Start a barrier, and go on: ``Wait()`` returns when every rank of the group has started it."""
@@ -139,7 +138,7 @@ class Communicator:
             The ranks do not make the same call, or not all of them come.
         """
         call = self._allreduce(ALLREDUCE, sendbuf, recvbuf, op)
-        self._collective(call, "Allreduce", call.recv.nbytes)
+        self.carry_out(self.transport, call, "Allreduce", call.recv.nbytes)
 
     def Iallreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> Request:
         """Start an all-reduce, and go on; parameters as for `Allreduce`. Neither array may be touched before ``Wait()``.
@@ -180,7 +179,7 @@ class Communicator:
             The ranks do not make the same call, or not all of them come.
         """
         call = self._allgather(ALLGATHER, sendbuf, recvbuf)
-        self._collective(call, "Allgather", call.recv.nbytes)
+        self.carry_out(self.transport, call, "Allgather", call.recv.nbytes)
 
     def Iallgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> Request:
         """Start an all-gather, and go on; parameters as for `Allgather`. Neither array may be touched before ``Wait()``.
@@ -229,7 +228,7 @@ class Communicator:
             The ranks do not make the same call, or not all of them come.
         """
         call = self._reduce_scatter(REDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
-        self._collective(call, "Reduce_scatter", call.send.nbytes)
+        self.carry_out(self.transport, call, "Reduce_scatter", call.send.nbytes)
 
     def Ireduce_scatter(
         self, sendbuf: np.ndarray, recvbuf: np.ndarray, recvcounts: list[int] | None = None, op: MPI.Op = MPI.SUM
@@ -285,7 +284,9 @@ class Communicator:
         array = self.transport.check(buf, "buf" if self._is_root(root, "Bcast") else "recvbuf", "Bcast")
         # In a ring, each rank but the last passes it on.
         payload = array.nbytes if (self._rank - root) % self._size < self._size - 1 else 0
-        self._collective(Call(BCAST, array.dtype.num, array.size, 16 * (int(root) + 1), recv=array, root=int(root)), "Bcast", payload)
+        self.carry_out(
+            self.transport, Call(BCAST, array.dtype.num, array.size, 16 * (int(root) + 1), recv=array, root=int(root)), "Bcast", payload
+        )
 
     def Scatter(self, sendbuf: np.ndarray | None, recvbuf: np.ndarray, root: int = 0) -> None:
         """Deal out one rank's array, an equal part to each rank, in rank order.
@@ -315,7 +316,7 @@ class Communicator:
                 raise ValueError(f"Scatter: sendbuf has {send.size} elements, which {self._size} ranks cannot share equally.")
         payload = recv.nbytes * (self._size - 1) if send is not None else 0
         call = Call(SCATTER, recv.dtype.num, recv.size, 16 * (int(root) + 1), send, recv, root=int(root))
-        self._collective(call, "Scatter", payload)
+        self.carry_out(self.transport, call, "Scatter", payload)
 
     def Gather(self, sendbuf: np.ndarray, recvbuf: np.ndarray | None, root: int = 0) -> None:
         """Collect the ranks' arrays on one rank, in rank order.
@@ -342,7 +343,7 @@ class Communicator:
             self._no_in_place(send, "Gather")
             buffers.size(recv, send.size * self._size, send, f"{self._size} ranks send as much each", "Gather")
         call = Call(GATHER, send.dtype.num, send.size, 16 * (int(root) + 1), send, recv, root=int(root))
-        self._collective(call, "Gather", 0 if recv is not None else send.nbytes)
+        self.carry_out(self.transport, call, "Gather", 0 if recv is not None else send.nbytes)
 
     def _is_root(self, root: object, where: str) -> bool:
         if not isinstance(root, (int, np.integer)) or isinstance(root, bool) or not 0 <= root < self._size:
@@ -366,13 +367,15 @@ class Communicator:
             The ranks do not make the same call, or not all of them come.
         """
         send, recv = (sendbuf, recvbuf) if self._plain(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, ALLTOALL)
-        self._no_in_place(send, "Alltoall")
+        if send is IN_PLACE:
+            self._no_in_place(send, "Alltoall")
         if send.size % self._size:
             raise ValueError(
                 f"Alltoall: sendbuf has {send.size} elements (shape {send.shape}), which {self._size} ranks cannot share equally."
             )
-        buffers.size(recv, send.size, send, "each rank gets as much as it sends", "Alltoall")
-        self._collective(Call(ALLTOALL, recv.dtype.num, send.size, 0, send, recv), "Alltoall", send.nbytes)
+        if recv.size != send.size:
+            buffers.size(recv, send.size, send, "each rank gets as much as it sends", "Alltoall")
+        self.carry_out(self.transport, Call(ALLTOALL, recv.dtype.num, send.size, 0, send, recv), "Alltoall", send.nbytes)
 
     def Alltoallv(self, sendbuf: Sequence, recvbuf: Sequence) -> None:
         """The same with parts of any size.
@@ -406,7 +409,7 @@ class Communicator:
             raise MismatchError(self._uneven(come.tolist(), into))
         call = Call(ALLTOALLV, recv.dtype.num, n, 0, send, recv)
         call.counts, call.starts, call.recv_counts, call.recv_starts = out, starts, into, places
-        self._collective(call, "Alltoallv", (sum(out) - out[self._rank]) * send.itemsize)
+        self.carry_out(self.transport, call, "Alltoallv", (sum(out) - out[self._rank]) * send.itemsize)
 
     def _uneven(self, come: list[int], into: list[int]) -> str:
         for r, (sent, expected) in enumerate(zip(come, into, strict=True)):
@@ -464,7 +467,8 @@ class Communicator:
             raise ValueError(f"Split: color must not be negative; got {color}.")
         self.check_usable()
         try:
-            transport = self.transport.split(int(color), int(key))
+            with deferred_interrupts:
+                transport = self.transport.split(int(color), int(key))
         except MismatchError:
             raise
         except BaseException as error:
@@ -472,19 +476,11 @@ class Communicator:
             raise
         return MPI.COMM_NULL if transport is None else type(self)(transport=transport)
 
-    def _collective(self, call: Call, name: str, payload: int) -> None:
-        """Carry out a collective, and count it."""
-        self.carry_out(self.transport, call, name)
-        entry = self._counts[name]
-        entry[0] += 1
-        entry[1] += payload
-        if memory.held is not None:
-            memory.held.exchanged(call.send, call.recv)
-
-    def carry_out(self, transport: Transport, call: Call, name: str) -> None:
-        """Have a transport of these ranks carry out a collective, without counting it; `name` is what a person calls it."""
+    def carry_out(self, transport: Transport, call: Call, name: str, payload: int = -1) -> None:
+        """Have a transport of these ranks carry out a collective, which a person calls `name`; count it, where a payload is given."""
         if now.broken:
             self.check_usable()
+        now.held += 1  # as `deferred_interrupts`, in half the time
         try:
             transport.run(call)
         except MismatchError:  # all ranks raise it, and go on with the next call
@@ -492,20 +488,26 @@ class Communicator:
         except BaseException as error:
             self._break(name, error)
             raise
-
-    def _begin(self, call: Call, name: str, payload: int) -> Request:
-        """Start a collective, and count it."""
-        self.check_usable()
-        before, now.held = now.held, True  # an interrupt between these would lose it
-        try:
-            request = self._started(self.transport.start(call))
         finally:
-            operations.release(before)
+            now.held -= 1
+        if now.interrupted and not now.held:
+            raise_interrupt()
+        if payload >= 0:
+            self._count(call, name, payload)
+
+    def _count(self, call: Call, name: str, payload: int) -> None:
         entry = self._counts[name]
         entry[0] += 1
         entry[1] += payload
         if memory.held is not None:
             memory.held.exchanged(call.send, call.recv)
+
+    def _begin(self, call: Call, name: str, payload: int) -> Request:
+        """Start a collective, and count it."""
+        self.check_usable()
+        with deferred_interrupts:
+            request = self._started(self.transport.start(call))
+        self._count(call, name, payload)
         return request
 
     # A collective that has failed on a rank, other than by a mismatch, has left the ranks of its group at different calls: what one of
@@ -541,7 +543,7 @@ class Communicator:
         DeadlockError
             The receiver can no longer come.
         """
-        self._wait(self._sending(self.transport.check(buf, "buf", "Send"), dest, tag, "Send"))
+        self._exchange(self._outgoing(self.transport.check(buf, "buf", "Send"), dest, tag, "Send"), None, "Send")
 
     def Recv(self, buf: np.ndarray, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: MPI.Status | None = None) -> None:
         """Wait for an array from one rank.
@@ -566,7 +568,7 @@ class Communicator:
         DeadlockError
             Nobody can send it any more.
         """
-        self._wait(self._receiving(self.transport.check(buf, "recvbuf", "Recv"), source, tag, "Recv"), status)
+        self._exchange(None, self._incoming(self.transport.check(buf, "recvbuf", "Recv"), source, tag, "Recv"), "Recv", status)
 
     def Sendrecv(
         self,
@@ -598,56 +600,62 @@ class Communicator:
         if not self._plain(send, recv):
             send, recv = self.transport.check(sendbuf, "sendbuf", "Sendrecv"), self.transport.check(recvbuf, "recvbuf", "Sendrecv")
             buffers.distinct(send, recv, "Sendrecv")
-        receiving = self._receiving(recv, source, recvtag, "Sendrecv")
-        sending = self._sending(send, dest, sendtag, "Sendrecv")
-        if sending:
-            operations.add(sending)
-        self._wait(receiving, status)
-        self._wait(sending)
+        incoming = self._incoming(recv, source, recvtag, "Sendrecv")
+        self._exchange(self._outgoing(send, dest, sendtag, "Sendrecv"), incoming, "Sendrecv", status)
 
     def Isend(self, buf: np.ndarray, dest: int, tag: int = 0) -> Request:
         """Start to send an array, and go on; it may not be changed before ``Wait()``. Parameters as for `Send`."""
-        return self._started(self._sending(self.transport.check(buf, "buf", "Isend"), dest, tag, "Isend", "Wait of Isend"))
+        outgoing = self._outgoing(self.transport.check(buf, "buf", "Isend"), dest, tag, "Isend")
+        with deferred_interrupts:
+            return self._started(outgoing and self.transport.send(*outgoing, "Wait of Isend"))
 
     def Irecv(self, buf: np.ndarray, source: int = ANY_SOURCE, tag: int = ANY_TAG) -> Request:
         """Start to receive an array, and go on; it may not be read before ``Wait()``. Parameters as for `Recv`."""
-        return self._started(self._receiving(self.transport.check(buf, "recvbuf", "Irecv"), source, tag, "Irecv", "Wait of Irecv"))
+        incoming = self._incoming(self.transport.check(buf, "recvbuf", "Irecv"), source, tag, "Irecv")
+        with deferred_interrupts:
+            return self._started(incoming and self.transport.receive(*incoming, "Wait of Irecv"))
 
-    def _sending(self, array: np.ndarray, dest: int, tag: int, where: str, what: str = "") -> Operation | None:
-        self._is_rank(dest, "dest", where, PROC_NULL)
-        _is_tag(tag, "sendtag" if where == "Sendrecv" else "tag", where)
-        if dest == PROC_NULL:
-            return _with_nobody(f"the dest of {where}")
-        operation = self.transport.send(array, self.ranks[dest], int(tag), what or where)
-        now.used = True
+    def _outgoing(self, array: np.ndarray, dest: int, tag: int, where: str) -> Outgoing | None:
+        """What a transport is given to send, and counted; None for nobody."""
+        if not (type(dest) is int is type(tag) and 0 <= dest < self._size and 0 <= tag <= LARGEST_TAG):
+            self._is_rank(dest, "dest", where, PROC_NULL)
+            _is_tag(tag, "sendtag" if where == "Sendrecv" else "tag", where)
+            if dest == PROC_NULL:
+                return _with_nobody(f"the dest of {where}")
         entry = self._counts["Send"]
         entry[0] += 1
         entry[1] += array.nbytes
         if memory.held is not None:
             memory.held.exchanged(array)
-        return operation
+        return array, self.ranks[dest], int(tag)
 
-    def _receiving(self, array: np.ndarray, source: int, tag: int, where: str, what: str = "") -> Operation | None:
-        self._is_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
-        _is_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
-        if source == PROC_NULL:
-            return _with_nobody(f"the source of {where}")
-        now.used = True
-        sources = self.ranks if source == ANY_SOURCE else (self.ranks[source],)
-        operation = self.transport.receive(array, sources, ANY if tag == ANY_TAG else int(tag), what or where)
+    def _incoming(self, array: np.ndarray, source: int, tag: int, where: str) -> Incoming | None:
+        """What a transport is asked to receive; None from nobody."""
+        if not (type(source) is int is type(tag) and 0 <= source < self._size and 0 <= tag <= LARGEST_TAG):
+            self._is_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
+            _is_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
+            if source == PROC_NULL:
+                return _with_nobody(f"the source of {where}")
         if memory.held is not None:
             memory.held.exchanged(array)
-        return operation
+        return array, self.ranks if source == ANY_SOURCE else (self.ranks[source],), ANY if tag == ANY_TAG else int(tag)
 
-    def _wait(self, operation: Operation | None, status: MPI.Status | None = None) -> None:
-        if operation:
-            self.transport.wait(operation)
-            if status is not None:
-                status.source, status.tag = self.ranks.index(operation.message.source), operation.message.tag
+    def _exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str, status: MPI.Status | None = None) -> None:
+        if outgoing or incoming:
+            now.used = True
+            now.held += 1
+            try:
+                received = self.transport.exchange(outgoing, incoming, what)
+            finally:
+                now.held -= 1
+            if now.interrupted and not now.held:
+                raise_interrupt()
+            if status is not None and received:
+                status.source, status.tag = self.ranks.index(received[0]), received[1]
 
     def _started(self, operation: Operation | None) -> Request:
         if operation:
-            operations.add(operation)
+            now.open[operation], now.used = None, now.used or not operation.collective
         return Request(self.transport, operation)
 
     def averaged(self, like: np.ndarray, count: int, shared: bool = True):

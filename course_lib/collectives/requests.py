@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.collectives.progress.operations import Operation, now
+from course_lib.collectives.progress.operations import Operation, deferred_interrupts, now
 from course_lib.collectives.transport import Transport
 
 
@@ -40,11 +40,12 @@ class Request:
         CollectiveError
             It has ended without success.
         """
-        if self._operation is not None and self._transport.test(self._operation):
-            operation = self._close()
-            now.open.pop(operation, None)
-            if operation.error is not None:
-                raise operation.error
+        with deferred_interrupts:
+            if self._operation is not None and self._transport.test(self._operation):
+                operation = self._close()
+                now.open.pop(operation, None)
+                if operation.error is not None:
+                    raise operation.error
         return self._operation is None
 
     def Wait(self) -> None:
@@ -56,7 +57,8 @@ class Request:
             It cannot end, or the ranks do not make the same call.
         """
         if self._operation is not None:
-            self._transport.wait(self._close())
+            with deferred_interrupts:
+                self._transport.wait(self._close())
 
     @staticmethod
     def Waitall(requests: list[Request]) -> None:

@@ -20,7 +20,7 @@ from course_lib.collectives.deadlock.detector import (
     Detector,
 )
 from course_lib.collectives.errors import DeadlockError
-from course_lib.collectives.progress.operations import Operation, now, progress, release
+from course_lib.collectives.progress.operations import Operation, now, progress, raise_interrupt
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
 PATIENCE = 0.02  # seconds until a wait is shown on the board
@@ -34,12 +34,15 @@ sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 def poll_messages() -> bool:
     """Look for messages of all groups: who sends much to this rank waits for that, whatever this rank waits for."""
-    found = [poll() for poll in now.endpoints]
-    return any(found)
+    found = False
+    for poll in now.endpoints:
+        while poll():
+            found = True
+    return found
 
 
 def wait(operation: Operation, spins: int) -> None:
-    """Wait until an operation has ended.
+    """Wait until an operation has ended; an interrupt is raised between two looks, not within one.
 
     Parameters
     ----------
@@ -53,11 +56,12 @@ def wait(operation: Operation, spins: int) -> None:
         It cannot end any more.
     """
     advance, left, since = operation.advance, spins, 0.0
-    before = now.held
+    now.held += 1
     try:
-        release(False)
         while not advance():
             left -= 1
+            if now.interrupted:
+                raise_interrupt()
             if left < 0:
                 sched_yield()
                 if left % 64 == 0:  # turns are long where many ranks share a core
@@ -74,8 +78,8 @@ def wait(operation: Operation, spins: int) -> None:
         operation.withdraw()
         raise
     finally:
-        now.held = before
         now.open.pop(operation, None)
+        now.held -= 1
 
 
 class _LongWait:
@@ -92,6 +96,9 @@ class _LongWait:
     def run(self) -> None:
         operation, board, pause = self._operation, self._board, PAUSE
         while not operation.advance():
+            if now.interrupted:
+                board.mine[STATE] = COMPUTING
+                raise_interrupt()
             busy = len(now.open) > (operation in now.open) and progress()
             if operation.is_matched():
                 board.mine[STATE] = COMPUTING

@@ -12,7 +12,7 @@ from course_lib.collectives.calls import ANY, DTYPES
 from course_lib.collectives.diagnostics import tagged
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Envelope:
     """What is known of a message before its array moves.
 

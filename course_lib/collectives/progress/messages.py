@@ -12,11 +12,13 @@ from mpi4py import MPI
 
 from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import DTYPES, LARGEST_TAG, RECV, SEND
-from course_lib.collectives.deadlock.board import SENT, TAKEN, Board
+from course_lib.collectives.deadlock.board import ACCEPTED, KEPT, SENT, STATE, TAKEN, Board
+from course_lib.collectives.deadlock.detector import COMPUTING
 from course_lib.collectives.errors import MismatchError
 from course_lib.collectives.progress.matching import Envelope, Matcher
-from course_lib.collectives.progress.operations import Need, Operation, now, release
+from course_lib.collectives.progress.operations import Need, Operation, now
 
+ANY_SOURCE, ANY_TAG, BYTE = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.BYTE  # names found fast
 DTYPE_BITS, TAG_BITS, EPOCHS = 5, LARGEST_TAG.bit_length(), 0x1FF
 LARGEST_MPI_TAG = (EPOCHS + 1 << DTYPE_BITS + TAG_BITS) - 1
 NUMBER_BITS = 40  # of a message's name: the number of those from a rank to another in a group, below the group's
@@ -52,69 +54,89 @@ class Endpoint:
         self._place = {rank: place for place, rank in enumerate(members)}
         self._first = context << NUMBER_BITS
         self._sent, self._taken = dict.fromkeys(members, 0), dict.fromkeys(members, 0)
-        self._epoch, self._status, self._mine = now.epoch, MPI.Status(), board.mine
+        self._status, self._mine = MPI.Status(), board.mine
         self._pairs = {rank: board.pair(board.rank, rank) for rank in members}
+        self._isend, self._improbe = comm.Isend, comm.Improbe
         now.endpoints.append(self.poll)
+        now.resets.append(self._reset)
 
-    def send(self, array: np.ndarray, dest: int, tag: int) -> tuple[MPI.Request, int]:
-        """Begin to send; return MPI's request and the message's name."""
-        before, now.held = now.held, True
-        try:
-            return self._send(array, dest, tag)
-        finally:
-            release(before)
+    # All of these are called where interrupts are deferred.
 
-    def _send(self, array: np.ndarray, dest: int, tag: int) -> tuple[MPI.Request, int]:
-        kind = (now.epoch & EPOCHS) << DTYPE_BITS + TAG_BITS | array.dtype.num << TAG_BITS | tag
+    def send(self, array: np.ndarray, dest: int, tag: int) -> MPI.Request:
+        """Begin to send to a world rank."""
         self._sent[dest] += 1
         self._mine[self._pairs[dest] + SENT] += 1
-        return self.comm.Isend(array, self._place[dest], kind), self._first + self._sent[dest]
+        return self._isend(array, self._place[dest], _kind(array, tag))
+
+    def _reset(self) -> None:
+        for message in self.matcher.clear():
+            self.discard(message)
+
+    def name(self, dest: int) -> int:
+        """The name of the message that was sent last to a rank."""
+        return self._first + self._sent[dest]
 
     def poll(self) -> bool:
-        """Take all that has come; return whether there was anything."""
-        if self._epoch != now.epoch:
-            self._epoch = now.epoch
-            for message in self.matcher.clear():
-                self._discard(message)
-        before, now.held = now.held, True
-        try:
-            return self._take_all()
-        finally:
-            release(before)
+        """Take what has come next; return whether there was anything."""
+        if (handle := self._improbe(ANY_SOURCE, ANY_TAG, self._status)) is None:
+            return False
+        self._sort(*self._take(handle))
+        return True
 
-    def _take_all(self) -> bool:
-        status, found = self._status, False
-        while (handle := self.comm.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is not None:
-            found = True
-            self._take(handle, self.members[status.Get_source()], status.Get_tag(), status.Get_count(MPI.BYTE))
-        return found
+    def receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, turns: range) -> tuple[MPI.Request, tuple[int, int]] | None:
+        """Begin to receive what comes next, the short way: None where it is not here soon, or other messages or receives are about."""
+        matcher, improbe, status = self.matcher, self._improbe, self._status
+        if matcher.posted or matcher.unexpected:
+            return None
+        for _ in turns:
+            if (handle := improbe(ANY_SOURCE, ANY_TAG, status)) is not None:
+                taken = self._take(handle)
+                _, source, kind, nbytes, name = taken
+                if kind == _kind(array, tag) and nbytes == array.nbytes and source in sources:
+                    self._mine[self._pairs[source] + ACCEPTED + name % KEPT] = name
+                    return handle.Irecv(array), (source, tag)
+                self._sort(*taken)
+                break
+        return None
 
-    def _take(self, handle: MPI.Message, source: int, kind: int, nbytes: int) -> None:
+    def _take(self, handle: MPI.Message) -> tuple[MPI.Message, int, int, int, int]:
+        """Count a message that has been taken out of MPI's queue; return it, its source, the tag that MPI sees, its bytes and its name."""
+        status, mine = self._status, self._mine
+        source = self.members[status.Get_source()]
+        self._taken[source] = number = self._taken[source] + 1
+        mine[STATE] = COMPUTING  # before the word goes that says why this rank need not wait, see `Board.go_on`
+        mine[self._pairs[source] + TAKEN] += 1
+        return handle, source, status.Get_tag(), status.Get_count(BYTE), self._first + number
+
+    def _sort(self, handle: MPI.Message, source: int, kind: int, nbytes: int, name: int) -> None:
+        """Give a message to the receive that takes it, or keep it."""
         dtype = kind >> TAG_BITS & (1 << DTYPE_BITS) - 1
-        self._taken[source] += 1
-        message = Envelope(source, self.members, kind & LARGEST_TAG, dtype, nbytes // DTYPES[dtype].itemsize, handle)
-        message.name = self._first + self._taken[source]
-        self.board.go_on()
-        self._mine[self._pairs[source] + TAKEN] += 1
+        message = Envelope(source, self.members, kind & LARGEST_TAG, dtype, nbytes // DTYPES[dtype].itemsize, handle, name)
         if kind >> DTYPE_BITS + TAG_BITS != now.epoch & EPOCHS:
-            self._discard(message)
+            self.discard(message)
         elif receive := self.matcher.arrive(message):
             receive.accept(message)
 
     @staticmethod
-    def _discard(message: Envelope) -> None:
+    def discard(message: Envelope) -> None:
         """Receive a message of an earlier epoch, for nobody: else its sender and MPI keep it."""
         nowhere = bytearray(message.count * DTYPES[message.dtype].itemsize)
         now.abandoned.append((now.epoch - 1, message.content.Irecv([nowhere, MPI.BYTE])))
 
 
-class Sending(Operation):
-    """A message that is being sent."""
+def _kind(array: np.ndarray, tag: int) -> int:
+    """The tag that MPI sees."""
+    return (now.epoch & EPOCHS) << DTYPE_BITS + TAG_BITS | array.dtype.num << TAG_BITS | tag
 
-    def __init__(self, endpoint: Endpoint, array: np.ndarray, dest: int, tag: int, what: str):
-        super().__init__((endpoint.board.rank, dest))
+
+class Sending(Operation):
+    """A message that is being sent; `request` where it has begun."""
+
+    def __init__(self, endpoint: Endpoint, array: np.ndarray, dest: int, tag: int, what: str, request: MPI.Request | None = None):
+        self.members = endpoint.board.rank, dest
         self._endpoint, self._dest, self._tag, self.what, self._array = endpoint, dest, tag, what, array
-        self._request, self._name = endpoint.send(array, dest, tag)
+        self._request = request or endpoint.send(array, dest, tag)
+        self._name = endpoint.name(dest)
 
     def advance(self) -> bool:
         if self._request.Test():
@@ -136,29 +158,28 @@ class Receiving(Operation):
     """A message that is wanted; a `matching.Receive`."""
 
     def __init__(self, endpoint: Endpoint, array: np.ndarray, sources: tuple[int, ...], tag: int, what: str):
-        super().__init__((endpoint.board.rank, *sources))
+        self.members = endpoint.board.rank, *sources
         self._endpoint, self._array, self.what = endpoint, array, what
         self.group, self.sources, self.tag = endpoint.members, sources, tag
         self._request: MPI.Request | None = None
-        endpoint.poll()
         if message := endpoint.matcher.post(self):
             self.accept(message)
 
     def accept(self, message: Envelope) -> None:
         """Receive a message that this takes."""
-        self.message = message
+        array, rank = self._array, self._endpoint.board.rank
+        self.received = message.source, message.tag
         self._endpoint.board.accept(message.source, message.name)
-        array = self._array
-        if (message.dtype, message.count) != (array.dtype.num, array.size):
-            self.error = MismatchError(f"rank {self._endpoint.board.rank}, {diagnostics.unfit(array, message, diagnostics.where())}")
-            self._endpoint._discard(message)
-            return
-        self._request = message.content.Irecv(array)
+        if message.dtype == array.dtype.num and message.count == array.size:
+            self._request = message.content.Irecv(array)
+        else:
+            self.error = MismatchError(f"rank {rank}, {diagnostics.unfit(array, message, diagnostics.where())}")
+            self._endpoint.discard(message)
 
     def advance(self) -> bool:
         if self._request is None and self.error is None:
             self._endpoint.poll()
-        return self.error is not None or (self._request is not None and self._request.Test())
+        return self._request.Test() if self._request is not None else self.error is not None
 
     def is_matched(self) -> bool:
         return self._request is not None

@@ -8,12 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from course_lib.collectives.errors import CollectiveError
-
-if TYPE_CHECKING:
-    from course_lib.collectives.progress.matching import Envelope
 
 
 class Need(NamedTuple):
@@ -37,14 +34,14 @@ class Operation(ABC):
     ----------
     error : Exception or None
         Why it has ended without success.
-    message : Envelope or None
-        What was received.
+    received : (int, int) or None
+        The world rank and the tag of the message that was received.
     collective : bool
         Whether all ranks of a group begin it.
     """
 
     error: Exception | None = None
-    message: Envelope | None = None
+    received: tuple[int, int] | None = None
     collective = False
 
     def __init__(self, members: tuple[int, ...]):
@@ -96,8 +93,10 @@ class State:
         Each looks for messages of one group.
     resets : list of callable
         Each lets go of what was started in one group and has not begun.
-    held, interrupted : bool
-        Whether an interrupt has to wait, and whether one has come meanwhile, see `release`.
+    held : int
+        How many steps are under way in which an interrupt has to wait, see `deferred_interrupts`.
+    interrupted : bool
+        Whether one has come meanwhile.
     """
 
     epoch: int = 0
@@ -110,28 +109,43 @@ class State:
     broken: dict[tuple[int, ...], tuple[str, str]] = field(default_factory=dict)
     endpoints: list[Callable[[], bool]] = field(default_factory=list)
     resets: list[Callable[[], None]] = field(default_factory=list)
-    held: bool = False
+    held: int = 0
     interrupted: bool = False
 
 
 now = State()
 
 
-def release(before: bool) -> None:
-    """End a step in which an interrupt has to wait, as what MPI has begun would be lost in between; it is raised now, if one has come.
+class _DeferredInterrupts:
+    """A step in which an interrupt has to wait, as what MPI has begun would be lost in between; such steps may be nested.
 
-    Such a step begins with ``before, now.held = now.held, True``.
+    The interrupt is raised at the end, or between two looks of a wait, see `engine.wait`.
     """
-    now.held = before
-    if now.interrupted and not before:
-        now.interrupted = False
-        raise KeyboardInterrupt
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        now.held += 1
+
+    def __exit__(self, *_: object) -> None:
+        now.held -= 1
+        if now.interrupted and not now.held:
+            raise_interrupt()
+
+
+deferred_interrupts = _DeferredInterrupts()
+
+
+def raise_interrupt() -> None:
+    """Raise the interrupt that has come meanwhile."""
+    now.interrupted = False
+    raise KeyboardInterrupt
 
 
 def renew(epoch: int) -> None:
     """Begin a cell. Where `epoch` is new, let go of what was begun: all groups take a fresh MPI communicator at their next call."""
     now.broken.clear()
-    now.held = now.interrupted = False
+    now.held, now.interrupted = 0, False
     if epoch != now.epoch:
         for operation in now.open:
             operation.error = CollectiveError("this was begun in a cell that failed or was interrupted, and is lost: begin it anew.")
@@ -155,18 +169,13 @@ def abandoned() -> bool:
 def progress() -> bool:
     """Drive on all that is open; return whether there is anything."""
     blocked = set()  # groups in which a collective waits for ranks, and so all later ones do: with hundreds, to look at each takes long
-    for operation in list(now.open):
-        waits = operation.collective and not operation.is_matched()
-        if waits and operation.members in blocked:
-            continue
-        if operation.advance():
-            now.open.pop(operation, None)
-        elif waits and not operation.is_matched():
-            blocked.add(operation.members)
+    with deferred_interrupts:
+        for operation in list(now.open):
+            waits = operation.collective and not operation.is_matched()
+            if waits and operation.members in blocked:
+                continue
+            if operation.advance():
+                now.open.pop(operation, None)
+            elif waits and not operation.is_matched():
+                blocked.add(operation.members)
     return bool(now.open)
-
-
-def add(operation: Operation) -> None:
-    """Begin an operation; it is driven on from now on."""
-    if not operation.advance():
-        now.open[operation] = None

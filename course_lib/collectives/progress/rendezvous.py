@@ -21,7 +21,7 @@ from mpi4py import MPI
 from course_lib.collectives.calls import ALLGATHER, ALLREDUCE, BARRIER, NUMBERS, REDUCE_SCATTER, SPLIT, SUM, Call
 from course_lib.collectives.deadlock.board import CONTEXTS, DONE, KEY, LAST, PAGE, SLOT, Board
 from course_lib.collectives.progress.engine import sched_yield
-from course_lib.collectives.progress.operations import now
+from course_lib.collectives.progress.operations import now, raise_interrupt
 
 IN_ORDER = platform.machine() in ("x86_64", "AMD64")  # other processors may show a word before one that was written earlier
 ENTRY = 8  # words of a call in a page, whose first entry has LAST and DONE
@@ -31,7 +31,7 @@ RENEWALS = 6
 ROUNDS = 1 << 21
 SEEN = 1.0  # seconds until a word that was written before another one is surely seen
 MOST = 1 << 20  # bytes that a rank reads from slots at most; where it would be more, parts that travel in a ring are faster
-CARRIED = {ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT}  # beside barriers
+CARRIED = {ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER}  # what may go along with the rendezvous
 Signature = tuple[int, int, int, int]
 
 
@@ -48,7 +48,7 @@ class Rendezvous(Protocol):
         """Whether this rank may say already that it has come to this collective."""
 
     def carries(self, call: Call) -> bool:
-        """Whether a call's arrays go along: the same answer on all ranks that make the same call."""
+        """Whether the arrays of one that is in `CARRIED` go along: the same answer on all ranks that make the same call."""
 
     def arrive(self, key: int, call: Call, carried: bool, blocking: bool, renewals: int) -> None:
         """Say that this rank has come to a collective, with which call, and how often it has renewed its communicator."""
@@ -58,6 +58,9 @@ class Rendezvous(Protocol):
 
     def is_complete(self, key: int) -> bool:
         """Whether all ranks have come."""
+
+    def agree(self, key: int, turns: range) -> bool:
+        """Whether all ranks are soon found to have come, with the same call; else `is_complete` and `signatures` tell."""
 
     def signatures(self, key: int) -> dict[int, Signature] | None:
         """By world rank, what each calls; None where all call the same."""
@@ -99,7 +102,8 @@ class _Page:
         return key
 
     def leave(self, key: int) -> None:
-        self._page[DONE] = max(self._page[DONE], key)
+        if key > self._page[DONE]:
+            self._page[DONE] = key
 
     def missing(self, key: int) -> list[int]:
         """The ranks that have not come to a collective, as far as it is known here."""
@@ -139,7 +143,7 @@ class BoardRendezvous(_Page):
         operation, n = call.operation, len(self._members)
         if operation == BARRIER:
             return IN_ORDER
-        if operation not in CARRIED or call.recv.dtype.num not in NUMBERS:
+        if call.recv.dtype.num not in NUMBERS:
             return False
         if operation == ALLREDUCE:
             return call.detail == SUM and (nbytes := call.recv.nbytes) <= self._fits and n * nbytes <= MOST
@@ -154,17 +158,27 @@ class BoardRendezvous(_Page):
         signature = call.signature
         if carried and call.operation != BARRIER:
             self._slots.put(key, call.given, self._readers)
-        token = hash(signature) if IN_ORDER else hash((key, *signature))
+        self._token = token = hash(signature) if IN_ORDER else hash((key, *signature))
         _WORDS.pack_into(self._bytes, self._offset + 8 * ENTRY * (1 + key % RING), key, token, *signature, renewals)
         if blocking:
             self._row[KEY] = key
         self._page[LAST] = key
 
     def is_complete(self, key: int) -> bool:
-        for page in self._pages:  # noqa: SIM110 - all() takes three times as long
-            if page[LAST] < key:
-                return False
-        return True
+        return all([page[LAST] >= key for page in self._pages])
+
+    def agree(self, key: int, turns: range) -> bool:
+        place, pages = ENTRY * (1 + key % RING) + 1, self._pages
+        for _ in turns:
+            for page in pages:
+                if page[LAST] < key:
+                    break
+            else:
+                for page in pages:
+                    if page[place] != self._token:
+                        return False
+                return IN_ORDER
+        return False
 
     def signatures(self, key: int) -> dict[int, Signature] | None:
         place = ENTRY * (1 + key % RING)
@@ -222,6 +236,8 @@ class _Slots:
             while page[DONE] < before and row[KEY] == before:
                 turns += 1
                 sched_yield() if turns < 2000 else time.sleep(1e-4)
+                if now.interrupted:
+                    raise_interrupt()
         np.frombuffer(self._mine[half], array.dtype, array.size)[...] = array.reshape(-1)
         self._readers[half] = key, readers
 
@@ -268,7 +284,7 @@ class GatherRendezvous(_Page):
         operation, room, n = call.operation, self._size - self.HEADER, len(self._members)
         if operation == BARRIER:
             return True
-        if operation not in CARRIED or call.recv.dtype.num not in NUMBERS:
+        if call.recv.dtype.num not in NUMBERS:
             return False
         if operation == ALLREDUCE:
             return call.detail == SUM and call.recv.nbytes <= room
@@ -306,6 +322,9 @@ class GatherRendezvous(_Page):
         if key not in self._complete:
             self._advance()
         return key in self._complete
+
+    def agree(self, key: int, turns: range) -> bool:
+        return any(self.is_complete(key) for _ in turns) and self.signatures(key) is None
 
     def signatures(self, key: int) -> dict[int, Signature] | None:
         exchange = self._open[key]

@@ -5,7 +5,8 @@ The contract, which `tests/contract` holds all of them to:
 - A collective is carried out when all ranks of the group have made the same call. Where their calls differ, all raise the same
   `MismatchError`, and go on with the next one.
 - A legal program never raises. Where a rank can never come, all who wait for it raise a `DeadlockError` that names them all, within
-  seconds; slow is not stuck. Every wait can be interrupted.
+  seconds; slow is not stuck. Every wait can be interrupted: all is called where interrupts
+  are deferred, and a wait raises them.
 - Messages match as in MPI; one that does not fit its receive raises there, and nowhere else.
 - What a call leaves behind matches nothing in the next cell.
 """
@@ -17,6 +18,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from course_lib.collectives.calls import Call
     from course_lib.collectives.progress.operations import Operation
+
+
+Outgoing = tuple[object, int, int]  # an array, the world rank that gets it, and the tag
+Incoming = tuple[object, tuple[int, ...], int]  # an array, the world ranks from which it may come, and the tag or `calls.ANY`
 
 
 class Transport(Protocol):
@@ -53,11 +58,17 @@ class Transport(Protocol):
     def start(self, call: Call) -> Operation:
         """Begin a collective that does not block."""
 
+    def exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str) -> tuple[int, int] | None:
+        """Send an array, receive another one, or both at once; return when that has ended, with source and tag of what has come.
+
+        `what` names the call for a person. Raises as `wait` does.
+        """
+
     def send(self, array: object, dest: int, tag: int, what: str) -> Operation:
-        """Begin to send an array to a world rank; `what` names the call for a person."""
+        """Begin to send an array to a world rank."""
 
     def receive(self, array: object, sources: tuple[int, ...], tag: int, what: str) -> Operation:
-        """Begin to receive an array from one of these world ranks. When it has ended, its `message` has source and tag."""
+        """Begin to receive an array from one of these world ranks."""
 
     def wait(self, operation: Operation) -> None:
         """Wait until what `start`, `send` or `receive` began has ended.

@@ -32,8 +32,9 @@ from course_lib.collectives.deadlock.board import MAX_CONTEXTS, open_board
 from course_lib.collectives.errors import CollectiveError, DeadlockError, MismatchError
 from course_lib.collectives.progress import engine
 from course_lib.collectives.progress.messages import Endpoint, Receiving, Sending
-from course_lib.collectives.progress.operations import Need, Operation, now, progress, release
-from course_lib.collectives.progress.rendezvous import BoardRendezvous, GatherRendezvous, combine
+from course_lib.collectives.progress.operations import Need, Operation, now, progress
+from course_lib.collectives.progress.rendezvous import CARRIED, BoardRendezvous, GatherRendezvous, combine
+from course_lib.collectives.transport import Incoming, Outgoing
 from course_lib.interrupts import interrupts_wait
 
 LIMIT = 60.0  # seconds to make a communicator of one of MPI's own, whose ranks nobody watches
@@ -89,55 +90,75 @@ class MpiTransport:
         now.resets.append(self._reset)
         # Yielding after each look costs a little; do it at once only where ranks share cores.
         self._spins = (100, 400) if len(members) <= (os.cpu_count() or 1) else (0, 1)
+        self._turns = tuple(range(spins + 1) for spins in self._spins)
 
     def __str__(self) -> str:
         return diagnostics.group_name(self.members, self._board.size)
 
     def run(self, call: Call, post: Post | None = None, again: bool = False) -> None:
         """Carry out a collective; `post` begins its transfer where that is not MPI's; `again`: it is a second step of the one before."""
-        before, now.held = now.held, True
-        try:
-            self._run(call, post, again)
-        finally:
-            release(before)
-
-    def _run(self, call: Call, post: Post | None, again: bool) -> None:
         rendezvous = self.rendezvous
-        carried = post is None and rendezvous.carries(call)
+        carried = post is None and call.operation in CARRIED and rendezvous.carries(call)
         key = rendezvous.again() if again else rendezvous.next_key()
         if self.unbegun:  # MPI wants the same order on all ranks
             engine.wait(_Room(self, key, call), self._spins[0])
         try:
             rendezvous.arrive(key, call, carried, True, self._renewals)
-            if not rendezvous.is_complete(key):
-                engine.wait(_Arrival(self, key, call), self._spins[0])
+            agreed = rendezvous.agree(key, self._turns[0])
+            if not agreed and not rendezvous.is_complete(key):
+                engine.wait(_Arrival(self, key, call), 0)
         except BaseException:
             rendezvous.withdraw(key)
             raise
         try:
             if self.unbegun:
                 engine.wait(_Begun(self), self._spins[1])
-            if different := rendezvous.signatures(key):
+            if not agreed and (different := rendezvous.signatures(key)):
                 raise MismatchError(diagnostics.mismatch(different, str(self)))
             if carried:
                 combine(rendezvous, key, call, self.rank)
                 return
-            while not self.renewed(key):
+            while self._epoch != now.epoch and not self.renewed(key):
                 engine.wait(_Transfer(self, self._renewal, "the renewal"), self._spins[1])
             request = (post or POST[call.operation])(self._data, call)
-            if not request.Test():
-                engine.wait(_Transfer(self, request, OPERATIONS[call.operation], call), self._spins[1])
+            for _ in self._turns[1]:
+                if request.Test():
+                    return
+            engine.wait(_Transfer(self, request, OPERATIONS[call.operation], call), 0)
         finally:
             rendezvous.leave(key)
 
     def start(self, call: Call, post: Post | None = None) -> Started:
-        return Started(self, call, post or POST[BLOCKING[call.operation]])
+        started = Started(self, call, post or POST[BLOCKING[call.operation]])
+        self.begin_started()
+        return started
 
     def send(self, array: np.ndarray, dest: int, tag: int, what: str) -> Sending:
         return Sending(self._endpoint, array, dest, tag, what)
 
     def receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, what: str) -> Receiving:
         return Receiving(self._endpoint, array, sources, tag, what)
+
+    def exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str) -> tuple[int, int] | None:
+        endpoint, turns, received, sending = self._endpoint, self._turns[1], None, None
+        request = endpoint.send(*outgoing) if outgoing else None
+        if incoming:
+            if found := endpoint.receive(*incoming, turns):
+                arriving, received = found
+                if not arriving.Test():
+                    engine.wait(_Transfer(self, arriving, what, incoming), turns.stop)
+            else:
+                if request:
+                    sending = Sending(endpoint, *outgoing, what, request)
+                    now.open[sending] = None
+                receiving = Receiving(endpoint, *incoming, what)
+                engine.wait(receiving, turns.stop)
+                received = receiving.received
+        if request and not request.Test():
+            engine.wait(sending or Sending(endpoint, *outgoing, what, request), turns.stop)
+        elif sending:
+            now.open.pop(sending, None)
+        return received
 
     def wait(self, operation: Operation) -> None:
         engine.wait(operation, self._spins[1])
@@ -149,14 +170,6 @@ class MpiTransport:
     def synchronize(self) -> None:
         pass
 
-    def begin_started(self) -> None:
-        """Announce and begin what was started, in order, as far as can be: in a group, MPI wants the same order on all ranks."""
-        before, now.held = now.held, True
-        try:
-            self._begin_started()
-        finally:
-            release(before)
-
     def _reset(self) -> None:
         """Let go of what was started and has not begun: it was in a cell that failed."""
         for started in reversed(self.unbegun):
@@ -165,7 +178,8 @@ class MpiTransport:
                 self.rendezvous.withdraw(started.key)
         self.unbegun.clear()
 
-    def _begin_started(self) -> None:
+    def begin_started(self) -> None:
+        """Announce and begin what was started, in order, as far as can be: in a group, MPI wants the same order on all ranks."""
         rendezvous = self.rendezvous
         for started in self.unbegun:
             if not started.announced:
@@ -245,11 +259,11 @@ class _Arrival(_Waiting):
 
 
 class _Transfer(_Waiting):
-    """The wait for a transfer that has begun. It keeps the call, and so the arrays: not all of mpi4py's requests do."""
+    """The wait for a transfer that has begun."""
 
-    def __init__(self, transport: MpiTransport, request: object, name: str, call: Call | None = None):
+    def __init__(self, transport: MpiTransport, request: object, name: str, keep: object = None):
         super().__init__(transport)
-        self._name, self._request, self._call = name, request, call
+        self._name, self._request, self._keep = name, request, keep
 
     def advance(self) -> bool:
         return self._request.Test()

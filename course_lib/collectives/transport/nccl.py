@@ -29,6 +29,7 @@ from course_lib.collectives.calls import (
 )
 from course_lib.collectives.communicator import Communicator
 from course_lib.collectives.progress.operations import Need, Operation
+from course_lib.collectives.transport import Incoming, Outgoing
 from course_lib.collectives.transport.mpi import POST, MpiTransport
 from course_lib.interrupts import interrupts_wait
 
@@ -147,6 +148,19 @@ class NcclTransport:
             _nccl().groupEnd()
         return Transfer(self._stream.record())
 
+    def exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str) -> tuple[int, int] | None:
+        if outgoing:
+            array, *where = outgoing
+            outgoing = (_for_mpi(array.get()), *where)
+        if incoming:
+            array, *where = incoming
+            arrived = np.empty(array.shape, array.dtype)
+            incoming = (_for_mpi(arrived), *where)
+        received = self.host.exchange(outgoing, incoming, what)
+        if incoming:
+            array.set(arrived)
+        return received
+
     def send(self, array: object, dest: int, tag: int, what: str) -> Operation:
         return self.host.send(_for_mpi(array.get()), dest, tag, what)
 
@@ -160,8 +174,8 @@ class NcclTransport:
         return self.host.test(operation)
 
     def split(self, color: int, key: int) -> NcclTransport | None:
+        part = self.host.split(color, key)
         with interrupts_wait():  # NCCL makes a communicator in a call that nothing can end
-            part = self.host.split(color, key)
             return None if part is None else NcclTransport(part)
 
     def synchronize(self) -> None:
@@ -174,7 +188,7 @@ class NcclTransport:
         self._nccl.allReduce(call.given.data.ptr, recv.data.ptr, recv.size, self._type(recv), self._op(call.op), stream)
 
     def _allgather(self, call: Call, stream: int) -> None:
-        self._nccl.allGather(call.given.data.ptr, call.recv.data.ptr, call.count, self._type(call.recv), stream)
+        self._nccl.allGather(call.given.data.ptr, call.recv.data.ptr, call.given.size, self._type(call.recv), stream)
 
     def _reduce_scatter(self, call: Call, stream: int) -> None:
         """NCCL has it for equal parts; for others it is one reduction for each rank."""
@@ -251,7 +265,7 @@ class Landing(Operation):
     def advance(self) -> bool:
         if not self._receiving.advance():
             return False
-        self.error, self.message = self._receiving.error, self._receiving.message
+        self.error, self.received = self._receiving.error, self._receiving.received
         if self._array is not None and self.error is None:
             self._array.set(self._arrived)
         self._array = None
@@ -262,6 +276,9 @@ class Landing(Operation):
 
     def needs(self) -> Need:
         return self._receiving.needs()
+
+    def withdraw(self) -> None:
+        self._receiving.withdraw()
 
     def describe(self) -> str:
         return self._receiving.describe()

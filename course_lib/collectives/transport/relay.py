@@ -31,7 +31,7 @@ from course_lib.collectives.calls import (
 )
 from course_lib.collectives.progress.matching import Envelope
 from course_lib.collectives.progress.operations import Need, Operation, now, progress
-from course_lib.collectives.transport import isolated
+from course_lib.collectives.transport import Incoming, Outgoing, isolated
 
 _calls = [0]  # how many this process has made: each has its number
 _unanswered: set[int] = set()
@@ -118,21 +118,36 @@ class RelayTransport:
         number = self._request(call.signature, self._payload(call), start=True, **_parts(call))
         return Answered(self.members, number, lambda _, __, data: self._place(call, data), f"{OPERATIONS[call.operation]} on {self}")
 
+    def exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str) -> tuple[int, int] | None:
+        receiving = incoming and self.receive(*incoming, what)
+        if outgoing:
+            sending = self._send(*outgoing, what)
+            now.open[sending] = None
+        if receiving:
+            self.wait(receiving)
+        if outgoing:
+            self.wait(sending)
+        return receiving and receiving.received
+
     def send(self, array: np.ndarray, dest: int, tag: int, what: str) -> Answered:
+        sending = self._send(array, dest, tag, what)
+        # The coordinator has the array at once, and MPI may read it until `Wait`.
+        sending.unchanged = _unchanged(array, f"by {what} ({diagnostics.where()})")
+        return sending
+
+    def _send(self, array: np.ndarray, dest: int, tag: int, what: str) -> Answered:
         number = self._request((SEND, array.dtype.num, array.size, tag), array, **{"with": [dest]})
-        sent = Answered(self.members, number, lambda *_: None, f"{what} to rank {dest}{diagnostics.tagged(tag)}")
-        if what != "Send":  # the coordinator has the array at once, and MPI may read it until `Wait`
-            sent.unchanged = _unchanged(array, f"by {what} ({diagnostics.where()})")
-        return sent
+        return Answered(self.members, number, lambda *_: None, f"{what} to rank {dest}{diagnostics.tagged(tag)}")
 
     def receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, what: str) -> Answered:
         place = diagnostics.where()
 
         def done(receive: Answered, answer: dict, data: bytes) -> Exception | None:
             dtype, count = answer.get("sent", (array.dtype.num, array.size))
-            receive.message = Envelope(answer["source"], self.members, answer["tag"], dtype, count)
+            receive.received = source, tag = answer["source"], answer["tag"]
             if "sent" in answer:
-                return errors.MismatchError(f"rank {isolated.rank}, {diagnostics.unfit(array, receive.message, place)}")
+                message = Envelope(source, self.members, tag, dtype, count)
+                return errors.MismatchError(f"rank {isolated.rank}, {diagnostics.unfit(array, message, place)}")
             _put(array, data)
             return None
 
