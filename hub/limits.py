@@ -8,7 +8,7 @@ import os
 import resource
 from pathlib import Path
 
-from grading.running import cgroup
+from course_lib.sandbox import cgroup
 
 PROCESSES = 512  # and threads, of one user: a server with three notebooks of 8 ranks has about 200
 OF_INSTRUCTORS = 8192  # who grade several hand-ins at a time

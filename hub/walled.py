@@ -18,7 +18,7 @@ from jupyterhub.spawner import LocalProcessSpawner
 from jupyterhub.traitlets import ByteSpecification
 from traitlets import Bool, Int, List, Set, Unicode
 
-from grading.running import cgroup
+from course_lib.sandbox import cgroup
 from hub import calls, limits
 from hub.doors import Door
 from hub.wall import HUB_SOCKET, Wall, account
@@ -71,7 +71,7 @@ class Walled(LocalProcessSpawner):
         wall = Wall(user, Path(self.course), place / "hub.sock", Path(self.exchange), self.instructor, tuple(self.readable), self.room)
         with listening(place / "server:80") as listener, tempfile.TemporaryFile() as filter_:
             (place / "server").symlink_to("server:80")  # JupyterHub and its proxy read the same address in two ways
-            filter_.write(calls.without_namespaces())
+            filter_.write(calls.for_students().program())
             filter_.seek(0)
             environment = self.walled_environment(listener.fileno())
             self.proc = subprocess.Popen(

@@ -33,7 +33,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
     from course_lib.collectives import shared_memory
     from course_lib.collectives.transport import isolated
     from course_lib.engine import handler, loops, wakeup, wire
-    from course_lib.sandbox import landlock, seccomp
+    from course_lib.sandbox import landlock, system_calls
 
     # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
     comm_world, relay = (importlib.import_module(f"course_lib.collectives.transport.{name}") for name in ("comm_world", "relay"))
@@ -42,7 +42,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
         landlock.keep_to(**files)
     limit()
     give_up_rights()
-    if seccomp.take_away():
+    if system_calls.limit():
         wakeup.put()
     line = isolated.join(socket.socket(fileno=descriptor), rank, size)
     comm_world.install()

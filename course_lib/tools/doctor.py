@@ -13,7 +13,7 @@ import psutil
 
 from course_lib import wording
 from course_lib.engine import mpiexec
-from course_lib.sandbox import bubblewrap, landlock
+from course_lib.sandbox import bubblewrap, landlock, seccomp
 
 Line = tuple[bool | None, str, str]  # well (None: does not matter for most), what, advice
 
@@ -114,7 +114,8 @@ def grading_sandbox() -> Line:
     problem = bubblewrap.problem()
     hidden = "Landlock still hides files from them" if landlock.known() else "they can read what you can"
     what = f"no sandbox for ranks: {problem}; graded with SANDBOX=none, {hidden}" if problem else "ranks run in a sandbox (bubblewrap)"
-    return None if problem else True, f"grading: {what}", "only for instructors, see README.md"
+    what += f"; their system calls are not limited: {unlimited}" if (unlimited := seccomp.problem()) else ""
+    return None if problem or unlimited else True, f"grading: {what}", "only for instructors, see README.md"
 
 
 def network() -> Line:

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from course_lib.cluster.isolated.launcher import Place, remove
-from course_lib.sandbox import bubblewrap, landlock
+from course_lib.sandbox import bubblewrap, landlock, seccomp
 from grading.handin.sandbox import WORD, NoSandbox
 
 TRUNCATES = 3  # the first version of Landlock that also keeps a file from being emptied
@@ -27,15 +27,16 @@ def kept_apart() -> tuple[str, str]:
         Nothing here would keep an answer from the results and the tests.
     """
     problem = bubblewrap.problem()
+    unlimited = f" Their system calls were not limited: {missing}." if (missing := seccomp.problem()) else ""
     if not problem and os.environ.get(WORD) != "none":
-        return "", "The ranks were kept apart by bubblewrap."
+        return "", f"The ranks were kept apart by bubblewrap.{unlimited}"
     why = problem or f"{WORD}=none"
     if landlock.known() >= TRUNCATES:
-        return "none", f"The ranks were kept apart by Landlock, without bubblewrap ({why})."
+        return "none", f"The ranks were kept apart by Landlock, without bubblewrap ({why}).{unlimited}"
     place = Place()
     try:
         if place.other_users:
-            return "none", f"The ranks ran as users that own nothing, without bubblewrap ({why}) and without Landlock."
+            return "none", f"The ranks ran as users that own nothing, without bubblewrap ({why}) and without Landlock.{unlimited}"
     finally:
         remove(place.folder)
     raise NoSandbox(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from course_lib.sandbox import bubblewrap, landlock
+from course_lib.sandbox import bubblewrap, landlock, seccomp
 
 WORD = "SANDBOX"  # the instructor's word: SANDBOX=none
 
@@ -34,7 +34,8 @@ def settings() -> dict[str, str]:
 
 def notice() -> str:
     """One line for the instructor."""
+    unlimited = f" Their system calls are not limited: {why}." if (why := seccomp.problem()) else ""
     if settings()[bubblewrap.ISOLATED] == bubblewrap.WALLED:
-        return "Each rank runs in a sandbox of its own (bubblewrap): no network, no files, no other processes."
+        return f"Each rank runs in a sandbox of its own (bubblewrap): no network, no files, no other processes.{unlimited}"
     hidden = "with your rights, but Landlock hides your files from it" if landlock.known() else "as you, with all your files"
-    return f"Without a sandbox, as you said: the students' code runs {hidden}, and ranks can tell each other what nobody counts."
+    return f"Without a sandbox, as you said: the students' code runs {hidden}, and ranks can tell each other what nobody counts.{unlimited}"

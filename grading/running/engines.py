@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from grading.running import cgroup, worker
+from course_lib.sandbox import cgroup
+from grading.running import worker
 
 PATIENCE = 20  # seconds in which a cluster answers
 RANK = 128 << 20  # bytes of each rank more

@@ -8,9 +8,10 @@ import nbformat
 import pytest
 from traitlets.config import Config
 
+from course_lib.sandbox import cgroup
 from grading import build, config
 from grading.handin.grade import PASSED, Task, grade
-from grading.running import cgroup, own_process
+from grading.running import own_process
 
 pytestmark = pytest.mark.root
 

@@ -19,11 +19,12 @@ import psutil
 import pytest
 from processes import course_processes, wait_until
 
+from course_lib.sandbox import cgroup
 from grading import autograde as command
 from grading import build, config
 from grading.handin.grade import Graded, Task, grade
 from grading.paths import ROOT
-from grading.running import cgroup, engines, run
+from grading.running import engines, run
 from grading.running.run import Grading
 
 PART = "97_one"

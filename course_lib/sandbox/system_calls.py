@@ -1,0 +1,81 @@
+"""The system calls that an isolated rank may make: what NumPy, matplotlib, threads of BLAS, asyncio and its socket need, and no other.
+
+They were found by tracing all parts of the course (strace), and by what a program may do to its own files, clock and memory. All others
+are refused, also those that a kernel to come has. What a rank holds is read from the system's account of its process: bytes in a socket's
+buffer, in a pipe, in a file without a name or in another process would not stand there. And ranks read the same files and belong to the
+same user: locks, or what the system counts for all together, could carry numbers from one to the other.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from course_lib.sandbox import seccomp
+from course_lib.sandbox.seccomp import ALLOW, Filter, error, having
+
+FILES = """
+    access chdir close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fchdir fdatasync fgetxattr flistxattr fstat
+    fsync ftruncate getcwd getdents getdents64 getxattr lgetxattr link linkat listxattr llistxattr lseek lstat mkdir mkdirat newfstatat
+    open openat pread64 preadv pwrite64 pwritev read readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat statx symlink
+    symlinkat umask unlink unlinkat write writev
+"""
+MEMORY = "brk get_mempolicy madvise mbind mprotect mremap msync munmap"
+THREADS = """
+    exit exit_group futex get_robust_list getcpu gettid membarrier restart_syscall rseq sched_get_priority_max sched_get_priority_min
+    sched_getaffinity sched_getparam sched_getscheduler sched_yield set_robust_list set_tid_address
+"""
+WAITS = """
+    epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 poll ppoll pselect6 select
+    getpeername getsockname getsockopt recvfrom sendto shutdown
+"""  # and what a socket needs that is there
+SIGNALS = """
+    alarm getitimer pause rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigtimedwait setitimer sigaltstack
+"""
+FACTS = """
+    capget getegid geteuid getgid getgroups getpgrp getpid getppid getrandom getresgid getresuid getrlimit getrusage getuid gettimeofday
+    nanosleep setrlimit time times uname
+"""
+ALLOWED = " ".join((FILES, MEMORY, THREADS, WAITS, SIGNALS, FACTS)).split()
+# These do nothing, and say that they have: copying a file, say, needs them, and Landlock does not hold them.
+IGNORED = ["chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat", "utimensat"]
+
+_INT, _SHARED, _THREAD, _OF_A_PROCESS = 0xFFFFFFFF, 1, 0x10000, 0x80000000
+_DESCRIPTORS = (0, 1, 2, 3, 4, 1030)  # what fcntl may do: copy a descriptor, and its flags; no locks, owners, leases or sizes of pipes
+_TERMINALS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
+_OF_THREADS = (15, 16)  # of prctl: PR_SET_NAME, PR_GET_NAME
+
+
+def for_rank(pid: int, machine: int | None = None) -> Filter:
+    """The filter of the rank with this process id; `machine` as for `Filter`."""
+    rules = Filter(error(errno.EPERM), machine)
+    rules.add(ALLOW, ALLOWED)
+    rules.add(error(0), IGNORED)
+    rules.add(error(errno.ENOSYS), ["clone3"])  # its flags cannot be read; the C library then takes clone
+    rules.add(ALLOW, ["clone"], having(0, _THREAD, _THREAD))  # a thread may be started, a process not
+    # Memory that is shared may be there without standing in the account of the process that made it.
+    rules.add(ALLOW, ["mmap"], having(3, _SHARED, 0))
+    for name, commands in (("fcntl", _DESCRIPTORS), ("ioctl", _TERMINALS)):
+        for command in commands:
+            rules.add(ALLOW, [name], having(1, _INT, command))
+    for option in _OF_THREADS:
+        rules.add(ALLOW, ["prctl"], having(0, _INT, option))
+    rules.add(ALLOW, ["tgkill"], having(0, _INT, pid))
+    rules.add(ALLOW, ["prlimit64"], having(0, _INT, 0))
+    for name in ("clock_gettime", "clock_getres", "clock_nanosleep"):  # there are clocks of other processes, too
+        rules.add(ALLOW, [name], having(0, _OF_A_PROCESS, 0))
+    return rules
+
+
+def limit() -> bool:
+    """Put the filter on this process, for good; return whether it could be made here, see `seccomp.problem`.
+
+    Raises
+    ------
+    OSError
+        The system refuses.
+    """
+    if seccomp.problem():
+        return False
+    for_rank(os.getpid()).load()
+    return True
