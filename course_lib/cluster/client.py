@@ -17,7 +17,7 @@ from traitlets import Dict, List
 from traitlets.log import get_logger
 
 from course_lib.engine import wire
-from course_lib.engine.live import WAITS
+from course_lib.engine.capture import WAITS
 
 _CODE = "__import__('course_lib.engine.handler', fromlist=['handle']).handle()"
 _REPLY = "__import__('course_lib.engine.handler', fromlist=['Reply']).Reply()"

@@ -1,4 +1,8 @@
-"""What a cell prints and displays on a rank, collected in order; of a flood, the beginning and the end."""
+"""What a cell prints and displays on a rank, collected in order for the reply; of a flood, the beginning and the end.
+
+While the cell still runs, what is new is sent as well, so a cell that takes long shows that it goes on. One thread looks at all cells of
+this process: starting one for each call would take longer than most calls.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +11,19 @@ import codecs
 import contextlib
 import io
 import sys
+import threading
+import time
 from collections import deque
 from collections.abc import Iterator
+
+from course_lib.engine.blocked import Watch
 
 OUTPUT_LIMIT = 48_000  # bytes of what a cell prints on one rank: half of it from the beginning, half from the end
 FRESH = 4_000  # characters of what is sent while the cell runs, at a time
 DISPLAY_LIMIT = 4 << 20  # characters of what it displays
+WAITS = "waits"  # the stream that says in which call of MPI the rank stays
+FIRST, AGAIN = 1.0, 0.5  # seconds until a cell takes long, and from one look to the next
+TICK, QUIET = 0.25, 2.0  # seconds: how often the thread wakes up, and how long it goes on doing so without a cell
 
 
 class Outputs(list):
@@ -142,11 +153,12 @@ class _Shown(list):
 
 
 @contextlib.contextmanager
-def captured(shell, outputs: Outputs) -> Iterator[None]:
-    """Collect what a cell prints and displays in `outputs`."""
+def captured(shell) -> Iterator[Outputs]:
+    """Collect what a cell prints and displays; where a kernel runs the cell, send it what is new, too."""
     from IPython.core.displayhook import CapturingDisplayHook
     from IPython.core.displaypub import CapturingDisplayPublisher
 
+    outputs = Outputs()
     pieces = io.BufferedWriter(_Pieces(outputs), 1 << 16)
     printed = io.TextIOWrapper(pieces, encoding="utf-8", errors="backslashreplace", newline="\n")
     shown = _Shown(outputs, printed)
@@ -163,7 +175,8 @@ def captured(shell, outputs: Outputs) -> Iterator[None]:
     shell.display_pub = publisher
     vars(shell).update(own)
     try:
-        yield
+        with _sent(getattr(shell, "kernel", None), outputs, printed):  # where ranks are isolated there is none, and nobody watches
+            yield outputs
     finally:
         sys.stdout, sys.stderr, sys.displayhook, shell.display_pub = before
         for name in own:
@@ -187,3 +200,62 @@ def _bytes(text: str) -> int:
 
 def _characters(data: dict) -> int:
     return sum(len(value) if isinstance(value, str) else len(repr(value)) for value in data.values())
+
+
+class _Cell:
+    """What the kernel runs now: a cell, or a call."""
+
+    def __init__(self, kernel, outputs: Outputs, printed: io.TextIOWrapper):
+        self._kernel, self._outputs, self._parent = kernel, outputs, kernel.get_parent("shell")
+        self._printed, self._watch, self._next = printed, Watch(), time.monotonic() + FIRST
+
+    def look(self) -> None:
+        """Send what is new, if it is time for that."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + AGAIN
+            with contextlib.suppress(Exception):  # this must not disturb the cell
+                self._printed.flush()
+                self._say("stdout", self._outputs.fresh())
+                self._say(WAITS, self._watch.place())
+
+    def _say(self, stream: str, text: str | None) -> None:
+        if text:
+            self._kernel.session.send(self._kernel.iopub_socket, "stream", {"name": stream, "text": text}, parent=self._parent)
+
+
+_running: _Cell | None = None
+_roused = threading.Event()
+_threads: list[threading.Thread] = []
+
+
+@contextlib.contextmanager
+def _sent(kernel, outputs: Outputs, printed: io.TextIOWrapper) -> Iterator[None]:
+    """Have the thread look at `outputs` meanwhile, and send what is new as messages of the cell that the kernel runs."""
+    global _running
+    if kernel is None:
+        yield
+        return
+    try:
+        _running = _Cell(kernel, outputs, printed)
+        _roused.set()
+        if not _threads:
+            thread = threading.Thread(target=_look, daemon=True)
+            thread.start()
+            _threads.append(thread)
+        yield
+    finally:
+        _running = None
+
+
+def _look() -> None:
+    """Look at what runs, as long as something does; then rest."""
+    while _roused.wait():
+        idle = 0.0
+        while idle < QUIET:
+            time.sleep(TICK)
+            if cell := _running:
+                cell.look()
+            idle = 0.0 if cell else idle + TICK
+        _roused.clear()
+        if _running:  # a cell began just before that, and did not rouse this thread
+            _roused.set()

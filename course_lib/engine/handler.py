@@ -20,8 +20,8 @@ from collections.abc import Iterator
 
 from course_lib import host
 from course_lib.collectives.transport import isolated
-from course_lib.engine import completion, gates, live, loops, memory_limit, tracebacks, wire
-from course_lib.engine.capture import Outputs, captured
+from course_lib.engine import completion, gates, loops, memory_limit, tracebacks, wire
+from course_lib.engine.capture import captured
 
 OPERATIONS = "course_lib.collectives.progress.operations"  # not imported before MPI is wanted: that would start it
 _reply: dict = {}
@@ -109,9 +109,8 @@ def _hello(request: dict) -> dict:
 
 
 def _cell(request: dict) -> dict:
-    shell, outputs = get_ipython(), Outputs()
-    kernel = getattr(shell, "kernel", None)
-    with _round(request) as finish, captured(shell, outputs), live.sent(kernel, outputs), _named(shell.compile, request["label"]):
+    shell = get_ipython()
+    with _round(request) as finish, captured(shell) as outputs, _named(shell.compile, request["label"]):
         result = shell.run_cell(request["source"], store_history=False)
         raised = result.error_before_exec or result.error_in_exec
         if isinstance(raised, SyntaxError) and str(raised.filename).startswith("<"):
@@ -125,9 +124,9 @@ def _call(request: dict) -> dict:
     from course_lib import traffic
     from course_lib.collectives.wrong_group_hint import noticed, of_error
 
-    shell, outputs, value, error = get_ipython(), Outputs(), None, None
-    kernel, looking = getattr(shell, "kernel", None), contextlib.nullcontext([]) if isolated.connection else noticed()
-    with _round(request) as finish, captured(shell, outputs), live.sent(kernel, outputs), looking as strays:
+    shell, value, error = get_ipython(), None, None
+    looking = contextlib.nullcontext([]) if isolated.connection else noticed()
+    with _round(request) as finish, captured(shell) as outputs, looking as strays:
         traffic.reset()
         try:
             gates.put(request["gates"])
