@@ -127,7 +127,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
 
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as disk:
         reference.write(folder)
-        yield "checkpoint-100-MB-4-ranks/numpy.save", mpi.run(4, __name__, folder, disk), 1.5
+        yield "checkpoint-100-MB-4-ranks/numpy.save", mpi.run(4, __name__, folder, disk), 0.9
 
 
 def crashes() -> Iterator[tuple[str, list[float], float]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from benchmarks import mpi
 
 # Bytes, calls a turn, and the limit.
-SIZES = ((16, 4000, 3.0), (65536, 1500, 1.1), (1 << 20, 200, 1.1), (4 << 20, 60, 1.1))
+SIZES = ((16, 4000, 3.0), (65536, 1500, 0.8), (1 << 20, 200, 1.1), (4 << 20, 60, 1.1))
 TURNS = 15
 
 

@@ -22,9 +22,9 @@ from benchmarks import mpi
 
 ROOT = Path(__file__).resolve().parents[1]
 RANKS, OPTIONS = 8, "--nodes=2 --overcommit"
-SIZES = ((4096, 200, 1.5), (1 << 20, 20, 1.1))  # bytes, calls a turn, and the limit
+SIZES = ((4096, 200, 1.3), (1 << 20, 20, 1.1))  # bytes, calls a turn, and the limit
 STEPS, STEPS_LIMIT, TURNS = 10, 1.5, 11
-NAMED_LIMIT, START_LIMIT, FAILED_LIMIT = 3.0, 10.0, 15.0  # seconds
+NAMED_LIMIT, START_LIMIT, FAILED_LIMIT = 1.0, 10.0, 15.0  # seconds
 
 
 def measure(folder: str) -> None:

@@ -42,5 +42,5 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
         up, down = ours()
         ratios.append(up / stock())
         stops.append(down)
-    yield "start-8-ranks/stock", ratios, 0.19
-    yield "stop-8-ranks-seconds", stops, 0.1
+    yield "start-8-ranks/stock", ratios, 0.14
+    yield "stop-8-ranks-seconds", stops, 0.05

@@ -138,7 +138,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
         if importlib.util.find_spec("torch") is None:
             print("bench: PyTorch's DDP was left out: torch is not installed (pip install -e '.[torch]').", file=sys.stderr)
             return
-        for n, limit in ((2, 1.0), (4, 0.3)):
+        for n, limit in ((2, 0.25), (4, 0.25)):
             ours = two if n == 2 else mpi.run(n, __name__, folder)
             theirs = statistics.median(by_torch(n, folder))
             yield f"epoch-{n}-ranks-dp/torch-ddp", [seconds / theirs for seconds, _ in ours], limit

@@ -122,7 +122,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
     if not pytorch.available():
         print("The block against PyTorch was left out: torch is not installed (pip install -e '.[torch]').", file=sys.stderr)
         return
-    yield "block-1-rank/torch", mpi.run(1, __name__, "torch"), 2.0
+    yield "block-1-rank/torch", mpi.run(1, __name__, "torch"), 1.15
 
 
 if __name__ == "__main__":

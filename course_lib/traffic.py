@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_TURNS = {"Allreduce": 2, "Allgather": 1, "Reduce_scatter": 1, "Alltoall": 1}
+_TURNS = {"Allreduce": 2, "Allgather": 1, "Reduce_scatter": 1, "Alltoall": 1, "Barrier": 0, "Allreduce in shared memory": 0}
 _AS_SENT = ("Bcast", "Scatter", "Gather", "Send", "Alltoallv")
 
 
@@ -63,9 +63,7 @@ def wire_bytes(operation: str, n: int, payload: float) -> float:
     >>> wire_bytes("Allreduce", 4, 1000)
     1500.0
     """
-    if operation in _AS_SENT:
-        return float(payload)
-    return _TURNS.get(operation, 0) * (n - 1) / n * payload
+    return float(payload) if operation in _AS_SENT else _TURNS[operation] * (n - 1) / n * payload
 
 
 def entries() -> list[Entry]:

@@ -25,7 +25,7 @@ def say(*words):
 OVER = """
 import glob, time
 from course_lib.collectives.deadlock.board import STATE, open_board
-from course_lib.collectives.deadlock.detector import DEADLOCK_RAISING, DEADLOCKED
+from course_lib.collectives.snapshot import DEADLOCK_RAISING, DEADLOCKED
 if open_board().mine[STATE] == DEADLOCK_RAISING:
     open_board().end(DEADLOCKED, keep_call=True)
 open(f"over-{os.environ['PMI_RANK']}", "w").close()

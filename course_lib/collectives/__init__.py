@@ -38,10 +38,11 @@ def init(backend: str = "mpi") -> Communicator:
     RuntimeError
         There is no CuPy, no NCCL, or a machine has fewer GPUs than ranks; the message says which.
     """
+    comm = import_module("course_lib.collectives.communicator").Communicator
     if backend == "nccl":
         from course_lib.collectives.transport import nccl
 
-        return nccl.start()
+        return comm(transport=nccl.of_gpus(comm().transport))
     if backend != "mpi":
         raise ValueError(f"init: backend must be 'mpi' or 'nccl'; got {backend!r}.")
-    return __getattr__("Communicator")()
+    return comm()

@@ -37,8 +37,8 @@ from course_lib.collectives.calls import (
 )
 from course_lib.collectives.errors import CollectiveError, MismatchError
 from course_lib.collectives.progress.operations import Operation, deferred_interrupts, now, raise_interrupt
-from course_lib.collectives.requests import Request
 from course_lib.collectives.transport import Incoming, Outgoing, Transport, isolated
+from course_lib.collectives.transport.requests import Request
 
 ndarray, may_share_memory, IN_PLACE = np.ndarray, np.may_share_memory, MPI.IN_PLACE  # names found fast
 ANY_SOURCE, ANY_TAG, PROC_NULL = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.PROC_NULL
@@ -660,7 +660,7 @@ class Communicator:
 
     def averaged(self, like: np.ndarray, count: int, shared: bool = True):
         """An array of `count` zeros whose mean over the ranks can be taken; collective. See `averaging`."""
-        from course_lib.collectives.averaging import averaged
+        from course_lib.collectives.transport.averaging import averaged
 
         return averaged(self, like, count, shared)
 

@@ -13,10 +13,10 @@ from mpi4py import MPI
 
 from course_lib import traffic
 from course_lib.collectives import diagnostics
+from course_lib.collectives.calls import OPERATIONS
 from course_lib.collectives.communicator import Communicator
 
-NAMES = ("Allgather", "Allreduce", "Alltoall", "Alltoallv", "Barrier", "Bcast", "Gather", "Reduce", "Reduce_scatter", "Scatter")
-NAMES += ("Iallgather", "Iallreduce", "Ireduce_scatter", "Irecv", "Isend", "Recv", "Send", "Sendrecv")
+NAMES = {*OPERATIONS[1:], "Reduce"} - {"Split"}
 
 
 class _World(MPI.Intracomm):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.autograd import Module, Parameter, Tensor, after_backward
-from course_lib.collectives.averaging import Averaged
+from course_lib.collectives.transport.averaging import Averaged
 
 
 class Bucket:

@@ -179,8 +179,8 @@ ACTIONS = {
 @contextlib.contextmanager
 def _round(request: dict) -> Iterator:
     """Tell the status board that a cell begins and how it ended."""
-    from course_lib.collectives.deadlock.detector import DEADLOCKED, FINISHED, RAISED
     from course_lib.collectives.progress import operations
+    from course_lib.collectives.snapshot import DEADLOCKED, FINISHED, RAISED
 
     board = None
     if not isolated.connection:

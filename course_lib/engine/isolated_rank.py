@@ -36,7 +36,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
     from course_lib.sandbox import landlock, system_calls
 
     # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
-    comm_world, relay = (importlib.import_module(f"course_lib.collectives.transport.{name}") for name in ("comm_world", "relay"))
+    comm_world, relay = (importlib.import_module(f"course_lib.collectives.{name}") for name in ("comm_world", "transport.relay"))
     shared_memory.forget_files()  # a rank is killed in the end
     if files := json.loads(os.environ.pop("COURSE_FILES", "{}")):
         landlock.keep_to(**files)

@@ -17,7 +17,7 @@ from tqdm import tqdm
 from course_lib import students, traffic
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
-from course_lib.collectives.deadlock.detector import RAISED
+from course_lib.collectives.snapshot import RAISED
 from course_lib.gpt import account, report, sample, whole
 from course_lib.gpt.first import first_of
 from course_lib.gpt.folder import Folder, Unwritten, kept

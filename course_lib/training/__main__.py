@@ -16,7 +16,7 @@ from tqdm import tqdm
 from course_lib import datasets, students, traffic, wording, zero
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
-from course_lib.collectives.deadlock.detector import RAISED
+from course_lib.collectives.snapshot import RAISED
 from course_lib.training import Config, ConfigError, Run
 
 

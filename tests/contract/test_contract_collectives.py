@@ -10,6 +10,11 @@ from machine import patient
 from mpi4py import MPI
 from transports import is_graded, is_nccl, run
 
+from course_lib import traffic
+from course_lib.cluster.isolated.reference_collectives import RULES
+from course_lib.collectives import calls
+from course_lib.collectives.transport.mpi import POST
+
 SETTINGS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OPERATIONS = {"SUM": np.sum, "MIN": np.min, "MAX": np.max, "PROD": np.prod}
 
@@ -382,3 +387,10 @@ def test_traffic_counts_what_moved(hosted):
             ["Allreduce", world, 2, 1600],
             ["Reduce_scatter", world, 1, 6400],
         ]
+
+
+def test_each_collective_is_known_to_all_who_carry_count_and_describe_it():
+    blocking = {number for number, name in enumerate(calls.COLLECTIVES) if name and number not in calls.BLOCKING}
+    assert set(POST) == set(RULES) == blocking
+    for number in blocking - {calls.SPLIT}:
+        assert traffic.wire_bytes(calls.COLLECTIVES[number], 4, 100) >= 0

@@ -18,19 +18,8 @@ from course_lib.cluster.isolated.rendezvous import Arrival, Key, Rendezvous
 from course_lib.cluster.isolated.traffic_counter import TrafficCounter
 from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import ALLTOALLV, ANY, COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND
-from course_lib.collectives.deadlock.detector import (
-    COMPUTING,
-    DEADLOCKED,
-    FINISHED,
-    GONE,
-    RAISED,
-    WAITING,
-    Detector,
-    RankView,
-    Snapshot,
-    mask,
-    stuck,
-)
+from course_lib.collectives.deadlock.detector import Detector, mask, stuck
+from course_lib.collectives.snapshot import COMPUTING, DEADLOCKED, FINISHED, GONE, RAISED, WAITING, RankView, Snapshot
 
 STABLE = 0.2  # seconds that a deadlock must be seen unchanged
 MOST_MESSAGES = 10_000  # of a rank in one request, that are noted

@@ -1,4 +1,8 @@
-"""The result of each collective on each rank, worked out in one process with NumPy, and the bytes that each rank sends for it."""
+"""Each collective worked out in one process with NumPy: what a rank brings, what it sends to others, and what all get.
+
+A call is what a rank says of it, a dict: "what" (operation, dtype, count, detail, as `calls.Call` has them) and, where parts differ in
+size, their "counts".
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,7 @@ import struct
 import numpy as np
 
 from course_lib.collectives import calls
-from course_lib.collectives.calls import DTYPES, OWN, REDUCING, REDUCTIONS, ROOTED
-
-# Those that carry no array of the caller's.
-_WITHOUT = {calls.BARRIER, calls.IBARRIER, calls.SPLIT}
+from course_lib.collectives.calls import BLOCKING, DTYPES, OWN, REDUCTIONS
 
 
 class Broken(Exception):
@@ -18,33 +19,11 @@ class Broken(Exception):
 
 
 def numbers_in(values: object, low: int, high: int) -> bool:
+    """Whether a value that came from a rank is a list of whole numbers, from `low` to below `high`."""
     return isinstance(values, list) and all(type(v) is int and low <= v < high for v in values)
 
 
-def payload(what: tuple, i: int, n: int) -> int | None:
-    """Bytes that member i of n sends, as `traffic` counts them; None for what is not counted."""
-    operation, dtype, count, detail = what
-    name = calls.OPERATIONS[operation]
-    size = count * DTYPES[dtype].itemsize if dtype >= 0 else 0
-    if operation in _WITHOUT:
-        return None
-    if name in ("Allgather", "Iallgather"):
-        return size * n
-    if name == "Alltoallv":
-        return None  # see `sent`: it goes by what came
-    if operation in REDUCING and detail % 16 == OWN:
-        return size * n
-    root = detail // 16 - 1
-    if name == "Bcast":
-        return size if (i - root) % n < n - 1 else 0
-    if name == "Scatter":
-        return size * (n - 1) if i == root else 0
-    if name == "Gather":
-        return 0 if i == root else size
-    return size
-
-
-def brought(header: dict, i: int, n: int) -> int:
+def brought(call: dict, i: int, n: int) -> int:
     """Bytes that come with the call of member i of n, by what it says.
 
     Raises
@@ -52,98 +31,239 @@ def brought(header: dict, i: int, n: int) -> int:
     Broken
         It says what makes no sense.
     """
-    operation, dtype, count, detail = header["what"]
-    name = calls.OPERATIONS[operation]
-    if operation in _WITHOUT:
+    rule, (_, dtype, count, _) = _rule(call), call["what"]
+    if not rule.carries:
         if (dtype, count) != (-1, 0):
             raise Broken("it sent numbers where there are none")
-        return 16 if name == "Split" else 0
-    if dtype not in DTYPES or count < 0:
+    elif dtype not in DTYPES or count < 0:
         raise Broken("it sent numbers of no known kind")
-    size = count * DTYPES[dtype].itemsize
-    if name == "Alltoallv":
-        counts = header.get("counts")
-        if not numbers_in(counts, 0, 1 << 40) or len(counts) != n:
-            raise Broken("it cut an all-to-all in parts that do not fit")
-        return sum(counts) * DTYPES[dtype].itemsize
-    root = detail // 16 - 1
-    if operation in ROOTED and not 0 <= root < n:
-        raise Broken("it named a root that is none")
-    if operation in REDUCING and not 0 < detail % 16 <= OWN:
-        raise Broken("it reduces by an operation that is none")
-    if name == "Bcast":
-        return size if i == root else 0
-    return size * n * (i == root) if name == "Scatter" else size
+    return rule.brought(call, i, n)
 
 
-def to_others(header: dict, payload: bytes, i: int, n: int) -> bytes:
-    """What of it goes to other members: not the part of an all-to-all or a scatter that is a member's own."""
-    operation, dtype, _, detail = header["what"]
-    name = calls.OPERATIONS[operation]
-    if n == 1 or name == "Split" or (name == "Gather" and i == detail // 16 - 1):
-        return b""
-    if name in ("Alltoall", "Scatter") and payload:
-        part = len(payload) // n
-        return payload[: i * part] + payload[(i + 1) * part :]
-    if name == "Alltoallv":
-        counts = [c * DTYPES[dtype].itemsize for c in header["counts"]]
-        return payload[: sum(counts[:i])] + payload[sum(counts[: i + 1]) :]
-    return payload
+def payload(call: dict, i: int, n: int) -> int | None:
+    """Bytes that member i of n sends, as `traffic` counts them; None for what is not counted."""
+    rule = _rule(call)
+    return rule.payload(call, i, n) if rule.carries else None
 
 
-def results(payloads: list[bytes], headers: list[dict]) -> list[bytes]:
+def to_others(call: dict, data: bytes, i: int, n: int) -> bytes:
+    """What of a member's bytes goes to other members."""
+    return _rule(call).to_others(call, data, i, n) if n > 1 else b""
+
+
+def results(payloads: list[bytes], said: list[dict]) -> list[bytes]:
     """What each member gets."""
-    n, (operation, dtype, count, detail) = len(payloads), headers[0]["what"]
-    name = calls.OPERATIONS[operation]
-    if operation in (calls.BARRIER, calls.IBARRIER):
-        return [b""] * n
-    if name == "Split":
-        return _split([struct.unpack("<qq", p) for p in payloads])
-    kind, size = DTYPES[dtype], count * DTYPES[dtype].itemsize
-    if name == "Alltoallv":
-        return _all_to_all_v(payloads, headers, kind.itemsize)
-    if name == "Alltoall":
-        part = size // n
+    return _rule(said[0]).results(payloads, said)
+
+
+class Rule:
+    """How one collective goes; here, all members bring an array of the same size, and get all of them."""
+
+    carries = True  # whether it has an array of the caller's
+
+    def brought(self, call: dict, i: int, n: int) -> int:
+        """As `brought`."""
+        return _size(call)
+
+    def payload(self, call: dict, i: int, n: int) -> int:
+        """As `payload`."""
+        return _size(call)
+
+    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+        """As `to_others`."""
+        return data
+
+    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
+        """As `results`."""
+        return [b"".join(payloads)] * len(payloads)
+
+
+class Allgather(Rule):
+    def payload(self, call: dict, i: int, n: int) -> int:
+        return _size(call) * n
+
+
+class Barrier(Rule):
+    carries = False
+
+    def brought(self, call: dict, i: int, n: int) -> int:
+        return 0
+
+    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
+        return [b""] * len(payloads)
+
+
+class Split(Rule):
+    carries, wish = False, struct.Struct("<qq")  # color and key
+
+    def brought(self, call: dict, i: int, n: int) -> int:
+        return self.wish.size
+
+    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+        return b""
+
+    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
+        """Colors and keys, of which each rank learns no more than who is in its new group, and in which order."""
+        wishes = [self.wish.unpack(p) for p in payloads]
+        order = {i: place for place, i in enumerate(sorted(range(len(wishes)), key=lambda i: (wishes[i][1], i)))}
+        seen = [[(color, order[i]) if other == color else (~color, 0) for i, (other, _) in enumerate(wishes)] for color, _ in wishes]
+        return [b"".join(self.wish.pack(*wish) for wish in row) for row in seen]
+
+
+class Allreduce(Rule):
+    def brought(self, call: dict, i: int, n: int) -> int:
+        if not 0 < call["what"][3] % 16 <= OWN:
+            raise Broken("it reduces by an operation that does not exist")
+        return _size(call)
+
+    def payload(self, call: dict, i: int, n: int) -> int:
+        return _size(call) * (n if self.is_own(call) else 1)
+
+    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
+        if self.is_own(said[0]):
+            return super().results(payloads, said)  # a reduction that only the ranks know
+        return self.parts(self.reduced(payloads, said[0]), said)
+
+    def parts(self, reduced: np.ndarray, said: list[dict]) -> list[bytes]:
+        """What each member gets of the reduced array."""
+        return [reduced.tobytes()] * len(said)
+
+    @staticmethod
+    def is_own(call: dict) -> bool:
+        """Whether the reduction is the caller's own."""
+        return call["what"][3] % 16 == OWN
+
+    @staticmethod
+    def reduced(payloads: list[bytes], call: dict) -> np.ndarray:
+        """All arrays, reduced in the order of the ranks."""
+        (_, dtype, _, detail) = call["what"]
+        (_, reduce), total = REDUCTIONS[detail % 16 - 1], np.frombuffer(payloads[0], DTYPES[dtype]).copy()
+        with np.errstate(all="ignore"):
+            for part in payloads[1:]:
+                total = reduce(total, np.frombuffer(part, DTYPES[dtype])).astype(DTYPES[dtype], copy=False)
+        return total
+
+
+class ReduceScatter(Allreduce):
+    def parts(self, reduced: np.ndarray, said: list[dict]) -> list[bytes]:
+        counts, n, whole = said[0].get("counts"), len(said), reduced.size
+        same = all(call.get("counts") == counts for call in said)
+        if not (same and numbers_in(counts, 0, whole + 1) and len(counts) == n and sum(counts) == whole):
+            raise Broken("it cut a reduce-scatter in parts that do not fit")
+        return [reduced[end - c : end].tobytes() for c, end in zip(counts, np.cumsum(counts), strict=True)]
+
+
+class Rooted(Rule):
+    def brought(self, call: dict, i: int, n: int) -> int:
+        if not 0 <= _root(call) < n:
+            raise Broken("it named a root that is no rank of the group")
+        return self.from_member(call, i, n)
+
+    def from_member(self, call: dict, i: int, n: int) -> int:
+        """Bytes that member i of n brings."""
+        return _size(call)
+
+
+class Bcast(Rooted):
+    def from_member(self, call: dict, i: int, n: int) -> int:
+        return _size(call) if i == _root(call) else 0
+
+    def payload(self, call: dict, i: int, n: int) -> int:
+        return _size(call) if (i - _root(call)) % n < n - 1 else 0  # in a ring, each rank but the last passes it on
+
+    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
+        return [payloads[_root(said[0])]] * len(payloads)
+
+
+class Scatter(Rooted):
+    def from_member(self, call: dict, i: int, n: int) -> int:
+        return _size(call) * n if i == _root(call) else 0
+
+    def payload(self, call: dict, i: int, n: int) -> int:
+        return _size(call) * (n - 1) if i == _root(call) else 0
+
+    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+        return _without(data, i, n)
+
+    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
+        size = _size(said[0])
+        return [payloads[_root(said[0])][i * size : (i + 1) * size] for i in range(len(payloads))]
+
+
+class Gather(Rooted):
+    def payload(self, call: dict, i: int, n: int) -> int:
+        return 0 if i == _root(call) else _size(call)
+
+    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+        return b"" if i == _root(call) else data
+
+    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
+        return [b"".join(payloads) if i == _root(said[0]) else b"" for i in range(len(payloads))]
+
+
+class Alltoall(Rule):
+    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+        return _without(data, i, n)
+
+    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
+        n, part = len(payloads), _size(said[0]) // len(payloads)
         return [b"".join(whole[i * part : (i + 1) * part] for whole in payloads) for i in range(n)]
-    if operation in ROOTED:
-        root = detail // 16 - 1
-        if name == "Bcast":
-            return [payloads[root]] * n
-        if name == "Scatter":
-            return [payloads[root][i * size : (i + 1) * size] for i in range(n)]
-        whole = b"".join(payloads)
-        return [whole if i == root else b"" for i in range(n)]
-    if operation not in REDUCING or detail % 16 == OWN:  # an all-gather, or a reduction that only the ranks know
-        return [b"".join(payloads)] * n
-    (_, reduce), reduced = REDUCTIONS[detail % 16 - 1], np.frombuffer(payloads[0], kind).copy()
-    with np.errstate(all="ignore"):
-        for part in payloads[1:]:
-            reduced = reduce(reduced, np.frombuffer(part, kind)).astype(kind, copy=False)
-    if name not in ("Reduce_scatter", "Ireduce_scatter"):
-        return [reduced.tobytes()] * n
-    counts = headers[0].get("counts")
-    if any(h.get("counts") != counts for h in headers) or not numbers_in(counts, 0, count + 1) or len(counts) != n or sum(counts) != count:
-        raise Broken("it cut a reduce-scatter in parts that do not fit")
-    ends = np.cumsum(counts)
-    return [reduced[end - c : end].tobytes() for c, end in zip(counts, ends, strict=True)]
 
 
-def _all_to_all_v(payloads: list[bytes], headers: list[dict], itemsize: int) -> list[bytes]:
-    """Each rank's parts, one for each member in order, of as many numbers as its header says."""
-    n, cut = len(payloads), []
-    for whole, header in zip(payloads, headers, strict=True):
-        counts = header["counts"]
-        ends = np.cumsum(counts) * itemsize
-        cut.append([whole[end - count * itemsize : end] for count, end in zip(counts, ends.tolist(), strict=True)])
-    return [b"".join(parts[i] for parts in cut) for i in range(n)]
+class Alltoallv(Rule):
+    def brought(self, call: dict, i: int, n: int) -> int:
+        if not numbers_in(call.get("counts"), 0, 1 << 40) or len(call["counts"]) != n:
+            raise Broken("it cut an all-to-all in parts that do not fit")
+        return self.payload(call, i, n)
+
+    def payload(self, call: dict, i: int, n: int) -> int:
+        return sum(call["counts"]) * DTYPES[call["what"][1]].itemsize
+
+    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+        parts = self.cut(call, data)
+        return b"".join(parts[:i] + parts[i + 1 :])
+
+    def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
+        cut = [self.cut(call, data) for call, data in zip(said, payloads, strict=True)]
+        return [b"".join(parts[i] for parts in cut) for i in range(len(cut))]
+
+    @staticmethod
+    def cut(call: dict, data: bytes) -> list[bytes]:
+        """The parts of a member's bytes, one for each member."""
+        itemsize = DTYPES[call["what"][1]].itemsize
+        ends = np.cumsum(call["counts"]) * itemsize
+        return [data[end - count * itemsize : end] for count, end in zip(call["counts"], ends.tolist(), strict=True)]
 
 
-def _split(wishes: list[tuple[int, int]]) -> list[bytes]:
-    """Colors and keys, of which each rank learns no more than who is in its new group, and in which order."""
-    order = {i: place for place, i in enumerate(sorted(range(len(wishes)), key=lambda i: (wishes[i][1], i)))}
-    return [
-        b"".join(
-            struct.pack("<qq", color, order[i]) if other == color else struct.pack("<qq", ~color, 0) for i, (other, _) in enumerate(wishes)
-        )
-        for color, _ in wishes
-    ]
+RULES: dict[int, Rule] = {
+    calls.ALLREDUCE: Allreduce(),
+    calls.ALLGATHER: Allgather(),
+    calls.REDUCE_SCATTER: ReduceScatter(),
+    calls.SPLIT: Split(),
+    calls.BARRIER: Barrier(),
+    calls.BCAST: Bcast(),
+    calls.SCATTER: Scatter(),
+    calls.GATHER: Gather(),
+    calls.ALLTOALL: Alltoall(),
+    calls.ALLTOALLV: Alltoallv(),
+}
+
+
+def _rule(call: dict) -> Rule:
+    return RULES[BLOCKING.get(call["what"][0], call["what"][0])]
+
+
+def _size(call: dict) -> int:
+    """Bytes of the array that a call names."""
+    _, dtype, count, _ = call["what"]
+    return count * DTYPES[dtype].itemsize
+
+
+def _root(call: dict) -> int:
+    return call["what"][3] // 16 - 1
+
+
+def _without(data: bytes, i: int, n: int) -> bytes:
+    """All of n equal parts but number i, which is a member's own."""
+    part = len(data) // n
+    return data[: i * part] + data[(i + 1) * part :]

@@ -45,14 +45,14 @@ class TrafficCounter:
         """It was member i in a collective to which all have come."""
         what, operation = arrival.header["what"], _operation(arrival)
         carries = any(arrival.header["counts"]) if operation == "Alltoallv" else what[2] > 0
-        self._count(members, operation, _payload(arrival, i, len(members)), carries)
+        self._count(members, operation, payload(arrival.header, i, len(members)), carries)
         self._keep(what[1], to_others(arrival.header, arrival.payload, i, len(members)))
 
     def entries(self, rank: int, begun: Iterable[tuple[tuple[int, ...], Arrival]]) -> list[list]:
         """Operation, ranks, calls and payload in bytes, with what this `rank` has begun and others have not come to."""
         sent = {kind: list(counts) for kind, counts in self._sent.items()}
         for members, arrival in begun:
-            nbytes = _payload(arrival, members.index(rank), len(members))
+            nbytes = payload(arrival.header, members.index(rank), len(members))
             if nbytes is not None:
                 entry = sent.setdefault((members, _operation(arrival)), [0, 0])
                 entry[0] += 1
@@ -81,8 +81,3 @@ def _operation(arrival: Arrival) -> str:
     """The name under which it is counted: a call that does not block counts as the one that does."""
     operation = arrival.header["what"][0]
     return COLLECTIVES[BLOCKING.get(operation, operation)]
-
-
-def _payload(arrival: Arrival, i: int, n: int) -> int | None:
-    """Bytes that member i of n sends with it; None for what is not counted."""
-    return len(arrival.payload) if _operation(arrival) == "Alltoallv" else payload(arrival.header["what"], i, n)

@@ -19,19 +19,9 @@ from mpi4py import MPI
 from course_lib import host
 from course_lib.collectives import shared_memory
 from course_lib.collectives.calls import BLOCKING, RECV, SEND
-from course_lib.collectives.deadlock.detector import (
-    COMPUTING,
-    DEADLOCK_RAISING,
-    GONE,
-    LOST,
-    RAISED,
-    STABLE,
-    WAITING,
-    RankView,
-    Snapshot,
-    mask,
-)
+from course_lib.collectives.deadlock.detector import STABLE, mask
 from course_lib.collectives.deadlock.hosts import Hosts
+from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, GONE, LOST, RAISED, WAITING, RankView, Snapshot
 
 MAX_RANKS = 64  # a group is a bit mask in one word
 

@@ -8,19 +8,10 @@ import time
 from course_lib.collectives import diagnostics
 from course_lib.collectives.deadlock import detector
 from course_lib.collectives.deadlock.board import ROUND, STATE, TARGETS, Board, open_board
-from course_lib.collectives.deadlock.detector import (
-    COMPUTING,
-    DEADLOCK_RAISING,
-    DEADLOCKED,
-    FINISHED,
-    GONE,
-    LOST,
-    RAISED,
-    WAITING,
-    Detector,
-)
+from course_lib.collectives.deadlock.detector import Detector
 from course_lib.collectives.errors import DeadlockError
 from course_lib.collectives.progress.operations import Operation, now, progress, raise_interrupt
+from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, DEADLOCKED, FINISHED, GONE, LOST, RAISED, WAITING
 
 SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
 PATIENCE = 0.02  # seconds until a wait is shown on the board

@@ -13,10 +13,10 @@ from mpi4py import MPI
 from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import DTYPES, LARGEST_TAG, RECV, SEND
 from course_lib.collectives.deadlock.board import ACCEPTED, KEPT, SENT, STATE, TAKEN, Board
-from course_lib.collectives.deadlock.detector import COMPUTING
 from course_lib.collectives.errors import MismatchError
 from course_lib.collectives.progress.matching import Envelope, Matcher
 from course_lib.collectives.progress.operations import Need, Operation, now
+from course_lib.collectives.snapshot import COMPUTING
 
 ANY_SOURCE, ANY_TAG, BYTE = MPI.ANY_SOURCE, MPI.ANY_TAG, MPI.BYTE  # names found fast
 DTYPE_BITS, TAG_BITS, EPOCHS = 5, LARGEST_TAG.bit_length(), 0x1FF

@@ -27,7 +27,6 @@ from course_lib.collectives.calls import (
     SCATTER,
     Call,
 )
-from course_lib.collectives.communicator import Communicator
 from course_lib.collectives.progress.operations import Need, Operation
 from course_lib.collectives.transport import Incoming, Outgoing
 from course_lib.collectives.transport.mpi import POST, MpiTransport
@@ -40,12 +39,17 @@ NO_CUPY, NO_NCCL = -1, -2
 WAY_OUT = "Without GPUs, init() gives a communicator over MPI."
 
 
-def start() -> Communicator:
-    """A communicator of all ranks, each with a GPU of its own; see `collectives.init`."""
-    comm = Communicator()
+def of_gpus(everybody: MpiTransport) -> NcclTransport:
+    """A transport for the same ranks, each with a GPU of its own; collective.
+
+    Raises
+    ------
+    RuntimeError
+        There is no CuPy, no NCCL, or a machine has fewer GPUs than ranks; the message says which, and all ranks raise it.
+    """
     mine = np.array([zlib.crc32(host.name().encode()), _gpus()], np.int64)
-    everyone = np.empty((comm.Get_size(), 2), np.int64)
-    comm.Allgather(mine, everyone)  # so that all ranks raise the same sentence, or none does
+    everyone = np.empty((len(everybody.members), 2), np.int64)
+    everybody.run(Call(ALLGATHER, mine.dtype.num, mine.size, 0, mine, everyone))
     for missing, what in (
         (NO_CUPY, "CuPy is not installed"),
         (NO_NCCL, "CuPy finds no NCCL"),
@@ -61,9 +65,9 @@ def start() -> Communicator:
                 f"init(backend='nccl') needs one GPU a rank: {wording.ranks(here)} run on a machine where CuPy sees {gpus}. "
                 f"Start as many ranks as there are GPUs. {WAY_OUT}"
             )
-    before = everyone[: comm.Get_rank(), 0]
+    before = everyone[: everybody.rank, 0]
     _cupy().cuda.Device(int(np.sum(before == mine[0]))).use()
-    return Communicator(transport=NcclTransport(comm.transport))
+    return NcclTransport(everybody)
 
 
 def _cupy():
