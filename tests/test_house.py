@@ -110,7 +110,7 @@ LARGER = {
     "course_lib/check": 30,
     "course_lib/cluster": 20,
     "course_lib/cluster/isolated": 11,
-    "course_lib/engine": 22,
+    "course_lib/engine": 21,
     "course_lib/gpt": 19,
     "course_lib/sim": 21,
     "grading": 18,
