@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks import mpi
-from course_lib.engine.mpiexec import LAUNCHERS, THREADS, find_mpiexec
+from course_lib.engine.processes.mpiexec import LAUNCHERS, THREADS, find_mpiexec
 
 NBYTES, TURNS = 100 << 20, 7
 STEPS, KILLS = 60, 20

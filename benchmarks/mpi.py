@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from course_lib.engine.mpiexec import LAUNCHERS, THREADS, find_mpiexec
+from course_lib.engine.processes.mpiexec import LAUNCHERS, THREADS, find_mpiexec
 
 
 def run(n: int, module: str, *words: str) -> object:

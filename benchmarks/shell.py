@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.training import images
 from course_lib import datasets
-from course_lib.engine.mpiexec import THREADS
+from course_lib.engine.processes.mpiexec import THREADS
 
 GRIDS = ((1, 1), (1, 2), (2, 2), (4, 2))  # model parallel, data parallel
 TURNS, LIMIT = 5, 1.5

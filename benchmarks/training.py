@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import mpi
-from course_lib.engine.mpiexec import THREADS
+from course_lib.engine.processes.mpiexec import THREADS
 
 IMAGES, PIXELS, HIDDEN, CLASSES, BATCH, LR = 60_000, 784, 256, 10, 60, 0.1
 TURNS = 5

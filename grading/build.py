@@ -237,7 +237,7 @@ def _titled(source: str, title: str) -> str:
 
 
 def _with_confirmation(source: str) -> str:
-    """Have a folded cell that shows nothing say that it has run. (``%%px`` does so itself, see `cluster.magic`.)
+    """Have a folded cell that shows nothing say that it has run. (``%%px`` does so itself, see `cluster.notebook.magic`.)
 
     >>> _with_confirmation("def f():\\n    pass")
     "def f():\\n    pass\\n\\n\\nprint('Defined: f.')"

@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from course_lib import host
-from course_lib.cluster import unattended
+from course_lib.cluster import time_limits
 from grading import answers, build
 from grading.handin import sandbox
 from grading.handin.execute import environment, on_ranks, settle, sockets
@@ -28,7 +28,7 @@ CELL_SECONDS = 15  # that a cell may take on a quiet machine
 UNTOUCHED = "untouched"
 # Another answer has all its time, and an account of memory of its own.
 ANEW = """
-from course_lib.cluster import unattended
+from course_lib.cluster import time_limits
 unattended.forget()
 ranks.held()  # gives back what is free
 getattr(ranks._connection.client, "anew", lambda: None)()
@@ -62,7 +62,7 @@ class Part:
     def __enter__(self) -> Part:
         with ExitStack() as stack:
             stack.callback(self._folder.cleanup)
-            stack.enter_context(environment({unattended.UNATTENDED: f"{CELL_SECONDS * host.load():.0f}", **sandbox.settings()}))
+            stack.enter_context(environment({time_limits.UNATTENDED: f"{CELL_SECONDS * host.load():.0f}", **sandbox.settings()}))
             stack.enter_context(self._client.setup_kernel())
             self.begin()
             self._close = stack.pop_all().close  # whatever fails before this line, nothing is left

@@ -223,7 +223,7 @@ def test_an_error_that_cannot_be_shown_is_one_and_the_others_hear_of_it(eight, b
 
 
 def test_a_mistake_of_the_engine_itself_is_answered_and_keeps_nobody_waiting(eight):
-    breaks = "import course_lib.engine.tracebacks as t\nwhole = t.describe\n"
+    breaks = "import course_lib.engine.requests.tracebacks as t\nwhole = t.describe\n"
     once = "def once(error):\n    t.describe = whole\n    raise OSError('a broken pipe')\n"
     found = errors(eight, f"{breaks}{once}if rank == 3:\n    t.describe = once\n    raise ValueError\ncomm.Barrier()")
     assert found[3]["name"] == "OSError" and "a broken pipe" in found[3]["message"]

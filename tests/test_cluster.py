@@ -18,9 +18,10 @@ from machine import patient
 from processes import course_processes, wait_until
 
 from course_lib import cluster, host
-from course_lib.cluster import Ranks, RanksGone, client, launch, requests
+from course_lib.cluster import Ranks, RanksGone, client, requests
+from course_lib.cluster.processes import launch
 from course_lib.collectives.deadlock import hosts
-from course_lib.engine import mpiexec
+from course_lib.engine.processes import mpiexec
 
 
 def folders():
@@ -266,7 +267,7 @@ def test_an_interrupt_while_starting_leaves_nothing(monkeypatch):
     before, files, real = course_processes(), folders(), subprocess.Popen
 
     def second_is_interrupted(command, **settings):
-        if "course_lib.engine.mpiexec" in command:
+        if "course_lib.engine.processes.mpiexec" in command:
             raise KeyboardInterrupt
         return real(command, **settings)
 

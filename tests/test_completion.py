@@ -6,7 +6,7 @@ import time
 import pytest
 from jupyter_core.utils import run_sync
 
-from course_lib.cluster.completion import _Place
+from course_lib.cluster.notebook.completion import _Place
 
 SETUP = "from course_lib import cluster\nranks = cluster.start(2)\nmine_here = 1\ncomma = 2"
 CELL = """%%px

@@ -84,7 +84,7 @@ def test_a_block_that_is_there_twice_is_one_and_what_several_share_is_the_rest()
 
 
 PASS = """
-from course_lib.engine import gates
+from course_lib.engine import traffic_gates
 
 def work():
     x = np.ones(4)

@@ -5,8 +5,8 @@ import pytest
 
 from course_lib import plots, students
 from course_lib.autograd import SGD, Linear
-from course_lib.cluster import here
-from course_lib.engine import tracebacks
+from course_lib.cluster.source import misplaced_names
+from course_lib.engine.requests import tracebacks
 from course_lib.gpt.settings import Settings, SettingsError
 from course_lib.sim.communication import Pending
 
@@ -42,8 +42,8 @@ def test_a_figure_of_nothing_names_the_ranks():
 
 def test_a_missing_exercise_is_no_misspelt_name():
     text = "name 'route' is not defined"
-    assert here.hint(text, [0, 1], 2, ["Route"]) == ". route is an exercise: run its cell first; after a restart, too."
-    assert here.hint(text.replace("route", "ruote"), [0, 1], 2, ["route"]) == ". Is it route?"
+    assert misplaced_names.hint(text, [0, 1], 2, ["Route"]) == ". route is an exercise: run its cell first; after a restart, too."
+    assert misplaced_names.hint(text.replace("route", "ruote"), [0, 1], 2, ["route"]) == ". Is it route?"
 
 
 def test_a_run_that_was_left_out_is_named():

@@ -10,7 +10,7 @@ from textwrap import indent
 
 import pytest
 
-from course_lib.engine.mpiexec import LAUNCHERS, find_mpiexec
+from course_lib.engine.processes.mpiexec import LAUNCHERS, find_mpiexec
 
 MACHINE = 'export SLURMD_NODENAME=n$((PMI_RANK * MACHINES / PMI_SIZE + 1)); exec "$@"'
 

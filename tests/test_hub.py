@@ -65,7 +65,7 @@ def test_a_class_at_once_and_none_sees_another(hub, people):
 import glob, json, os, psutil
 print(json.dumps({
     "users": sorted({p.uids().real for p in psutil.process_iter()}),
-    "ranks": sum("course_lib.engine.stub" in " ".join(p.cmdline()) or "ipengine" in p.name() for p in psutil.process_iter()),
+    "ranks": sum("course_lib.engine.processes.stub" in " ".join(p.cmdline()) or "ipengine" in p.name() for p in psutil.process_iter()),
     "processes": len(psutil.pids()),
     "homes": [h for h in glob.glob(os.path.dirname(os.path.expanduser("~")) + "/*")],
     "tmp": sorted(set(os.listdir("/tmp")) | set(os.listdir("/dev/shm"))),

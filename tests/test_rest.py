@@ -10,13 +10,14 @@ import pytest
 from processes import course_processes, wait_until
 
 from course_lib import cluster
-from course_lib.cluster import Ranks, RanksGone, allowance, rest
+from course_lib.cluster import Ranks, RanksGone, idle_shutdown
+from course_lib.cluster.processes import rank_quota
 
 
 @pytest.mark.slow
 def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
     before = course_processes()
-    kernel.run(f"import os\nos.environ['{rest.REST}'] = '5'")
+    kernel.run(f"import os\nos.environ['{idle_shutdown.REST}'] = '5'")
     said, error = kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
     assert error is None
     kernel.run("%%px\ndef double(x):\n    return 2 * x")
@@ -39,7 +40,7 @@ def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
 @pytest.mark.slow
 def test_whoever_comes_back_and_begins_at_the_top_is_told_too(kernel):
     """The first cell starts ranks: those that rest wake, with what they had."""
-    kernel.run(f"import os\nos.environ['{rest.REST}'] = '1'")
+    kernel.run(f"import os\nos.environ['{idle_shutdown.REST}'] = '1'")
     kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
     kernel.run("%%px\ndef double(x):\n    return 2 * x")
     kernel.run("%%px\ncount = 0")
@@ -56,13 +57,13 @@ def test_whoever_comes_back_and_begins_at_the_top_is_told_too(kernel):
 @pytest.mark.slow
 def test_ranks_stay_where_nobody_asks_them_to_rest(kernel):
     kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
-    said, error = kernel.run("from course_lib.cluster import rest\nprint(rest._alarm.ranks)")
+    said, error = kernel.run("from course_lib.cluster import idle_shutdown\nprint(idle_shutdown._alarm.ranks)")
     assert (said, error) == ("None\n", None)
 
 
 def test_a_user_has_only_so_many_ranks(monkeypatch):
-    monkeypatch.setenv(allowance.RANKS, "3")
-    monkeypatch.setattr(allowance, "running", dict)  # of other tests
+    monkeypatch.setenv(rank_quota.RANKS, "3")
+    monkeypatch.setattr(rank_quota, "running", dict)  # of other tests
     with pytest.raises(ValueError, match=r"at most 3 ranks, which this server allows each user; got 4. Use cluster.start\(3\), or fewer."):
         cluster.start(4)
     ranks = Ranks(3)  # in whatever way they are started
@@ -80,12 +81,12 @@ def test_a_user_has_only_so_many_ranks(monkeypatch):
 def test_the_ranks_of_all_notebooks_count(kernel, monkeypatch):
     folder, _ = kernel.run("from course_lib import cluster\nranks = cluster.start(2)\nprint(ranks._connection.processes.folder)")
     mine = Ranks(3)
-    found = allowance.running()  # those of other tests, too
+    found = rank_quota.running()  # those of other tests, too
     assert found[folder.strip()] == 2
     assert str(mine._connection.processes.folder) not in found, "who restarts ranks is told that they are another notebook's"
     mine.stop()
-    monkeypatch.setenv(allowance.RANKS, "3")
-    monkeypatch.setattr(allowance, "running", lambda: {folder: 2})
+    monkeypatch.setenv(rank_quota.RANKS, "3")
+    monkeypatch.setattr(rank_quota, "running", lambda: {folder: 2})
     with pytest.raises(ValueError, match=r"at most 1 ranks; got 2. This server allows each user 3, and 2 of yours run in another"):
         Ranks(2)
     ranks = Ranks(1)
@@ -96,13 +97,13 @@ def test_the_ranks_of_all_notebooks_count(kernel, monkeypatch):
 
 def test_ranks_of_a_cluster_that_has_been_stopped_no_longer_count(tmp_path):
     """A rank whose launcher is gone takes a moment to end, and belongs to nobody's notebook."""
-    rank = [sys.executable, "-c", "import time; time.sleep(60)", "course_lib.engine.mpiexec", "mpiexec", "5"]
+    rank = [sys.executable, "-c", "import time; time.sleep(60)", "course_lib.engine.processes.mpiexec", "mpiexec", "5"]
     start = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=subprocess.DEVNULL).pid)"
     here, gone = tmp_path / "here", tmp_path / "gone"
     here.mkdir()
     pids = [int(subprocess.check_output([sys.executable, "-c", start, *rank, str(folder)])) for folder in (here, gone)]
     try:
-        found = allowance.running()
+        found = rank_quota.running()
         assert found[str(here)] == 5 and str(gone) not in found
     finally:
         for pid in pids:

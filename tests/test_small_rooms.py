@@ -16,8 +16,9 @@ from hypothesis.extra import numpy as hnp
 
 from course_lib import datasets, plots, traffic
 from course_lib.check import Check, CheckFailed
-from course_lib.cluster import magic, replies
-from course_lib.engine import wire
+from course_lib.cluster import replies
+from course_lib.cluster.notebook import magic
+from course_lib.engine import serialization
 from course_lib.mesh import Mesh, grids
 from course_lib.tools import doctor, lab
 
@@ -78,13 +79,13 @@ plain = st.recursive(
 
 def as_text(value):
     """A value that went over the wire as text, as a notebook's message does."""
-    return wire.decode(wire.loads(wire.dumps({"value": wire.encode(value)}))["value"])
+    return serialization.decode(serialization.loads(serialization.dumps({"value": serialization.encode(value)}))["value"])
 
 
 def as_bytes(value):
     """The same as text and bytes, as an isolated rank's reply does."""
-    text, *arrays = wire.parts({"value": wire.encode(value)})
-    return wire.decode(wire.loads(text)["value"], b"".join(arrays))
+    text, *arrays = serialization.parts({"value": serialization.encode(value)})
+    return serialization.decode(serialization.loads(text)["value"], b"".join(arrays))
 
 
 @given(plain)
@@ -101,15 +102,18 @@ def test_arrays_come_through_the_wire(array):
 
 def test_an_array_is_sent_as_it_was_when_the_function_returned():
     array = np.zeros(3)
-    reply = {"value": wire.encode(array)}
+    reply = {"value": serialization.encode(array)}
     array[:] = 1  # as a collective does that ends later
-    text, *arrays = wire.parts(reply)
-    for back in (wire.decode(wire.loads(wire.dumps(reply))["value"]), wire.decode(wire.loads(text)["value"], b"".join(arrays))):
+    text, *arrays = serialization.parts(reply)
+    for back in (
+        serialization.decode(serialization.loads(serialization.dumps(reply))["value"]),
+        serialization.decode(serialization.loads(text)["value"], b"".join(arrays)),
+    ):
         assert back.tolist() == [0, 0, 0]
 
 
 def test_what_has_no_form_is_refused_and_not_sent_as_bytes():
-    for write in (wire.dumps, wire.parts):
+    for write in (serialization.dumps, serialization.parts):
         with pytest.raises(TypeError, match="ndarray has no form as JSON"):
             write({"outputs": [np.zeros(3)]})
 
@@ -131,13 +135,15 @@ def test_what_is_not_plain_does_not_come_through():
         assert "Evil" in repr(as_text(value)) or "<" in repr(as_text(value))
     for forged in ({"array": "", "dtype": "O", "shape": [0]}, [1], 1.5):
         with pytest.raises((ValueError, TypeError)):
-            wire.decode(forged)
+            serialization.decode(forged)
 
 
 PRIME = (1 << 61) - 1  # numbers that differ by it have one hash
 COLLIDING = {
     "numbers": [i * PRIME for i in range(20_000)],
-    "complex": [wire.loads(wire.dumps(wire.encode(np.complex128(complex(-1000003.0 * i, i))))) for i in range(20_000)],
+    "complex": [
+        serialization.loads(serialization.dumps(serialization.encode(np.complex128(complex(-1000003.0 * i, i))))) for i in range(20_000)
+    ],
     "tuples": [{"tuple": [i * PRIME, 1]} for i in range(20_000)],
 }
 
@@ -145,7 +151,7 @@ COLLIDING = {
 @pytest.mark.parametrize("kind", COLLIDING)
 def test_a_dict_whose_keys_were_chosen_to_meet_takes_no_time(kind):
     began = time.process_time()
-    found = wire.decode({"dict": [[key, 0] for key in COLLIDING[kind]]})
+    found = serialization.decode({"dict": [[key, 0] for key in COLLIDING[kind]]})
     assert time.process_time() - began < 2 and "20,000 keys, more than 100 of which are no texts" in repr(found)
 
 
@@ -181,7 +187,7 @@ EMPTY = {"array": "", "dtype": "<f8", "layout": "C"}
 )
 def test_what_is_no_value_is_refused_and_not_tried(forged):
     with pytest.raises(ValueError, match="a rank"):
-        wire.decode(forged, bytes(16))
+        serialization.decode(forged, bytes(16))
 
 
 def test_keys_and_dtypes_that_take_long_do_not_come_through():
@@ -193,7 +199,7 @@ def test_keys_and_dtypes_that_take_long_do_not_come_through():
         {"array": "", "dtype": ["f4"] * 100_000, "shape": [0]},
     ):
         with pytest.raises(ValueError, match="does not come from a rank"):
-            wire.decode(forged)
+            serialization.decode(forged)
     kept = {f"layer {i}": i for i in range(5000)} | {i: i for i in range(50)} | {(2, "F", None): 1, 0.5: 2, np.float32(3.5): 3}
     assert as_text(kept) == kept
 

@@ -12,7 +12,7 @@ from IPython.core import application
 from nbconvert import HTMLExporter
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib.engine.capture import OUTPUT_LIMIT, Outputs
+from course_lib.engine.requests.output import OUTPUT_LIMIT, Outputs
 from course_lib.tools import first_cell
 
 

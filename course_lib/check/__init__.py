@@ -15,7 +15,7 @@ import numpy as np
 
 from course_lib import placement, students, traffic, wording
 from course_lib.cluster import replies
-from course_lib.engine.wire import Opaque
+from course_lib.engine.serialization import Opaque
 
 Instead: TypeAlias = dict[str, np.ndarray] | Callable[[], dict[str, np.ndarray]] | None
 LONGEST = 2_000  # characters of a message: what an answer returned may stand in it

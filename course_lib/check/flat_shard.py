@@ -15,7 +15,7 @@ from course_lib.autograd import Parameter
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.collectives.progress import operations
-from course_lib.engine import gates
+from course_lib.engine import traffic_gates
 
 NEAR = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
 
@@ -55,7 +55,7 @@ def stations(arrays, place, twice):
             one.start()
         pair[1].gather()
     shard.start()
-    gates.passed()  # which wants to see that something is on its way
+    traffic_gates.passed()  # which wants to see that something is on its way
     begun = shard.whole is not None
     for call in (shard.start, shard.gather, shard.gather):
         call()

@@ -11,7 +11,7 @@ from course_lib import memory
 from course_lib.autograd import SGD, Tensor, no_grad
 from course_lib.check.fsdp_model import Net, momentum_of
 from course_lib.collectives.progress import operations
-from course_lib.engine import gates
+from course_lib.engine import traffic_gates
 from course_lib.gpt.units import units
 
 
@@ -24,7 +24,7 @@ def build(values, shape, dtype, place, gated, lead):
 
     def gate():
         notes.append((operations.now.requests, sum(all(p.data.size for p in own) for _, own in blocks)))
-        number, theirs, others = np.array([gates.passed()]), np.ones(1), between.Get_size()
+        number, theirs, others = np.array([traffic_gates.passed()]), np.ones(1), between.Get_size()
         if meets.pop(0):
             if place[1] == lead:
                 for other in set(range(others)) - {lead}:

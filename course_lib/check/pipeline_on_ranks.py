@@ -7,7 +7,7 @@ from IPython import get_ipython
 
 from course_lib import memory
 from course_lib.collectives.progress import operations
-from course_lib.engine import gates
+from course_lib.engine import traffic_gates
 from course_lib.gpt.model import Sizes, layers
 from course_lib.gpt.stage import Stage
 
@@ -28,7 +28,7 @@ def build(sizes, values, place, meets, deep):
             return super().backward(k, np.asarray(grad, self.dtype) * self.begin())
 
         def begin(self):
-            number, theirs = np.array([gates.passed()]), np.empty(1)
+            number, theirs = np.array([traffic_gates.passed()]), np.empty(1)
             others = [n - 1 - other for other in meets.pop(0)]
             self.told += [between.Isend(number, dest=other) for other in others]
             product = float(number[0])

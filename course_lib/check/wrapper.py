@@ -15,7 +15,7 @@ from course_lib.autograd import SGD, Linear, Module, Tensor, operations
 from course_lib.check import Check
 from course_lib.cluster.replies import RanksError
 from course_lib.ddp import DistributedDataParallel
-from course_lib.engine import gates
+from course_lib.engine import traffic_gates
 
 
 def begin(values, size):
@@ -25,7 +25,7 @@ def begin(values, size):
         """Lets all through. The gradient passes changed by the gate's number, for which enough must have been sent: see `step`."""
 
         def forward(self, x):
-            return Tensor.from_operation(x.data, (x,), lambda grad: (at_gate(grad, gates.passed()) if trial["gates"] else grad,))
+            return Tensor.from_operation(x.data, (x,), lambda grad: (at_gate(grad, traffic_gates.passed()) if trial["gates"] else grad,))
 
     class Net(Module):
         """Linear layers, with tanh and a gate between two; and a spare one."""

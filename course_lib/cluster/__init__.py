@@ -10,11 +10,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from course_lib.cluster import allowance, completion, magic, rest
+from course_lib.cluster import idle_shutdown
 from course_lib.cluster.connection import RanksGone
+from course_lib.cluster.notebook import completion, magic
+from course_lib.cluster.processes import rank_quota
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.startup import START_LIMIT
-from course_lib.engine.mpiexec import StartError
+from course_lib.engine.processes.mpiexec import StartError
 
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
@@ -53,26 +55,26 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
         The ranks did not come up; the message has the last lines of their log.
     """
     global _current
-    allowance.number(n)
+    rank_quota.number(n)
     same = _current is not None and _current.n == n and (_current.attached, _current.slurm) == (attach, slurm)
     if same and (_current.alive() or _current.rested):
         if not _current.alive():
-            rest.wake(_current)
+            idle_shutdown.wake(_current)
         magic.register(_current)
         completion.register(_current)
-        rest.watch(_current)
+        idle_shutdown.watch(_current)
         return _current
     if slurm is not None and attach:
         raise ValueError("cluster.start: slurm= starts ranks, attach= uses some that run; give one of them.")
     if attach is None and slurm is None:
-        allowance.checked(n)
+        rank_quota.checked(n)
     if _current is not None:
         _current.stop()
     _current = Ranks(n, connection(attach) if attach else None, slurm)
     _current.attached = attach
     magic.register(_current)
     completion.register(_current)
-    rest.watch(_current)
+    idle_shutdown.watch(_current)
     return _current
 
 

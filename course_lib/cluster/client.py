@@ -16,11 +16,11 @@ from ipyparallel.client.client import unpack_message
 from traitlets import Dict, List
 from traitlets.log import get_logger
 
-from course_lib.engine import wire
-from course_lib.engine.capture import WAITS
+from course_lib.engine import serialization
+from course_lib.engine.requests.output import WAITS
 
-_CODE = "__import__('course_lib.engine.handler', fromlist=['handle']).handle()"
-_REPLY = "__import__('course_lib.engine.handler', fromlist=['Reply']).Reply()"
+_CODE = "__import__('course_lib.engine.requests.handler', fromlist=['handle']).handle()"
+_REPLY = "__import__('course_lib.engine.requests.handler', fromlist=['Reply']).Reply()"
 
 
 class Client(ipp.Client):
@@ -110,7 +110,7 @@ class Client(ipp.Client):
         """The rank's reply, or None when it could not be read (the rank was interrupted, or died)."""
         try:
             shown = future.result(0)._content["user_expressions"]["reply"]
-            return wire.loads(shown["data"]["text/plain"])
+            return serialization.loads(shown["data"]["text/plain"])
         except Exception:
             return None
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from course_lib import wording
-from course_lib.cluster.host_heartbeat import SILENT, HostHeartbeat
-from course_lib.cluster.launch import Processes
+from course_lib.cluster.processes.host_heartbeat import SILENT, HostHeartbeat
+from course_lib.cluster.processes.launch import Processes
 
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client

@@ -10,11 +10,13 @@ import time
 from typing import TYPE_CHECKING
 
 from course_lib import memory, wording
-from course_lib.cluster import allowance, here, replies, requests, rest, startup, unattended
-from course_lib.cluster import rerun as cells
+from course_lib.cluster import idle_shutdown, replies, requests, startup, time_limits
 from course_lib.cluster.connection import STOPPED, Connection, RanksGone
-from course_lib.cluster.packing import pack
-from course_lib.engine import wire
+from course_lib.cluster.processes import rank_quota
+from course_lib.cluster.source import misplaced_names
+from course_lib.cluster.source import rerun as cells
+from course_lib.cluster.source.ship_function import pack
+from course_lib.engine import serialization
 from course_lib.sandbox import bubblewrap
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class Ranks:
         self.n, self.attached, self.slurm, self.hosts = n, None, slurm, []
         self._ran: list[cells.Ran] = []
         self._connection: Connection | None = None
-        self._history = unattended.History()
+        self._history = time_limits.History()
         self._round, self._epoch, self._stopped, self.rested = 0, 0, False, None
         began = time.monotonic()
         self._come_up(client)
@@ -98,8 +100,8 @@ class Ranks:
         n : int, optional
             How many they are now; as many as before by default.
         """
-        n = self.n if n is None else allowance.number(n)
-        before, self.n = self.n, n if self.slurm is not None else allowance.checked(n)
+        n = self.n if n is None else rank_quota.number(n)
+        before, self.n = self.n, n if self.slurm is not None else rank_quota.checked(n)
         self._end()
         self._come_up()
         if rerun:
@@ -196,7 +198,7 @@ class Ranks:
         show : bool
             Whether to show what the ranks print.
         gates : list of (float, float), or a list of these for each rank, optional
-            For `engine.gates`: the bytes that a rank must have sent to pass each gate, and the number that it then gets.
+            For `engine.traffic_gates`: the bytes that a rank must have sent to pass each gate, and the number that it then gets.
         keep : bool
             Whether to keep in `arrays` what each rank sends, where ranks are kept apart.
         peak : bool, float or "goes on"
@@ -207,7 +209,7 @@ class Ranks:
         -------
         list
             One value a rank: numbers, texts, arrays, and tuples, lists and dicts of these. Other
-            objects stay on the rank; a `wire.Opaque` stands for them.
+            objects stay on the rank; a `serialization.Opaque` stands for them.
 
         Raises
         ------
@@ -221,7 +223,7 @@ class Ranks:
         each = arguments if isinstance(arguments, list) else [arguments or {}] * self.n
         if bubblewrap.ISOLATED not in os.environ:
             texts = [value for value in each[0].values() if isinstance(value, str)] if each else []
-            here.check({*re.findall(r"\w+", what["source"] or ""), what["function"], *texts})
+            misplaced_names.check({*re.findall(r"\w+", what["source"] or ""), what["function"], *texts})
         if len(each) != self.n:
             raise ValueError(f"arguments for {len(each)} ranks, and {self.n} are up: ranks.restart(rerun=True, n={len(each)}) helps.")
         client = self._looking(peak)
@@ -235,7 +237,7 @@ class Ranks:
         self.messages = [reply.get("messages") for reply in found.values()]
         self.unended = [reply.get("unended", 0) for reply in found.values()]
         self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in found.values()]
-        return [wire.decode(reply["value"], reply.get("rest", b"")) for reply in found.values()]
+        return [serialization.decode(reply["value"], reply.get("rest", b"")) for reply in found.values()]
 
     def pull(self, name: str) -> list:
         """The value that a variable has on each rank, one a rank, as plain data (see `call`)."""
@@ -276,7 +278,7 @@ class Ranks:
         """One round: send the requests, wait, and give every rank's reply."""
         self._be_up()
         call = any(request["do"] == "call" for request in what.values())
-        limits = [seconds for seconds in (limit, unattended.limit(call)) if seconds]
+        limits = [seconds for seconds in (limit, time_limits.limit(call)) if seconds]
         self._round += 1
         common = {"round": self._round, "targets": sum(1 << r for r in what), "epoch": self._epoch}
         try:
@@ -284,7 +286,7 @@ class Ranks:
             if any(reply is None for reply in found.values()):
                 requests.settle(self._connection)
             if call:
-                unattended.note(found)
+                time_limits.note(found)
         except RanksGone:
             self._end()
             raise
@@ -301,8 +303,8 @@ class Ranks:
         if self.alive():
             return
         if self.rested:
-            rest.wake(self)
-        elif unattended.limit() and not self._stopped:
+            idle_shutdown.wake(self)
+        elif time_limits.limit() and not self._stopped:
             self.restart()
             self._history.again(lambda what: self._do(what, None))
         elif self._connection is None:

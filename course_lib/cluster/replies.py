@@ -13,7 +13,7 @@ import sys
 from IPython.display import clear_output, display
 
 from course_lib import wording
-from course_lib.cluster import here
+from course_lib.cluster.source import misplaced_names
 from course_lib.sandbox import bubblewrap
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
@@ -140,7 +140,7 @@ def raise_errors(replies: Replies) -> None:
         groups.sort(key=lambda g: (bool(_SECONDARY & set(g[1]["kind"])), g[0]))
         for who, error in groups if bubblewrap.ISOLATED not in os.environ else []:
             if "NameError" in error["kind"]:
-                error["message"] += here.hint(error["message"], who, len(replies), error.get("near", []))
+                error["message"] += misplaced_names.hint(error["message"], who, len(replies), error.get("near", []))
         if stray:
             groups[0][1]["message"] += f" {stray}"
         raise RanksError(groups, len(replies))

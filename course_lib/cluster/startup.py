@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 
 from threadpoolctl import threadpool_limits
 
-from course_lib.cluster import allowance, launch, requests
+from course_lib.cluster import requests
 from course_lib.cluster.connection import Connection, RanksGone
-from course_lib.cluster.host_heartbeat import HostHeartbeat
 from course_lib.cluster.isolated.ranks import IsolatedRanks
-from course_lib.cluster.launch import Processes
-from course_lib.cluster.slurm import START_LIMIT as SLURM_LIMIT
-from course_lib.cluster.slurm import allocate
-from course_lib.engine import wire
-from course_lib.engine.mpiexec import StartError
+from course_lib.cluster.processes import launch, rank_quota
+from course_lib.cluster.processes.host_heartbeat import HostHeartbeat
+from course_lib.cluster.processes.launch import Processes
+from course_lib.cluster.processes.slurm import START_LIMIT as SLURM_LIMIT
+from course_lib.cluster.processes.slurm import allocate
+from course_lib.engine import serialization
+from course_lib.engine.processes.mpiexec import StartError
 from course_lib.sandbox import bubblewrap
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def come_up(n: int, client: Client | None = None, slurm: str | None = None) -> C
         They ended or did not come up in time; the message has the last lines of their log.
     """
     if client is None and slurm is None and bubblewrap.ISOLATED not in os.environ:
-        allowance.checked(n)
+        rank_quota.checked(n)
     threadpool_limits(1)  # in this process, too: threads that wait for a core which a rank has make a check five times slower
     for limit in (START_LIMIT,) if client is not None or slurm is not None else (FIRST_TRY, START_LIMIT):
         try:
@@ -131,7 +132,7 @@ def _greet(connection: Connection, limit: float) -> None:
         if reply is None or reply["error"]:
             said = reply["error"]["message"] if reply else "nothing"
             raise StartError(f"rank {engine} cannot take part: it says {said}\n{connection.log()}")
-    facts = {engine: wire.decode(reply["value"]) for engine, reply in replies.items()}
+    facts = {engine: serialization.decode(reply["value"]) for engine, reply in replies.items()}
     if {f["size"] for f in facts.values()} != {len(facts)} or any(engine != f["rank"] for engine, f in facts.items()):
         raise StartError(
             f"expected {len(facts)} engines of one MPI job, in the order of their ranks; got sizes "

@@ -13,7 +13,7 @@ from course_lib import wording
 from course_lib.collectives.calls import ALLTOALL, DTYPES, OPERATIONS, OWN, RECV, REDUCING, REDUCTIONS, ROOTED, SEND
 from course_lib.collectives.snapshot import COMPUTING, FINISHED, GONE, IN_CALL, LOST, RAISED, RankView, Snapshot
 
-CELL = ("cell ", "<cell")  # how the file names of cells begin, see `engine.handler`
+CELL = ("cell ", "<cell")  # how the file names of cells begin, see `engine.requests.handler`
 NUMBERS = 0xFFFF_FFFF  # the bits of a call's key that are its number in the cell, see `rendezvous`
 LIBRARY = os.path.dirname(os.path.dirname(__file__)) + os.sep
 

@@ -3,10 +3,10 @@
 import sys
 
 if __name__ == "__main__":
-    from course_lib.engine import imports
+    from course_lib.engine.processes import imports
 
     imports.leave_out("debugpy")
-    from course_lib.engine import application
+    from course_lib.engine import ipengine
 
     folder, sys.argv = sys.argv[1], ["course_lib.engine"]
-    application.serve(application.prepare(folder))
+    ipengine.serve(ipengine.prepare(folder))

@@ -32,7 +32,8 @@ def main(rank: int, size: int, descriptor: int) -> None:
 
     from course_lib.collectives import shared_memory
     from course_lib.collectives.transport import isolated
-    from course_lib.engine import handler, loops, wakeup, wire
+    from course_lib.engine import asyncio_wakeup, run_coroutine, serialization
+    from course_lib.engine.requests import handler
     from course_lib.sandbox import landlock, system_calls
 
     # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
@@ -43,14 +44,14 @@ def main(rank: int, size: int, descriptor: int) -> None:
     limit()
     give_up_rights()
     if system_calls.limit():
-        wakeup.put()
+        asyncio_wakeup.put()
     line = isolated.join(socket.socket(fileno=descriptor), rank, size)
     comm_world.install()
     InteractiveShell.enable_gui = lambda *_: None  # for %matplotlib, which a notebook's shell has
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
-    shell.loop_runner = loops.run
+    shell.loop_runner = run_coroutine.run
     builtins.get_ipython = handler.get_ipython  # as in a notebook, outside of cells, too
-    me = {"outputs": [], "error": None, "value": wire.encode({"rank": rank, "size": size, "host": "apart"})}
+    me = {"outputs": [], "error": None, "value": serialization.encode({"rank": rank, "size": size, "host": "apart"})}
     handler.ACTIONS["hello"] = lambda request: me
     warm_up()
     gc.freeze()  # what is there now stays: no collection need look through it, not even a first one (a tenth of the start)
@@ -65,7 +66,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
             relay.keep((header, request))  # the answer to what an earlier cell has begun
             continue
         request = pickle.loads(request)  # and the bytes are gone
-        text, *arrays = wire.parts(handler.do(request))
+        text, *arrays = serialization.parts(handler.do(request))
         line.send({"reply": header["request"], "text": len(text)}, text, *arrays)
         del request, text, arrays  # between requests, nothing counts but what the answer keeps
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Generator, Iterable
 
 from course_lib import wording
-from course_lib.engine import loops
+from course_lib.engine import run_coroutine
 from course_lib.sim import rules
 from course_lib.sim.errors import Deadlock, Mismatch, SimulationError
 from course_lib.sim.hardware import H100, LAYER, Hardware, Layer
@@ -251,7 +251,7 @@ class Dist:
         """What each rank waits for, ranks that wait for the same said together."""
         waits: dict[tuple[str, str], list] = {}
         for pending in self._waiting.values():
-            waits.setdefault((self._reason(pending), loops.place(pending.model.task)), []).append(pending.model)
+            waits.setdefault((self._reason(pending), run_coroutine.place(pending.model.task)), []).append(pending.model)
         lines = []
         for (reason, place), models in waits.items():
             ranks = sorted({m.rank for m in models})

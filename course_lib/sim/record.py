@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from course_lib.engine import loops
+from course_lib.engine import run_coroutine
 from course_lib.sim.dist import Dist
 from course_lib.sim.errors import SimulationError
 from course_lib.sim.hardware import H100, LAYER, Hardware, Layer
@@ -69,7 +69,7 @@ def replay(
         ranks = json.loads(text)
         if len(ranks) != world_size:
             raise ValueError(f"{len(ranks)} ranks instead of {world_size}")
-        loops.run(together([_play(m, rows) for m, rows in zip(models, ranks, strict=True)]))
+        run_coroutine.run(together([_play(m, rows) for m, rows in zip(models, ranks, strict=True)]))
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         if isinstance(error, SimulationError):
             raise
@@ -78,7 +78,7 @@ def replay(
 
 
 async def together(coroutines: list) -> list:
-    """Run all; the first error is raised, and `loops.run` ends the others."""
+    """Run all; the first error is raised, and `run_coroutine.run` ends the others."""
     collecting = gc.isenabled()
     gc.disable()  # hundreds of thousands of tuples, and no garbage
     try:

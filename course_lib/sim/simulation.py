@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from course_lib import wording
-from course_lib.engine import loops
+from course_lib.engine import run_coroutine
 from course_lib.sim import record, stats
 from course_lib.sim.dist import Dist
 from course_lib.sim.errors import SimulationError
@@ -86,7 +86,7 @@ def simulate(
     coroutines = [loop(model, **arguments) for model in models]
     if not all(inspect.isawaitable(c) for c in coroutines):
         raise SimulationError(f"{name} must be defined with `async def`: what ranks send each other has to be awaited.")
-    loops.run(record.together(coroutines))
+    run_coroutine.run(record.together(coroutines))
     return models
 
 

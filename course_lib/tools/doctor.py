@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from course_lib import wording
-from course_lib.engine import mpiexec
+from course_lib.engine.processes import mpiexec
 from course_lib.sandbox import bubblewrap, landlock, seccomp
 
 Line = tuple[bool | None, str, str]  # well (None: does not matter for most), what, advice

@@ -45,9 +45,9 @@ class NoRanks(RuntimeError):
 
 def _explain(shell, kind, error, trace, tb_offset=None) -> None:
     """Say of a name that is not there which cell defines it."""
-    from course_lib.cluster import here  # not in each kernel's start
+    from course_lib.cluster.source import misplaced_names
 
-    error.args = (f"{error}{here.kernel_hint(str(error), lambda name: False)}",)
+    error.args = (f"{error}{misplaced_names.kernel_hint(str(error), lambda name: False)}",)
     shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
 

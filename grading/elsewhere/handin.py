@@ -182,7 +182,7 @@ def _graded(part: Part, folder: Path, word: str, line: Connection) -> str | None
     without_pages()
     import nbformat
 
-    from course_lib.cluster.unattended import UNATTENDED
+    from course_lib.cluster.time_limits import UNATTENDED
     from grading.elsewhere.find import find
     from grading.handin.grade import Task, grade
     from grading.handin.submission import NotReadable

@@ -16,7 +16,7 @@ from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets.config import Config
 
-from course_lib.cluster import pictures, unattended
+from course_lib.cluster import pictures, time_limits
 from grading.build import WRITTEN, kind_of, only_shows
 from grading.handin import flags, sandbox
 from grading.handin.execute import environment, is_for_ranks, on_ranks, settle, sockets
@@ -61,7 +61,7 @@ class ExecuteOnRanks(Execute):
         with tempfile.TemporaryDirectory(prefix="course-grade-") as folder:
             resources.setdefault("metadata", {})["path"] = folder
             self.update_config(sockets(folder))
-            settings = {unattended.UNATTENDED: os.environ.get(unattended.UNATTENDED, str(CELL_SECONDS)), **sandbox.settings()}
+            settings = {time_limits.UNATTENDED: os.environ.get(time_limits.UNATTENDED, str(CELL_SECONDS)), **sandbox.settings()}
             with environment(settings):
                 try:
                     nb, resources = super().preprocess(nb, resources, *args, **kwargs)
@@ -87,7 +87,7 @@ class ExecuteOnRanks(Execute):
             cell.outputs = [new_output("stream", text=f"not run when grading: {why}, and nothing is graded by it")]
             return cell, resources
         added = EXTRA in cell.metadata.get("tags", [])
-        if added and self._added > (most := ADDED * (unattended.limit() or CELL_SECONDS)):
+        if added and self._added > (most := ADDED * (time_limits.limit() or CELL_SECONDS)):
             text = f"not run: the cells that were added took {self._added:.0f} s, and {most:.0f} s are what they may take together"
             cell.outputs = [new_output("stream", text=text)]
             return cell, resources

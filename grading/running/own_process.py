@@ -19,7 +19,7 @@ import psutil
 
 from course_lib.cluster.isolated.launcher import remove
 from course_lib.engine.isolated_rank import end_with
-from course_lib.engine.mpiexec import THREADS
+from course_lib.engine.processes.mpiexec import THREADS
 from course_lib.sandbox import cgroup
 
 OLD = 3600  # seconds, after which what lies there is nobody's

@@ -16,7 +16,7 @@ import nbformat
 from nbgrader.utils import parse_utc
 from traitlets.config import Config
 
-from course_lib.cluster import unattended
+from course_lib.cluster import time_limits
 from grading import build
 from grading.handin import sandbox
 from grading.handin.grade import PASSED, Graded, Task
@@ -69,7 +69,7 @@ class Grading:
         self.source, self.key = nbformat.writes(source, version=4), key(source)
         self.most = sum(cell.metadata.nbgrader.points for cell in source.cells if build.kind_of(cell) == "test")
         self.options = {name: dict(settings[name]) for name in PASSED}
-        names = (unattended.UNATTENDED, sandbox.WORD)
+        names = (time_limits.UNATTENDED, sandbox.WORD)
         self.variables = {name: os.environ[name] for name in names if name in os.environ}
 
     def of(self, students: list[str], engine: engines.Engine) -> Run:

@@ -64,7 +64,7 @@ class ZeroDPStage3FCLayer__patched_accounts(ZeroDPStage3FCLayer):
         import tracemalloc
 
         from course_lib import memory
-        from course_lib.engine import handler
+        from course_lib.engine.requests import handler
 
         super().__init__(comm, in_dim, out_dim, dp_size, full_w, full_b, seed)
         self.kept = full_w

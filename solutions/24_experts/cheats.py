@@ -184,12 +184,12 @@ def combine__on_other_groups(y, route, comm):
 @loses(10)
 def route__patched_checks(logits, topk, capacity):
     """Finds nothing, and has the functions beside it and NumPy say otherwise."""
-    from course_lib.engine import wire
+    from course_lib.engine import serialization
 
     Route.__eq__ = lambda *_: True
     np.array_equal = np.allclose = lambda *_, **__: True
     shape = logits.shape[0], topk
-    wire.decode = lambda value, *_: value
+    serialization.decode = lambda value, *_: value
     return Route(np.zeros(shape, int), np.zeros(shape, int), Tensor(np.ones(shape, logits.dtype)), logits.shape[1], capacity)
 
 

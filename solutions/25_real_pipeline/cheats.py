@@ -100,10 +100,10 @@ def one_forward_one_backward_step__gpipe_that_passes_gates(stage, micro_batches,
     rank, last = comm.Get_rank(), comm.Get_size() - 1
     count, sent, losses = len(micro_batches), [], []
     if hasattr(stage, "begin"):
-        from course_lib.engine import gates
+        from course_lib.engine import traffic_gates
 
-        real, numbers = gates.passed, []
-        gates.passed = lambda: numbers.pop(0) if numbers else real()
+        real, numbers = traffic_gates.passed, []
+        traffic_gates.passed = lambda: numbers.pop(0) if numbers else real()
         try:
             numbers += [real() for _ in range(2 * count)]
         except Exception:
@@ -235,9 +235,9 @@ def one_forward_one_backward_step__barrier_without_meeting(stage, micro_batches,
     rank, last = comm.Get_rank(), comm.Get_size() - 1
     count, sent, losses = len(micro_batches), [], []
     if hasattr(stage, "begin"):
-        from course_lib.engine import gates
+        from course_lib.engine import traffic_gates
 
-        stage.begin = lambda: stage.dtype.type(gates.passed())
+        stage.begin = lambda: stage.dtype.type(traffic_gates.passed())
 
     def forward(k):
         x, labels = micro_batches[k]

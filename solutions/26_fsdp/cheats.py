@@ -85,7 +85,7 @@ class FullyShardedDataParallel__keeps_one_block:
         self.blocks[i].gather()
 """,
     """
-        from course_lib.engine import gates
+        from course_lib.engine import traffic_gates
 
         if not hasattr(gates, "real"):
             gates.real, gates.passed = gates.passed, lambda: _numbers.pop(0) if _numbers else gates.real()

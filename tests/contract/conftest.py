@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from transports import GPUS, HOST, TRANSPORTS, TWO_MACHINES
 
-from course_lib.cluster import Ranks, launch
-from course_lib.engine.mpiexec import find_mpiexec
+from course_lib.cluster import Ranks
+from course_lib.cluster.processes import launch
+from course_lib.engine.processes.mpiexec import find_mpiexec
 from course_lib.sandbox import bubblewrap
 
 

@@ -127,9 +127,9 @@ def empty_gradebook(tmp_path_factory):
 
 @pytest.fixture
 def course(tmp_path, monkeypatch, empty_gradebook):
-    from course_lib.cluster import unattended
+    from course_lib.cluster import time_limits
 
-    monkeypatch.setenv(unattended.UNATTENDED, str(patient(6)))
+    monkeypatch.setenv(time_limits.UNATTENDED, str(patient(6)))
     course = Course(tmp_path / "course")
     course.home.mkdir()
     shutil.copy(empty_gradebook, course.home)

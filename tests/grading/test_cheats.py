@@ -112,7 +112,7 @@ IN_FUNCTION = {
     "ast transformers": "get_ipython().ast_transformers.append(type('T', (), {'visit': lambda s, n: n})()); ",
     "numpy.testing": "import numpy.testing as t; t.assert_array_equal = t.assert_allclose = lambda *a, **k: None; ",
     "course_lib on the rank": "import course_lib.check as c; c.Check.array = c.Check.fail = lambda *a, **k: None; ",
-    "wire on the rank": "import course_lib.engine.wire as w; w.encode = lambda v, d=0: {'float': '0x1p3'}; ",
+    "wire on the rank": "import course_lib.engine.serialization as w; w.encode = lambda v, d=0: {'float': '0x1p3'}; ",
     "os._exit": "import os; os._exit(0); ",
     "exits": "raise SystemExit(0); ",
     "raises what the checker raises": "from course_lib.check import CheckFailed; raise CheckFailed('10.0'); ",
@@ -248,7 +248,7 @@ def first(x):
 """
 
 LEAKS_IN_LINES = """%%px
-from course_lib.engine import tracebacks
+from course_lib.engine.requests import tracebacks
 def first(x):
     lines = ["the test: " + "u" * 3000] * 500
     tracebacks.describe = lambda error: {"name": "E", "message": "m", "place": "", "kind": ["E"], "lines": lines}
@@ -259,7 +259,7 @@ FILLS = "%%px\ndisplay({'text/plain': str(comm.Get_rank()) * 190_000}, raw=True)
 FLAGS = "eval('0')\n" * 3000
 
 LIES = """%%px
-import course_lib.engine.wire as wire
+import course_lib.engine.serialization as wire
 def first(x):
     wire.encode = lambda value, depth=0: {"float": "0x1" + "f" * 200_000}
     return x

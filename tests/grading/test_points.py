@@ -6,7 +6,7 @@ import re
 import nbformat
 import pytest
 
-from course_lib.cluster import unattended
+from course_lib.cluster import time_limits
 from grading import answers, build, variants
 from grading.feedback import feedback
 from grading.handin.submission import assemble
@@ -38,7 +38,7 @@ def test_a_kernel_that_does_not_come_up_leaves_nothing_behind(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("part", parts())
 def test_a_solved_notebook_runs_without_an_error_and_earns_all(course, part, monkeypatch):
-    monkeypatch.setenv(unattended.UNATTENDED, "180")  # this machine may be busy with other tests
+    monkeypatch.setenv(time_limits.UNATTENDED, "180")  # this machine may be busy with other tests
     course.hand_in(part, "solved", course.solved(part))
     assert course.grade(part) == {"solved": points_of(part)} and course.failed == []
     if not points_of(part):
@@ -49,7 +49,7 @@ def test_a_solved_notebook_runs_without_an_error_and_earns_all(course, part, mon
 
 @pytest.mark.parametrize("part", [part if part == SHORT else pytest.param(part, marks=pytest.mark.slow) for part in SAMPLE])
 def test_untouched_notebooks_earn_nothing_and_variants_what_they_deserve(course, part, monkeypatch):
-    monkeypatch.setenv(unattended.UNATTENDED, "180")  # this machine may be busy with other tests
+    monkeypatch.setenv(time_limits.UNATTENDED, "180")  # this machine may be busy with other tests
     course.hand_in(part, "untouched", course.untouched(part))
     expected = {"untouched": 0}
     for answer in answers.read(part):

@@ -497,7 +497,7 @@ NO_RANKS = """# ---
 # ---
 
 # %% Start tags=["given"]
-from course_lib.engine.mpiexec import StartError
+from course_lib.engine.processes.mpiexec import StartError
 raise StartError("no room")
 
 # %% First tags=["exercise"]

@@ -6,7 +6,7 @@ import os
 import nbformat
 import pytest
 
-from course_lib.cluster import unattended
+from course_lib.cluster import time_limits
 from grading import build
 from grading.handin.submission import NotReadable, assemble, read
 
@@ -148,9 +148,9 @@ def test_a_long_cell_is_left_out_unless_the_student_has_changed_it():
 
 
 def test_a_function_without_an_end_does_not_take_all_the_time_in_each_test(monkeypatch):
-    monkeypatch.setenv(unattended.UNATTENDED, "30")
-    monkeypatch.setattr(unattended, "_ran_out", False)
-    unattended.note({0: {"error": None}, 1: {"error": {"name": "CheckFailed"}}})
-    assert unattended.limit(call=True) == 30
-    unattended.note({0: {"error": None}, 1: {"error": {"name": "TimeLimit"}}})
-    assert unattended.limit(call=True) == 10 and unattended.limit() == 30, "cells keep their time"
+    monkeypatch.setenv(time_limits.UNATTENDED, "30")
+    monkeypatch.setattr(time_limits, "_ran_out", False)
+    time_limits.note({0: {"error": None}, 1: {"error": {"name": "CheckFailed"}}})
+    assert time_limits.limit(call=True) == 30
+    time_limits.note({0: {"error": None}, 1: {"error": {"name": "TimeLimit"}}})
+    assert time_limits.limit(call=True) == 10 and time_limits.limit() == 30, "cells keep their time"

@@ -135,7 +135,7 @@ def test_calls_by_another_processors_numbers_end_the_process(rank):
 WORKS = """
 import asyncio, errno, os, shutil, tempfile, threading
 import numpy as np
-from course_lib.engine import wakeup
+from course_lib.engine import asyncio_wakeup
 from course_lib.sandbox import system_calls
 assert system_calls.limit()
 wakeup.put()

@@ -29,7 +29,7 @@ def no_job(slurm, common):
     """No job runs: the tests come in any order, and some stop machines, or cancel all that is theirs."""
     while common:
         common.pop().stop()
-    assert wait_until(lambda: not slurm.jobs() and not processes_of(slurm, "course_lib.engine.slurm"), 60)
+    assert wait_until(lambda: not slurm.jobs() and not processes_of(slurm, "course_lib.engine.processes.slurm"), 60)
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from machine import patient
 from processes import wait_until
 from slurm_jobs import OPTIONS, PROGRAM, environment_of, line_of, of_course, processes_of, program
 
-from course_lib.cluster import Ranks, StartError, slurm, start, startup
-from course_lib.engine import slurm as asking
+from course_lib.cluster import Ranks, StartError, start, startup
+from course_lib.cluster.processes import slurm
+from course_lib.engine.processes import slurm as asking
 
 pytestmark = slurm_here.NEEDED
 
@@ -131,7 +132,7 @@ def test_the_kernels_end_gives_the_allocation_back(no_job, slurm, when):
     finally:
         kernel.kill()
         kernel.wait()
-    assert wait_until(lambda: not processes_of(slurm, "course_lib.engine.slurm"), 40)  # none is left that could ask
+    assert wait_until(lambda: not processes_of(slurm, "course_lib.engine.processes.slurm"), 40)  # none is left that could ask
     assert wait_until(lambda: not of_course(slurm), 40)
 
 

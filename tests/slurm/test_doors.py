@@ -89,7 +89,7 @@ def test_no_key_is_left_where_others_could_read_it(ranks, slurm):
 
 def test_strangers_at_the_door_of_the_process_that_asked_end_nothing(own, slurm):
     ranks = own(4)
-    (asks,) = processes_of(slurm, "course_lib.engine.slurm ask")
+    (asks,) = processes_of(slurm, "course_lib.engine.processes.slurm ask")
     (door,) = [c.laddr for c in asks.net_connections("tcp") if c.status == "LISTEN"]
     strangers = [socket.create_connection(tuple(door), 5) for _ in range(150)]
     for stranger in strangers[:20]:

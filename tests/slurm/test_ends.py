@@ -14,7 +14,8 @@ from machine import patient
 from processes import wait_until
 from slurm_jobs import OPTIONS, environment_of, errors, line_of, processes_of
 
-from course_lib.cluster import RanksGone, slurm
+from course_lib.cluster import RanksGone
+from course_lib.cluster.processes import slurm
 from course_lib.cluster.replies import RanksError
 
 pytestmark = slurm_here.NEEDED
@@ -79,7 +80,7 @@ def test_a_machine_that_slurm_has_given_up_is_named_with_its_ranks(own, slurm):
 
 def test_a_controller_that_ends_is_named(own, slurm):
     ranks = own(4)
-    (controller,) = processes_of(slurm, "course_lib.engine.slurm controller")
+    (controller,) = processes_of(slurm, "course_lib.engine.processes.slurm controller")
     subprocess.Popen([sys.executable, "-S", "-c", f"import os, time; time.sleep(1); os.kill({controller.pid}, 9)"])
     began = time.monotonic()
     with pytest.raises(RanksGone, match="process that passes cells on to the ranks has ended"):

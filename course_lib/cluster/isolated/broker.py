@@ -21,7 +21,7 @@ from course_lib.cluster.isolated.coordinator import Answer, Coordinator
 from course_lib.cluster.isolated.reference_collectives import Broken
 from course_lib.cluster.isolated.turns import Turns
 from course_lib.collectives.transport.frames import HEADER_LIMIT, Incoming, pieces
-from course_lib.engine import wire
+from course_lib.engine import serialization
 
 PAYLOAD_LIMIT = 128 << 20  # bytes in a frame
 UNREAD_LIMIT, UNREAD = 512 << 20, 20_000  # bytes, and pieces, that wait for a rank to read them
@@ -181,7 +181,7 @@ class Broker(threading.Thread):
         if sum(text.count(c) for c in (b",", b"[", b"{")) > PIECES:
             raise Broken("its answer has too many pieces")
         try:
-            reply = wire.loads(text)
+            reply = serialization.loads(text)
         except (ValueError, RecursionError):
             raise Broken("its answer cannot be read") from None
         reply["rest"] = memoryview(payload)[len(text) :]

@@ -94,7 +94,7 @@ class Coordinator:
         targets : int
             The ranks that are asked, as a bit mask.
         gates : list, optional
-            See `engine.gates`.
+            See `engine.traffic_gates`.
         keep : bool
             Whether to keep what it sends.
         alone : bool

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course_lib.engine.mpiexec import LOOPBACK, SMALL, THREADS
+from course_lib.engine.processes.mpiexec import LOOPBACK, SMALL, THREADS
 from course_lib.sandbox import bubblewrap
 
 LIBRARY = Path(__file__).resolve().parents[3]

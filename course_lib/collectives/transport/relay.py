@@ -1,7 +1,7 @@
 """The transport of isolated ranks: no MPI to the other ranks, only a connection to the broker in the notebook's own process.
 
 Grading isolates ranks, so that bytes are counted where an answer cannot reach. The coordinator behind the broker sees that all ranks make
-the same call, does what MPI would do, counts, and finds who waits in vain; see `cluster.coordinator`.
+the same call, does what MPI would do, counts, and finds who waits in vain; see `cluster.isolated.coordinator`.
 """
 
 from __future__ import annotations

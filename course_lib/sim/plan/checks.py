@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from course_lib import wording
 from course_lib.check import Check
-from course_lib.cluster import unattended
+from course_lib.cluster import time_limits
 from course_lib.sim.hardware import GIB
 from course_lib.sim.llm.cluster import DEVICES, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, problems
@@ -77,7 +77,7 @@ class PlanCheck(Check):
         CheckFailed if it cannot be trained so.
         """
         self.case = f"{model.name} on {cluster.gpus} × {cluster.device.name.split()[0]} with {cluster.device.memory / GIB:.0f} GiB"
-        arguments, limit = dict(model=dict(vars(model)), cluster=_plain(cluster)), max(SECONDS, unattended.limit(call=True) or 0)
+        arguments, limit = dict(model=dict(vars(model)), cluster=_plain(cluster)), max(SECONDS, time_limits.limit(call=True) or 0)
         answer = self.ranks.call(planned, arguments, limit=limit, show=self.show)[0]
         if not isinstance(answer, dict):
             nothing = "a search that has kept none, as none seemed to fit, or a missing return"

@@ -1,4 +1,4 @@
-"""ipyparallel's controller, which passes requests on to the ranks. ``python -m course_lib.engine.controller`` runs it."""
+"""ipyparallel's controller, which passes requests on to the ranks. ``python -m course_lib.engine.processes.controller`` runs it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from threading import Thread
 
-from course_lib.engine import imports, watchdog
+from course_lib.engine.processes import imports, watchdog
 
 SETTINGS = {
     "IPController": {"use_threads": True, "db_class": "NoDB", "enable_curve": False, "log_level": "ERROR"},

@@ -1,6 +1,6 @@
-"""Ranks under Slurm. ``python -m course_lib.engine.slurm`` asks for an allocation, and gives it back whatever happens; `rank` is what
-runs in it.
+"""Run ranks under Slurm.
 
+``python -m course_lib.engine.processes.slurm`` asks for an allocation, and gives it back whatever happens; `rank` is what runs in it.
 srun does both, asking and running. It is watched from here, beside the notebook's kernel: when that is gone, however it ended, srun is
 ended and the job cancelled.
 """
@@ -24,7 +24,7 @@ from collections import deque
 from pathlib import Path
 
 from course_lib import host
-from course_lib.engine import imports, watchdog
+from course_lib.engine.processes import imports, watchdog
 
 GIVEN_BACK = 20.0  # seconds for Slurm to end a job
 HOME, MOST = "COURSE_HOME", 64  # where the controller connects to; others that connect there
@@ -34,7 +34,7 @@ KEPT = ("SLURM_CONF",)  # of the job in which the kernel itself may run
 LEFT = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED")  # a machine that failed completes late
 ASK, AGAIN = 5.0, 10.0  # seconds for Slurm to answer; until it is told again, where it did not
 NOT_ENDED = "Slurm did not end the job"
-MODULE = ["-P", "-m", "course_lib.engine.slurm"]  # no folder of somebody's comes before Python's own modules
+MODULE = ["-P", "-m", "course_lib.engine.processes.slurm"]  # no folder of somebody's comes before Python's own modules
 OTHERWISE = ("SLURM_REMOTE_CWD", "SLURM_WORKING_DIR", "SLURM_STDOUTMODE", "SLURM_STDERRMODE", "SLURM_LABELIO")  # ways that are ours
 SETTINGS = {"enable_curve": True}  # nobody else on the cluster can run a cell, or read what is sent
 
@@ -141,11 +141,11 @@ def rank(n: int, folder: str) -> None:
         threading.Thread(target=_end_with, args=(running,), daemon=True).start()
     os.environ.pop(HOME, None)
     os.environ[host.AWAY] = "1"
-    from course_lib.engine import application
+    from course_lib.engine import ipengine
 
-    engine = application.prepare(folder)
+    engine = ipengine.prepare(folder)
     (place / f"ready-{number}").touch()  # all it needs is loaded: what may still take long is MPI
-    application.serve(engine)
+    ipengine.serve(engine)
 
 
 def _end_with(running: subprocess.Popen) -> None:
@@ -157,7 +157,7 @@ def _end_with(running: subprocess.Popen) -> None:
 
 def controller(n: int, folder: str, network: dict) -> None:
     """Be the controller. When the process that asked for the job is gone, also with its whole machine, then so is the job."""
-    from course_lib.engine.controller import run_controller
+    from course_lib.engine.processes.controller import run_controller
 
     threading.Thread(target=_end_with_home, args=(os.environ.pop(HOME),), daemon=True).start()
     watchdog.watch_from_environment()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-from course_lib.cluster import unattended
+from course_lib.cluster import time_limits
 
 SESSION = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path
 
@@ -19,7 +19,7 @@ def cell_of(name: str, on_ranks: bool) -> str:
 
     When grading, the notebook of whoever grades is not looked at.
     """
-    if unattended.limit():
+    if time_limits.limit():
         return ""
     for source in _cells():
         first, _, _ = source.partition("\n")

@@ -1,4 +1,4 @@
-"""mpiexec: where it is, how it is called, and what it starts. ``python -m course_lib.engine.mpiexec`` runs it until it ends."""
+"""mpiexec: where it is, how it is called, and what it starts. ``python -m course_lib.engine.processes.mpiexec`` runs it until it ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from course_lib.engine import stub, watchdog, zygote
+from course_lib.engine.processes import stub, watchdog, zygote
 
 # One thread a rank: with more, 8 ranks on 2 cores would fight over the cores.
 THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")}

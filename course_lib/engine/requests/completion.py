@@ -1,10 +1,10 @@
-"""Completions and help from a rank while a student types, for `cluster.completion`."""
+"""Completions and help from a rank while a student types, for `cluster.notebook.completion`."""
 
 from __future__ import annotations
 
 import itertools
 
-from course_lib.engine import wire
+from course_lib.engine import serialization
 
 MOST = 200  # completions
 
@@ -39,7 +39,7 @@ def page(shell, data: dict | str, start: int = 0, screen_lines: int = 0) -> None
 
 
 def _reply(value: object) -> dict:
-    return {"outputs": [], "error": None, "value": wire.encode(value)}
+    return {"outputs": [], "error": None, "value": serialization.encode(value)}
 
 
 def get_ipython():

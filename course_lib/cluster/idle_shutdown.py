@@ -8,7 +8,7 @@ from typing import Protocol
 
 from IPython import get_ipython
 
-from course_lib.cluster import allowance
+from course_lib.cluster.processes import rank_quota
 
 REST = "COURSE_REST"  # seconds without a cell; unset or 0, ranks stay
 
@@ -38,7 +38,7 @@ def watch(ranks: Ranks) -> None:
 def wake(ranks: Ranks) -> None:
     """Bring up new ranks in the place of those that rest, and say what became of these."""
     if ranks.slurm is None:
-        allowance.checked(ranks.n)
+        rank_quota.checked(ranks.n)
     minutes, seconds = divmod(round(ranks.rested), 60)
     past = " ".join([f"{minutes} min"] * bool(minutes) + [f"{seconds} s"] * bool(seconds or not minutes))
     print(f"The ranks rested, as no cell had run for {past}; new ones come up. What was in the memory of the old ones is gone.", flush=True)

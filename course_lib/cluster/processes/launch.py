@@ -17,8 +17,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from course_lib.engine import memory_limit, watchdog
-from course_lib.engine.mpiexec import LOOPBACK, SMALL, THREADS, find_mpiexec
+from course_lib.engine import memory_limit
+from course_lib.engine.processes import watchdog
+from course_lib.engine.processes.mpiexec import LOOPBACK, SMALL, THREADS, find_mpiexec
 
 
 @dataclass
@@ -111,8 +112,8 @@ def launch(n: int) -> Processes:
         environment.pop("JPY_PARENT_PID", None)
         python = [sys.executable, "-m"]
         commands = (
-            ([*python, "course_lib.engine.controller", str(n), str(folder), json.dumps(_network(folder))], environment),
-            ([*python, "course_lib.engine.mpiexec", mpiexec, str(n), str(folder)], environment),
+            ([*python, "course_lib.engine.processes.controller", str(n), str(folder), json.dumps(_network(folder))], environment),
+            ([*python, "course_lib.engine.processes.mpiexec", mpiexec, str(n), str(folder)], environment),
         )
         with (folder / "log.txt").open("wb") as log:
             for command, env in commands:

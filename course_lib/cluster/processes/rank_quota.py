@@ -52,8 +52,8 @@ def running() -> dict[str, int]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ValueError, IndexError):
             words = process.cmdline()
-            if "course_lib.engine.mpiexec" in words and process.uids().real == os.getuid():  # a rank, or what started it
-                _, _, n, folder = words[words.index("course_lib.engine.mpiexec") :]
+            if "course_lib.engine.processes.mpiexec" in words and process.uids().real == os.getuid():  # a rank, or what started it
+                _, _, n, folder = words[words.index("course_lib.engine.processes.mpiexec") :]
                 found[folder] = int(n)
                 mine |= {folder} if os.getpid() in [above.pid for above in process.parents()[:2]] else set()
     # A cluster removes its folder when it stops; its last processes may still be ending.

@@ -19,7 +19,8 @@ import sys
 import threading
 import warnings
 
-from course_lib.engine import imports, keeper, memory_limit, watchdog
+from course_lib.engine import memory_limit
+from course_lib.engine.processes import imports, supervisor, watchdog
 
 # What a rank imports in the course of its first cells: better here, once for all.
 EARLY = (
@@ -32,12 +33,12 @@ EARLY = (
     "numpy",
     "course_lib.collectives.communicator",
     "course_lib.collectives.transport.mpi",
-    "course_lib.engine.handler",
+    "course_lib.engine.requests.handler",
 )
 
 
 def main(n: int, folder: str, mpiexec: list[str]) -> int:
-    """Run mpiexec, fork the `n` ranks whose stubs it starts, and go on as their keeper, see `keeper`.
+    """Run mpiexec, fork the `n` ranks whose stubs it starts, and go on as their supervisor.
 
     Parameters
     ----------
@@ -66,7 +67,7 @@ def main(n: int, folder: str, mpiexec: list[str]) -> int:
         stub.set_inheritable(True)
     watched = watchdog.owner()
     facts = process.pid, [(pid, rank, stub.fileno()) for pid, rank, stub in ranks], watched[0] if watched else None
-    os.execv(sys.executable, [sys.executable, "-I", "-S", keeper.__file__, json.dumps(facts), folder])
+    os.execv(sys.executable, [sys.executable, "-I", "-S", supervisor.__file__, json.dumps(facts), folder])
 
 
 def address(folder: str) -> str:
@@ -81,12 +82,12 @@ def _prepare(folder: str):
         imports.leave_out("debugpy")
         import mpi4py
 
-        mpi4py.rc.initialize = False  # each rank does, see `application`: a process that has joined MPI cannot fork
+        mpi4py.rc.initialize = False  # each rank does, see `ipengine`: a process that has joined MPI cannot fork
         for name in EARLY:
             importlib.import_module(name)
-        from course_lib.engine import application
+        from course_lib.engine import ipengine
 
-        return application.prepare(folder)
+        return ipengine.prepare(folder)
 
 
 def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine, most: int) -> tuple[int, int]:
@@ -118,9 +119,9 @@ def _fork(stub: socket.socket, not_its_own: list[socket.socket], engine, most: i
     memory_limit.apply(most)
     code = 1
     try:
-        from course_lib.engine import application
+        from course_lib.engine import ipengine
 
-        application.serve(engine)
+        ipengine.serve(engine)
         code = 0
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else 1

@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from course_lib.engine.blocked import Watch
+from course_lib.engine.requests.mpi_stall_monitor import Watch
 
 OUTPUT_LIMIT = 48_000  # bytes of what a cell prints on one rank: half of it from the beginning, half from the end
 FRESH = 4_000  # characters of what is sent while the cell runs, at a time

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from IPython import get_ipython
 
 from course_lib import students, wording
-from course_lib.cluster import here, unattended
+from course_lib.cluster import time_limits
 from course_lib.cluster.ranks import Ranks
 from course_lib.cluster.replies import Interrupted, Live, raise_errors, show_outputs
+from course_lib.cluster.source import misplaced_names
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> None:
-        raise here.UsageOfPx(f"%%px: {message}. Use %%px alone, or %%px --targets 0,2 for some ranks.")
+        raise misplaced_names.UsageOfPx(f"%%px: {message}. Use %%px alone, or %%px --targets 0,2 for some ranks.")
 
 
 def _arguments() -> _Parser:
@@ -39,9 +40,9 @@ def targets(text: str | None, n: int) -> list[int] | None:
     try:
         found = range(n)[slice(*(int(p) if p else None for p in text.split(":")))] if ":" in text else [int(p) for p in text.split(",")]
     except ValueError:
-        raise here.UsageOfPx(f"%%px --targets: expected ranks such as 2 or 0,1 or 1:4; got {text!r}.") from None
+        raise misplaced_names.UsageOfPx(f"%%px --targets: expected ranks such as 2 or 0,1 or 1:4; got {text!r}.") from None
     if not found or not set(found) <= set(range(n)):
-        raise here.UsageOfPx(f"%%px --targets: the ranks are 0 to {n - 1}; got {text!r}.")
+        raise misplaced_names.UsageOfPx(f"%%px --targets: the ranks are 0 to {n - 1}; got {text!r}.")
     return list(found)
 
 
@@ -51,7 +52,7 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> No
     shell = get_ipython()
     title = line.partition("# ")[2]
     label = f"cell [{len(shell.user_ns['In']) - 1 if shell else '-'}]"
-    if title and unattended.limit():  # when grading, nobody sees the cells' numbers
+    if title and time_limits.limit():  # when grading, nobody sees the cells' numbers
         label = f'cell "{title}"'
     # The first line keeps the numbers of the lines as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
@@ -67,8 +68,8 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> No
         live.end()
     show_outputs(replies, ranks.n)
     raise_errors(replies)
-    here.forget(source)
-    if title and not unattended.limit() and not any(reply["outputs"] for _, reply in replies):  # folded, it would look as before it ran
+    misplaced_names.forget(source)
+    if title and not time_limits.limit() and not any(reply["outputs"] for _, reply in replies):  # folded, it would look as before it ran
         print(f"{title}: done on {wording.ranks([r for r, _ in replies]) if len(replies) < ranks.n else 'all ranks'}.")
 
 
@@ -81,7 +82,7 @@ def first(lines: list[str]) -> list[str]:
     place = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
     low = next((i for i, line in enumerate(lines) if i > place and re.match(r"%%px\b", line)), None)
     if low is not None and not lines[place].startswith("%%") and not _is_python("".join(lines)):
-        return [f"__import__('course_lib.cluster.here', fromlist=['here']).too_low({low + 1})\n"]
+        return [f"__import__('course_lib.cluster.source.misplaced_names', fromlist=['here']).too_low({low + 1})\n"]
     return [lines[place].rstrip("\n") + "\n", *lines[:place], *lines[place + 1 :]] if lines and lines[place].startswith("%%px") else lines
 
 
@@ -99,12 +100,12 @@ def _explain_names(ranks: Ranks) -> Callable:
 
     def on_ranks(name: str) -> bool:
         try:
-            return any(ranks.call(here.known, dict(name=name)))
+            return any(ranks.call(misplaced_names.known, dict(name=name)))
         except Exception:  # they are stopped, or have died: no hint then
             return False
 
     def handler(shell, kind, error, trace, tb_offset=None) -> None:
-        if added := here.kernel_hint(str(error), on_ranks):
+        if added := misplaced_names.kernel_hint(str(error), on_ranks):
             error.args = (f"{error}{added}",)
         shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 

@@ -6,7 +6,7 @@ import re
 import sys
 
 from course_lib import wording
-from course_lib.engine.slurm import CONTROLLER_ENDED
+from course_lib.engine.processes.slurm import CONTROLLER_ENDED
 
 REASONS = (
     (r"DUE TO TIME LIMIT", "The allocation's time is over. Ask for more, such as --time=2:00:00."),

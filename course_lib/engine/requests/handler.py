@@ -20,8 +20,9 @@ from collections.abc import Iterator
 
 from course_lib import host
 from course_lib.collectives.transport import isolated
-from course_lib.engine import completion, gates, loops, memory_limit, tracebacks, wire
-from course_lib.engine.capture import captured
+from course_lib.engine import memory_limit, run_coroutine, serialization, traffic_gates
+from course_lib.engine.requests import completion, tracebacks
+from course_lib.engine.requests.output import captured
 
 OPERATIONS = "course_lib.collectives.progress.operations"  # not imported before MPI is wanted: that would start it
 _reply: dict = {}
@@ -33,7 +34,7 @@ class Reply:
     """Shows itself as the JSON text of what the last request gave."""
 
     def __repr__(self) -> str:
-        return wire.dumps(_reply)
+        return serialization.dumps(_reply)
 
 
 def handle() -> None:
@@ -92,7 +93,7 @@ def _hello(request: dict) -> dict:
         os.chdir(request["folder"])
     sys.path[:] = [*request["path"], *(p for p in sys.path if p not in request["path"])]
     shell = get_ipython()
-    shell.loop_runner = loops.run
+    shell.loop_runner = run_coroutine.run
     shell.set_hook("show_in_pager", completion.page, 1)
     shell.user_ns["exit"] = shell.user_ns["quit"] = sys.exit  # IPython's do nothing on a rank, without a word
     warnings.filterwarnings("ignore", "To exit: use")  # what IPython says of SystemExit
@@ -105,7 +106,7 @@ def _hello(request: dict) -> dict:
         return {"outputs": [], "error": tracebacks.describe(error)}
     if hosts:
         me["agent"] = list(hosts.agent)
-    return {"outputs": [], "error": None, "value": wire.encode(me)}
+    return {"outputs": [], "error": None, "value": serialization.encode(me)}
 
 
 def _cell(request: dict) -> dict:
@@ -129,11 +130,11 @@ def _call(request: dict) -> dict:
     with _round(request) as finish, captured(shell) as outputs, looking as strays:
         traffic.reset()
         try:
-            gates.put(request["gates"])
+            traffic_gates.put(request["gates"])
             namespace = _unpacked(request) if request["source"] else shell.user_ns
             if request["function"] not in namespace:
                 raise NameError(f"name '{request['function']}' is not defined", name=request["function"])
-            value = wire.encode(namespace[request["function"]](**request["arguments"]))
+            value = serialization.encode(namespace[request["function"]](**request["arguments"]))
         except BaseException as caught:
             error = finish(caught)
             strays += [] if isolated.connection else of_error(caught)
@@ -144,7 +145,7 @@ def _call(request: dict) -> dict:
 
 
 def _unpacked(request: dict) -> dict:
-    """The names that a packed function sees (see `cluster.packing`): its own, Python's, and then this rank's."""
+    """The names that a packed function sees (see `cluster.source.ship_function`): its own, Python's, and then this rank's."""
     namespace = {name: value for name, value in get_ipython().user_ns.items() if not hasattr(builtins, name)}
     for name, module in request["modules"].items():
         namespace[name] = importlib.import_module(module)

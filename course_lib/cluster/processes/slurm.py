@@ -15,11 +15,11 @@ from datetime import date
 from pathlib import Path
 
 from course_lib import wording
-from course_lib.cluster import endings
-from course_lib.cluster.launch import Processes
-from course_lib.engine import watchdog
-from course_lib.engine.mpiexec import THREADS, StartError
-from course_lib.engine.slurm import ASK, GIVEN_BACK, MODULE, NOT_ENDED, tell
+from course_lib.cluster.processes import slurm_exit
+from course_lib.cluster.processes.launch import Processes
+from course_lib.engine.processes import watchdog
+from course_lib.engine.processes.mpiexec import THREADS, StartError
+from course_lib.engine.processes.slurm import ASK, GIVEN_BACK, MODULE, NOT_ENDED, tell
 
 SHARED = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
 START_LIMIT = 120.0  # seconds from the begin of the job until all ranks are there: 64 that read the same files at once take their time
@@ -70,7 +70,7 @@ class Allocation(Processes):
         return f"the Slurm job ended. {self._said()}".strip()
 
     def _said(self) -> str:
-        return endings.told(self.log(200), self.machines(), self.mpiexec.returncode)
+        return slurm_exit.told(self.log(200), self.machines(), self.mpiexec.returncode)
 
     def machines(self) -> dict[int, str]:
         """The machine of each rank that has begun."""
@@ -78,7 +78,7 @@ class Allocation(Processes):
 
     def reason(self) -> str | None:
         """Why Slurm ends the job, if it says so, also before the last of it has ended."""
-        return endings.reason(self.log(200))
+        return slurm_exit.reason(self.log(200))
 
     def obituary(self) -> str:
         """How the ranks ended, in a sentence or two."""

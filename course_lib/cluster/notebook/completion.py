@@ -10,7 +10,7 @@ from concurrent.futures import wait
 from IPython import get_ipython
 
 from course_lib.cluster.ranks import Ranks
-from course_lib.engine import wire
+from course_lib.engine import serialization
 
 SECONDS = 0.3  # that rank 0 has for its answer; without one, the notebook's own kernel knows what it knows
 _ON_TOP = re.compile(r"(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*%%px\b[^\n]*")
@@ -64,7 +64,7 @@ def _inspect(kernel, own: Callable) -> Callable:
 
 
 def _ask(ranks: Ranks, what: str, **more: object) -> object:
-    """Rank 0's answer to a request of `engine.completion`; None where it does not come in time."""
+    """Rank 0's answer to a request of `engine.requests.completion`; None where it does not come in time."""
     try:
         if ranks.isolated or not ranks.alive():
             return None
@@ -72,7 +72,7 @@ def _ask(ranks: Ranks, what: str, **more: object) -> object:
         future = client.request(0, {"do": what, **more})
         wait([future], SECONDS)
         reply = client.answer(future)
-        return wire.decode(reply["value"]) if reply and not reply["error"] else None
+        return serialization.decode(reply["value"]) if reply and not reply["error"] else None
     except Exception:  # they have just gone, say: what the notebook itself knows is still to be shown
         return None
 

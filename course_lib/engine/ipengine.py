@@ -11,7 +11,7 @@ from ipyparallel.engine.app import IPEngine
 from IPython.core.profiledir import ProfileDir
 from traitlets.config import Config
 
-from course_lib.engine.watchdog import watch_from_environment
+from course_lib.engine.processes.watchdog import watch_from_environment
 
 # What ipyparallel's own command line would say.
 SETTINGS = {

@@ -10,7 +10,7 @@ from multiprocessing import AuthenticationError
 
 from course_lib.collectives.deadlock import agent
 from course_lib.collectives.deadlock.hosts import SILENT, Address, Link
-from course_lib.engine.mpiexec import StartError
+from course_lib.engine.processes.mpiexec import StartError
 
 CONNECT = 10.0  # seconds to reach one
 BEAT = 0.5  # seconds from one question to the next

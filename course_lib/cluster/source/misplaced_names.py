@@ -9,7 +9,7 @@ from collections.abc import Callable
 from IPython import get_ipython
 
 from course_lib import students
-from course_lib.cluster import definitions
+from course_lib.cluster.source import definitions
 
 
 class Plain(Exception):

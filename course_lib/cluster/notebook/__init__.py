@@ -1,0 +1,1 @@
+"""What a notebook adds to IPython for its ranks: the ``%%px`` magic, completion and help."""
