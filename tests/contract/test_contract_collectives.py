@@ -12,7 +12,7 @@ from transports import is_graded, is_nccl, run
 
 from course_lib import traffic
 from course_lib.cluster.isolated.reference_collectives import RULES
-from course_lib.collectives import calls
+from course_lib.collectives import Communicator, calls
 from course_lib.collectives.transport.mpi import POST
 
 SETTINGS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -394,3 +394,4 @@ def test_each_collective_is_known_to_all_who_carry_count_and_describe_it():
     assert set(POST) == set(RULES) == blocking
     for number in blocking - {calls.SPLIT}:
         assert traffic.wire_bytes(calls.COLLECTIVES[number], 4, 100) >= 0
+        assert callable(getattr(Communicator, calls.COLLECTIVES[number]))
