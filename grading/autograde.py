@@ -84,8 +84,8 @@ def _autograde(part: str, home: Path, notebooks: Path, engine: str, jobs: str) -
             return []
         if todo.changed:
             print(f"{part}: {said(todo, source)}: {len(todo.changed)} hand-in{'s' * (len(todo.changed) > 1)} to regrade.")
-        kept_apart = "" if engine else f" {sandbox.notice()}"  # elsewhere, the workers see to that
-        print(f"{part}: {len(todo.students)} to grade, {len(todo.done)} graded before.{kept_apart}")
+        isolation = "" if engine else f" {sandbox.notice()}"  # elsewhere, the workers see to that
+        print(f"{part}: {len(todo.students)} to grade, {len(todo.done)} graded before.{isolation}")
         with engines.started(engine, jobs, source.metadata.course.get("ranks", 4)) as found:
             print(f"Grading {found.said}.")
             run = Grading(part, home, source, settings, book).of(todo.students, found)

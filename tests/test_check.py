@@ -22,7 +22,7 @@ SAID = {
 
 @pytest.fixture(autouse=True)
 def no_call_before(monkeypatch):
-    monkeypatch.setattr("course_lib.cluster.replies.stray", "")
+    monkeypatch.setattr("course_lib.cluster.replies.wrong_group", "")
 
 
 def said(got, want):

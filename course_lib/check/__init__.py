@@ -73,8 +73,8 @@ class Check:
         parts = [problem + (f", for {self.case}" if self.case else "") + "."]
         if cause:
             parts.append(f"A usual cause: {cause}.")
-        if replies.stray:
-            parts.append(replies.stray)
+        if replies.wrong_group:
+            parts.append(replies.wrong_group)
         if not self.show:
             parts.append(f"(seed {self.seed})")
         text = " ".join(parts)

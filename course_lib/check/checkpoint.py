@@ -213,12 +213,12 @@ class CheckpointCheck(GroupCheck):
 
     def _slow(self, size: int) -> list[int | None]:
         """The place of the rank that is slow, in four saves; from outside, that costs nothing, and each is."""
-        if self._apart():
+        if self._isolated():
             return [int(place) % size for place in self.random.permutation(4)]
         return [None, 0, int(self.random.integers(1, size)), None]
 
-    def _apart(self) -> bool:
-        """Whether ranks are kept apart, and the system tells what they do with files (macOS, say, does not)."""
+    def _isolated(self) -> bool:
+        """Whether ranks are isolated, and the system tells what they do with files (macOS, say, does not)."""
         if self.ranks.share_a_disk:
             return False
         try:
@@ -233,7 +233,7 @@ class CheckpointCheck(GroupCheck):
         name = f"checkpoint-{secrets.token_hex(8)}"
         self._names = [f"{name}-{r}" for r in range(4)]
         self.ranks.call(lay_out, [dict(name=name, files=base) for name, base in zip(self._names, bases, strict=True)])
-        self._outside = Outside(self, self.ranks.isolated, self._names, bases, also) if self._apart() else None
+        self._outside = Outside(self, self.ranks.isolated, self._names, bases, also) if self._isolated() else None
 
     def _given(self, bases: list[dict], calls: list[dict]) -> list:
         """What the ranks load from these files."""

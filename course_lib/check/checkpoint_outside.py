@@ -1,4 +1,4 @@
-"""What ranks that are kept apart do with a checkpoint's files, seen from outside; see `checkpoint`.
+"""What ranks that are isolated do with a checkpoint's files, seen from outside; see `checkpoint`.
 
 Nothing here runs on a rank. The system tells of all changes in the ranks' folders, in one order (`cluster.isolated.file_events`); the
 broker lets one rank at a time go on (`cluster.isolated.turns`), and whenever all stand still, the folders are read.

@@ -1,6 +1,6 @@
 """The check of part 25's schedules: beside the whole model on one process, by what is sent when, and by what is held.
 
-Where ranks are kept apart, the order of the work follows from the messages that the broker has seen, and from gates; what a stage notes
+Where ranks are isolated, the order of the work follows from the messages that the broker has seen, and from gates; what a stage notes
 itself explains mistakes. `pipeline_on_ranks` is what runs on the ranks.
 """
 

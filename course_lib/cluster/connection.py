@@ -51,7 +51,7 @@ class Connection:
     def check(self) -> None:
         """Raise RanksGone, which says what happened, when a process has ended; what is left of them ends, too."""
         if not self.alive():
-            what = self.processes.obituary()
+            what = self.processes.exit_reason()
             self.end()
             raise RanksGone(f"{what} All ranks end with it. {self.again}")
         if self.heartbeat and (lost := self.heartbeat.lost()):

@@ -50,7 +50,7 @@ class _Alarm:
 
     def __init__(self):
         self.ranks, self.seconds = None, 0.0
-        self._bell: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def set(self, ranks: Ranks, seconds: float, shell) -> None:
         """Watch over these ranks, and no longer over others."""
@@ -59,15 +59,15 @@ class _Alarm:
         shell.events.register("post_run_cell", self._end)
 
     def _begin(self, *_) -> None:
-        if self._bell:
-            self._bell.cancel()
+        if self._timer:
+            self._timer.cancel()
 
     def _end(self, *_) -> None:
         self._begin()
         try:
-            self._bell = asyncio.get_running_loop().call_later(self.seconds, self._ring)
+            self._timer = asyncio.get_running_loop().call_later(self.seconds, self._ring)
         except RuntimeError:  # no notebook: nobody is away
-            self._bell = None
+            self._timer = None
 
     def _ring(self) -> None:
         if self.ranks.alive():

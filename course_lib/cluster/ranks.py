@@ -45,9 +45,9 @@ class Ranks:
     arrays : list of (list of numpy.ndarray, or None)
         The arrays that each rank sent, flat, where that was to be kept, see `call`.
     messages : list of (list of (str, int, int), or None)
-        The messages of each rank in the last `call`, in their order, where ranks are kept apart: "to" or "from" which rank, and the bytes.
+        The messages of each rank in the last `call`, in their order, where ranks are isolated: "to" or "from" which rank, and the bytes.
     unended : list of int
-        How many messages and collectives each rank had begun in it that had not ended when it answered; 0 where ranks are not kept apart.
+        How many messages and collectives each rank had begun in it that had not ended when it answered; 0 where ranks are not isolated.
     peaks : list of (int or None)
         The most bytes that each rank held at once in the last `call` beyond what it held before, where that was to be seen, see `call`.
     """
@@ -124,7 +124,7 @@ class Ranks:
 
     @property
     def isolated(self) -> IsolatedRanks | None:
-        """What holds the ranks' processes where they are kept apart."""
+        """What holds the ranks' processes where they are isolated."""
         return self._connection.client if self._connection and bubblewrap.ISOLATED in os.environ else None
 
     @property
@@ -200,9 +200,9 @@ class Ranks:
         gates : list of (float, float), or a list of these for each rank, optional
             For `engine.traffic_gates`: the bytes that a rank must have sent to pass each gate, and the number that it then gets.
         keep : bool
-            Whether to keep in `arrays` what each rank sends, where ranks are kept apart.
+            Whether to keep in `arrays` what each rank sends, where ranks are isolated.
         peak : bool, float or "goes on"
-            Whether the system is to say in `peaks` what each rank, if kept apart, held at most: in this call, or still since the latest
+            Whether the system is to say in `peaks` what each rank, if isolated, held at most: in this call, or still since the latest
             that was measured. With a number, what it held before beyond so many bytes counts: it may make room for other things.
 
         Returns
@@ -244,7 +244,7 @@ class Ranks:
         return self.call(_look_up, {"name": name})
 
     def held(self) -> list[int]:
-        """Bytes that each rank holds between its cells: as the system says where ranks are kept apart, else the sum of its arrays."""
+        """Bytes that each rank holds between its cells: as the system says where ranks are isolated, else the sum of its arrays."""
         self._tidy()
         client = self._connection.client
         return client.held() if hasattr(client, "held") else self.call(memory.alive)
@@ -253,7 +253,7 @@ class Ranks:
         self._do({r: {"do": "tidy"} for r in range(self.n)}, 30.0)
 
     def _looking(self, peak: bool | float | str) -> Client | None:
-        """What sees what ranks hold at most in this call, where they are kept apart; None if it is not measured."""
+        """What sees what ranks hold at most in this call, where they are isolated; None if it is not measured."""
         if anew := peak not in (False, "goes on"):
             self._tidy()
         client = getattr(self._connection, "client", None)

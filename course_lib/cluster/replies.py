@@ -22,7 +22,7 @@ _SECONDARY = {"DeadlockError"}  # these follow from what another rank did
 
 Replies = list[tuple[int, dict]]
 
-stray = ""  # what the last call did on another group than the one that it was given, see `collectives.wrong_group_hint`
+wrong_group = ""  # what the last call did on another group than the one that it was given, see `collectives.wrong_group_hint`
 
 
 class RanksError(RuntimeError):
@@ -132,15 +132,15 @@ def show_outputs(replies: Replies, n: int) -> None:
 
 def raise_errors(replies: Replies) -> None:
     """Raise what the ranks raised, the errors that others follow from first."""
-    global stray
-    said = [] if bubblewrap.ISOLATED in os.environ else [(r, reply["strays"][0]) for r, reply in replies if reply.get("strays")]
-    stray = "On rank {}, {}.".format(*said[0]) if said else ""
+    global wrong_group
+    said = [] if bubblewrap.ISOLATED in os.environ else [(r, reply["wrong_group"][0]) for r, reply in replies if reply.get("wrong_group")]
+    wrong_group = "On rank {}, {}.".format(*said[0]) if said else ""
     groups = group(replies, "error")
     if groups:
         groups.sort(key=lambda g: (bool(_SECONDARY & set(g[1]["kind"])), g[0]))
         for who, error in groups if bubblewrap.ISOLATED not in os.environ else []:
             if "NameError" in error["kind"]:
                 error["message"] += misplaced_names.hint(error["message"], who, len(replies), error.get("near", []))
-        if stray:
-            groups[0][1]["message"] += f" {stray}"
+        if wrong_group:
+            groups[0][1]["message"] += f" {wrong_group}"
         raise RanksError(groups, len(replies))

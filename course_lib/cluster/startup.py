@@ -79,7 +79,7 @@ def _start(n: int, limit: float, deadline: float, slurm: str | None) -> Connecti
     if os.environ.get(bubblewrap.ISOLATED):
         return _start_isolated(n, deadline)
     processes, client = launch.launch(n) if slurm is None else allocate(n, slurm), None
-    from course_lib.cluster.client import connect  # it takes a while, and where ranks are kept apart, nobody needs it
+    from course_lib.cluster.client import connect  # it takes a while, and where ranks are isolated, nobody needs it
 
     try:
         while waits := processes.waits():  # as long as it takes

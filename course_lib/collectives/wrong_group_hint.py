@@ -56,14 +56,14 @@ def of_error(error: BaseException) -> list[str]:
     for frame, called in itertools.pairwise(frames):
         comm = diagnostics.names_in(called).get("self")
         if frame.f_code.co_filename.startswith(diagnostics.CELL) and isinstance(comm, Communicator):
-            return _stray(frame, comm.ranks, called.f_code.co_name)
+            return _sentence(frame, comm.ranks, called.f_code.co_name)
     return []
 
 
 def _look(ranks: tuple[int, ...], operation: str) -> None:
     """Find the student's function that makes this call."""
     if frame := _students():
-        _found.extend(_stray(frame, ranks, operation))
+        _found.extend(_sentence(frame, ranks, operation))
 
 
 def _nobody(what: str) -> None:
@@ -81,7 +81,7 @@ def _students() -> FrameType | None:
     return frame
 
 
-def _stray(frame: FrameType, ranks: tuple[int, ...], operation: str) -> list[str]:
+def _sentence(frame: FrameType, ranks: tuple[int, ...], operation: str) -> list[str]:
     """What to say when the function was given another group."""
     code, size = frame.f_code, MPI.COMM_WORLD.Get_size()
     names = diagnostics.names_in(frame)

@@ -51,7 +51,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     shell.loop_runner = run_coroutine.run
     builtins.get_ipython = handler.get_ipython  # as in a notebook, outside of cells, too
-    me = {"outputs": [], "error": None, "value": serialization.encode({"rank": rank, "size": size, "host": "apart"})}
+    me = {"outputs": [], "error": None, "value": serialization.encode({"rank": rank, "size": size, "host": "isolated"})}
     handler.ACTIONS["hello"] = lambda request: me
     warm_up()
     gc.freeze()  # what is there now stays: no collection need look through it, not even a first one (a tenth of the start)

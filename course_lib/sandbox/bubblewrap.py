@@ -14,7 +14,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-ISOLATED = "COURSE_APART"  # set when grading, to one of these: each rank in a sandbox, or without one
+ISOLATED = "COURSE_ISOLATED"  # set when grading, to one of these: each rank in a sandbox, or without one
 WALLED, OPEN = "walled", "open"
 FOLDERS = ("/tmp", "/dev/shm")  # where a rank may write: in memory, and gone with it
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")

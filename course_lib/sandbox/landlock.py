@@ -1,4 +1,4 @@
-"""Files that a rank kept apart does not need, taken from it for good, also where there is no bubblewrap: Linux's Landlock.
+"""Files that a rank isolated does not need, taken from it for good, also where there is no bubblewrap: Linux's Landlock.
 
 Needs no rights, and works in containers (kernel documentation, userspace-api/landlock.rst). Where the kernel has none, nothing is taken.
 """

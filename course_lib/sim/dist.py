@@ -236,7 +236,7 @@ class Dist:
             return
         self._watched = False
         try:
-            error: Exception = Deadlock(self._obituary())
+            error: Exception = Deadlock(self._deadlock_report())
         except Exception as broken:  # whatever happens here, nobody may wait for ever
             error = broken
         for pending in list(self._waiting.values()):
@@ -247,7 +247,7 @@ class Dist:
         model = self.models.get(rank)
         return model is not None and model.task is not None and model.task.done()
 
-    def _obituary(self) -> str:
+    def _deadlock_report(self) -> str:
         """What each rank waits for, ranks that wait for the same said together."""
         waits: dict[tuple[str, str], list] = {}
         for pending in self._waiting.values():

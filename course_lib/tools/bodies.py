@@ -42,13 +42,13 @@ class _Counted(HTTPMessageDelegate):
         return self._to.data_received(chunk)
 
     def finish(self) -> None:
-        self._let_go()
+        self._release()
         self._to.finish()
 
     def on_connection_close(self) -> None:
-        self._let_go()
+        self._release()
         self._to.on_connection_close()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._bound.held -= self._mine
         self._mine = 0

@@ -18,8 +18,8 @@ TRUNCATES = 3  # the first version of Landlock that also keeps a file from being
 KILLS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")  # of a container, in versions 2 and 1
 
 
-def kept_apart() -> tuple[str, str]:
-    """How the ranks can be kept apart here: the word for `SANDBOX`, and a sentence for the instructor.
+def isolation() -> tuple[str, str]:
+    """How the ranks can be isolated here: the word for `SANDBOX`, and a sentence for the instructor.
 
     Raises
     ------
@@ -29,10 +29,10 @@ def kept_apart() -> tuple[str, str]:
     problem = bubblewrap.problem()
     unlimited = f" Their system calls were not limited: {missing}." if (missing := seccomp.problem()) else ""
     if not problem and os.environ.get(WORD) != "none":
-        return "", f"The ranks were kept apart by bubblewrap.{unlimited}"
+        return "", f"The ranks were isolated by bubblewrap.{unlimited}"
     why = problem or f"{WORD}=none"
     if landlock.known() >= TRUNCATES:
-        return "none", f"The ranks were kept apart by Landlock, without bubblewrap ({why}).{unlimited}"
+        return "none", f"The ranks were isolated by Landlock, without bubblewrap ({why}).{unlimited}"
     place = Place()
     try:
         if place.other_users:

@@ -1,6 +1,6 @@
 """One hand-in, graded alone: in a process of its own, with a deadline; each test's points are known as soon as it has run.
 
-What the student wrote runs on the ranks, kept apart as `make autograde` does it; `container` decides how.
+What the student wrote runs on the ranks, isolated as `make autograde` does it; `container` decides how.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Results:
     part: str
     tests: dict[str, Outcome]
     said: list[str] = field(default_factory=list)  # about the hand-in as a whole, for the student
-    how: str = ""  # the ranks were kept apart, for the instructor
+    how: str = ""  # the ranks were isolated, for the instructor
     entry: dict | None = None  # of part 20's leaderboard
     seconds: float = 0.0
 
@@ -97,7 +97,7 @@ def run(part: Part, folder: Path, write: Callable[[Results], None]) -> Results:
     try:
         signal.signal(signal.SIGTERM, _end)
         now()
-        word, results.how = container.kept_apart()
+        word, results.how = container.isolation()
         _watch(part, folder, word, results, now)
     except NoSandbox as problem:
         _stopped(results, str(problem))

@@ -1,4 +1,4 @@
-"""How the ranks of a hand-in are kept apart here, and saying so."""
+"""How the ranks of a hand-in are isolated here, and saying so."""
 
 from __future__ import annotations
 

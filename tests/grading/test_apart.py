@@ -1,4 +1,4 @@
-"""Ranks that are kept apart: what they reach (nothing), what is counted, and that a legal answer notices nothing."""
+"""Ranks that are isolated: what they reach (nothing), what is counted, and that a legal answer notices nothing."""
 
 import contextlib
 import math

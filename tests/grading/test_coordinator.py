@@ -218,12 +218,12 @@ def test_what_a_rank_has_in_messages_to_itself_is_known():
     coordinator, what = busy(2), [calls.SEND, 12, 4, 0]
     for number, to in enumerate([0, 0, 1]):
         coordinator.call(0, {**MESSAGE, "call": number, "with": [to], "what": what}, bytes(32))
-    assert (coordinator.parked(0), coordinator.parked(1)) == (64, 0)
+    assert (coordinator.buffered(0), coordinator.buffered(1)) == (64, 0)
     for number in range(2):
         coordinator.call(0, {**MESSAGE, "call": -1 - number, "with": [0], "what": [calls.RECV, *what[1:]]}, b"")
-    assert coordinator.parked(0) == 64, "the most"
+    assert coordinator.buffered(0) == 64, "the most"
     coordinator.begin(0, 1, 3)
-    assert coordinator.parked(0) == 0
+    assert coordinator.buffered(0) == 0
 
 
 def test_kept_is_what_others_get():

@@ -172,7 +172,7 @@ def test_on_gradescope_a_solved_hand_in_gets_everything(two, tmp_path):
     shutil.copy(other, place / "submission")
     (place / "submission" / "photo.png").write_bytes(b"none")
     said = clean_root(place, "bash source/setup.sh && /autograder/run_autograder", user=0)
-    assert said.startswith("The ranks were kept apart by ")
+    assert said.startswith("The ranks were isolated by ")
     told = json.loads((place / "results" / "results.json").read_text())
     rows = [(t["name"], t["score"], t["max_score"], t["status"], t["output"]) for t in told["tests"]]
     assert rows == [("first", 10, 10, "passed", "passed"), ("second", 5, 5, "passed", "passed")]
@@ -218,7 +218,7 @@ def test_on_autolab_a_hostile_hand_in_says_nothing_and_ends_in_time(two, tmp_pat
     assert json.loads(said[-1]) == {"scores": {"first": 0.0, "second": 0.0}}
     late = said[-2].removeprefix("    | ")
     assert re.fullmatch(r"not run: it took more than \d+ s, and was ended\.", late)
-    assert said[:3] == [f"1 of 2 tests have {late}", "The ranks were kept apart by bubblewrap.", "first: 0 of 10"]
+    assert said[:3] == [f"1 of 2 tests have {late}", "The ranks were isolated by bubblewrap.", "first: 0 of 10"]
     assert said[-3:-1] == ["second: 0 of 5", f"    | {late}"]
     assert said[-4] == "    | reached: []" and all(line.startswith("    | ") for line in said[3:-3])
 
@@ -476,9 +476,9 @@ def test_where_nothing_keeps_an_answer_from_the_tests_nothing_is_graded(monkeypa
     monkeypatch.setattr(container.Place, "other_users", False, raising=False)
     monkeypatch.setattr("course_lib.cluster.isolated.launcher._others_may_run_python", lambda: False)
     with pytest.raises(NoSandbox, match="cannot keep an answer from the tests here: bubblewrap is not installed"):
-        container.kept_apart()
+        container.isolation()
     monkeypatch.setattr(landlock, "known", lambda: container.TRUNCATES)
-    assert container.kept_apart() == ("none", "The ranks were kept apart by Landlock, without bubblewrap (bubblewrap is not installed).")
+    assert container.isolation() == ("none", "The ranks were isolated by Landlock, without bubblewrap (bubblewrap is not installed).")
 
 
 def test_memory_that_ran_out_is_counted(monkeypatch, tmp_path):

@@ -212,7 +212,7 @@ def test_how_a_job_ends_is_said(tmp_path, log, words):
         (tmp_path / f"rank-{rank}").write_text("n1" if rank < 4 else "n2")
     ended = subprocess.Popen(["true"])
     ended.wait()
-    assert words in slurm.Allocation(8, tmp_path, ended, ended, "course-x").obituary()
+    assert words in slurm.Allocation(8, tmp_path, ended, ended, "course-x").exit_reason()
 
 
 def test_a_python_that_is_not_on_all_machines_is_said(tmp_path):

@@ -54,9 +54,9 @@ class Broker(threading.Thread):
         self._unread = [0] * len(connections)  # bytes of that
         self._todo: deque[Callable] = deque()
         self._selector = selectors.DefaultSelector()
-        self._bell, self._ear = socket.socketpair()
-        self._ear.setblocking(False)
-        self._selector.register(self._ear, selectors.EVENT_READ, None)
+        self._wake_send, self._wake_receive = socket.socketpair()
+        self._wake_receive.setblocking(False)
+        self._selector.register(self._wake_receive, selectors.EVENT_READ, None)
         for r, connection in enumerate(connections):
             connection.setblocking(False)
             self._selector.register(connection, selectors.EVENT_READ, r)
@@ -66,7 +66,7 @@ class Broker(threading.Thread):
     def do(self, what: Callable) -> None:
         """Have something done by the broker's own thread; from any thread."""
         self._todo.append(what)
-        self._bell.send(b"!")
+        self._wake_send.send(b"!")
 
     def follow(self, turns: Turns | None) -> None:
         """Have the ranks go on by a schedule, or (None) as they come, from now on; from any other thread."""
@@ -83,9 +83,9 @@ class Broker(threading.Thread):
         """End the thread, and close all connections."""
         self._ending = True
         if self.is_alive():
-            self._bell.send(b"!")
+            self._wake_send.send(b"!")
             self.join(5)
-        for connection in (*self.connections, self._bell, self._ear):
+        for connection in (*self.connections, self._wake_send, self._wake_receive):
             connection.close()
         self._selector.close()
 
@@ -104,7 +104,7 @@ class Broker(threading.Thread):
     def _turn(self) -> None:
         for key, events in self._selector.select(0.05 if self.turns or self.coordinator.waits() else None):
             if key.data is None:
-                self._ear.recv(4096)
+                self._wake_receive.recv(4096)
             elif events & selectors.EVENT_WRITE:
                 self._write(key.data)
             else:

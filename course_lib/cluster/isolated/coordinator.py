@@ -120,9 +120,9 @@ class Coordinator:
         """What a rank has sent, to others who have not come, too: operation, ranks, calls and payload in bytes."""
         return self._ranks[rank].traffic.entries(rank, self._rendezvous.of(rank))
 
-    def parked(self, rank: int) -> int:
+    def buffered(self, rank: int) -> int:
         """The most bytes that a rank had at once in messages to itself."""
-        return self._mailbox.parked[rank]
+        return self._mailbox.buffered[rank]
 
     def messages(self, rank: int) -> list[tuple[str, int, int]]:
         """The messages of a rank, in their order: "to" or "from" which rank, and the bytes."""

@@ -1,4 +1,4 @@
-"""The folders of ranks that are kept apart, as the system shows them from outside: their files, and in one order all that happens there.
+"""The folders of ranks that are isolated, as the system shows them from outside: their files, and in one order all that happens there.
 
 Linux's inotify (man 7 inotify) tells of each change in all watched folders, in the order of the changes; no process that makes one can
 keep it back. Other systems have no such call.

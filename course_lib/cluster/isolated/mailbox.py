@@ -31,17 +31,17 @@ class Mailbox:
 
     Attributes
     ----------
-    parked : list of int
+    buffered : list of int
         The most bytes that each rank had at once in messages to itself, since `begin`: it holds these, wherever they lie.
     """
 
     def __init__(self, size: int):
         self._to: list[Matcher[Message, Wanted]] = [Matcher() for _ in range(size)]
-        self._bytes, self._count, self._own, self.parked = ([0] * size for _ in range(4))
+        self._bytes, self._count, self._own, self.buffered = ([0] * size for _ in range(4))
 
     def begin(self, rank: int) -> None:
         """Begin to look anew at what a rank sends to itself."""
-        self.parked[rank] = self._own[rank]
+        self.buffered[rank] = self._own[rank]
 
     def send(self, message: Message, to: int) -> tuple[Message, Wanted] | None:
         """A message comes; it and the receive that takes it, if there is one."""
@@ -69,7 +69,7 @@ class Mailbox:
         self._bytes[source] += nbytes
         if source == to:
             self._own[source] += nbytes
-            self.parked[source] = max(self.parked[source], self._own[source])
+            self.buffered[source] = max(self.buffered[source], self._own[source])
 
     def refused(self, rank: int, number: int) -> Message | None:
         """A message that has come from where a receive waits for one, and that it does not take."""

@@ -127,8 +127,8 @@ class IsolatedRanks:
 
     def peaks(self) -> list[int | None]:
         """The most bytes that each rank has held at once since `mark`, beyond what it held then: also in messages to itself."""
-        held = [(account.peak(), self.broker.coordinator.parked(r)) for r, account in sorted(self._usage.items())]
-        return [None if peak is None else peak + parked for peak, parked in held]
+        held = [(account.peak(), self.broker.coordinator.buffered(r)) for r, account in sorted(self._usage.items())]
+        return [None if peak is None else peak + buffered for peak, buffered in held]
 
     def look_away(self) -> None:
         """End what `mark` began."""
@@ -152,7 +152,7 @@ class IsolatedRanks:
                         account.look()
 
     def fresh(self) -> list:
-        """Nothing: where ranks are kept apart, nobody watches."""
+        """Nothing: where ranks are isolated, nobody watches."""
         return []
 
     def look(self) -> None:
@@ -190,7 +190,7 @@ class IsolatedRanks:
                 return f"the process of rank {r} ended.\n{self.log()}".strip()
         return None
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """Which rank's process ended first, and how, in a sentence or two."""
         for r, process in enumerate(self.processes):
             code = process.poll()

@@ -45,7 +45,7 @@ class Turns:
         self.order, self._moment, self._stop, self._left, self._patience = order, moment, stop, left, patience
         self._returned = returned
         self.released = dict.fromkeys(order, 0)
-        self._parked: dict[int, list] = {r: [] for r in order}
+        self._waiting: dict[int, list] = {r: [] for r in order}
         self._asked: set[int] = set()
         self._running: set[int] = set()
         self._gone: int | None = None
@@ -53,7 +53,7 @@ class Turns:
 
     def park(self, rank: int, header: dict, payload: bytes) -> None:
         """Hold back a frame for a rank."""
-        self._parked[rank].append((header, payload))
+        self._waiting[rank].append((header, payload))
         if "request" in header:
             self._asked.add(rank)
 
@@ -68,7 +68,7 @@ class Turns:
     def ended(self, rank: int) -> None:
         """Note that a rank's process has ended."""
         self._running.discard(rank)
-        self._parked[rank].clear()
+        self._waiting[rank].clear()
 
     def next(self, coordinator) -> list[tuple[int, dict, bytes]]:
         """The frames to deliver now."""
@@ -78,7 +78,7 @@ class Turns:
             self._left()
             coordinator.back(self._gone)
             self._stop = self._gone = None
-        ready = [r for r in self.order if self._parked[r] and not self._stops(r)]
+        ready = [r for r in self.order if self._waiting[r] and not self._stops(r)]
         if not ready:
             if self._stop and self._gone is None and self._stops(self._stop[0]):
                 self._gone = self._stop[0]
@@ -86,7 +86,7 @@ class Turns:
             return []
         rank, self._number = ready[0], self._number + 1
         self._moment(self._number)
-        frames, self._parked[rank] = self._parked[rank], []
+        frames, self._waiting[rank] = self._waiting[rank], []
         self.released[rank] += 1
         self._running.add(rank)
         self._since = time.monotonic()

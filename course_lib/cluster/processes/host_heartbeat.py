@@ -52,7 +52,7 @@ class HostHeartbeat:
         for link in self._links.values():
             link.answer()
             if resumed:
-                link.excuse()
+                link.reset_silence()
             if asks:
                 link.ask(agent.PING)
         return [machine for machine, link in self._links.items() if link.silent() > SILENT]

@@ -51,7 +51,7 @@ class Processes:
             return "\n".join(text.strip().splitlines()[-lines:])
         return ""
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """Which rank's process ended first, and how, in a sentence or two."""
         log = self.log(60)
         found = re.search(r"rank (\d+) ended with code (-?\d+)", log)  # what the zygote writes

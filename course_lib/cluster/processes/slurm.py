@@ -80,7 +80,7 @@ class Allocation(Processes):
         """Why Slurm ends the job, if it says so, also before the last of it has ended."""
         return slurm_exit.reason(self.log(200))
 
-    def obituary(self) -> str:
+    def exit_reason(self) -> str:
         """How the ranks ended, in a sentence or two."""
         return f"the ranks' Slurm job has ended. {self._said()}"
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, answer_challenge, deliver_cha
 
 PING, STATES = b".", b"?"
 GREETING = 5.0  # seconds for whoever connects to show that it knows the secret
-STRANGERS = 16  # connections that have not shown it yet
+UNAUTHENTICATED = 16  # connections that have not shown it yet
 RECORD = struct.Struct("<HH")  # a rank, and how many groups it has pages for
 TRIES = 100
 
@@ -43,7 +43,7 @@ class Agent:
         self.task, self.secret = task, bytes.fromhex(task["secret"])
         self.memory = memoryview(mmap.mmap(task["memory"], 0, prot=mmap.PROT_READ))
         self.server = socket.socket(fileno=task["listen"])
-        self.strangers: list[socket.socket] = []
+        self.unauthenticated: list[socket.socket] = []
         self.lock = threading.Lock()
 
     def run(self) -> None:
@@ -53,27 +53,27 @@ class Agent:
                 with contextlib.suppress(OSError, RuntimeError):  # no more descriptors, or threads
                     self.accept(self.server.accept()[0])
 
-    def accept(self, stranger: socket.socket) -> None:
+    def accept(self, peer: socket.socket) -> None:
         """Take a connection; of those that have not shown that they know the secret, the oldest makes room."""
-        limit(stranger, GREETING)
+        limit(peer, GREETING)
         with self.lock:
-            self.strangers.append(stranger)
-            oldest = self.strangers.pop(0) if len(self.strangers) > STRANGERS else None
+            self.unauthenticated.append(peer)
+            oldest = self.unauthenticated.pop(0) if len(self.unauthenticated) > UNAUTHENTICATED else None
         if oldest:
             with contextlib.suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)
-        threading.Thread(target=self.serve, args=(stranger,), daemon=True).start()
+        threading.Thread(target=self.serve, args=(peer,), daemon=True).start()
 
     def serve(self, peer: socket.socket) -> None:
         """Answer one connection, once both sides have shown that they know the secret, until it closes."""
-        with contextlib.suppress(Exception), Connection(os.dup(peer.fileno())) as connection:  # a stranger may send anything
+        with contextlib.suppress(Exception), Connection(os.dup(peer.fileno())) as connection:  # who is not authenticated may send anything
             try:
                 deliver_challenge(connection, self.secret)
                 answer_challenge(connection, self.secret)
             finally:
                 with self.lock:
-                    known = peer in self.strangers
-                    self.strangers = [other for other in self.strangers if other is not peer]
+                    known = peer in self.unauthenticated
+                    self.unauthenticated = [other for other in self.unauthenticated if other is not peer]
             while known:
                 limit(peer, 0)
                 question = connection.recv_bytes(1)

@@ -101,7 +101,7 @@ class Link:
         """Seconds since it was asked what it has not answered; 0 where it has."""
         return time.monotonic() - self._asked if self._waits else 0.0
 
-    def excuse(self) -> None:
+    def reset_silence(self) -> None:
         """Count its silence from now on: nobody has listened meanwhile."""
         self._asked = time.monotonic()
 

@@ -91,7 +91,7 @@ class Connection:
         self._held = True
         for piece in frame:
             self._connection.sendall(piece)
-        self._let_go()
+        self._release()
 
     def receive(self) -> tuple[dict, bytearray]:
         """Wait for a frame.
@@ -104,13 +104,13 @@ class Connection:
         while True:
             self._held = True
             frame = self._take()
-            self._let_go()
+            self._release()
             if frame:
                 return frame
             select.select([self._connection], [], [])
             self._held = True
             count = self._incoming.receive()
-            self._let_go()
+            self._release()
             if not count:
                 raise EOFError("the broker is gone")
 
@@ -123,16 +123,16 @@ class Connection:
                 self._incoming.receive()
                 frame = self._take()
         finally:
-            self._let_go()
+            self._release()
         return frame
 
     def interrupt(self) -> None:
         """What the handler of SIGINT calls: raise KeyboardInterrupt, after the frame that is on its way."""
         self._interrupted = True
         if not self._held:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._held = False
         if self._interrupted:
             self._interrupted = False

@@ -89,20 +89,20 @@ def ask(n: int, name: str, folder: str, options: list[str]) -> int:
 
 def _hold(server: socket.socket, token: bytes) -> None:
     """Keep the connection of the job's controller, which knows the token: it breaks when this process is gone, or its machine."""
-    known, strangers = [], deque()
+    known, unauthenticated = [], deque()
     while True:
         with contextlib.suppress(OSError):
-            readable = select.select([server, *strangers], [], [])[0]
+            readable = select.select([server, *unauthenticated], [], [])[0]
             if server in readable:
-                strangers.append(server.accept()[0])
-            for one in [s for s in strangers if s in readable]:
-                strangers.remove(one)
+                unauthenticated.append(server.accept()[0])
+            for one in [s for s in unauthenticated if s in readable]:
+                unauthenticated.remove(one)
                 if hmac.compare_digest(one.recv(len(token)), token):
                     known.append(one)
                 else:
                     one.close()
-            if len(strangers) > MOST:
-                strangers.popleft().close()
+            if len(unauthenticated) > MOST:
+                unauthenticated.popleft().close()
 
 
 def give_back(srun: subprocess.Popen, name: str) -> None:

@@ -127,7 +127,7 @@ def _call(request: dict) -> dict:
 
     shell, value, error = get_ipython(), None, None
     looking = contextlib.nullcontext([]) if isolated.connection else noticed()
-    with _round(request) as finish, captured(shell) as outputs, looking as strays:
+    with _round(request) as finish, captured(shell) as outputs, looking as wrong_group:
         traffic.reset()
         try:
             traffic_gates.put(request["gates"])
@@ -137,11 +137,11 @@ def _call(request: dict) -> dict:
             value = serialization.encode(namespace[request["function"]](**request["arguments"]))
         except BaseException as caught:
             error = finish(caught)
-            strays += [] if isolated.connection else of_error(caught)
+            wrong_group += [] if isolated.connection else of_error(caught)
         else:
             error = finish(None)
     moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
-    return {"outputs": outputs, "error": error, "value": value, "traffic": moved, "strays": strays[:1]}
+    return {"outputs": outputs, "error": error, "value": value, "traffic": moved, "wrong_group": wrong_group[:1]}
 
 
 def _unpacked(request: dict) -> dict:
