@@ -54,7 +54,7 @@ class Client(ipp.Client):
             future.output.set_result(None)
 
     def fresh(self) -> list[tuple[int, str]]:
-        """What the ranks have printed since this was asked last, while they run a cell: rank and text."""
+        """Return the output that ranks have sent since the last call, while they run a cell: rank and text."""
         printed, self._printed = self._printed, []
         return printed
 

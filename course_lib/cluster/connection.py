@@ -45,7 +45,7 @@ class Connection:
     heartbeat: HostHeartbeat | None = None
 
     def alive(self) -> bool:
-        """Whether no process has ended, as far as can be seen from here."""
+        """Return whether all processes still run, as far as can be seen from here."""
         return not (self.processes and self.processes.ended())
 
     def check(self) -> None:
@@ -66,7 +66,7 @@ class Connection:
 
     @property
     def again(self) -> str:
-        """What to do when the ranks are gone."""
+        """Advice for when the ranks are gone."""
         return "ranks.restart(rerun=True) brings up new ranks, and runs the cells again that only define functions and variables."
 
     def log(self) -> str:

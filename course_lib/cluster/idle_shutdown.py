@@ -14,7 +14,7 @@ REST = "COURSE_REST"  # seconds without a cell; unset or 0, ranks stay
 
 
 class Ranks(Protocol):
-    """What this module must know of `ranks.Ranks`."""
+    """The part of `ranks.Ranks` that this module uses."""
 
     n: int
     attached: str | None

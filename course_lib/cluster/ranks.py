@@ -76,7 +76,7 @@ class Ranks:
         atexit.register(self.stop)
 
     def alive(self) -> bool:
-        """Whether the ranks can run a cell."""
+        """Return whether the ranks can run a cell."""
         return self._connection is not None and self._connection.alive()
 
     def stop(self) -> None:
@@ -114,17 +114,17 @@ class Ranks:
 
     @property
     def share_a_disk(self) -> bool:
-        """Whether a rank can read what another has written; where a notebook is graded, it cannot."""
+        """True where a rank can read files of another; where a notebook is graded, it cannot."""
         return bubblewrap.ISOLATED not in os.environ
 
     @property
     def rounds(self) -> int:
-        """How many requests the ranks have had."""
+        """The number of requests so far."""
         return self._round
 
     @property
     def isolated(self) -> IsolatedRanks | None:
-        """What holds the ranks' processes where they are isolated."""
+        """The isolated ranks' processes; None where ranks are not isolated."""
         return self._connection.client if self._connection and bubblewrap.ISOLATED in os.environ else None
 
     @property
@@ -253,7 +253,7 @@ class Ranks:
         self._do({r: {"do": "tidy"} for r in range(self.n)}, 30.0)
 
     def _looking(self, peak: bool | float | str) -> Client | None:
-        """What sees what ranks hold at most in this call, where they are isolated; None if it is not measured."""
+        """Return the client that measures peak memory in this call, where ranks are isolated; None if it is not measured."""
         if anew := peak not in (False, "goes on"):
             self._tidy()
         client = getattr(self._connection, "client", None)

@@ -1,4 +1,4 @@
-"""What comes back from the ranks, shown in groups: ranks that print the same, or raise the same, are shown once.
+"""Show the ranks' replies in groups: ranks that print the same, or raise the same, are shown once.
 
 An error shows the student's own lines and no library frames, with the ranks' numbers; the odd one out
 stands by itself.
@@ -26,7 +26,7 @@ wrong_group = ""  # what the last call did on another group than the one that it
 
 
 class RanksError(RuntimeError):
-    """What the ranks raised, grouped; the message is that of the first group."""
+    """The ranks' errors, grouped; the message is that of the first group."""
 
     def __init__(self, groups: list[tuple[list[int], dict]], n: int):
         self.groups, self.n = groups, n
@@ -76,7 +76,7 @@ def head(who: list[int], n: int) -> str:
 
 
 def waiting(waits: dict[int, str]) -> str:
-    """Which ranks stay in a call of bare MPI, in a sentence."""
+    """Say which ranks stay in a call of bare MPI, in a sentence."""
     places: dict[str, list[int]] = {}
     for rank, place in sorted(waits.items()):
         places.setdefault(place, []).append(rank)

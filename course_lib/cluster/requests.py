@@ -80,7 +80,7 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None, 
 
 
 def left_something(found: dict[int, dict | None]) -> bool:
-    """Whether what is on its way between ranks must not meet what comes: a rank says so, or one has failed while another one had sent."""
+    """Return whether messages in flight must not match later receives: a rank says so, or one has failed while another had sent."""
     answers = [reply for reply in found.values() if reply]
     failed = any(reply["error"] for reply in answers)
     return any(reply.get("abandoned") or (failed and reply.get("sent")) for reply in answers)

@@ -1,4 +1,4 @@
-"""When grading, nobody is there to stop a cell or to run one again: cells have a limit, and new ranks do again what the old ones did."""
+"""Time limits for grading, where nobody stops a cell or runs one again; new ranks repeat the cells of the old ones."""
 
 from __future__ import annotations
 

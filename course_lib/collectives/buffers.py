@@ -72,7 +72,7 @@ def distinct(send: np.ndarray, recv: np.ndarray, where: str) -> None:
 
 
 def _span(array: object) -> tuple[int, int]:
-    """Where the memory of a contiguous array begins and ends."""
+    """Return the addresses at which a contiguous array begins and ends."""
     found = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     return found["data"][0], found["data"][0] + array.nbytes
 
@@ -104,7 +104,7 @@ def shown(value: object) -> str:
 
 
 def kind(value: object) -> str:
-    """What a value is that is no array, such as "a list"."""
+    """Name the kind of a value that is no array, such as "a list"."""
     if value is None:
         return "None"
     if isinstance(value, type(MPI.IN_PLACE)):

@@ -35,7 +35,7 @@ class World(MPI.Intracomm):
         return isolated.rank
 
     def Get_size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         return isolated.size
 
     rank, size = property(Get_rank), property(Get_size)

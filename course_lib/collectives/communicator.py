@@ -616,7 +616,7 @@ class Communicator:
             return self._started(incoming and self.transport.receive(*incoming, "Wait of Irecv"))
 
     def _outgoing(self, array: np.ndarray, dest: int, tag: int, where: str) -> Outgoing | None:
-        """What a transport is given to send, and counted; None for nobody."""
+        """Check the arguments of a send and count it; return what the transport needs, None for MPI.PROC_NULL."""
         if not (type(dest) is int is type(tag) and 0 <= dest < self._size and 0 <= tag <= LARGEST_TAG):
             self._is_rank(dest, "dest", where, PROC_NULL)
             _is_tag(tag, "sendtag" if where == "Sendrecv" else "tag", where)
@@ -630,7 +630,7 @@ class Communicator:
         return array, self.ranks[dest], int(tag)
 
     def _incoming(self, array: np.ndarray, source: int, tag: int, where: str) -> Incoming | None:
-        """What a transport is asked to receive; None from nobody."""
+        """Check the arguments of a receive; return what the transport needs, None for MPI.PROC_NULL."""
         if not (type(source) is int is type(tag) and 0 <= source < self._size and 0 <= tag <= LARGEST_TAG):
             self._is_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
             _is_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
@@ -687,7 +687,7 @@ class Communicator:
 
 
 def _are_plain(send: object, recv: object) -> bool:
-    """Whether two NumPy arrays are fine as they are, found fast; if not, `Communicator._checked` says why or unpacks."""
+    """Fast check that two NumPy arrays need no unpacking and have no fault; otherwise `Communicator._checked` unpacks or explains."""
     return (
         type(send) is ndarray is type(recv)
         and send.dtype is recv.dtype

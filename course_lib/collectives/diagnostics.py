@@ -107,7 +107,7 @@ def tagged(tag: int) -> str:
 
 
 def unfit(array: np.ndarray, message: object, place: str) -> str:
-    """What is said of a message that does not fit the array that receives it."""
+    """Describe a message that does not fit the array that receives it."""
     if message.dtype != array.dtype.num:
         hint = "The dtype must be the same on both ranks: np.empty and np.zeros make float64 unless dtype= is given."
     else:
@@ -117,17 +117,17 @@ def unfit(array: np.ndarray, message: object, place: str) -> str:
 
 
 def left_alone(rank: int, where_: str) -> str:
-    """What a rank says whose partner has left a transfer in the middle."""
+    """Message of a rank whose partner has left a transfer in the middle."""
     return f"rank {rank} was left alone in the middle of {where_}: another rank was interrupted, or has ended its cell without waiting."
 
 
 def too_late(where_: str, limit: float) -> str:
-    """What a rank says that has waited too long for others of whom nothing is known."""
+    """Message of a rank that has waited too long for others of whom nothing is known."""
     return f"{where_} took more than {limit:g} s: all ranks of the communicator must make this call. Look for an if on the rank around it."
 
 
 def broken(group: str, call: str, error: str) -> str:
-    """What a rank says that calls a collective on a group after one has failed there."""
+    """Message of a rank that calls a collective on a group after one has failed there."""
     return (
         f"{group} takes no more collectives in this cell: {call} has failed on this rank ({error}), and the ranks no longer agree on what "
         "comes next. Let the error end the cell; the group works again in the next one."
@@ -231,7 +231,7 @@ def _deadlock_hint(kinds: set[int], absent: set[int], someone_absent: bool, wait
 
 
 def _advice(kinds: set[int], calls: list[str]) -> str:
-    """What to do where ranks wait in such operations, one of them a message, for each other."""
+    """Advice for ranks that wait for each other in such operations, one of them a message."""
     if kinds - {SEND, RECV}:
         return "some for a message, some in a collective. What comes before the collective on one rank must not need what comes after it."
     if all(call.startswith("Sendrecv") for call in calls):

@@ -1,4 +1,4 @@
-"""What can be wrong with a collective that the ranks of a group make together."""
+"""Errors of a collective that the ranks of a group make together."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def remove_stale_files() -> None:
 
 
 def may_read_others() -> bool:
-    """Whether the system lets a process read another's memory; a filter that forbids it does so for the own, too."""
+    """Return whether the system lets a process read another's memory; a filter that forbids it does so for its own, too."""
     byte, libc = ctypes.create_string_buffer(1), ctypes.CDLL(None)
     place = (ctypes.c_size_t * 2)(ctypes.addressof(byte), 1)
     return hasattr(libc, "process_vm_readv") and libc.process_vm_readv(os.getpid(), place, 1, place, 1, 0) == 1

@@ -12,7 +12,7 @@ IN_CALL = (WAITING, DEADLOCK_RAISING, DEADLOCKED)  # it stands in the call that 
 
 @dataclass(frozen=True)
 class RankView:
-    """What one rank does at the moment of a snapshot.
+    """The state of one rank at the moment of a snapshot.
 
     Attributes
     ----------

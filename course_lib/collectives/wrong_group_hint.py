@@ -82,7 +82,7 @@ def _students() -> FrameType | None:
 
 
 def _sentence(frame: FrameType, ranks: tuple[int, ...], operation: str) -> list[str]:
-    """What to say when the function was given another group."""
+    """Return a sentence when the function was given another group."""
     code, size = frame.f_code, MPI.COMM_WORLD.Get_size()
     names = diagnostics.names_in(frame)
     given = {name: names.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}

@@ -1,4 +1,4 @@
-"""How asyncio wakes its event loop on a rank isolated: by a counter of the system, as a pair of sockets could hold megabytes."""
+"""Wake asyncio's event loop on an isolated rank by an eventfd, as a pair of sockets could hold megabytes."""
 
 from __future__ import annotations
 

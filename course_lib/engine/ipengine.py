@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 class Unhurried(OutStream):
-    """What is written past `capture`, such as by a thread between two cells: it is sent 0.2 s later, and no request waits for it."""
+    """Stream for what is written past `requests.output`, such as by a thread between two cells; sent 0.2 s later; no request waits for it."""
 
     def flush(self) -> None:
         """Nothing: what was written is sent in any case."""
@@ -48,7 +48,7 @@ class Engine(IPEngine):
         """Nothing: a user's settings for engines are not meant for these."""
 
     def initialize(self, argv: list[str] | None = None) -> None:
-        """What needs neither the controller nor a rank's own process."""
+        """Initialize what needs neither the controller nor a rank's own process."""
         super(IPEngine, self).initialize(argv)
 
     def start(self) -> None:

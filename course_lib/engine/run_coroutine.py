@@ -32,7 +32,7 @@ def run(coroutine: Coroutine) -> object:
 
 
 def place(task: asyncio.Task) -> str:
-    """Where a waiting task stands: the innermost line that is not the course's, such as "line 4 of loop"; empty if there is none."""
+    """Return where a waiting task stands: the innermost line that is not the course's, such as "line 4 of loop"; empty if there is none."""
     coroutine, found = task.get_coro(), ""
     while getattr(coroutine, "cr_frame", None):
         frame = coroutine.cr_frame

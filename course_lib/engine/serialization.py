@@ -1,4 +1,4 @@
-"""What comes from a rank as plain data: JSON and the bytes of arrays, never a pickle.
+"""Serialize what a rank sends as plain data: JSON and the bytes of arrays, never a pickle.
 
 A rank runs code that a student wrote. Unpickling what it sends would run its code here; so
 only numbers, texts, arrays of numbers and containers of these come through.

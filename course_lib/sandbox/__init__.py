@@ -1,1 +1,1 @@
-"""What holds a process whose code nobody has read: namespaces, files, system calls, control groups, and the account of what it uses."""
+"""Sandbox for untrusted code: namespaces, files, system calls, control groups, and the account of what it uses."""

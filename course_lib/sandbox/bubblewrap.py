@@ -35,7 +35,7 @@ ENVIRONMENT = {
 
 
 def limits() -> dict[str, int]:
-    """What a rank may use: bytes of memory and of a file, seconds of a processor, locks and messages."""
+    """Return a rank's resource limits: bytes of memory and of a file, seconds of a processor, locks and messages."""
     return {
         "RLIMIT_DATA": 1 << 30,
         "RLIMIT_FSIZE": ROOM,
@@ -79,7 +79,7 @@ def wall(library: Path, data: str = "", rank: int = 0) -> tuple[str, ...]:
 
 
 def shown(library: Path, data: str = "") -> list[str]:
-    """What a rank sees, to read: Python, the course's library, the system's shared objects, a folder with data sets."""
+    """Return the paths that a rank may read: Python, the course's library, the system's shared objects, a folder with data sets."""
     python = {sys.base_prefix} if sys.base_prefix not in ("/usr", "/") else _links(sys.executable)
     python = {path for path in python if not path.startswith(f"{sys.prefix}/")}
     own = sorted(path for path in {sys.prefix, *python, str(library / "course_lib"), data} if path)

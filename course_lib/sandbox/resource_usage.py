@@ -1,4 +1,4 @@
-"""What a rank holds, by the system's account of its process and of its folders, wherever an answer hides it."""
+"""Measure the memory of a rank by the system's account of its process and of its folders, wherever an answer hides it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class ResourceUsage:
         return self._kept + self._status("VmHWM:") - self._marked - self._mapped + self._most_written() * written
 
     def too_much(self) -> str | None:
-        """What it has more of than it may, or None."""
+        """Name the limit that it exceeds, or None."""
         if (threads := self.process.num_threads()) > MOST_THREADS:
             return f"it had {threads:,} threads, and {MOST_THREADS:,} are what a rank may have"
         written, files, whole = self._files()
@@ -103,7 +103,7 @@ class ResourceUsage:
                 self.process.resume()
 
     def _stands(self) -> bool:
-        """Whether none of its threads runs."""
+        """Return whether none of its threads runs."""
         states = []
         with contextlib.suppress(OSError):
             for thread in Path(f"/proc/{self.process.pid}/task").iterdir():

@@ -24,23 +24,23 @@ def error(number: int) -> int:
 
 
 class Condition(ctypes.Structure):
-    """What an argument, which is a number and no address, must be for a rule to fit; see `having` and `above`."""
+    """Condition of a rule on an argument, which is a number and no address; see `having` and `above`."""
 
     _fields_ = [("argument", ctypes.c_uint), ("operator", ctypes.c_int), ("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
 
 
 def having(argument: int, bits: int, value: int) -> Condition:
-    """Those bits of an argument have this value."""
+    """Condition that those bits of an argument have this value."""
     return Condition(argument, _MASKED_EQUAL, bits, value)
 
 
 def above(argument: int, value: int) -> Condition:
-    """An argument is greater than a number."""
+    """Condition that an argument is greater than a number."""
     return Condition(argument, _GREATER, value, 0)
 
 
 class Filter:
-    """What happens at each system call.
+    """Filter of system calls.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ Answer = tuple[int, dict, bytes]  # to which rank
 
 
 class Open(NamedTuple):
-    """What a rank has begun and not ended: the operation, with which ranks, and a collective's key."""
+    """An operation in flight on a rank: the operation, with which ranks, and a collective's key."""
 
     operation: int
     ranks: tuple[int, ...]
@@ -39,7 +39,7 @@ class Open(NamedTuple):
 
 @dataclass
 class Rank:
-    """What is known of one rank since it was asked for something.
+    """The state of one rank since its last request.
 
     Attributes
     ----------
@@ -117,7 +117,7 @@ class Coordinator:
     # What it knows of a rank since `begin`.
 
     def sent(self, rank: int) -> list[list]:
-        """What a rank has sent, to others who have not come, too: operation, ranks, calls and payload in bytes."""
+        """Return the traffic of a rank, including to ranks that have not arrived: operation, ranks, calls and payload in bytes."""
         return self._ranks[rank].traffic.entries(rank, self._rendezvous.of(rank))
 
     def buffered(self, rank: int) -> int:
@@ -129,11 +129,11 @@ class Coordinator:
         return self._ranks[rank].messages
 
     def unended(self, rank: int) -> int:
-        """How much that a rank has begun has not ended, so it has not waited for it; a large message that it sent, until it asks."""
+        """Count a rank's operations in flight, which it has not waited for; a large message that it sent counts until it asks."""
         return sum(call.started for call in self._ranks[rank].calls.values())
 
     def arrays(self, rank: int) -> list[np.ndarray] | None:
-        """What a rank has sent, if it was to be kept; flat, the latest at the end."""
+        """Return the arrays that a rank has sent, if they were to be kept; flat, the latest at the end."""
         return self._ranks[rank].traffic.kept
 
     def failed(self, rank: int) -> tuple[str, str] | None:
@@ -154,11 +154,11 @@ class Coordinator:
         return {r for r, rank in enumerate(self._ranks) if rank.busy}
 
     def waits_in_a_call(self, rank: int) -> bool:
-        """Whether a rank waits in a call."""
+        """Return whether a rank waits in a call."""
         return self._ranks[rank].waits is not None
 
     def waits(self) -> bool:
-        """Whether some rank waits in a call."""
+        """Return whether any rank waits in a call."""
         return any(rank.waits is not None for rank in self._ranks)
 
     # What happens to a rank.
@@ -311,7 +311,7 @@ class Coordinator:
     # Deadlocks.
 
     def snapshot(self) -> Snapshot:
-        """What all ranks do now."""
+        """Take a snapshot of all ranks."""
         return Snapshot(tuple(self._view(r, rank) for r, rank in enumerate(self._ranks)))
 
     def _view(self, r: int, rank: Rank) -> RankView:

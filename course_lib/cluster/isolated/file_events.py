@@ -27,7 +27,7 @@ _HEAD = struct.Struct("iIII")
 
 @dataclass(frozen=True)
 class Event:
-    """What happened: to which watch, a bit mask, a number that both halves of a rename share, and the name in the folder."""
+    """An inotify event: the watch, a bit mask, a number that both halves of a rename share, and the name in the folder."""
 
     watch: int
     mask: int
@@ -55,7 +55,7 @@ class FileEvents:
         return self._checked(self._libc.inotify_add_watch(self.descriptor, b"/proc/self/fd/%d" % descriptor, mask))
 
     def read(self) -> list[Event]:
-        """What has happened since the last time."""
+        """Return the events since the last call."""
         found = []
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.descriptor, 1 << 16):

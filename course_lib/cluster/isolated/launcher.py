@@ -1,4 +1,4 @@
-"""How one rank's process is started: in a sandbox, or, where there is none, in a folder of its own with a copy of the library."""
+"""Start the process of an isolated rank: in a sandbox, or, where there is none, in a folder of its own with a copy of the library."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARY = Path(__file__).resolve().parents[3]
 
 
 class Place:
-    """Where ranks run without a sandbox: each in a folder of its own, with a copy of the library; where root grades, as another user.
+    """Folders for ranks that run without a sandbox: one each, with a copy of the library; where root grades, ranks run as another user.
 
     Attributes
     ----------
@@ -51,7 +51,7 @@ class Place:
         return room
 
     def user(self, rank: int) -> dict[str, object]:
-        """What `subprocess.Popen` needs to know of a rank's user."""
+        """Return the arguments of `subprocess.Popen` for a rank's user."""
         return _user(rank) if self.other_users else {}
 
 

@@ -77,7 +77,7 @@ class Mailbox:
         return self._to[rank].refused(wanted) if wanted else None
 
     def forget(self, rank: int, number: int) -> None:
-        """What a rank has begun under this number ends without success."""
+        """End a rank's operation with this number without success."""
         for to, matcher in enumerate(self._to):
             for message in [m for m in matcher.unexpected if m.source == rank and m.name == number]:
                 matcher.unexpected.remove(message)

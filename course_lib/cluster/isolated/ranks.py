@@ -191,7 +191,7 @@ class IsolatedRanks:
         return None
 
     def exit_reason(self) -> str:
-        """Which rank's process ended first, and how, in a sentence or two."""
+        """Say which rank's process ended first, and how, in a sentence or two."""
         for r, process in enumerate(self.processes):
             code = process.poll()
             if (why := self._too_much.get(r) or self.broker.broken.get(r, ENDED)) != ENDED:
@@ -203,11 +203,11 @@ class IsolatedRanks:
         return "a rank closed its connection."
 
     def missing(self) -> str:
-        """Which ranks have not begun: not known."""
+        """Return nothing: it is not known which ranks have not begun."""
         return ""
 
     def log(self) -> str:
-        """What the ranks wrote past Python, its end."""
+        """Return the end of what the ranks wrote past Python."""
         return "".join(self._log)[-LOG:]
 
     def stop(self) -> None:

@@ -19,7 +19,7 @@ class Broken(Exception):
 
 
 def numbers_in(values: object, low: int, high: int) -> bool:
-    """Whether a value that came from a rank is a list of whole numbers, from `low` to below `high`."""
+    """Return whether a value that came from a rank is a list of whole numbers, from `low` to below `high`."""
     return isinstance(values, list) and all(type(v) is int and low <= v < high for v in values)
 
 
@@ -47,17 +47,17 @@ def payload(call: dict, i: int, n: int) -> int | None:
 
 
 def to_others(call: dict, data: bytes, i: int, n: int) -> bytes:
-    """What of a member's bytes goes to other members."""
+    """Return the part of a member's bytes that goes to other members."""
     return _rule(call).to_others(call, data, i, n) if n > 1 else b""
 
 
 def results(payloads: list[bytes], said: list[dict]) -> list[bytes]:
-    """What each member gets."""
+    """Return the result of each member."""
     return _rule(said[0]).results(payloads, said)
 
 
 class Rule:
-    """How one collective goes; here, all members bring an array of the same size, and get all of them."""
+    """The semantics of one collective; by default, all members bring an array of the same size, and get all of them."""
 
     carries = True  # whether it has an array of the caller's
 
@@ -125,12 +125,12 @@ class Allreduce(Rule):
         return self.parts(self.reduced(payloads, said[0]), said)
 
     def parts(self, reduced: np.ndarray, said: list[dict]) -> list[bytes]:
-        """What each member gets of the reduced array."""
+        """Divide the reduced array among the members."""
         return [reduced.tobytes()] * len(said)
 
     @staticmethod
     def is_own(call: dict) -> bool:
-        """Whether the reduction is the caller's own."""
+        """Return whether the reduction is the caller's own."""
         return call["what"][3] % 16 == OWN
 
     @staticmethod

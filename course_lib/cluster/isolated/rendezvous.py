@@ -1,4 +1,4 @@
-"""Who has come to a collective to which not all have come."""
+"""Rendezvous of isolated ranks: the collectives to which some ranks have come, and not all."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = tuple[tuple[int, ...], int]  # a group's ranks, and the number of the coll
 
 
 class Arrival(NamedTuple):
-    """What a rank has called, as it said, and the bytes that it brings."""
+    """A rank's call, as it described it, and the bytes that it brings."""
 
     header: dict
     payload: bytes
@@ -36,7 +36,7 @@ class Rendezvous:
             raise Broken("it has started more than there is room for")
 
     def all_at(self, key: Key) -> list[Arrival] | None:
-        """What all ranks of the group have called, in the group's order, who leave with it; None if some have not come."""
+        """Return the calls of all ranks of the group, in its order, and release them; None if some have not come."""
         if len(self._at[key]) < len(key[0]):
             return None
         found = [self._at[key][r] for r in key[0]]
@@ -58,7 +58,7 @@ class Rendezvous:
             self.leave(rank, key)
 
     def missing(self, key: Key) -> list[int]:
-        """Who has not come."""
+        """Return the ranks that have not come."""
         return [r for r in key[0] if key not in self._of[r]]
 
     def of(self, rank: int) -> Iterator[tuple[tuple[int, ...], Arrival]]:

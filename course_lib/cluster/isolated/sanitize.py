@@ -1,4 +1,4 @@
-"""What a rank shows and raises, made harmless: it goes into pages that an instructor opens.
+"""Sanitize the output and errors of a rank: they go into pages that an instructor opens.
 
 HTML and JavaScript would run there, with the instructor's rights. What is left is text, and pictures that are no more than pictures.
 """
@@ -16,7 +16,7 @@ MOST = 2_000  # pieces of either
 
 
 def outputs(found: object) -> list[dict]:
-    """What a rank says that its cell showed: texts and pictures, and no more than `SHOWN` characters."""
+    """Sanitize the outputs of a cell: texts and pictures, and no more than `SHOWN` characters."""
     found = found if isinstance(found, list) else []
     shown = [harmless for output in found[:MOST] if (harmless := _output(output))]
     size = sum(len(o.get("text", "")) + sum(map(len, o.get("data", {}).values())) for o in shown)
@@ -41,7 +41,7 @@ def _output(output: object) -> dict | None:
 
 
 def error(found: object) -> dict | None:
-    """What a rank says that it raised, in at most `RAISED` characters; None for nothing."""
+    """Sanitize an error, in at most `RAISED` characters; None for none."""
     if not isinstance(found, dict):
         return None
     lines, kind = (found.get(part) if isinstance(found.get(part), list) else [] for part in ("lines", "kind"))

@@ -15,7 +15,7 @@ PATIENCE = 2.0  # seconds that one rank may run while the others are held back; 
 
 
 class Turns:
-    """Which rank goes on.
+    """Scheduler that lets one rank at a time go on.
 
     Parameters
     ----------
@@ -93,11 +93,11 @@ class Turns:
         return [(rank, *frame) for frame in frames]
 
     def _stops(self, rank: int) -> bool:
-        """Whether a rank has come to its end, or hangs."""
+        """Return whether a rank has ended, or hangs."""
         return self._stop is not None and rank == self._stop[0] and self.released[rank] >= self._stop[1]
 
     def _runs(self, coordinator) -> bool:
-        """Whether a rank runs, and may."""
+        """Return whether a rank runs, and may."""
         running = {r for r in self._running if not coordinator.waits_in_a_call(r)}
         if running and time.monotonic() - self._since > self._patience:
             self._running.clear()

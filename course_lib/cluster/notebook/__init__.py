@@ -1,1 +1,1 @@
-"""What a notebook adds to IPython for its ranks: the ``%%px`` magic, completion and help."""
+"""IPython extensions for ranks: the ``%%px`` magic, completion and help."""

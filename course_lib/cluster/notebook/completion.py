@@ -78,7 +78,7 @@ def _ask(ranks: Ranks, what: str, **more: object) -> object:
 
 
 class _Place:
-    """Where the cursor is in a cell.
+    """The position of the cursor in a cell.
 
     Attributes
     ----------
@@ -95,7 +95,7 @@ class _Place:
         self._before = code[:place]
 
     def may_be_on_ranks(self, names: dict) -> bool:
-        """Whether what stands before the cursor begins with a name that the kernel does not have."""
+        """Return whether the text before the cursor begins with a name that the kernel does not have."""
         found = _DOTTED.search(self._before)
         return bool(found) and not (found[2] and (found[1] in names or hasattr(builtins, found[1])))
 

@@ -52,7 +52,7 @@ class Processes:
         return ""
 
     def exit_reason(self) -> str:
-        """Which rank's process ended first, and how, in a sentence or two."""
+        """Say which rank's process ended first, and how, in a sentence or two."""
         log = self.log(60)
         found = re.search(r"rank (\d+) ended with code (-?\d+)", log)  # what the zygote writes
         found = found or re.search(r"\[0\](\d+):Return code = ([1-9]\d*)", log)  # what mpiexec.gforker writes
@@ -67,11 +67,11 @@ class Processes:
         return None
 
     def waits(self) -> str | None:
-        """What the start waits for before any process runs: nothing, on this machine."""
+        """Return the reason why no process runs yet: none, on this machine."""
         return None
 
     def missing(self) -> str:
-        """Which ranks have not begun, where that is known."""
+        """Name the ranks that have not begun, where that is known."""
         return ""
 
     def forget_keys(self) -> None:

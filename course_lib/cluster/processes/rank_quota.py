@@ -1,4 +1,4 @@
-"""How many ranks a user may have at a time, where many share a machine; the hub says it."""
+"""Quota of ranks for each user of a shared machine, which the hub sets."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ TAKEN = {
 
 @dataclass
 class Allocation(Processes):
-    """What `Processes` has for the ranks of this machine, for those of a Slurm job."""
+    """The processes of a Slurm job, with the interface of `Processes`."""
 
     advice = "What Slurm knows: `squeue --me`, `sinfo`."
     name: str = ""
@@ -81,11 +81,11 @@ class Allocation(Processes):
         return slurm_exit.reason(self.log(200))
 
     def exit_reason(self) -> str:
-        """How the ranks ended, in a sentence or two."""
+        """Say how the ranks ended, in a sentence or two."""
         return f"the ranks' Slurm job has ended. {self._said()}"
 
     def waits(self) -> str | None:
-        """What the job waits for in the queue, if it still does; None once it runs."""
+        """Return the reason why the job waits in the queue; None once it runs."""
         if self.runs or (self.folder / "rank-0").exists():
             self.runs = True
             return None
@@ -113,7 +113,7 @@ class Allocation(Processes):
             print(f"{waits}.", flush=True)
 
     def missing(self) -> str:
-        """Which ranks have not begun, or have begun and are not ready, in a sentence or two; empty if all are."""
+        """Name the ranks that have not begun, or are not ready, in a sentence or two; empty if all are."""
         begun = self.machines()
         ready = {int(file.name.partition("-")[2]) for file in self.folder.glob("ready-*")}
         said = []

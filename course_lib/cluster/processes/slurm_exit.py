@@ -1,4 +1,4 @@
-"""How a Slurm job ended: what srun's log says, in our words."""
+"""Explain how a Slurm job ended, from srun's log."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def reason(log: str) -> str | None:
 
 
 def told(log: str, machines: dict[int, str], code: int) -> str:
-    """What became of the job, in a sentence or two.
+    """Say how the job ended, in a sentence or two.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What stands in the notebook's own kernel, though it belongs on the ranks; and the other way round."""
+"""Find names defined in the kernel but needed on the ranks, and the other way round."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def kernel_hint(message: str, on_ranks: Callable[[str], bool]) -> str:
 
 
 def hint(message: str, ranks: list[int], n: int, near: list[str]) -> str:
-    """What to add to a NameError of these ranks: where the name is, or what it may be."""
+    """Return a hint for a NameError of these ranks: where the name is, or which one may be meant."""
     found = re.search(r"name '(\w+)' is not defined", message)
     if not found:
         return ""

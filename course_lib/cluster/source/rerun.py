@@ -1,4 +1,4 @@
-"""Which cells new ranks run again: those that only defined functions, classes and variables, and import lines of the others."""
+"""Choose the cells that new ranks run again: those that only defined functions, classes and variables, and imports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def chosen(ran: list[Ran]) -> tuple[list[Ran], list[Ran]]:
 
 
 def defines_only(source: str) -> bool:
-    """Whether a cell's statements only define something, and print; one that goes on from what there was, such as ``x += 1``, does more.
+    """Return whether a cell only defines something, and prints; one that continues from earlier values, such as ``x += 1``, does more.
 
     >>> [defines_only(cell) for cell in ("import numpy as np\\nx = np.ones(3)", "x = 1\\nprint(x)", "x += 1")]
     [True, True, False]
@@ -63,14 +63,14 @@ def _statements(source: str) -> list[ast.stmt] | None:
 
 
 def _only_shows(statement: ast.stmt) -> bool:
-    """Whether it is a call of print, or a text, a number or a name alone on its line."""
+    """Return whether it is a call of print, or a text, a number or a name alone on its line."""
     value = statement.value if isinstance(statement, ast.Expr) else None
     printed = isinstance(value, ast.Call) and isinstance(value.func, ast.Name) and value.func.id == "print"
     return printed or isinstance(value, (ast.Constant, ast.Name))
 
 
 def told(again: list[Ran], left_out: list[Ran]) -> str:
-    """What was run again and what was not, in a sentence or two."""
+    """Say which cells were run again and which were not, in a sentence or two."""
     whole = [cell for cell in again if cell.label not in {other.label for other in left_out}]
     text = f"Run again: {_labels(whole)}." if whole else "No cell was run again: none did nothing but define something."
     if left_out:

@@ -1,4 +1,4 @@
-"""What a function of the notebook needs on a rank: its source, and what its names mean here.
+"""Pack a function of the notebook for a rank: its source, and the values of its names here.
 
 So a check's helpers do there what they do here, whatever the cells of the ranks have defined under their names. A name that has no
 meaning here, such as an exercise's function, means what it means on the rank.
@@ -68,6 +68,6 @@ def _read(code: types.CodeType) -> tuple[str, frozenset[str]]:
 
 
 def _imported(value: object) -> object:
-    """What a rank gets when it imports this by its name; None for what belongs to the notebook."""
+    """Return the module and name by which a rank imports an object; None for what belongs to the notebook."""
     module = getattr(value, "__module__", None)
     return getattr(sys.modules.get(module), getattr(value, "__qualname__", ""), None) if module != "__main__" else None

@@ -30,7 +30,7 @@ def limit(connection: socket.socket, seconds: float) -> None:
 
 
 class Agent:
-    """What the ranks of this machine have on the status board.
+    """Server for the status board of this machine's ranks.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Agent:
         return RECORD.pack(rank, found[0]) + found[1]
 
     def read(self, place: int) -> tuple[int, bytes]:
-        """How many groups a rank has pages for, and its words."""
+        """Return the number of groups for which a rank has pages, and its words."""
         task, start = self.task, place * self.task["part"]
         (groups,) = struct.unpack_from("q", self.memory, start + task["contexts"])
         pages = range(start + task["head"], start + task["head"] + groups * task["page"], task["page"])

@@ -162,17 +162,17 @@ class Board:
         return self.hosts is None or not self.machines or self.hosts.refresh(self.bytes)
 
     def state(self, rank: int) -> int:
-        """What a rank is doing, as far as it is known here."""
+        """Return the state of a rank, as far as it is known here."""
         if self.machines and self.parts[rank][STATE] != GONE and self.machines[rank] in self.hosts.lost():
             return LOST
         return self._shown(rank)
 
     def text(self, rank: int) -> str:
-        """What a rank said last."""
+        """Return the text of a rank."""
         return bytes(self.bytes[rank][8 * TEXT : 8 * PAIRS]).split(b"\0", 1)[0].decode(errors="replace")
 
     def snapshot(self) -> Snapshot:
-        """What all ranks do now."""
+        """Take a snapshot of all ranks."""
         return Snapshot(tuple(self._view(r) for r in range(self.size)), self.machines)
 
     def _view(self, rank: int) -> RankView:
@@ -196,7 +196,7 @@ class Board:
         return RankView(rank, state, row[ROUND], row[TARGETS], key, operation, members, came, released, self.text(rank))
 
     def _unread(self, source: int, dest: int) -> bool:
-        """Whether a rank has not looked at all messages that another one has sent it."""
+        """Return whether a rank has messages from another one that it has not taken."""
         return self.parts[source][self.pair(source, dest) + SENT] > self.parts[dest][self.pair(dest, source) + TAKEN]
 
     def accept(self, source: int, message: int) -> None:
@@ -207,7 +207,7 @@ class Board:
         return self.parts[dest][self.pair(dest, source) + ACCEPTED + message % KEPT] == message
 
     def has_receive(self, dest: int, message: int) -> bool:
-        """Whether a rank has a receive for a message of this rank's."""
+        """Return whether a rank has a receive for a message of this rank."""
         return self._accepted(self.rank, dest, message)
 
     def _shown(self, rank: int) -> int:

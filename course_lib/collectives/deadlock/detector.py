@@ -94,7 +94,7 @@ class Detector:
 
     @staticmethod
     def _of(snapshot: Snapshot, found: tuple[RankView, ...]) -> list[tuple]:
-        """What must stay as it is; of the ranks that go on, nothing."""
+        """Return the part of a view that must stay the same; nothing of ranks that go on."""
         those = {v.rank for v in found}  # one that gives up meanwhile changes nothing: it waited for the same
         shown = (v for v in snapshot.ranks if v.rank in those or v.state not in (COMPUTING, WAITING))
         return [(v.rank, v.state in IN_CALL or v.state, v.key) for v in shown]

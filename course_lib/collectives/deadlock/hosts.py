@@ -230,7 +230,7 @@ class Hosts:
 
 
 def _agree(world: MPI.Comm, names: list[str], said: object, problem: str | None) -> list:
-    """What all ranks say; ConnectionError on all of them when one has a problem."""
+    """Exchange objects between all ranks; ConnectionError on all of them when one has a problem."""
     found = world.allgather((said, problem))
     if problems := sorted({f"{names[r]}: {problem}" for r, (_, problem) in enumerate(found) if problem}):
         raise ConnectionError(
@@ -241,7 +241,7 @@ def _agree(world: MPI.Comm, names: list[str], said: object, problem: str | None)
 
 
 def _problem(step: Callable[[], None]) -> str | None:
-    """What went wrong, for the others to hear of it, too."""
+    """Describe a problem for the other ranks."""
     try:
         step()
     except (OSError, ValueError) as error:

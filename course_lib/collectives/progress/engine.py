@@ -119,7 +119,7 @@ class _LongWait:
         board.wait(key, need.operation, members, need.detail, self._operation.describe())
 
     def _is_deadlocked(self) -> bool:
-        """Whether this rank can never go on, and that has been so for a while: all who are stuck find the same."""
+        """Return whether this rank has been unable to go on for a while: all ranks that are stuck find the same."""
         if time.monotonic() < self._look or not self._board.refresh():
             return False
         self._look = time.monotonic() + self._each

@@ -14,7 +14,7 @@ from course_lib.collectives.diagnostics import tagged
 
 @dataclass(slots=True, eq=False)
 class Envelope:
-    """What is known of a message before its array moves.
+    """The envelope of a message: what is known before its array moves.
 
     Attributes
     ----------
@@ -90,5 +90,5 @@ class Matcher(Generic[E, R]):
 
 
 def takes(receive: Receive, message: Envelope) -> bool:
-    """Whether a receive takes a message: its source, group and tag; what else does not fit is an error."""
+    """Return whether a receive matches a message: its source, group and tag; what else does not fit is an error."""
     return message.source in receive.sources and receive.tag in (ANY, message.tag) and message.group == receive.group

@@ -192,7 +192,7 @@ class Receiving(Operation):
         return Need(RECV, self.sources)
 
     def describe(self) -> str:
-        """Where it waits, and what has come that it does not take."""
+        """Describe where it waits, and which message has come that it does not take."""
         whom = f"rank {self.sources[0]}" if len(self.sources) == 1 else "any rank"
         refused = self._endpoint.matcher.refused(self)
         lies = f"; rank {refused.source} has sent it {refused}, which this does not take" if refused else ""

@@ -1,4 +1,4 @@
-"""What this rank has begun and not ended, and the state that a cell leaves to the next. Knows of no transport; see `engine` for waits.
+"""Operations in flight on this rank, and the state that a cell leaves to the next. Knows of no transport; see `engine` for waits.
 
 An operation is advanced again and again until it says that it has ended. While it cannot go on without other ranks, it says which ones.
 """
@@ -14,7 +14,7 @@ from course_lib.collectives.errors import CollectiveError
 
 
 class Need(NamedTuple):
-    """What an operation waits for: the operation's number, the world ranks, a collective's key (else 0), and a detail for the board."""
+    """The condition for which an operation waits: its number, the world ranks, a collective's key (else 0), and a detail for the board."""
 
     operation: int
     ranks: tuple[int, ...]
@@ -53,15 +53,15 @@ class Operation(ABC):
 
     @abstractmethod
     def is_matched(self) -> bool:
-        """Whether only the transfer is left: nothing that another rank must call first."""
+        """Return whether only the transfer is left: nothing that another rank must call first."""
 
     @abstractmethod
     def needs(self) -> Need:
-        """What it waits for, before it is matched."""
+        """Return the condition for which it waits, before it is matched."""
 
     @abstractmethod
     def describe(self) -> str:
-        """Where it waits, for a person."""
+        """Describe where it waits, for a person."""
 
     def withdraw(self) -> None:  # noqa: B027 - most have nothing to do
         """Its wait has failed: it takes nothing that comes later."""
@@ -161,7 +161,7 @@ def ended(stale: bool) -> None:
 
 
 def abandoned() -> bool:
-    """Whether something was left behind since the last `renew`: also a collective that others have not begun when the cell has ended."""
+    """Return whether something was left behind since the last `renew`, such as a collective that not all had begun."""
     alone = any(operation.collective and not operation.is_matched() for operation in now.open)
     return now.stale or alone or any(epoch == now.epoch for epoch, _ in now.abandoned)
 

@@ -36,7 +36,7 @@ Signature = tuple[int, int, int, int]
 
 
 class Rendezvous(Protocol):
-    """What a group of one machine and of several have in common."""
+    """Rendezvous of the ranks of a group."""
 
     def next_key(self) -> int:
         """The key of the next collective."""
@@ -45,10 +45,10 @@ class Rendezvous(Protocol):
         """One more key for the collective before."""
 
     def has_room(self, key: int) -> bool:
-        """Whether this rank may say already that it has come to this collective."""
+        """Return whether this rank may announce its arrival at this collective already."""
 
     def carries(self, call: Call) -> bool:
-        """Whether the arrays of one that is in `CARRIED` go along: the same answer on all ranks that make the same call."""
+        """Return whether the arrays of a call in `CARRIED` go along: the same answer on all ranks that make the same call."""
 
     def arrive(self, key: int, call: Call, carried: bool, blocking: bool, renewals: int) -> None:
         """Say that this rank has come to a collective, with which call, and how often it has renewed its communicator."""
@@ -57,10 +57,10 @@ class Rendezvous(Protocol):
         """The most that one of the ranks has said."""
 
     def is_complete(self, key: int) -> bool:
-        """Whether all ranks have come."""
+        """Return whether all ranks have come."""
 
     def agree(self, key: int, turns: range) -> bool:
-        """Whether all ranks are soon found to have come, with the same call; else `is_complete` and `signatures` tell."""
+        """Spin until all ranks have come; return whether they have, with the same call. If not, `is_complete` and `signatures` tell why."""
 
     def signatures(self, key: int) -> dict[int, Signature] | None:
         """By world rank, what each calls; None where all call the same."""

@@ -1,4 +1,4 @@
-"""What carries a communicator's calls: the `Transport` and its contract. MPI, the broker of isolated ranks, and NCCL have one each.
+"""`Transport`, which carries a communicator's calls, and its contract. MPI, the broker of isolated ranks, and NCCL have one each.
 
 The contract, which `tests/contract` holds all of them to:
 
@@ -25,7 +25,7 @@ Incoming = tuple[object, tuple[int, ...], int]  # an array, the world ranks from
 
 
 class Transport(Protocol):
-    """What carries the calls of one group, as one rank has it.
+    """Carrier of the calls of one group, on one rank.
 
     Attributes
     ----------

@@ -127,7 +127,7 @@ class Connection:
         return frame
 
     def interrupt(self) -> None:
-        """What the handler of SIGINT calls: raise KeyboardInterrupt, after the frame that is on its way."""
+        """Raise KeyboardInterrupt after the frame in flight; for the handler of SIGINT."""
         self._interrupted = True
         if not self._held:
             self._release()

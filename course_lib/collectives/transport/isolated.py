@@ -1,4 +1,4 @@
-"""Whether this process is an isolated rank: which one, of how many, and its connection to the broker."""
+"""State of an isolated rank: its number, how many there are, and its connection to the broker."""
 
 from __future__ import annotations
 

@@ -202,7 +202,9 @@ class MpiTransport:
             rendezvous.leave(first.key)
 
     def renewed(self, key: int) -> bool:
-        """Whether the communicator is of this epoch; else a new one is on its way. All ranks have come to the collective with this key.
+        """Renew the communicator where it is of an earlier epoch; return whether that is done.
+
+        All ranks have come to the collective with this key.
 
         A rank that was interrupted may have begun fewer duplications than the others, and MPI matches them in their order.
         """
@@ -231,7 +233,7 @@ class MpiTransport:
 
 
 class _Waiting(Operation):
-    """What the operations of a group have in common."""
+    """Base of the operations of a group."""
 
     def __init__(self, transport: MpiTransport):
         super().__init__(transport.members)
@@ -326,7 +328,7 @@ class Started(_Waiting):
         return self.error is not None or (self.request is not None and self.request.Test())
 
     def is_matched(self) -> bool:
-        """Whether all ranks have come: its transfer goes on, or waits for a new communicator, which all make."""
+        """Return whether all ranks have come: its transfer goes on, or waits for a new communicator, which all make."""
         if self.request is not None or self.error is not None:
             return True
         first = self._first()
@@ -336,7 +338,7 @@ class Started(_Waiting):
         return Need(self.call.operation, self.members, detail=self._first().key)
 
     def _first(self) -> Started:
-        """What must begin before this, or this."""
+        """Return the first operation that must begin, at last this one."""
         return self._transport.unbegun[0] if self._transport.unbegun else self
 
     def describe(self) -> str:

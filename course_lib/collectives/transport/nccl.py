@@ -79,7 +79,7 @@ def _nccl():
 
 
 def _gpus() -> int:
-    """How many GPUs this rank's machine has, or what is missing."""
+    """Count the GPUs of this rank's machine; a negative number says what is missing."""
     try:
         cupy = _cupy()
     except ImportError:
@@ -254,7 +254,7 @@ class Transfer:
         self._event = event
 
     def Test(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self._event.done
 
 

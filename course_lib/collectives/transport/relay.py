@@ -47,7 +47,7 @@ def keep(frame: tuple[dict, bytes]) -> None:
 
 
 class Answered(Operation):
-    """What the coordinator has not answered yet: a message, or a collective that does not block.
+    """A message or a non-blocking collective that the coordinator has not answered yet.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ class RelayTransport:
         return _calls[0]
 
     def _payload(self, call: Call) -> np.ndarray | None:
-        """What this rank brings."""
+        """Return the array that this rank brings."""
         if call.operation == BARRIER or (call.operation in (BCAST, SCATTER) and self.rank != call.root):
             return None
         if call.operation == ALLTOALLV:

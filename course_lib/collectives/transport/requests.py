@@ -1,4 +1,4 @@
-"""What has been started and is waited for later: a message, or a collective."""
+"""Requests: handles of messages and collectives that have been started."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def give_back(srun: subprocess.Popen, name: str) -> None:
 
 
 def tell(*words: str) -> str | None:
-    """What a command of Slurm's writes; None if it fails, or says nothing for long, as where the controller of Slurm is away."""
+    """Run a Slurm command and return its output; None if it fails or takes too long, as where Slurm's controller is away."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=ASK, check=False)
     except (OSError, subprocess.TimeoutExpired):

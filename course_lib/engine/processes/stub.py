@@ -1,4 +1,4 @@
-"""What mpiexec starts for each rank: it has the zygote fork the real process, and lives as long.
+"""Stand-in that mpiexec starts for each rank: it has the zygote fork the real process, and lives as long.
 
 Run by path with ``python -I -S``, so that it starts in hundredths of a second.
 """

@@ -51,7 +51,7 @@ def main(mpiexec: int, ranks: list[list[int]], owner: int | None) -> int:
 
 
 def _there(pid: int) -> bool:
-    """Whether a process is there; a zombie is not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] != "Z"

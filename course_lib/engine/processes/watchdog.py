@@ -23,7 +23,7 @@ def environment(folder: str, owner: int | None = None) -> dict[str, str]:
 
 
 def alive(pid: int, created: float) -> bool:
-    """Whether this very process still runs (a zombie does not, nor one that reuses its id)."""
+    """Return whether this very process still runs (a zombie does not, nor one that reuses its id)."""
     try:
         process = psutil.Process(pid)
         return abs(process.create_time() - created) < 1 and process.status() != psutil.STATUS_ZOMBIE

@@ -1,4 +1,4 @@
-"""What a rank does with a request of the kernel: it runs a cell or calls a function, and says what came of it."""
+"""Handle a request of the kernel on a rank: run a cell or call a function, and reply."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which call of bare MPI a rank is in: nobody but MPI ends it, so it is worth a word.
+"""Monitor for ranks that stall in a call of bare MPI, which nobody but MPI can end.
 
 The course's `Communicator` sees who waits for whom. A call beside it (``MPI.COMM_WORLD.Recv``) is
 one step of C, which Python cannot look into or interrupt; what can be seen is that a rank stays in it.

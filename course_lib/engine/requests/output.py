@@ -1,4 +1,4 @@
-"""What a cell prints and displays on a rank, collected in order for the reply; of a flood, the beginning and the end.
+"""Collect a cell's output on a rank, in order, for the reply; of a flood, the beginning and the end.
 
 While the cell still runs, what is new is sent as well, so a cell that takes long shows that it goes on. One thread looks at all cells of
 this process: starting one for each call would take longer than most calls.
@@ -27,7 +27,7 @@ TICK, QUIET = 0.25, 2.0  # seconds: how often the thread wakes up, and how long 
 
 
 class Outputs(list):
-    """What a cell has printed and displayed on a rank, in order: dicts with "stream" and "text", or with "data" and "metadata"."""
+    """The output of a cell, in order: dicts with "stream" and "text", or with "data" and "metadata"."""
 
     def __init__(self):
         super().__init__()
@@ -91,7 +91,7 @@ class Outputs(list):
 
 
 def _last_lines(outputs: list[dict]) -> list[dict]:
-    """Of lines that were written over, the last; also of a bar that goes on behind what was printed meanwhile."""
+    """Keep the last of lines that were overwritten, also of a progress bar that continues after other output."""
     goes_on: dict[str, bool] = {}  # whether what comes later on a stream writes over the line before
     for output in reversed(outputs):
         if "stream" in output:
@@ -203,7 +203,7 @@ def _characters(data: dict) -> int:
 
 
 class _Cell:
-    """What the kernel runs now: a cell, or a call."""
+    """The cell or call that runs now."""
 
     def __init__(self, kernel, outputs: Outputs, printed: io.TextIOWrapper):
         self._kernel, self._outputs, self._parent = kernel, outputs, kernel.get_parent("shell")

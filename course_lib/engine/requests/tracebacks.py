@@ -1,4 +1,4 @@
-"""What went wrong on a rank, as plain data: an exception's name and message, and the student's own lines that led to it."""
+"""Describe an error on a rank as plain data: the exception's name and message, and the student's own lines that led to it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def describe(error: BaseException) -> dict:
 
 
 def hidden(message: str, names: dict) -> str:
-    """What to add to a TypeError: one of Python's own functions has been given another value in a cell, or MPI a request of the course."""
+    """Return a hint for a TypeError: a cell has rebound one of Python's own functions, or MPI was given a request of the course."""
     if "to mpi4py.MPI.Request" in message:
         return " (A request of the course's Communicator is waited for by its own Wait: request.Wait(), one after the other.)"
     found = sorted(name for name in names if hasattr(builtins, name) and not name.startswith("_") and not callable(names[name]))
