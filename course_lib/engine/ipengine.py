@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 class Unhurried(OutStream):
-    """Stream for what is written past `requests.output`, such as by a thread between two cells; sent 0.2 s later; no request waits for it."""
+    """Stream for what is written past `requests.output`, such as by a thread between cells; sent 0.2 s later, and no request waits."""
 
     def flush(self) -> None:
         """Nothing: what was written is sent in any case."""
