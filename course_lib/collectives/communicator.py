@@ -490,8 +490,8 @@ class Communicator:
             raise
         finally:
             now.held -= 1
-        if now.interrupted and not now.held:
-            raise_interrupt()
+            if now.interrupted and not now.held:
+                raise_interrupt()
         if payload >= 0:
             self._count(call, name, payload)
 
@@ -648,8 +648,8 @@ class Communicator:
                 received = self.transport.exchange(outgoing, incoming, what)
             finally:
                 now.held -= 1
-            if now.interrupted and not now.held:
-                raise_interrupt()
+                if now.interrupted and not now.held:
+                    raise_interrupt()
             if status is not None and received:
                 status.source, status.tag = self.ranks.index(received[0]), received[1]
 

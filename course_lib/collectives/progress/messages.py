@@ -155,14 +155,22 @@ class Sending(Operation):
 
 
 class Receiving(Operation):
-    """A message that is wanted; a `matching.Receive`."""
+    """A message that is wanted; a `matching.Receive`. `begun`: what `Endpoint.receive` has begun."""
 
-    def __init__(self, endpoint: Endpoint, array: np.ndarray, sources: tuple[int, ...], tag: int, what: str):
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        array: np.ndarray,
+        sources: tuple[int, ...],
+        tag: int,
+        what: str,
+        begun: tuple[MPI.Request, tuple[int, int]] | None = None,
+    ):
         self.members = endpoint.board.rank, *sources
         self._endpoint, self._array, self.what = endpoint, array, what
         self.group, self.sources, self.tag = endpoint.members, sources, tag
-        self._request: MPI.Request | None = None
-        if message := endpoint.matcher.post(self):
+        self._request, self.received = begun or (None, None)
+        if not begun and (message := endpoint.matcher.post(self)):
             self.accept(message)
 
     def accept(self, message: Envelope) -> None:

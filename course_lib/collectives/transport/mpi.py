@@ -32,7 +32,7 @@ from course_lib.collectives.deadlock.board import MAX_CONTEXTS, open_board
 from course_lib.collectives.errors import CollectiveError, DeadlockError, MismatchError
 from course_lib.collectives.progress import engine
 from course_lib.collectives.progress.messages import Endpoint, Receiving, Sending
-from course_lib.collectives.progress.operations import Need, Operation, now, progress
+from course_lib.collectives.progress.operations import Need, Operation, now, progress, raise_interrupt
 from course_lib.collectives.progress.rendezvous import CARRIED, BoardRendezvous, GatherRendezvous, combine
 from course_lib.collectives.transport import Incoming, Outgoing
 from course_lib.interrupts import interrupts_wait
@@ -140,25 +140,22 @@ class MpiTransport:
         return Receiving(self._endpoint, array, sources, tag, what)
 
     def exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str) -> tuple[int, int] | None:
-        endpoint, turns, received, sending = self._endpoint, self._turns[1], None, None
+        endpoint, turns = self._endpoint, self._turns[1]
         request = endpoint.send(*outgoing) if outgoing else None
-        if incoming:
-            if found := endpoint.receive(*incoming, turns):
-                arriving, received = found
-                if not arriving.Test():
-                    engine.wait(_Transfer(self, arriving, what, incoming), turns.stop)
-            else:
-                if request:
-                    sending = Sending(endpoint, *outgoing, what, request)
-                    now.open[sending] = None
-                receiving = Receiving(endpoint, *incoming, what)
-                engine.wait(receiving, turns.stop)
-                received = receiving.received
-        if request and not request.Test():
-            engine.wait(sending or Sending(endpoint, *outgoing, what, request), turns.stop)
-        elif sending:
-            now.open.pop(sending, None)
-        return received
+        found = endpoint.receive(*incoming, turns) if incoming else None
+        arrived = not incoming or (found and found[0].Test())
+        if arrived and (not request or request.Test()):
+            return found and found[1]
+        sending = Sending(endpoint, *outgoing, what, request) if request else None
+        if sending:
+            now.open[sending] = None  # whatever becomes of the receive, MPI still reads the array
+        if not arrived:
+            receiving = Receiving(endpoint, *incoming, what, found)
+            engine.wait(receiving, turns.stop)
+            found = None, receiving.received
+        if sending:
+            engine.wait(sending, turns.stop)
+        return found and found[1]
 
     def wait(self, operation: Operation) -> None:
         engine.wait(operation, self._spins[1])
@@ -225,6 +222,8 @@ class MpiTransport:
         wishes = np.empty((n, 2), np.int64)
         self.run(Call(SPLIT, send=np.array([color, key], np.int64), recv=wishes))
         with interrupts_wait():  # MPI makes a communicator in a call that nothing can end; who was interrupted before this does not come
+            if now.interrupted:
+                raise_interrupt()
             self.run(Call(SPLIT), POST[BARRIER], again=True)
             if color == MPI.UNDEFINED:
                 return None

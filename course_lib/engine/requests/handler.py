@@ -17,13 +17,15 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from types import FrameType
 
-from course_lib import host
+from course_lib import collectives, host
 from course_lib.collectives.transport import isolated
 from course_lib.engine import memory_limit, run_coroutine, serialization, traffic_gates
 from course_lib.engine.requests import completion, tracebacks
 from course_lib.engine.requests.output import captured
 
+COLLECTIVES = os.path.dirname(collectives.__file__) + os.sep
 OPERATIONS = "course_lib.collectives.progress.operations"  # not imported before MPI is wanted: that would start it
 _reply: dict = {}
 AGAIN = 1.0  # seconds until what is asked for can be interrupted once more: the first may have been caught by a bare `except`
@@ -69,8 +71,8 @@ def do(request: dict) -> dict:
     return reply
 
 
-def _interrupted(*_) -> None:
-    """SIGINT came."""
+def _interrupted(_: int, frame: FrameType) -> None:
+    """SIGINT came. Within a call of the communicator it waits; one that another thread makes is no reason to wait."""
     global _interruptible_from
     now = time.monotonic()
     if now >= _interruptible_from:
@@ -78,10 +80,16 @@ def _interrupted(*_) -> None:
         operations = sys.modules.get(OPERATIONS)
         if isolated.connection:
             isolated.connection.interrupt()
-        elif operations and operations.now.held:
+        elif operations and operations.now.held and _communicates(frame):
             operations.now.interrupted = True
         else:
             raise KeyboardInterrupt
+
+
+def _communicates(frame: FrameType | None) -> bool:
+    while frame and not frame.f_code.co_filename.startswith(COLLECTIVES):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _hello(request: dict) -> dict:
