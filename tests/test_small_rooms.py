@@ -3,6 +3,7 @@
 import gzip
 import re
 import struct
+import sys
 import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,9 @@ from course_lib import datasets, plots, traffic
 from course_lib.check import Check, CheckFailed
 from course_lib.cluster import replies
 from course_lib.cluster.notebook import magic
+from course_lib.collectives.progress import operations
 from course_lib.engine import serialization
+from course_lib.engine.requests import handler
 from course_lib.mesh import Mesh, grids
 from course_lib.tools import doctor, lab
 
@@ -399,3 +402,16 @@ def test_versions_are_pinned_without_an_address():
     extras = project["optional-dependencies"]
     wanted = names(project["dependencies"]) | names(extras["dev"]) - {project["name"]} | names(extras["grading"])
     assert wanted <= names(text.splitlines())
+
+
+def test_an_interrupt_waits_where_its_own_thread_communicates(monkeypatch):
+    monkeypatch.setattr(handler, "_interruptible_from", 0.0)
+    monkeypatch.setattr(operations.now, "held", 1)
+    with pytest.raises(KeyboardInterrupt):  # another thread communicates
+        handler._interrupted(2, sys._getframe())
+    monkeypatch.setattr(handler, "_interruptible_from", 0.0)
+    names = {"sys": sys}
+    exec(compile("frame = sys._getframe()", f"{handler.COLLECTIVES}some.py", "exec"), names)
+    handler._interrupted(2, names["frame"])
+    assert operations.now.interrupted
+    operations.now.interrupted = False
