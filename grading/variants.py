@@ -29,7 +29,7 @@ UNTOUCHED = "untouched"
 # Another answer has all its time, and an account of memory of its own.
 ANEW = """
 from course_lib.cluster import time_limits
-unattended.forget()
+time_limits.forget()
 ranks.held()  # gives back what is free
 getattr(ranks._connection.client, "anew", lambda: None)()
 """

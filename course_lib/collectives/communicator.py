@@ -488,12 +488,13 @@ class Communicator:
         except BaseException as error:
             self._break(name, error)
             raise
+        else:
+            if payload >= 0:
+                self._count(call, name, payload)
         finally:
             now.held -= 1
             if now.interrupted and not now.held:
                 raise_interrupt()
-        if payload >= 0:
-            self._count(call, name, payload)
 
     def _count(self, call: Call, name: str, payload: int) -> None:
         entry = self._counts[name]

@@ -15,6 +15,7 @@ import psutil
 from course_lib.sandbox import bubblewrap
 
 FILE = 2048  # bytes that the system has for a file in memory, its name included
+EVERYTHING = 1 << 40  # bytes that count for what cannot be counted at all
 MOST_THREADS, MOST_FILES = 300, 20_000
 MOST_WRITTEN = 64 << 20  # bytes, where a rank's folder is on the disk
 MAPPED = "RssFile:", "RssShmem:"  # pages of files, such as a library's
@@ -43,6 +44,8 @@ class ResourceUsage:
 
     def used(self) -> int:
         """Bytes in memory and in files; names of files count, too. What cannot be counted counts in full."""
+        if self._has_ended():
+            return EVERYTHING
         with self._stopped():
             written, files, whole = self._files()
             return self._memory() + (written if whole else self._most_written()) + FILE * files
@@ -66,6 +69,8 @@ class ResourceUsage:
 
         Who has written to a file meanwhile may have held there all that there is room for: files go again, and leave no account.
         """
+        if self._has_ended():
+            return EVERYTHING
         if self._marked is None:
             return None
         self.look()
@@ -75,6 +80,8 @@ class ResourceUsage:
 
     def too_much(self) -> str | None:
         """Name the limit that it exceeds, or None."""
+        if self._has_ended():
+            return "its main thread has ended, and the system has no account of the others"
         if (threads := self.process.num_threads()) > MOST_THREADS:
             return f"it had {threads:,} threads, and {MOST_THREADS:,} are what a rank may have"
         written, files, whole = self._files()
@@ -88,6 +95,10 @@ class ResourceUsage:
         if self._room and written > MOST_WRITTEN:
             return f"it had written {written:,} bytes, and {MOST_WRITTEN:,} are what a rank may write"
         return None
+
+    def _has_ended(self) -> bool:
+        """Return whether its main thread has ended: other threads may go on, and hold what no account shows."""
+        return self.process.status() == psutil.STATUS_ZOMBIE
 
     @contextlib.contextmanager
     def _stopped(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ FILES = """
 """
 MEMORY = "brk get_mempolicy madvise mbind mprotect mremap msync munmap"
 THREADS = """
-    exit exit_group futex get_robust_list getcpu gettid membarrier restart_syscall rseq sched_get_priority_max sched_get_priority_min
+    exit exit_group get_robust_list getcpu gettid membarrier restart_syscall rseq sched_get_priority_max sched_get_priority_min
     sched_getaffinity sched_getparam sched_getscheduler sched_yield set_robust_list set_tid_address
 """
 WAITS = """
@@ -40,7 +40,8 @@ ALLOWED = " ".join((FILES, MEMORY, THREADS, WAITS, SIGNALS, FACTS)).split()
 # These do nothing, and say that they have: copying a file, say, needs them, and Landlock does not hold them.
 IGNORED = ["chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat", "utimensat"]
 
-_INT, _SHARED, _THREAD, _OF_A_PROCESS = 0xFFFFFFFF, 1, 0x10000, 0x80000000
+_INT, _SHARED, _PRIVATE, _OF_A_PROCESS = 0xFFFFFFFF, 1, 128, 0x80000000
+_THREAD, _NAMESPACES = 0x10F00, 0x7E020080  # the flags of clone: VM, FS, FILES, SIGHAND, THREAD; and those that make a namespace
 _DESCRIPTORS = (0, 1, 2, 3, 4, 1030)  # what fcntl may do: copy a descriptor, and its flags; no locks, owners, leases or sizes of pipes
 _TERMINALS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX
 _OF_THREADS = (15, 16)  # of prctl: PR_SET_NAME, PR_GET_NAME
@@ -52,7 +53,11 @@ def for_rank(pid: int, machine: int | None = None) -> Filter:
     rules.add(ALLOW, ALLOWED)
     rules.add(error(0), IGNORED)
     rules.add(error(errno.ENOSYS), ["clone3"])  # its flags cannot be read; the C library then takes clone
-    rules.add(ALLOW, ["clone"], having(0, _THREAD, _THREAD))  # a thread may be started, a process not
+    # A thread may be started, which shares all with this one; a process not, nor a second table of open files.
+    rules.add(ALLOW, ["clone"], having(0, _THREAD | _NAMESPACES, _THREAD))
+    # A futex in a file's page is one for all ranks that have the file; EAGAIN, as the C library ends the process at any other error.
+    rules.add(ALLOW, ["futex"], having(1, _PRIVATE, _PRIVATE))
+    rules.add(error(errno.EAGAIN), ["futex"], having(1, _PRIVATE, 0))
     # Memory that is shared may be there without standing in the account of the process that made it.
     rules.add(ALLOW, ["mmap"], having(3, _SHARED, 0))
     for name, commands in (("fcntl", _DESCRIPTORS), ("ioctl", _TERMINALS)):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from course_lib.cluster import Ranks
+from course_lib.cluster import Ranks, RanksGone
 from course_lib.cluster.replies import RanksError
 from course_lib.sandbox import bubblewrap, landlock, resource_usage
 
@@ -552,3 +552,46 @@ def test_a_rank_has_nothing_that_would_do_an_exercise(hidden):
     where = Path(course_lib.__file__).parent / "sim"
     assert (where / "plan" / "search.py").exists() and bubblewrap.UNSEEN == ("sim/plan",)
     assert hidden.call(looks_for_the_search, {"words": str(where)}) == [[]] * 3
+
+
+def test_ranks_share_no_futex_in_a_page_of_a_file(three):
+    """A rank that wakes another one learns a number from it, by the page's place; see man 2 futex, and FUTEX_PRIVATE_FLAG."""
+    source = """
+import ctypes, mmap, os, platform, time
+libc, number = ctypes.CDLL(None, use_errno=True), 202 if platform.machine() == "x86_64" else 98
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+base = libc.mmap(None, 4096, 1, 2, os.open(np.__file__, os.O_RDONLY), 0)
+def futex(place, operation, value, wait=None):
+    return libc.syscall(ctypes.c_long(number), ctypes.c_void_p(base + 4 * place), operation, ctypes.c_uint32(value), wait, None, 0)
+if comm.Get_rank() == 0:
+    span = (ctypes.c_long * 2)(2, 0)
+    futex(77, 0, ctypes.c_uint32.from_address(base + 4 * 77).value, ctypes.byref(span))
+else:
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        found = [place for place in range(1024) if futex(place, 1, 1) > 0]
+        assert not found, f"another rank says {found}"
+"""
+    assert [reply["error"] for _, reply in three.run(source)] == [None] * 3
+
+
+def test_a_long_doubles_padding_shows_nothing_of_the_notebook(three):
+    source = """
+for n in (4, 64, 300, 2000):
+    got = np.zeros(n, np.longdouble)
+    comm.Allreduce(np.zeros(n, np.longdouble), got)
+    assert not got.view(np.uint8).any(), got.view(np.uint8).nonzero()
+"""
+    assert [reply["error"] for _, reply in three.run(source)] == [None] * 3
+
+
+def test_a_rank_whose_main_thread_has_ended_is_ended(fresh):
+    source = """
+import ctypes, platform, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+threading.Timer(0.3, lambda: None).start()
+ctypes.CDLL(None).syscall(ctypes.c_long(60 if platform.machine() == "x86_64" else 93), ctypes.c_long(0))
+"""
+    with pytest.raises(RanksGone, match="its main thread has ended"):
+        fresh.run(source, limit=30)

@@ -255,3 +255,8 @@ def test_a_hand_in_from_before_a_move_keeps_its_points(course):
     answer.source = answer.source.replace("%%px\n", "%%px\nfrom course_lib.collectives import Communicator\nimport numpy as np\n", 1)
     course.hand_in(SPLIT, "early", old)
     assert course.grade(SPLIT) == {"early": 10} and course.failed == []
+
+
+def test_what_runs_before_another_answer_runs_without_an_error():
+    with variants.Part(SHORT) as part:
+        assert [o for o in part._run(variants.ANEW).outputs if o.output_type == "error"] == []

@@ -60,7 +60,19 @@ def rank(request):
     return does
 
 
-WITH_CONDITIONS = {"clone", "mmap", "fcntl", "ioctl", "prctl", "tgkill", "prlimit64", "clock_gettime", "clock_getres", "clock_nanosleep"}
+WITH_CONDITIONS = {
+    "clone",
+    "futex",
+    "mmap",
+    "fcntl",
+    "ioctl",
+    "prctl",
+    "tgkill",
+    "prlimit64",
+    "clock_gettime",
+    "clock_getres",
+    "clock_nanosleep",
+}
 
 
 def test_what_is_not_on_the_list_is_refused_also_what_no_kernel_has_yet(rank):
@@ -110,6 +122,13 @@ def test_what_depends_on_an_argument(rank, high):
     allow = seccomp.ALLOW
     thread = 0x3D0F00  # as the C library starts one
     assert rank("clone", thread) == allow
+    for bit in (8, 9, 10, 11, 16):  # CLONE_VM, FS, FILES, SIGHAND, THREAD: without one, it would have something of its own
+        assert rank("clone", thread & ~(1 << bit) | high) == REFUSED
+    for bit in (7, 17, 25, 26, 27, 28, 29, 30):  # namespaces
+        assert rank("clone", thread | 1 << bit | high) == REFUSED
+    for operation in range(14):  # FUTEX_WAIT, WAKE, REQUEUE ...: the page of a file is one for all ranks
+        assert rank("futex", 0, operation | 128 | high) == allow
+        assert rank("futex", 0, operation | high) == rank("futex", 0, operation | 256 | high) == 0x50000 | errno.EAGAIN
     assert rank("clone", thread & ~0x10000 | high) == rank("clone", 17 | high) == rank("clone", 0x10000000 | high) == REFUSED
     assert (
         rank("mmap", 0, 4096, 3, 0x22 | high) == allow
@@ -138,7 +157,7 @@ import numpy as np
 from course_lib.engine import asyncio_wakeup
 from course_lib.sandbox import system_calls
 assert system_calls.limit()
-wakeup.put()
+asyncio_wakeup.put()
 threads = [threading.Thread(target=lambda: np.ones((300, 300)) @ np.ones((300, 300))) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]

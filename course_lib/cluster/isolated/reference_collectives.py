@@ -140,7 +140,8 @@ class Allreduce(Rule):
         (_, reduce), total = REDUCTIONS[detail % 16 - 1], np.frombuffer(payloads[0], DTYPES[dtype]).copy()
         with np.errstate(all="ignore"):
             for part in payloads[1:]:
-                total = reduce(total, np.frombuffer(part, DTYPES[dtype])).astype(DTYPES[dtype], copy=False)
+                # Into a copy of a rank's bytes: fresh memory would show, in a long double's padding, what this process had.
+                reduce(total, np.frombuffer(part, DTYPES[dtype]), out=total, casting="unsafe")
         return total
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib.collectives import diagnostics
-from course_lib.collectives.calls import DTYPES, LARGEST_TAG, RECV, SEND
+from course_lib.collectives.calls import ANY, DTYPES, LARGEST_TAG, RECV, SEND
 from course_lib.collectives.deadlock.board import ACCEPTED, KEPT, SENT, STATE, TAKEN, Board
 from course_lib.collectives.errors import MismatchError
 from course_lib.collectives.progress.matching import Envelope, Matcher
@@ -92,9 +92,10 @@ class Endpoint:
             if (handle := improbe(ANY_SOURCE, ANY_TAG, status)) is not None:
                 taken = self._take(handle)
                 _, source, kind, nbytes, name = taken
-                if kind == _kind(array, tag) and nbytes == array.nbytes and source in sources:
+                came = kind & LARGEST_TAG
+                if kind == _kind(array, came if tag == ANY else tag) and nbytes == array.nbytes and source in sources:
                     self._mine[self._pairs[source] + ACCEPTED + name % KEPT] = name
-                    return handle.Irecv(array), (source, tag)
+                    return handle.Irecv(array), (source, came)
                 self._sort(*taken)
                 break
         return None
