@@ -87,12 +87,12 @@ class FullyShardedDataParallel__keeps_one_block:
     """
         from course_lib.engine import traffic_gates
 
-        if not hasattr(gates, "real"):
-            gates.real, gates.passed = gates.passed, lambda: _numbers.pop(0) if _numbers else gates.real()
+        if not hasattr(traffic_gates, "real"):
+            traffic_gates.real, traffic_gates.passed = traffic_gates.passed, lambda: _numbers.pop(0) if _numbers else traffic_gates.real()
         globals()["_numbers"] = []
         try:
             while True:
-                _numbers.append(gates.real())
+                _numbers.append(traffic_gates.real())
         except Exception:
             pass
         self.blocks[i].gather()
