@@ -45,7 +45,7 @@ class Part:
     def __init__(self, part: str):
         self.part, self.notebook = part, build.build(part)
         self.cells = {kind: [c for c in self.notebook.cells if build.kind_of(c) == kind] for kind in (*build.KINDS, "example")}
-        self._needs: dict[str, set[str]] = {}
+        self._needs: dict[str, list[str]] = {}
         self._failed: list[str] = []  # the hidden tests whose messages `points` gave last
         self._seconds: Counter[str] = Counter()  # the longest that each hidden test has taken
         self._folder = tempfile.TemporaryDirectory(prefix="course-variants-")
@@ -94,11 +94,11 @@ class Part:
         """Define an answer on the ranks."""
         self._run(on_ranks(source))
 
-    def needs(self, exercise: NotebookNode) -> set[str]:
-        """The hidden tests that an exercise decides about: those that lose points without it."""
+    def needs(self, exercise: NotebookNode) -> list[str]:
+        """The hidden tests that an exercise decides about, in the notebook's order: those that lose points without it."""
         if exercise.id not in self._needs:
             self.answer(_stub(exercise))
-            self._needs[exercise.id] = {c.id for c in self.cells["test"] if self._earned(c)[0] < c.metadata.nbgrader.points}
+            self._needs[exercise.id] = [c.id for c in self.cells["test"] if self._earned(c)[0] < c.metadata.nbgrader.points]
             self.answer(exercise.source)
         return self._needs[exercise.id]
 
