@@ -466,14 +466,14 @@ class Communicator:
         if color < 0 and color != MPI.UNDEFINED:
             raise ValueError(f"Split: color must not be negative; got {color}.")
         self.check_usable()
-        try:
-            with deferred_interrupts:
+        with deferred_interrupts:
+            try:
                 transport = self.transport.split(int(color), int(key))
-        except MismatchError:
-            raise
-        except BaseException as error:
-            self._break("Split", error)
-            raise
+            except MismatchError:
+                raise
+            except BaseException as error:
+                self._break("Split", error)
+                raise
         return MPI.COMM_NULL if transport is None else type(self)(transport=transport)
 
     def carry_out(self, transport: Transport, call: Call, name: str, payload: int = -1) -> None:

@@ -34,7 +34,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
     from course_lib.collectives.transport import isolated
     from course_lib.engine import asyncio_wakeup, run_coroutine, serialization
     from course_lib.engine.requests import handler
-    from course_lib.sandbox import landlock, system_calls
+    from course_lib.sandbox import landlock, seccomp, system_calls
 
     # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
     comm_world, relay = (importlib.import_module(f"course_lib.collectives.{name}") for name in ("comm_world", "transport.relay"))
@@ -43,7 +43,10 @@ def main(rank: int, size: int, descriptor: int) -> None:
         landlock.keep_to(**files)
     limit()
     give_up_rights()
-    if system_calls.limit():
+    filtered = system_calls.limit()
+    if os.environ.pop("COURSE_FILTERED", "") and not filtered:
+        raise SystemExit(f"an isolated rank cannot limit its system calls, and the process that starts it can: {seccomp.problem()}.")
+    if filtered:
         asyncio_wakeup.put()
     line = isolated.join(socket.socket(fileno=descriptor), rank, size)
     comm_world.install()

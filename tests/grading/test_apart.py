@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from course_lib.cluster import Ranks, RanksGone
+from course_lib.cluster.isolated import launcher
 from course_lib.cluster.replies import RanksError
+from course_lib.engine.processes.mpiexec import StartError
 from course_lib.sandbox import bubblewrap, landlock, resource_usage
 
 MODES = [bubblewrap.OPEN] + ([bubblewrap.WALLED] if bubblewrap.problem() is None else [])  # conftest.py says so where there is no sandbox
@@ -595,3 +597,17 @@ ctypes.CDLL(None).syscall(ctypes.c_long(60 if platform.machine() == "x86_64" els
 """
     with pytest.raises(RanksGone, match="its main thread has ended"):
         fresh.run(source, limit=30)
+
+
+def test_a_rank_without_the_filter_that_its_grader_has_does_not_come_up(monkeypatch):
+    begin = launcher.Place.__init__
+
+    def without(self):
+        begin(self)
+        module = self.library / "course_lib" / "sandbox" / "seccomp.py"
+        module.write_text(module.read_text() + "\n\ndef problem():\n    return 'no library'\n")
+
+    monkeypatch.setattr(launcher.Place, "__init__", without)
+    monkeypatch.setenv(bubblewrap.ISOLATED, bubblewrap.OPEN)
+    with pytest.raises(StartError, match="cannot limit its system calls, and the process that starts it can: no library"):
+        Ranks(2)
