@@ -129,7 +129,7 @@ class ResourceUsage:
     def _memory(self) -> int:
         if not Path("/proc/self/status").exists():
             return self.process.memory_full_info().uss
-        return self._status("RssAnon:", "VmSwap:", "HugetlbPages:")
+        return self._status("RssAnon:", "VmSwap:", "HugetlbPages:", "VmPTE:")  # the last: which pages were touched is memory, too
 
     def _status(self, *names: str) -> int:
         """Bytes, the sum of some lines of the system's account."""

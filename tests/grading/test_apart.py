@@ -611,3 +611,14 @@ def test_a_rank_without_the_filter_that_its_grader_has_does_not_come_up(monkeypa
     monkeypatch.setenv(bubblewrap.ISOLATED, bubblewrap.OPEN)
     with pytest.raises(StartError, match="cannot limit its system calls, and the process that starts it can: no library"):
         Ranks(2)
+
+
+def test_pages_that_are_only_touched_count(fresh):
+    """Which pages of a large empty array were read is a memory of its own, in the kernel's page tables."""
+    before = fresh.held()
+    fresh.run("""
+import mmap
+kept = mmap.mmap(-1, 2 << 30, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+read = sum(kept[i] for i in range(0, 2 << 30, 1 << 21))
+""")
+    assert all(after - b > 4_000_000 for after, b in zip(fresh.held(), before, strict=True))
