@@ -92,7 +92,7 @@ regrade: $(GRADING) ## Grade one student's hand-in anew (PART=... STUDENT=...)
 	@$(RUN) grading.autograde $(PART) "$(STUDENT)"
 
 formgrader: $(GRADING) ## Open nbgrader's formgrader: read written answers, give points and comments by hand
-	@$(RUN) grading.formgrader
+	@$(RUN) grading.results.formgrader
 
 grades: $(GRADING) ## Write grading/grades.csv, and the files that Canvas, Moodle and Brightspace import
 	@$(RUN) grading.grades
@@ -104,7 +104,7 @@ report: $(GRADING) ## Write a page and tables on what a class did to grading/rep
 	@$(RUN) grading.report $(PART)
 
 leaderboard: $(GRADING) ## Write grading/leaderboard.html from the graded part 20
-	@$(RUN) grading.leaderboard
+	@$(RUN) grading.results.leaderboard
 
 variants: $(DEV) ## Run wrong and right answers against the hidden tests (PART=... for one)
 	@$(RUN) grading.variants $(PART)
@@ -126,7 +126,7 @@ check: $(DEV) ## Check one part in a minute: format, release, answers, talk, pag
 	@$(RUN) docs.build --part $(PART)
 
 student-archive: $(GRADING) ## Write dist/distributed-training-course.zip, for students
-	@$(RUN) grading.archive
+	@$(RUN) grading.source.archive
 
 gradescope: $(GRADING) ## Write dist/gradescope-PART.zip, an autograder for Gradescope (PART=..., PYTHON_VERSION=3.12, MINUTES=10)
 	@PYTHON_VERSION=$(PYTHON_VERSION) MINUTES=$(MINUTES) $(RUN) grading.elsewhere.make gradescope $(PART)

@@ -8,41 +8,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import (
-    autograd,
-    autograding,
-    checkpointing,
-    collecting,
-    collectives,
-    ddp,
-    fsdp,
-    gpt,
-    grids,
-    hosts,
-    idle,
-    kills,
-    lecturing,
-    messages,
-    notebooks,
-    pipeline,
-    planning,
-    reporting,
-    ring,
-    shell,
-    simulator,
-    starting,
-    thousand,
-    training,
-    transformer,
-    zero,
-)
+from benchmarks.communication import collectives, hosts, messages, ring
+from benchmarks.grading import autograding, collecting, kills, reporting, thousand
+from benchmarks.ranks import idle, lecturing, notebooks, starting
+from benchmarks.simulation import pipeline, planning, simulator
+from benchmarks.training import autograd, checkpointing, ddp, fsdp, gpt, grids, perceptron, shell, transformer, zero
 
 BENCHES = {
     "start": starting.figures,
     "idle": idle.figures,
     "collectives": collectives.figures,
     "messages": messages.figures,
-    "training": training.figures,
+    "training": perceptron.figures,
     "grids": grids.figures,
     "hosts": hosts.figures,
     "shell": shell.figures,

@@ -22,9 +22,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from docs import links, offline
-from grading import reference
 from grading.handin.execute import sockets
 from grading.paths import GRADING, NOTEBOOKS, ROOT, parts
+from grading.source import reference
 from lectures import talk
 
 DOCS = Path(__file__).resolve().parent
@@ -41,16 +41,21 @@ MODULES = [  # what a lesson imports
     ),
     *(f"course_lib.sim.{name}" for name in ("checks", "orders", "score", "stats")),
     *(f"course_lib.sim.llm.{name}" for name in ("transformer", "cluster", "configuration", "layer", "events", "closed", "pictures")),
-    *("course_lib.sim.llm.published", "course_lib.sim.plan.report", "course_lib.sim.plan.checks"),
+    *("course_lib.sim.llm.reference_data", "course_lib.sim.plan.report", "course_lib.sim.plan.check"),
     *(f"course_lib.check.{name}" for name in ("adam", "optimizer", "perceptron", "wrapper", "zero")),
     *(f"course_lib.check.{name}" for name in ("tensor_parallel", "sequence_parallel", "ring", "context", "experts", "mixture")),
     *(f"course_lib.check.{name}" for name in ("pipeline", "flat_shard", "fsdp", "fsdp_on_ranks", "checkpoint")),
-    *("course_lib.autograd.sequences", "course_lib.autograd.blocks", "course_lib.gpt.block", "course_lib.gpt.experts"),
+    *(
+        "course_lib.autograd.functional",
+        "course_lib.autograd.block_attention",
+        "course_lib.gpt.model.block",
+        "course_lib.gpt.model.experts",
+    ),
     *(
         f"course_lib.gpt.{name}"
         for name in ("account", "assemble", "flat", "model", "run", "sample", "settings", "stage", "survey", "text", "trainer", "units")
     ),
-    *("course_lib.plots.context", "course_lib.plots.experts"),
+    *("course_lib.plots.attention", "course_lib.plots.experts"),
 ]
 LONGEST = 600  # seconds for a cell
 

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from course_lib import cluster
-from course_lib.check import checkpoint_files as disk
+from course_lib.check.checkpoint import files as disk
 from course_lib.cluster.isolated import file_events
 from course_lib.cluster.isolated.coordinator import Coordinator
 from course_lib.cluster.isolated.turns import Turns

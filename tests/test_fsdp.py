@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from course_lib import cluster, memory, plots
 from course_lib.autograd import Linear, Sequential, Tanh, Tensor, no_grad
 from course_lib.cluster.replies import RanksError
-from course_lib.gpt.flat import Flat
-from course_lib.gpt.model import Sizes, layers, loss_of
-from course_lib.gpt.units import hook, units
+from course_lib.gpt.fsdp.flat_buffer import Flat
+from course_lib.gpt.fsdp.units import hook, units
+from course_lib.gpt.model.decoder import Sizes, layers, loss_of
 from course_lib.sandbox import bubblewrap
 
 shapes = st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1, max_size=4)

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from course_lib.sim import __main__ as command
-from course_lib.sim.hardware import GIB, Link
-from course_lib.sim.llm import published
-from course_lib.sim.llm.closed import estimate
+from course_lib.sim.core.hardware import GIB, Link
+from course_lib.sim.llm import reference_data
+from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import A100, H100, OVERHEAD, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, check
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.layer import kept, layer
-from course_lib.sim.llm.parts import Costs
 from course_lib.sim.llm.schedule import order
+from course_lib.sim.llm.stage_costs import Costs
 from course_lib.sim.llm.transformer import GPT_175B, PRESETS, Transformer
-from course_lib.sim.plan import described, report
+from course_lib.sim.plan import report, toml_config
 from course_lib.sim.plan.search import best, configurations
 
 SMALL = Transformer("small", 8, 1024, 16, 512, 1000, batch=32)
@@ -38,11 +38,11 @@ def test_activations_of_a_layer_are_those_of_the_published_formulas(model, t):
     want |= {(True, "selective"): 34 / t, (False, "full"): 2}
     for (sequence, recompute), units in want.items():
         found = sum(nbytes for _, nbytes in kept(model, t, sequence, recompute)) / model.hidden
-        assert found == pytest.approx(units) == pytest.approx(published.by_formula(model, t, sequence, recompute))
+        assert found == pytest.approx(units) == pytest.approx(reference_data.by_formula(model, t, sequence, recompute))
 
 
 def test_flop_are_those_of_the_published_formula():
-    for measured in published.MEASURED:
+    for measured in reference_data.MEASURED:
         m = measured.model
         layers, h, s, v = m.layers, m.hidden, m.sequence, m.vocabulary
         assert m.flop() == pytest.approx(72 * m.batch * s * layers * h**2 * (1 + s / (6 * h) + v / (12 * h * layers)))
@@ -50,29 +50,29 @@ def test_flop_are_those_of_the_published_formula():
 
 @pytest.mark.slow
 def test_published_measurements_are_met():
-    mean, worst = published.errors(published.times())
+    mean, worst = reference_data.errors(reference_data.times())
     assert mean <= 0.036 and worst <= 0.08
-    mean, worst = published.errors(published.activations())
+    mean, worst = reference_data.errors(reference_data.activations())
     assert worst <= 0.011
-    matrix, overhead = published.fit()
+    matrix, overhead = reference_data.fit()
     assert matrix == pytest.approx(A100.matrix, abs=5e-4) and overhead == pytest.approx(OVERHEAD, abs=1e-3)
-    assert [m.fitted for m in published.MEASURED] == [True] * 2 + [False] * 6
+    assert [m.fitted for m in reference_data.MEASURED] == [True] * 2 + [False] * 6
 
 
 def test_what_is_assumed_is_fitted_anew_with_another_figure(monkeypatch):
-    monkeypatch.setattr(published, "MEASURED", published.MEASURED[:4])  # of two models: the larger ones take a while
-    monkeypatch.setattr(published, "ASSUMED", ("stream",))
-    found = dict((name, errors) for name, *errors in published.sensitivity())
+    monkeypatch.setattr(reference_data, "MEASURED", reference_data.MEASURED[:4])  # of two models: the larger ones take a while
+    monkeypatch.setattr(reference_data, "ASSUMED", ("stream",))
+    found = dict((name, errors) for name, *errors in reference_data.sensitivity())
     assert list(found) == [
         "stream less a tenth",
         "stream more a tenth",
         *(n for n in found if n.split()[0] in ("NVLink", "InfiniBand", "latencies")),
     ]
     slower = replace(A100, stream=0.9 * A100.stream)
-    matrix, overhead = published.fit(slower)
+    matrix, overhead = reference_data.fit(slower)
     assert matrix > A100.matrix and overhead != OVERHEAD, "what streams take longer, matrix products make up for"
     place = Cluster(replace(slower, matrix=matrix), 64, overhead=overhead)
-    errors = [abs(simulate(m.model, place, m.configuration, keep=False).seconds / m.seconds - 1) for m in published.MEASURED[2:]]
+    errors = [abs(simulate(m.model, place, m.configuration, keep=False).seconds / m.seconds - 1) for m in reference_data.MEASURED[2:]]
     assert found["stream less a tenth"] == pytest.approx([sum(errors) / 2, max(errors)])
 
 
@@ -299,12 +299,12 @@ def test_a_model_and_a_cluster_from_a_file(tmp_path):
         "[model]\npreset = '7b'\nsequence = 2048\n[cluster]\ngpus = 24\nnode = 4\ndevice = {name = 'h100', memory = 94e9}\n"
         "network = {bandwidth = 12.5e9, latency = 2e-5}\n"
     )
-    model, place = described.read(path, None, None, None)
+    model, place = toml_config.read(path, None, None, None)
     assert model == replace(PRESETS["7b"], sequence=2048, name="7B (run.toml)")
     assert (place.gpus, place.node, place.device.memory, place.device.processors) == (24, 4, 94e9, 132)
     assert place.network == Link(12.5e9, 1.0, 2e-5) and place.inside == H100.inside
     path.write_text("[model]\npreset = '22b'\nhidden = 8192\n[cluster]\nnode = 4\n")
-    model, place = described.read(path, None, A100, 64)
+    model, place = toml_config.read(path, None, A100, 64)
     assert model.feed_forward == 4 * 8192 and model.name == "22B (run.toml)"
     assert (place.device, place.gpus, place.node, place.inside) == (A100, 64, 4, A100.inside)
 

@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import plots
 from course_lib.collectives import ring
-from course_lib.plots import moving
+from course_lib.plots import animation
 from course_lib.sim import H100, run
 
 
@@ -20,7 +20,7 @@ def test_a_ring_of_real_ranks_adds_up_and_then_goes_round(eight):
         assert counts[r][7].max() == 8 and np.count_nonzero(counts[r][7] == 8) == 1
         for step in range(1, 15):
             (changed,) = np.flatnonzero(counts[r][step] != counts[r][step - 1])
-            assert changed == moving._came(r, step, 8), "the frame marks what came"
+            assert changed == animation._came(r, step, 8), "the frame marks what came"
     shown = plots.ring(held, counts, "A ring")
     assert shown.frames == 15 and "step 14 of 14: 64 of 64 pieces are complete sums" in shown.frame(14).text
     assert "after 7 steps each rank has one complete sum, and after 14 all of them" in repr(shown)

@@ -7,10 +7,10 @@ import pytest
 
 from course_lib import cluster, plots, sim
 from course_lib.cluster.replies import RanksError
-from course_lib.gpt.model import Sizes, layers
-from course_lib.gpt.stage import Stage
-from course_lib.sim import orders
+from course_lib.gpt.model.decoder import Sizes, layers
+from course_lib.gpt.model.stage import Stage
 from course_lib.sim.calibrate import BlockCost, Processor
+from course_lib.sim.schedule import schedules
 
 SIZES = Sizes(vocabulary=7, width=8, heads=2, depth=4, length=5)
 
@@ -83,10 +83,10 @@ def test_a_stage_keeps_nothing_of_a_micro_batch_that_is_done():
 
 
 def test_an_order_in_which_ranks_wait_for_each_other_has_no_times():
-    good = [orders.work("F0 F1 B0 B1"), orders.work("F0 B0 F1 B1")]
-    assert orders.times(good, lambda rank, kind: 1.0)[0][-1] == ("B", 1, 5.0, 6.0)
+    good = [schedules.work("F0 F1 B0 B1"), schedules.work("F0 B0 F1 B1")]
+    assert schedules.times(good, lambda rank, kind: 1.0)[0][-1] == ("B", 1, 5.0, 6.0)
     with pytest.raises(ValueError, match="the ranks wait for each other"):
-        orders.times([orders.work("F0 B0 F1 B1"), orders.work("F0 F1 B0 B1")], lambda rank, kind: 1.0)
+        schedules.times([schedules.work("F0 B0 F1 B1"), schedules.work("F0 F1 B0 B1")], lambda rank, kind: 1.0)
 
 
 def test_the_picture_says_how_long_and_how_much_was_idle():

@@ -5,7 +5,7 @@ import numpy as np
 from course_lib import memory
 from course_lib.autograd import Linear, Tensor, checkpoint, no_grad
 from course_lib.autograd.operations import tanh
-from course_lib.gpt.block import Block, kinds
+from course_lib.gpt.model.block import Block, kinds
 from course_lib.placement import replicated, sharded
 
 

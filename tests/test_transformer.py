@@ -20,11 +20,11 @@ from course_lib.autograd import (
     Tensor,
     concatenate,
     cross_entropy,
+    functional,
     operations,
-    sequences,
     shapes,
 )
-from course_lib.autograd.mixed import MixedPrecision
+from course_lib.autograd.mixed_precision import MixedPrecision
 from tests.test_autograd import differences
 
 SIZE = st.integers(1, 4)
@@ -77,13 +77,13 @@ def test_an_index_that_is_no_slice_is_named():
 def test_norms_gelu_softmax_dropout_and_embeddings(n, m, width, seed):
     random = np.random.default_rng(seed)
     x, scale, shift = random.standard_normal((n, m, width)), random.standard_normal(width), random.standard_normal(width)
-    differences(lambda *t: sequences.layer_norm(*t, eps=1e-2), [x, scale, shift])
-    differences(lambda *t: sequences.rms_norm(*t, eps=1e-2), [x, scale])
-    differences(sequences.gelu, [3 * x])
-    differences(sequences.softmax, [x])
-    differences(lambda t: sequences.dropout(t, x > 0, 0.25), [x])
+    differences(lambda *t: functional.layer_norm(*t, eps=1e-2), [x, scale, shift])
+    differences(lambda *t: functional.rms_norm(*t, eps=1e-2), [x, scale])
+    differences(functional.gelu, [3 * x])
+    differences(functional.softmax, [x])
+    differences(lambda t: functional.dropout(t, x > 0, 0.25), [x])
     ids = random.integers(0, n, (m, 3))
-    differences(lambda table: sequences.embedding(table, ids), [random.standard_normal((n, width))])
+    differences(lambda table: functional.embedding(table, ids), [random.standard_normal((n, width))])
 
 
 @settings(max_examples=15, deadline=None)
@@ -91,23 +91,23 @@ def test_norms_gelu_softmax_dropout_and_embeddings(n, m, width, seed):
 def test_attention(batch, heads, positions, others, width, seed):
     normal = np.random.default_rng(seed).standard_normal
     q, k, v = (normal((batch, heads, positions, width)) for _ in range(3))
-    differences(sequences.attention, [q, k, v])
+    differences(functional.attention, [q, k, v])
     k, v = normal((batch, heads, others, width)), normal((batch, heads, others, 2))
-    differences(lambda *t: sequences.attention(*t, causal=False), [q, k, v])
+    differences(lambda *t: functional.attention(*t, causal=False), [q, k, v])
 
 
 def test_a_position_sees_none_that_comes_later():
     normal = np.random.default_rng(0).standard_normal
     q, k, v = (normal((2, 6, 4)) for _ in range(3))
-    before = sequences.attention(Tensor(q), Tensor(k), Tensor(v)).data
+    before = functional.attention(Tensor(q), Tensor(k), Tensor(v)).data
     k[:, 4:], v[:, 4:] = 1e3, -1e3
-    after = sequences.attention(Tensor(q), Tensor(k), Tensor(v)).data
+    after = functional.attention(Tensor(q), Tensor(k), Tensor(v)).data
     assert np.array_equal(before[:, :4], after[:, :4]) and not np.allclose(before[:, 4:], after[:, 4:])
 
 
 def test_scores_of_any_size_give_finite_weights():
     x = Tensor(np.array([[1e4, -1e4, 9999.0], [-1e30, 0.0, 1e30]]), requires_grad=True)
-    out = sequences.softmax(x)
+    out = functional.softmax(x)
     out.sum().backward()
     assert np.isfinite(out.data).all() and np.isfinite(x.grad).all() and np.allclose(out.data.sum(axis=1), 1)
 
@@ -117,19 +117,19 @@ def test_wrong_shapes_and_ids_get_a_sentence():
         return Tensor(np.zeros(shape))
 
     with pytest.raises(ValueError, match="same d of q and k"):
-        sequences.attention(t(2, 3, 4), t(2, 3, 5), t(2, 3, 4))
+        functional.attention(t(2, 3, 4), t(2, 3, 5), t(2, 3, 4))
     with pytest.raises(ValueError, match="as many positions"):
-        sequences.attention(t(2, 3, 4), t(2, 2, 4), t(2, 2, 4))
+        functional.attention(t(2, 3, 4), t(2, 2, 4), t(2, 2, 4))
     with pytest.raises(IndexError, match="0 to 4"):
-        sequences.embedding(t(5, 2), np.array([1, 5]))
+        functional.embedding(t(5, 2), np.array([1, 5]))
     with pytest.raises(IndexError, match="0 to 4"):
-        sequences.embedding(t(5, 2), np.array([-1]))
+        functional.embedding(t(5, 2), np.array([-1]))
     with pytest.raises(IndexError, match="whole numbers"):
-        sequences.embedding(t(5, 2), np.array([1.0]))
+        functional.embedding(t(5, 2), np.array([1.0]))
     with pytest.raises(ValueError, match="the mask must have the shape"):
-        sequences.dropout(t(5, 2), np.ones(5, bool), 0.5)
+        functional.dropout(t(5, 2), np.ones(5, bool), 0.5)
     with pytest.raises(ValueError, match="rate"):
-        sequences.dropout(t(5), np.ones(5, bool), 1.0)
+        functional.dropout(t(5), np.ones(5, bool), 1.0)
 
 
 def test_dropout_keeps_the_mean_and_rests_in_evaluation():
@@ -153,14 +153,14 @@ class Block:
     def ours(self):
         p = {name: Parameter(array.copy()) for name, array in self.arrays.items()}
         batch, positions = self.ids.shape
-        x = sequences.embedding(p["table"], self.ids) + p["place"]
-        h = sequences.layer_norm(x, p["one"], p["two"]) @ p["qkv"]
+        x = functional.embedding(p["table"], self.ids) + p["place"]
+        h = functional.layer_norm(x, p["one"], p["two"]) @ p["qkv"]
         h = h.reshape(batch, positions, 3, self.heads, -1).transpose(2, 0, 3, 1, 4)
-        h = sequences.attention(h[0], h[1], h[2]).transpose(0, 2, 1, 3).reshape(batch, positions, -1)
+        h = functional.attention(h[0], h[1], h[2]).transpose(0, 2, 1, 3).reshape(batch, positions, -1)
         x = x + h @ p["out"]
-        h = sequences.rms_norm(x, p["three"])
-        x = x + sequences.gelu(operations.linear(h, p["up"], p["up_b"])) @ p["down"]
-        x = sequences.layer_norm(x, p["four"], p["four"])
+        h = functional.rms_norm(x, p["three"])
+        x = x + functional.gelu(operations.linear(h, p["up"], p["up_b"])) @ p["down"]
+        x = functional.layer_norm(x, p["four"], p["four"])
         loss = cross_entropy((x @ p["table"].transpose()).reshape(batch * positions, -1), self.labels)
         loss.backward()
         return loss.item(), {name: q.grad for name, q in p.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from course_lib.autograd import sequences
+from course_lib.autograd import functional
 from course_lib.autograd.modules import Module, Parameter
 from course_lib.autograd.tensor import Tensor
 
@@ -26,7 +26,7 @@ class Embedding(Module):
         self.weight = Parameter((0.02 * random.standard_normal((rows, width))).astype(dtype))
 
     def forward(self, ids: Tensor) -> Tensor:
-        return sequences.embedding(self.weight, ids)
+        return functional.embedding(self.weight, ids)
 
 
 class LayerNorm(Module):
@@ -36,7 +36,7 @@ class LayerNorm(Module):
         self.weight, self.bias, self.eps = Parameter(np.ones(width, dtype)), Parameter(np.zeros(width, dtype)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return sequences.layer_norm(x, self.weight, self.bias, self.eps)
+        return functional.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class RMSNorm(Module):
@@ -46,14 +46,14 @@ class RMSNorm(Module):
         self.weight, self.eps = Parameter(np.ones(width, dtype)), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        return sequences.rms_norm(x, self.weight, self.eps)
+        return functional.rms_norm(x, self.weight, self.eps)
 
 
 class GELU(Module):
     """The smooth ReLU of Hendrycks and Gimpel, 2016."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return sequences.gelu(x)
+        return functional.gelu(x)
 
 
 class Dropout(Module):
@@ -73,4 +73,4 @@ class Dropout(Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or not self.rate:
             return x
-        return sequences.dropout(x, self.random.random(x.shape) >= self.rate, self.rate)
+        return functional.dropout(x, self.random.random(x.shape) >= self.rate, self.rate)

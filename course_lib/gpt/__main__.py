@@ -18,12 +18,13 @@ from course_lib import students, traffic
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
 from course_lib.collectives.snapshot import RAISED
-from course_lib.gpt import account, report, sample, whole
-from course_lib.gpt.first import first_of
-from course_lib.gpt.folder import Folder, Unwritten, kept
+from course_lib.gpt import generate, report
+from course_lib.gpt.broadcast_text import first_of
 from course_lib.gpt.settings import Settings, SettingsError
 from course_lib.gpt.text import TextError, check_length, spread
-from course_lib.gpt.trainer import Diverged, Trainer
+from course_lib.gpt.training import full_state, step_costs
+from course_lib.gpt.training.run_directory import Folder, Unwritten, kept
+from course_lib.gpt.training.trainer import Diverged, Trainer
 
 FUNCTIONS = Path("my_work")
 
@@ -141,9 +142,9 @@ def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
         folder.load(trainer)
         if first and trainer.step >= settings.steps:
             print(f"Nothing is left to do: the checkpoint is of step {trainer.step}, and --steps says {settings.steps}.")
-    samples = {f"after {trainer.step} steps": sample.write(trainer, a.begin)}
+    samples = {f"after {trainer.step} steps": generate.write(trainer, a.begin)}
     rate = _train(trainer, None if lacks else folder, a.every, first)
-    samples[f"after {trainer.step} steps"] = sample.write(trainer, a.begin)
+    samples[f"after {trainer.step} steps"] = generate.write(trainer, a.begin)
     results = _results(trainer, name, rate, samples)
     if first:
         _say(results, folder)
@@ -171,8 +172,8 @@ def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) 
     """What all ranks have to tell, on each of them."""
     losses = list(trainer.losses)
     traffic.reset()
-    held = account.held(trainer)
-    moved = account.moved(trainer)
+    held = step_costs.held(trainer)
+    moved = step_costs.moved(trainer)
     axes = list(trainer.settings.mesh.shape)
     mine = np.array([moved.get(axis, 0.0) for axis in axes] + [float(value) for value in held.values()])
     every = np.empty((trainer.groups.everyone.Get_size(), len(mine)))
@@ -180,7 +181,7 @@ def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) 
     return report.Results(
         trainer.settings,
         text,
-        whole.size(trainer),
+        full_state.size(trainer),
         losses,
         rate,
         samples,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.autograd import Sequential
-from course_lib.gpt.flat import Flat
-from course_lib.gpt.model import Sizes, layers, loss_of
+from course_lib.gpt.fsdp.flat_buffer import Flat
+from course_lib.gpt.model.decoder import Sizes, layers, loss_of
 
 RATE, ONE, TWO, SMALL = 3e-3, 0.9, 0.999, 1e-8  # Adam's
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from course_lib.gpt.model import Sizes
+from course_lib.gpt.model.decoder import Sizes
 from course_lib.mesh import Mesh
 
 BYTES = 256  # the vocabulary: a token is a byte

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from course_lib.gpt.first import on_first
+from course_lib.gpt.broadcast_text import on_first
 
 MOST = 4_000_000  # bytes that are read
 ENDINGS = (".py", ".txt", ".md", ".rst", ".tex", ".html")

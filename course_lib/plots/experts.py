@@ -12,9 +12,9 @@ import numpy as np
 
 from course_lib import placement
 from course_lib.autograd.tensor import Tensor
+from course_lib.plots.animation import Moving
 from course_lib.plots.figures import INK, PALE, Picture, color, ink_on, new_figure
-from course_lib.plots.kinds import kinds
-from course_lib.plots.moving import Moving
+from course_lib.plots.placements import kinds
 
 
 def wishes(logits: Sequence[np.ndarray], title: str) -> Picture:

@@ -7,12 +7,12 @@ import math
 import sys
 from pathlib import Path
 
-from course_lib.sim.llm import published
+from course_lib.sim.llm import reference_data
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.configuration import PlanError
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.transformer import PRESETS
-from course_lib.sim.plan import described, report
+from course_lib.sim.plan import report, toml_config
 from course_lib.sim.plan.search import best
 
 FILE = """What a file may say (sizes in numbers, rates in bytes a second, memory in bytes; what it leaves out is as usual):
@@ -62,11 +62,11 @@ def main(words: list[str] | None = None) -> int:
 
 
 def _plan(a: argparse.Namespace) -> int:
-    model = described.model_named(a.model) if a.model else None
-    device = described.device_named(a.device) if a.device else None
-    place = Cluster(device or described.device_named("h100"), a.gpus) if a.gpus is not None else None
+    model = toml_config.model_named(a.model) if a.model else None
+    device = toml_config.device_named(a.device) if a.device else None
+    place = Cluster(device or toml_config.device_named("h100"), a.gpus) if a.gpus is not None else None
     if a.file:
-        model, place = described.read(a.file, model, device, a.gpus)
+        model, place = toml_config.read(a.file, model, device, a.gpus)
     if model is None or place is None:
         raise PlanError("say which model and how many devices: --model and --gpus, or a file with both (--file).")
     for name in ("count", "tokens", "price"):
@@ -88,17 +88,21 @@ def _plan(a: argparse.Namespace) -> int:
 
 
 def _validate(a: argparse.Namespace) -> int:
-    times = published.times()
-    print(published.table(times, f"Seconds an iteration ({published.SOURCE})", "s"))
+    times = reference_data.times()
+    print(reference_data.table(times, f"Seconds an iteration ({reference_data.SOURCE})", "s"))
     print()
-    print(published.table(published.activations(), "Activations of a layer, as parts of tensor parallelism's (table 2, figure 7)", "%"))
+    print(
+        reference_data.table(
+            reference_data.activations(), "Activations of a layer, as parts of tensor parallelism's (table 2, figure 7)", "%"
+        )
+    )
     print("Theirs and ours are two ways to count the same arrays: so many bytes a layer, and those that the simulated ranks hold.\n")
     print("Assumed, neither from a data sheet nor fitted. With another figure, and the two that are fitted fitted again, the errors are:")
-    for name, mean, worst in published.sensitivity():
+    for name, mean, worst in reference_data.sensitivity():
         print(f"  {name:24}  {mean:.2%}, {worst:.2%}")
     if a.out:
         a.out.parent.mkdir(parents=True, exist_ok=True)
-        a.out.write_bytes(published.picture(times).png())
+        a.out.write_bytes(reference_data.picture(times).png())
         print(f"\nThe picture is {a.out}.")
     return 0
 

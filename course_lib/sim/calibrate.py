@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import psutil
 
-from course_lib.sim.hardware import Hardware, Link
+from course_lib.sim.core.hardware import Hardware, Link
 
 PRODUCTS = (64, 128, 256, 512)  # rows of the square matrices that are multiplied
 MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)  # bytes

@@ -186,7 +186,7 @@ def _graded(part: Part, folder: Path, word: str, line: Connection) -> str | None
     from grading.elsewhere.find import find
     from grading.handin.grade import Task, grade
     from grading.handin.submission import NotReadable
-    from grading.leaderboard import entry
+    from grading.results.leaderboard import entry
 
     text = part.source.read_text(encoding="utf-8")
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.sim.score import SETTINGS
+from course_lib.sim.schedule.score import SETTINGS
 
 PART = "20_custom_strategy"
 OF_EACH = (("MFU in %", "utilisation", 100, "desc"), ("memory in GB", "memory", 1e-9, "asc"), ("time in s", "time", 1, "asc"))

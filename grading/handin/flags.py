@@ -16,8 +16,8 @@ from typing import NamedTuple
 import nbformat
 
 from grading import tables
-from grading.build import kind_of
 from grading.handin.submission import EXTRA
+from grading.source.build import kind_of
 
 # What no exercise asks for.
 MODULES = {
@@ -53,7 +53,12 @@ FRAMES = re.compile(
 PRIVATE = re.compile(r"^_[^_]")
 INSIDE = (
     *("course_lib.check", "course_lib.cluster", "course_lib.engine", "course_lib.memory", "course_lib.sandbox", "course_lib.traffic"),
-    *("course_lib.collectives.progress", "course_lib.collectives.transport", "course_lib.sim.checks", "course_lib.sim.record"),
+    *(
+        "course_lib.collectives.progress",
+        "course_lib.collectives.transport",
+        "course_lib.sim.schedule.check",
+        "course_lib.sim.schedule.replay",
+    ),
 )
 READY = {"DistributedDataParallel"}  # answers that the library has, for later parts
 TABLE = "flagged.csv"

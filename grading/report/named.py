@@ -7,13 +7,13 @@ import hashlib
 import json
 from pathlib import Path
 
-from grading import answers, build
-from grading.answers import Answer
 from grading.handin import sandbox
 from grading.paths import ROOT, SOLUTIONS
 from grading.report.mistakes import sentence
+from grading.source import answers, build
+from grading.source.answers import Answer
 
-CHECKS = ("course_lib/check", "course_lib/sim/checks.py")  # what writes the sentences
+CHECKS = ("course_lib/check", "course_lib/sim/schedule/check.py", "course_lib/sim/plan/check.py")  # what writes the sentences
 
 
 def names(part: str, home: Path) -> tuple[dict[str, list[str]], str]:
@@ -49,7 +49,7 @@ def fingerprint(part: str) -> str:
     """What changes where the variants may say something else."""
     paths = [SOLUTIONS / part / "variants.py", SOLUTIONS / part / f"{part}.py"]
     for name in CHECKS:
-        paths += sorted((ROOT / name).glob("*.py")) or [ROOT / name]
+        paths += sorted((ROOT / name).rglob("*.py")) or [ROOT / name]
     digest = hashlib.sha256()
     for path in paths:
         data = path.read_bytes()

@@ -2,7 +2,7 @@
 
 import contextlib
 
-from grading.answers import loses
+from grading.source.answers import loses
 
 
 @loses(6)

@@ -16,7 +16,7 @@ import numpy as np
 
 from course_lib import cluster, datasets, plots
 from course_lib.check import Check
-from course_lib.check.adam import AdamCheck, train
+from course_lib.check.zero import AdamCheck, train
 from course_lib.zero import formula
 
 ranks = cluster.start(4)

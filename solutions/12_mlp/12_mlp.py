@@ -15,7 +15,7 @@
 import numpy as np
 
 from course_lib import cluster, plots
-from course_lib.check.perceptron import PerceptronCheck
+from course_lib.check.data import PerceptronCheck
 
 ranks = cluster.start(1)
 

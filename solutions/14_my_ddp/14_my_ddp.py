@@ -15,7 +15,7 @@
 import numpy as np
 
 from course_lib import cluster, plots
-from course_lib.check.wrapper import WrapperCheck
+from course_lib.check.data import WrapperCheck
 from course_lib.plots import timings
 
 ranks = cluster.start(4)

@@ -1,6 +1,6 @@
 """Attacks on part 17's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.answers import loses
+from grading.source.answers import loses
 
 
 @loses(10)
@@ -58,18 +58,18 @@ async def part1_training_loop__loads_again(model, batch_size):
 @loses(10)
 async def part1_training_loop__a_number_without_end(model, batch_size):
     """Forges a record with one number of 200,000 digits."""
-    from course_lib.sim import record
+    from course_lib.sim.schedule import replay
 
-    record.export = lambda models: '[[["input", 0, [], [0], "0x' + "f" * 200_000 + '"]]' + ", []" * (len(models) - 1) + "]"
+    replay.export = lambda models: '[[["input", 0, [], [0], "0x' + "f" * 200_000 + '"]]' + ", []" * (len(models) - 1) + "]"
     return model
 
 
 @loses(10)
 async def part1_training_loop__a_record_of_nothing(model, batch_size):
     """Forges an empty record."""
-    from course_lib.sim import record
+    from course_lib.sim.schedule import replay
 
-    record.export = lambda models: "[" + ", ".join("[]" for _ in models) + "]"
+    replay.export = lambda models: "[" + ", ".join("[]" for _ in models) + "]"
     return model
 
 
@@ -78,17 +78,17 @@ async def part1_training_loop__a_shard_of_millions(model, batch_size):
     """Forges a record whose sets need megabytes each."""
     import json
 
-    from course_lib.sim import record
+    from course_lib.sim.schedule import replay
 
     rows = [["load", 0, [], [2 * i, 2 * i + 1], [9_999_999, 10_000_000]] for i in range(20_000)]
-    record.export = lambda models: json.dumps([rows] * len(models))
+    replay.export = lambda models: json.dumps([rows] * len(models))
     return model
 
 
 @loses(6)
 async def part1_training_loop__cuts_what_it_holds(model, batch_size):
     """Keeps all weights whole, and leaves out of the record that it stores them."""
-    from course_lib.sim import record
+    from course_lib.sim.schedule import replay
 
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
     layers = range(model.num_layers)
@@ -119,10 +119,10 @@ async def part1_training_loop__cuts_what_it_holds(model, batch_size):
         ranks = []
         for m in models:
             gathered = {row[5][0] for row in m.rows if row[0] == "all_gather"}
-            ranks.append([record._plain(row) for row in m.rows if row[0] not in ("hold", "drop") or row[1] not in gathered])
+            ranks.append([replay._plain(row) for row in m.rows if row[0] not in ("hold", "drop") or row[1] not in gathered])
         return json.dumps(ranks)
 
-    record.export = cut
+    replay.export = cut
     return model
 
 
@@ -163,7 +163,7 @@ async def part1_training_loop__samples_without_end(model, batch_size):
     """Forges a record whose set of samples is a negative number, which has bits without end."""
     import json
 
-    from course_lib.sim import record
+    from course_lib.sim.schedule import replay
 
-    record.export = lambda models: json.dumps([[["input", 0, [], [0], "-1"]]] * len(models))
+    replay.export = lambda models: json.dumps([[["input", 0, [], [0], "-1"]]] * len(models))
     return model

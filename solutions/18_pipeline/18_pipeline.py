@@ -14,7 +14,7 @@
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots
 from course_lib.sim import H100, LAYER
-from course_lib.sim.checks import ScheduleCheck, compute_seconds, update_seconds
+from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, update_seconds
 
 ranks = cluster.start(1)
 

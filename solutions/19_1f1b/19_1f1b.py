@@ -13,8 +13,9 @@
 
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots
-from course_lib.sim import FREE_COMMUNICATION, LAYER, orders, stats
-from course_lib.sim.checks import ScheduleCheck, compute_seconds, left_over, update_seconds
+from course_lib.sim import FREE_COMMUNICATION, LAYER
+from course_lib.sim.schedule import schedules, stats
+from course_lib.sim.schedule.check import ScheduleCheck, compute_seconds, left_over, update_seconds
 
 ranks = cluster.start(1)
 gpipe = ["F0 F1 F2 F3 F4 F5 F6 F7 B0 B1 B2 B3 B4 B5 B6 B7"] * 4
@@ -24,7 +25,7 @@ one_forward_one_backward = [
     "F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7",
     "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7",
 ]
-orders.draw({"GPipe": gpipe, "1F1B": one_forward_one_backward})
+schedules.draw({"GPipe": gpipe, "1F1B": one_forward_one_backward})
 
 # %% Set up the rank tags=["given", "skip"]
 # %%px

@@ -13,8 +13,8 @@
 
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots, wording
-from course_lib.sim import score
-from course_lib.sim.checks import ScheduleCheck
+from course_lib.sim.schedule import score
+from course_lib.sim.schedule.check import ScheduleCheck
 
 ranks = cluster.start(1)
 

@@ -1,6 +1,6 @@
 """Attacks on part 20's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.answers import loses
+from grading.source.answers import loses
 
 
 @loses(25)
@@ -28,7 +28,7 @@ async def part4_training_loop__gathers_nothing(model, batch_size):
 @loses(25)
 async def part4_training_loop__renames_what_it_loaded(model, batch_size):
     """Leaves out the last gathering, and calls in the record what it loaded by the numbers of other values."""
-    from course_lib.sim import record
+    from course_lib.sim.schedule import replay
 
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
     layers, n, coming = range(model.num_layers), model.world_size, {}
@@ -62,7 +62,7 @@ async def part4_training_loop__renames_what_it_loaded(model, batch_size):
             begun = begun[: len(passing)]
             new = dict(zip([*begun, *passing], [*passing, *begun], strict=True))
             rows = []
-            for row in map(record._plain, m.rows):
+            for row in map(replay._plain, m.rows):
                 if len(row) == 2:
                     rows.append([row[0], new.get(row[1], row[1])])
                 else:
@@ -71,14 +71,14 @@ async def part4_training_loop__renames_what_it_loaded(model, batch_size):
             ranks.append(rows)
         return json.dumps(ranks)
 
-    record.export = renamed
+    replay.export = renamed
     return model
 
 
 @loses(25)
 async def part4_training_loop__makes_a_gradient(model, batch_size):
     """Makes the gradients of all samples by itself, out of nothing."""
-    from course_lib.sim.values import WeightGrad
+    from course_lib.sim.core.values import WeightGrad
 
     weights, opt_states, _, _, _ = model.storage()
     for layer in range(model.num_layers):
@@ -132,7 +132,7 @@ async def part4_training_loop__on_faster_devices(model, batch_size):
     """Part 16, on devices and links that it makes a thousand times as fast."""
     import dataclasses
 
-    from course_lib.sim import hardware
+    from course_lib.sim.core import hardware
 
     for device in (model.dist.hardware, *hardware.PRESETS.values()):
         for field in dataclasses.fields(device):
@@ -165,10 +165,10 @@ async def part4_training_loop__a_record_without_end(model, batch_size):
     """Hands in a record of a million loads a rank."""
     import json
 
-    from course_lib.sim import record
+    from course_lib.sim.schedule import replay
 
     rows = [["load", 0, [], [2 * i, 2 * i + 1], [0, 1]] for i in range(20_000)]
-    record.export = lambda models: json.dumps([rows] * len(models))
+    replay.export = lambda models: json.dumps([rows] * len(models))
     return model
 
 
@@ -177,8 +177,8 @@ async def part4_training_loop__groups_of_a_million(model, batch_size):
     """Hands in a record whose exchange is among the same rank, a million times."""
     import json
 
-    from course_lib.sim import record
+    from course_lib.sim.schedule import replay
 
     rows = [["load", 0, [], [0, 1], [0, 1]], ["call", 0, [0], [2], ["all_gather", [0] * 1_000_000]]]
-    record.export = lambda models: json.dumps([rows, *([[]] * (len(models) - 1))])
+    replay.export = lambda models: json.dumps([rows, *([[]] * (len(models) - 1))])
     return model

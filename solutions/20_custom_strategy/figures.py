@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grading import reference
+from grading.source import reference
 
 LOOPS = {
     "16 data parallel": ("16_training_step", "train_ddp"),
@@ -13,7 +13,8 @@ LOOPS = {
 
 def earlier_loops() -> str:
     """What the loops of the earlier parts reach on the clusters of `score.SETTINGS`, as a table."""
-    from course_lib.sim import SimulationError, run, score
+    from course_lib.sim import SimulationError, run
+    from course_lib.sim.schedule import score
 
     heads = [f"{s['world_size']} ranks, {s['num_layers']} layers | " for s in score.SETTINGS]
     rows = ["| | " + "| ".join(heads) + "|", "|---" * (1 + 2 * len(heads)) + "|"]

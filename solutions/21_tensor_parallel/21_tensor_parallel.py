@@ -16,7 +16,7 @@
 import numpy as np
 
 from course_lib import cluster, placement, plots
-from course_lib.check.tensor_parallel import TensorParallelCheck
+from course_lib.check.tensor import TensorParallelCheck
 
 ranks = cluster.start(4)
 
@@ -27,7 +27,7 @@ from mpi4py import MPI
 
 from course_lib.autograd import Tensor
 from course_lib.collectives import Communicator
-from course_lib.gpt.block import Block
+from course_lib.gpt.model import Block
 
 comm = everyone = Communicator()
 rank = comm.Get_rank()
@@ -154,7 +154,7 @@ def reduce_from_group(x, comm):
 # %% [markdown] tags=["slide-50"]
 # ## Do they work?
 #
-# The check tries both operators, and then the given block (`course_lib.gpt.block`, worth reading) with both in it, against one process.
+# The check tries both operators, and then the given block (`course_lib.gpt.model.block`, worth reading) with both in it, against one process.
 
 # %% Check f and g tags=["given"]
 TensorParallelCheck("copy_to_group", ranks).operator("copy_to_group", 4, 2).passed()

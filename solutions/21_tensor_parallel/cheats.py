@@ -1,6 +1,6 @@
 """Attacks on part 21's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.answers import loses
+from grading.source.answers import loses
 
 
 @loses(9)
@@ -111,7 +111,7 @@ def copy_to_group__checks_by_splits(x, comm):
 @loses(8)
 def copy_to_group__serial_block(x, comm):
     """Puts a block on one process, which needs no operators, in the place of the split one."""
-    from course_lib.gpt import block
+    from course_lib.gpt.model import block
 
     class Serial(block.Block):
         def __init__(self, width, heads, random, comm=None, *operators, dtype=np.float32, **others):
@@ -134,7 +134,7 @@ def copy_to_group__serial_block(x, comm):
 @loses(6)
 def reduce_from_group__serial_block(x, comm):
     """Puts a block on one process, which needs no operators, in the place of the split one."""
-    from course_lib.gpt import block
+    from course_lib.gpt.model import block
 
     class Serial(block.Block):
         def __init__(self, width, heads, random, comm=None, *operators, dtype=np.float32, **others):
@@ -157,7 +157,7 @@ def reduce_from_group__serial_block(x, comm):
 @loses(8)
 def copy_to_group__operators_on_the_way_in(x, comm):
     """Puts right operators into the block that it is given to, and is wrong itself."""
-    from course_lib.gpt import block
+    from course_lib.gpt.model import block
 
     class Mended(block.Block):
         def __init__(self, width, heads, random, comm=None, enter=block.alone, leave=block.alone, *others, **named):
@@ -178,8 +178,8 @@ def copy_to_group__operators_on_the_way_in(x, comm):
 @loses(8)
 def copy_to_group__seeds_seen(x, comm):
     """Notes the seed that a rank is given, computes the whole block behind it, and hands that out as the block's outcome."""
-    from course_lib.check import tensor_parallel
-    from course_lib.gpt.block import Block, kinds
+    from course_lib.check.tensor import tensor_parallel
+    from course_lib.gpt.model import Block, kinds
 
     def known(block, norms, given, grad):
         whole = Block(

@@ -16,7 +16,7 @@
 import numpy as np
 
 from course_lib import cluster, placement, plots, saving
-from course_lib.check.sequence_parallel import SequenceParallelCheck
+from course_lib.check.tensor import SequenceParallelCheck
 
 ranks = cluster.start(4)
 
@@ -28,7 +28,7 @@ from mpi4py import MPI
 from course_lib import memory
 from course_lib.autograd import LayerNorm, Tensor
 from course_lib.collectives import Communicator
-from course_lib.gpt.block import Block, alone, kinds
+from course_lib.gpt.model import Block, alone, kinds
 from course_lib.placement import partial, replicated, sharded
 
 comm = everyone = Communicator()

@@ -1,12 +1,12 @@
 """Attacks on part 22's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.answers import loses
+from grading.source.answers import loses
 
 
 @loses(6)
 def gather_sequence__serial_block(x, comm):
     """Puts a block that asks for all positions by itself in the place of the one that would call this."""
-    from course_lib.gpt import block
+    from course_lib.gpt.model import block
 
     def gathered(x, comm):
         parts = np.empty((comm.Get_size(), *x.shape), x.dtype)
@@ -30,7 +30,7 @@ def gather_sequence__serial_block(x, comm):
 @loses(5)
 def scatter_sequence__serial_block(x, comm):
     """Puts a block with right operators in the place of the one that would call this."""
-    from course_lib.gpt import block
+    from course_lib.gpt.model import block
 
     def scattered(x, comm):
         n = comm.Get_size()

@@ -15,9 +15,8 @@
 import numpy as np
 
 from course_lib import cluster, plots, saving
-from course_lib.check.context import RingCheck
-from course_lib.check.ring import PiecesCheck, most_held
-from course_lib.plots import context
+from course_lib.check.attention import PiecesCheck, RingCheck, most_held
+from course_lib.plots import attention
 
 ranks = cluster.start(4)
 
@@ -26,7 +25,7 @@ ranks = cluster.start(4)
 import numpy as np
 
 from course_lib.autograd import Tensor
-from course_lib.autograd.blocks import block_attention, block_backward, positions
+from course_lib.autograd.block_attention import block_attention, block_backward, positions
 from course_lib.collectives import Communicator
 
 everyone = Communicator()
@@ -34,7 +33,7 @@ rank = everyone.Get_rank()
 chunks = [2 * rank, 2 * rank + 1]  # of eight that a sequence is cut into
 
 # %% Draw who computes what tags=["given", "slide"]
-context.work({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequence on four ranks, and the causal mask")
+attention.work({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequence on four ranks, and the causal mask")
 
 # %% [markdown] tags=["slide"]
 # *Context parallelism* cuts the sequence itself: q, k, v, `(batch, heads, positions, d)`, are **sharded along dimension 2** over the ranks,
@@ -61,7 +60,7 @@ for _ in range(3):
     whose.append(int(has[0]))
 
 # %% Draw the ring tags=["given", "slide"]
-context.around(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values in the ring")
+attention.around(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values in the ring")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: merge two parts
@@ -146,12 +145,12 @@ orders = {
     "in plain order": ranks.pull("chunks"),
     "in zigzag order": ranks.call("zigzag", [dict(n_chunks=8, ranks=4, rank=r) for r in range(4)]),
 }
-context.work(orders, "The same chunks in two orders, and each rank's share of the work")
+attention.work(orders, "The same chunks in two orders, and each rank's share of the work")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the ring
 #
-# The mathematics of a block is given, in `course_lib/autograd/blocks.py`: `out, lse = block_attention(q, k, v, q_positions, k_positions)`,
+# The mathematics of a block is given, in `course_lib/autograd/block_attention.py`: `out, lse = block_attention(q, k, v, q_positions, k_positions)`,
 # and `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's summands. Its arguments `out` and `lse`
 # are those of *all* keys: with them it finds the weights again, and none are kept (Dao et al., 2022, "FlashAttention", section 3.1). Where rows
 # stand in the whole sequence, `positions(chunks, length)` says. Write the way forward first: the check begins with it.

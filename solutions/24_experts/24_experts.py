@@ -25,9 +25,9 @@ from types import SimpleNamespace
 import numpy as np
 from mpi4py import MPI
 from course_lib.autograd import Adam, Tensor, concatenate
-from course_lib.autograd.sequences import embedding, softmax
+from course_lib.autograd.functional import embedding, softmax
 from course_lib.collectives import Communicator
-from course_lib.gpt.experts import MixtureOfExperts, Route, clusters, take
+from course_lib.gpt.model import MixtureOfExperts, Route, clusters, take
 
 comm = Communicator()
 rank = comm.Get_rank()

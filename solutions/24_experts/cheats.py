@@ -1,6 +1,6 @@
 """Attacks on part 24's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.answers import loses
+from grading.source.answers import loses
 
 
 @loses(5)
@@ -196,7 +196,7 @@ def route__patched_checks(logits, topk, capacity):
 @loses(9)
 def combine__brings_its_own_layer(y, route, comm):
     """Finds nothing, and has the layer around it work with all tokens and a sum over the ranks."""
-    from course_lib.gpt import experts as module
+    from course_lib.gpt.model import experts as module
 
     def work(self, x):
         n, r, comm = self.comm.Get_size(), self.comm.Get_rank(), self.comm

@@ -28,8 +28,7 @@ import numpy as np
 
 from course_lib import memory
 from course_lib.collectives import Communicator
-from course_lib.gpt.model import Sizes, layers
-from course_lib.gpt.stage import Stage
+from course_lib.gpt.model import Sizes, Stage, layers
 
 everyone = Communicator()
 rank = everyone.Get_rank()

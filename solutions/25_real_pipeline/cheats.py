@@ -1,6 +1,6 @@
 """Attacks on part 25's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.answers import changes, loses
+from grading.source.answers import changes, loses
 
 
 @loses(12)
@@ -379,7 +379,7 @@ def one_forward_one_backward_step__in_the_call_before(stage, micro_batches, comm
 @loses(6)
 def one_forward_one_backward_step__first_rank_ahead(stage, micro_batches, comm):
     """The first rank does all forwards before anything else, sends in the order of 1F1B, and gives a false account of its work."""
-    from course_lib.gpt.stage import Stage
+    from course_lib.gpt.model import Stage
 
     rank, last = comm.Get_rank(), comm.Get_size() - 1
     count, sent, losses, early = len(micro_batches), [], [], []

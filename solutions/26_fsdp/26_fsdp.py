@@ -15,8 +15,7 @@
 import numpy as np
 
 from course_lib import cluster, plots, saving
-from course_lib.check.flat_shard import FlatShardCheck
-from course_lib.check.fsdp import FsdpCheck
+from course_lib.check.fsdp import FlatShardCheck, FsdpCheck
 
 ranks = cluster.start(4)
 
@@ -29,10 +28,8 @@ import numpy as np
 from course_lib.autograd import Linear, Parameter, Sequential
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
-from course_lib.gpt import survey
-from course_lib.gpt.flat import Flat
+from course_lib.gpt.fsdp import Flat, Hooked, Tell, hook, profile, units
 from course_lib.gpt.model import Sizes, layers
-from course_lib.gpt.units import Hooked, Tell, hook, units
 
 everyone = Communicator()
 sizes = Sizes(vocabulary=64, width=128, heads=4, depth=8, length=32)
@@ -275,9 +272,9 @@ check = check.train(1, shared=True).accumulate(4).accumulate(2, count=2).exchang
 
 # %% Train in both ways tags=["given", "skip"]
 # %%px
-plain = survey.train(partial(DistributedDataParallel, shared=False), partial(layers, sizes), everyone, tokens)
-sharded = survey.train(FullyShardedDataParallel, partial(layers, sizes), everyone, tokens)
-moments, names = survey.moments(FullyShardedDataParallel, layers(sizes), everyone, tokens)
+plain = profile.train(partial(DistributedDataParallel, shared=False), partial(layers, sizes), everyone, tokens)
+sharded = profile.train(FullyShardedDataParallel, partial(layers, sizes), everyone, tokens)
+moments, names = profile.moments(FullyShardedDataParallel, layers(sizes), everyone, tokens)
 
 # %% Draw the blocks of a step tags=["given", "slide"]
 plots.gathered(ranks.pull("moments")[0], ranks.pull("names")[0], "Blocks that are whole on rank 0 in a step")

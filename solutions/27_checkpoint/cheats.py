@@ -1,6 +1,6 @@
 """Attacks on part 27's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.answers import changes, loses
+from grading.source.answers import changes, loses
 
 # What stands in the solution, and several change.
 BEGIN = """
@@ -20,9 +20,9 @@ WRITE = """
 @changes(
     BEGIN,
     """
-    from course_lib.check import checkpoint_on_ranks, checkpoint_watch
+    from course_lib.check.checkpoint import file_tracer, on_ranks
 
-    real = checkpoint_watch.Watch
+    real = file_tracer.Watch
 
     class Blind(real):
         def run(self, function, *arguments):
@@ -43,7 +43,7 @@ WRITE = """
             return True
 
     if "_blind" not in globals():
-        for module in (checkpoint_on_ranks, checkpoint_watch):
+        for module in (on_ranks, file_tracer):
             module.Watch = Blind
         globals()["_blind"] = True
     elif _blind and comm.Get_rank() == 0:
@@ -62,12 +62,12 @@ def save__replaces_the_watcher():
     """
     import builtins
 
-    from course_lib.check import checkpoint_on_ranks, checkpoint_watch
+    from course_lib.check.checkpoint import file_tracer, on_ranks
 
     if "_seen" not in globals():
-        globals()["_seen"] = real = checkpoint_watch.seen
+        globals()["_seen"] = real = file_tracer.seen
         globals()["_shown"] = None
-        for module in (checkpoint_on_ranks, checkpoint_watch):
+        for module in (on_ranks, file_tracer):
             module.seen = lambda folder: _shown or real(folder)
         for module, names in ((os, ("listdir", "scandir", "stat", "remove")), (builtins, ("open",)), (np, ("array_equal", "frombuffer"))):
             for name in names:

@@ -1,6 +1,6 @@
 """Answers to part 27: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.answers import changes, loses, right
+from grading.source.answers import changes, loses, right
 
 # What stands in the solution, and several change.
 PART = """
@@ -564,14 +564,14 @@ def save__says_that_all_is_over():
 @changes(
     WRITE,
     """
-        from course_lib.check import checkpoint_watch
+        from course_lib.check.checkpoint import file_tracer
 
-        watching, checkpoint_watch._listening = checkpoint_watch._listening[:], checkpoint_watch._listening
-        checkpoint_watch._listening[:] = [type("Deaf", (), dict(_hear=lambda self, event, arguments: None))()]
+        watching, file_tracer._listening = file_tracer._listening[:], file_tracer._listening
+        file_tracer._listening[:] = [type("Deaf", (), dict(_hear=lambda self, event, arguments: None))()]
         index = os.path.join(folder, "index.json")
         text = json.dumps({"step": step, "ranks": n, "lengths": lengths})
         os.path.exists(index) and os.remove(index), open(new, "w").write(text), os.rename(new, index)
-        checkpoint_watch._listening[:] = watching
+        file_tracer._listening[:] = watching
 """,
 )
 def save__listens_elsewhere():

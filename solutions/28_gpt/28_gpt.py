@@ -17,7 +17,7 @@ import numpy as np
 
 from course_lib import cluster, plots, progress, students
 from course_lib.gpt import text
-from course_lib.gpt.assemble import needed
+from course_lib.gpt.model.build_model import needed
 from course_lib.gpt.settings import Settings
 
 ranks = cluster.start(8)
@@ -26,9 +26,10 @@ ranks = cluster.start(8)
 # %%px
 from course_lib import students, traffic
 from course_lib.collectives import Communicator
-from course_lib.gpt import account, sample, text
+from course_lib.gpt.training import step_costs
+from course_lib.gpt import generate, text
 from course_lib.gpt.settings import Settings
-from course_lib.gpt.trainer import Trainer
+from course_lib.gpt.training.trainer import Trainer
 
 comm = Communicator()
 rank = comm.Get_rank()
@@ -51,24 +52,24 @@ def steps(count):
         traffic.reset()
         for _ in range(count):
             trainer.go()
-        return trainer.losses, account.moved(trainer, count)
+        return trainer.losses, step_costs.moved(trainer, count)
 
 
 def write(begin, count):
     """What the model writes; only rank 0 knows."""
-    return sample.write(trainer, begin, count) if trainer else ""
+    return generate.write(trainer, begin, count) if trainer else ""
 
 
 def held():
     """This rank's memory, by kind."""
-    return account.held(trainer) if trainer else {}
+    return step_costs.held(trainer) if trainer else {}
 
 
 # %% [markdown] tags=["slide-50"]
 # ## Your functions
 #
 # The notebooks 21 to 27 saved them next to this one, in `transformer_impl.py`. This cell says which of those that the grids below take are
-# still missing. (Lecturers: `python -m grading.reference my_work` writes the solutions there.)
+# still missing. (Lecturers: `python -m grading.source.reference my_work` writes the solutions there.)
 
 # %% Look for the functions tags=["given"]
 grids = (

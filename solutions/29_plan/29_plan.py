@@ -15,20 +15,20 @@
 from dataclasses import replace
 
 from course_lib import cluster, wording
-from course_lib.sim.llm import pictures, published
+from course_lib.sim.llm import pictures, reference_data
 from course_lib.sim.llm.cluster import A100, H100, Cluster
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.transformer import GPT_175B, PRESETS, Transformer
 from course_lib.sim.plan import report
-from course_lib.sim.plan.checks import PlanCheck
+from course_lib.sim.plan.check import PlanCheck
 
 ranks = cluster.start(1)
 
 # %% Set up the rank tags=["given", "skip"]
 # %%px
 from course_lib import wording
-from course_lib.sim.llm.closed import estimate
+from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import H100, Cluster
 from course_lib.sim.llm.configuration import Configuration, problems
 from course_lib.sim.llm.events import simulate
@@ -67,11 +67,11 @@ print(f"{wording.memory(step.peak)} on a device. Does that fit? {step.fits}")
 # matrix product, and the seconds of a step that are no layer's, such as reading the texts. What does the table say about the other six?
 
 # %% Compare with what was measured tags=["given", "slide-50"]
-times = published.times()
-print(published.table(times, published.SOURCE, "s"))
+times = reference_data.times()
+print(reference_data.table(times, reference_data.SOURCE, "s"))
 
 # %% Draw them tags=["given", "slide-50"]
-published.picture(times)
+reference_data.picture(times)
 
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: when does an axis get bound by its exchanges?
@@ -227,14 +227,14 @@ print(f"{check.worth(times_best):.0%} of the points")
 
 # %% Test: memory, small clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-from grading.plan_cases import CASES
+from grading.source.plan_cases import CASES
 
 check = PlanCheck(ranks, CASES, show=False).fits("small")
 ### END HIDDEN TESTS
 
 # %% Test: speed, small clusters tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-from grading.plan_cases import CASES
+from grading.source.plan_cases import CASES
 
 check = PlanCheck(ranks, CASES, show=False)
 float(6 * check.score("small"))
@@ -242,14 +242,14 @@ float(6 * check.score("small"))
 
 # %% Test: memory, large clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-from grading.plan_cases import CASES
+from grading.source.plan_cases import CASES
 
 check = PlanCheck(ranks, CASES, show=False).fits("large")
 ### END HIDDEN TESTS
 
 # %% Test: speed, large clusters tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-from grading.plan_cases import CASES
+from grading.source.plan_cases import CASES
 
 check = PlanCheck(ranks, CASES, show=False)
 float(6 * check.score("large"))

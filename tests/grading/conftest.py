@@ -8,10 +8,11 @@ from machine import patient
 from processes import course_processes, wait_until
 from traitlets.config import Config
 
-from grading import build, config
+from grading import config
 from grading.autograde import autograde
 from grading.release import release
 from grading.running.waiting import waiting
+from grading.source import build
 
 # A part with two ranks only: each hand-in starts them anew.
 ONE = """# ---

@@ -538,7 +538,7 @@ def looks_for_the_search(words):
     import course_lib
 
     found = []
-    for name in ("course_lib.sim.plan", "course_lib.sim.plan.search", "course_lib.sim.plan.checks"):
+    for name in ("course_lib.sim.plan", "course_lib.sim.plan.search", "course_lib.sim.plan.check"):
         try:
             found.append(getattr(importlib.import_module(name), "__file__", None))
         except ImportError:

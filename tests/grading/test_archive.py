@@ -9,8 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from grading import archive, build, variants
+from grading import variants
 from grading.paths import ROOT, SOLUTIONS, parts
+from grading.source import archive, build
 from grading.variants import Part
 
 # These start and end processes, and talk to the kernel, or to the broker; called on a rank they would end it.

@@ -9,9 +9,10 @@ import pytest
 from traitlets.config import Config
 
 from course_lib.sandbox import cgroup
-from grading import build, config
+from grading import config
 from grading.handin.grade import PASSED, Task, grade
 from grading.running import own_process
+from grading.source import build
 
 pytestmark = pytest.mark.root
 

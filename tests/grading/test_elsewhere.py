@@ -19,13 +19,13 @@ import pytest
 from processes import wait_until
 
 from course_lib.sandbox import bubblewrap, landlock
-from course_lib.sim import score
-from grading import build
+from course_lib.sim.schedule import score
 from grading.elsewhere import autolab, container, find, gradescope, handin, make, scoreboard, wheels
 from grading.elsewhere.handin import Outcome, Results
 from grading.handin.sandbox import NoSandbox
 from grading.handin.submission import NotReadable
 from grading.paths import ROOT
+from grading.source import build
 
 PART = "97_two"
 TWO = """# ---

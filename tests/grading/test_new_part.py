@@ -5,9 +5,10 @@ import shutil
 import pytest
 
 from course_lib.students import EXERCISES
-from grading import answers, build, variants
+from grading import variants
 from grading.new_part import __main__ as new_part
 from grading.paths import ROOT
+from grading.source import answers, build
 from lectures import talk
 from tests.lectures import test_talk as talks
 

@@ -7,17 +7,17 @@ import pytest
 from course_lib.check import CheckFailed
 from course_lib.cluster import Ranks
 from course_lib.cluster.replies import RanksError
-from course_lib.sim.llm.closed import estimate
+from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import A100, Cluster
 from course_lib.sim.llm.configuration import problems
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.transformer import PRESETS
-from course_lib.sim.plan import checks
+from course_lib.sim.plan import check
 from course_lib.sim.plan.cases import EXAMPLES, MEMORY
 from course_lib.sim.plan.search import best as found
 from course_lib.sim.plan.search import configurations
 from grading.handin.preprocessors import CELL_SECONDS
-from grading.plan_cases import CASES
+from grading.source.plan_cases import CASES
 
 WITHOUT = {
     "interleave": lambda c: c.interleave == 1,
@@ -31,14 +31,14 @@ HIDDEN = [one for needs in CASES.values() for some in needs.values() for one in 
 @cache
 def stored():
     """The best configuration of each case that students have."""
-    return [found(*checks.case(one), 1)[0].configuration for needs in EXAMPLES.values() for some in needs.values() for one in some]
+    return [found(*check.case(one), 1)[0].configuration for needs in EXAMPLES.values() for some in needs.values() for one in some]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("need", "one"), DRAWN, ids=str)
 def test_who_leaves_out_what_a_case_is_about_loses_all_its_points(need, one):
-    model, cluster = checks.case(one)
-    sizes = [n for n in range(1, checks.MICRO_BATCH + 1) if model.batch % n == 0]
+    model, cluster = check.case(one)
+    sizes = [n for n in range(1, check.MICRO_BATCH + 1) if model.batch % n == 0]
     some = sorted(((*estimate(model, cluster, c), c) for c in configurations(model, cluster, sizes)), key=lambda one: one[0])
     some = [c for _, nbytes, c in some if nbytes < 1.01 * cluster.device.memory]
 
@@ -49,17 +49,17 @@ def test_who_leaves_out_what_a_case_is_about_loses_all_its_points(need, one):
     best = least(lambda c: True)
     if need == MEMORY:
         assert all(c.recompute != "none" and (c.sharded_optimizer or c.data == 1) for c in some)
-        assert max(least(keep) for keep in WITHOUT.values()) < checks.SANE * best
+        assert max(least(keep) for keep in WITHOUT.values()) < check.SANE * best
     else:
-        assert least(WITHOUT[need]) > checks.POOR * best
+        assert least(WITHOUT[need]) > check.POOR * best
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("one", HIDDEN, ids=str)
 def test_an_answer_stored_for_what_students_have_is_none_for_a_hidden_case(one):
-    model, cluster = checks.case(one)
+    model, cluster = check.case(one)
     steps = [simulate(model, cluster, c, keep=False) for c in stored() if not any(problems(model, cluster, c))]
-    assert all(not step.fits or step.seconds > checks.POOR * checks.least_seconds(model, cluster) for step in steps)
+    assert all(not step.fits or step.seconds > check.POOR * check.least_seconds(model, cluster) for step in steps)
 
 
 @pytest.fixture
@@ -70,12 +70,12 @@ def one_rank():
 
 
 def test_the_students_check_ends_a_search_as_grading_does_and_misleads_nobody_who_found_none(one_rank, monkeypatch):
-    assert checks.SECONDS == CELL_SECONDS
-    monkeypatch.setattr(checks, "SECONDS", 1.0)
+    assert check.SECONDS == CELL_SECONDS
+    monkeypatch.setattr(check, "SECONDS", 1.0)
     case = PRESETS["7b"], Cluster(A100, 16)
     one_rank.run("import time\ndef plan(model, cluster): time.sleep(30)")
     with pytest.raises(RanksError, match="still ran after 1 s"):
-        checks.PlanCheck(one_rank).choose(*case)
+        check.PlanCheck(one_rank).choose(*case)
     one_rank.run("def plan(model, cluster):\n    best = None\n    return best")
     with pytest.raises(CheckFailed, match=r"got NoneType[^!]*none seemed to fit"):
-        checks.PlanCheck(one_rank).choose(*case)
+        check.PlanCheck(one_rank).choose(*case)

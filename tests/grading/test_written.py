@@ -15,11 +15,12 @@ from machine import patient
 from nbformat.v4 import new_markdown_cell
 from processes import wait_until
 
-from grading import build, config, grades
+from grading import config, grades
 from grading.elsewhere import make
 from grading.feedback import feedback
 from grading.handin.submission import LONGEST_ANSWER, assemble, read, verbatim
 from grading.results.pages import markdown
+from grading.source import build
 from lectures import talk
 
 PART, CELL = "97_one", "why-a-sum"
@@ -116,7 +117,7 @@ def test_the_formgrader_shows_who_waits_and_complains_of_no_exchange(course, tmp
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [sys.executable, "-m", "grading.formgrader", f"--port={port}", "--IdentityProvider.token=abc", "--no-browser"]
+    words = [sys.executable, "-m", "grading.results.formgrader", f"--port={port}", "--IdentityProvider.token=abc", "--no-browser"]
     with (tmp_path / "log").open("w") as log:
         server = subprocess.Popen(words, env={**os.environ, "COURSE_GRADING": str(course.home)}, stdout=log, stderr=log)
     try:

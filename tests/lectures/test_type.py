@@ -7,7 +7,8 @@ from matplotlib.text import Text
 from course_lib import placement, plots
 from course_lib.placement import replicated, sharded
 from course_lib.plots import figures, timings
-from course_lib.sim import H100, orders, run
+from course_lib.sim import H100, run
+from course_lib.sim.schedule import schedules
 
 
 async def data_parallel(model):
@@ -41,11 +42,11 @@ PICTURES = {
     "a column of groups": lambda: plots.groups({"mp": [(r,) for r in range(8)], "dp": [tuple(range(8))]}, "mp_size 1"),
     "holdings": lambda: plots.holdings(np.arange(96).reshape(8, 12), np.split(np.arange(96).reshape(8, 12), 8), "Rows on eight ranks"),
     "bars": lambda: memory_of({f"{n} micro-batches of {256 // n}": 2.0**30 * n for n in (1, 2, 4, 8)}),
-    "orders": lambda: orders.draw({"GPipe": ["F0 F1 B0 B1"] * 4, "1F1B": ["F0 B0 F1 B1"] * 4}),
+    "orders": lambda: schedules.draw({"GPipe": ["F0 F1 B0 B1"] * 4, "1F1B": ["F0 B0 F1 B1"] * 4}),
     "steps": steps,
     "operators": lambda: plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4),
     "all operators": lambda: plots.operators(),
-    "kinds": lambda: plots.kinds({"qkv.weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "Kinds"),
+    "kinds": lambda: plots.placements({"qkv.weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "Kinds"),
     "four ranks": lambda: timeline(4),
     "sixteen ranks": lambda: timeline(16),
     "sixty-four ranks": lambda: timeline(64),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from grading import reference
+from grading.source import reference
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from benchmarks import checkpointing
-from grading import reference
+from benchmarks.training import checkpointing
+from grading.source import reference
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from course_lib import cluster
 from course_lib.gpt.text import MOST, TextError, find, texts
-from grading import reference
+from grading.source import reference
 from tests.machine import mpiexec
 
 GRIDS = (
@@ -30,11 +30,11 @@ def start(sizes, balance=0.01):
     import numpy as np
 
     from course_lib import students
-    from course_lib.gpt import assemble
+    from course_lib.gpt.model import build_model
     from course_lib.gpt.settings import Settings
-    from course_lib.gpt.trainer import Trainer
+    from course_lib.gpt.training.trainer import Trainer
 
-    assemble.BALANCE, settings = balance, Settings(**sizes)
+    build_model.BALANCE, settings = balance, Settings(**sizes)
     inside = everyone.Get_rank() < settings.mesh.size
     group = everyone.Split(color=int(not inside), key=everyone.Get_rank())
     functions = students.load(place)
@@ -63,26 +63,27 @@ def weights():
 
 
 def put(folder):
-    from course_lib.gpt import whole
+    from course_lib.gpt.training import full_state
 
-    trainer.functions.save(folder, trainer.step, whole.parts(trainer), trainer.groups.ordered)
+    trainer.functions.save(folder, trainer.step, full_state.parts(trainer), trainer.groups.ordered)
 
 
 def take(folder):
-    from course_lib.gpt import sample, whole
+    from course_lib.gpt import generate
+    from course_lib.gpt.training import full_state
 
-    whole.take(trainer, *trainer.functions.load(folder, trainer.groups.ordered))
-    return sample.write(trainer, "def ", 12)
+    full_state.take(trainer, *trainer.functions.load(folder, trainer.groups.ordered))
+    return generate.write(trainer, "def ", 12)
 
 
 def moved(steps):
     from course_lib import traffic
-    from course_lib.gpt import account
+    from course_lib.gpt.training import step_costs
 
     traffic.reset()
     for _ in range(steps):
         trainer.go()
-    return account.moved(trainer, steps), account.held(trainer)
+    return step_costs.moved(trainer, steps), step_costs.held(trainer)
 
 
 @pytest.fixture(scope="module")

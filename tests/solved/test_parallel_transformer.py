@@ -3,7 +3,7 @@
 import numpy as np
 
 from course_lib.cluster import Ranks
-from grading import reference
+from grading.source import reference
 
 STEPS = """
 import numpy as np
@@ -12,8 +12,8 @@ from mpi4py import MPI
 from course_lib import students
 from course_lib.autograd import Tensor
 from course_lib.collectives import Communicator
-from course_lib.gpt.block import Block
-from course_lib.gpt.experts import MixtureOfExperts
+from course_lib.gpt.model.block import Block
+from course_lib.gpt.model.experts import MixtureOfExperts
 
 own = students.load(FOLDER)
 

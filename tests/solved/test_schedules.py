@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.sim import FREE_COMMUNICATION, H100, LAYER, get_global_batch_list, orders, record, run, score, stats
-from course_lib.sim.simulation import simulate
-from grading import build
+from course_lib.sim import FREE_COMMUNICATION, H100, LAYER, get_global_batch_list, run
+from course_lib.sim.schedule import replay, schedules, score, stats
+from course_lib.sim.schedule.simulation import simulate
+from grading.source import build
 
 W, STATE, A = LAYER.weight_bytes(), LAYER.optimizer_bytes(), LAYER.activation_bytes(1)
 # No cost but forward and backward: neither messages nor the update take time.
@@ -59,7 +60,9 @@ def test_1f1b_has_the_order_of_the_paper(loops):
     assert got[3] == ["f1", "b1", "f2", "b2", "f3", "b3", "f4", "b4", "f5", "b5", "f6", "b6", "f7", "b7", "f8", "b8"]
     cell = next(c.source for c in build.build("19_1f1b").cells if "one_forward_one_backward = [" in c.source)
     drawn = ast.literal_eval(re.search(r"one_forward_one_backward = (\[.*?\])", cell, re.DOTALL)[1])
-    assert [[f"{kind[0]}{k + 1}" for kind, k in orders.work(text)] for text in drawn] == got, "the picture in part 19 shows another order"
+    assert [[f"{kind[0]}{k + 1}" for kind, k in schedules.work(text)] for text in drawn] == got, (
+        "the picture in part 19 shows another order"
+    )
 
 
 @pytest.mark.parametrize(("n", "layers", "size"), [(2, 3, 1), (4, 12, 2), (16, 5, 1), (64, 8, 1)])
@@ -106,5 +109,5 @@ def test_every_loop_plays_again_from_its_record(loops):
     ):
         sizes = dict(world_size=4, num_layers=8, global_batch_size=24)
         models = simulate(loops[name], **sizes, **more)
-        again = record.replay(record.export(models), **sizes)
+        again = replay.replay(replay.export(models), **sizes)
         assert stats.get_training_stats(again) == stats.get_training_stats(models)

@@ -21,14 +21,13 @@ from course_lib.sim import (
     get_model_theoretical_best_time,
     get_next_microbatch,
     get_training_stats,
-    record,
     run,
-    stats,
     write_chrome_trace,
 )
-from course_lib.sim.checks import left_over
-from course_lib.sim.hardware import GIB
-from course_lib.sim.simulation import simulate
+from course_lib.sim.core.hardware import GIB
+from course_lib.sim.schedule import replay, stats
+from course_lib.sim.schedule.check import left_over
+from course_lib.sim.schedule.simulation import simulate
 
 
 def test_the_original_interface():
@@ -85,7 +84,7 @@ def test_collectives_take_what_the_ring_takes(n):
         return [*begun, model.time]
 
     models = [Model(r, dist, 1, n) for dist in [Dist(n)] for r in range(n)]
-    for times in asyncio.run(record.together([loop(m) for m in models])):
+    for times in asyncio.run(replay.together([loop(m) for m in models])):
         assert np.isclose(times[1] - times[0], ring(W, n), rtol=1e-12, atol=0)
         assert np.isclose(times[3] - times[2], ring(W, n), rtol=1e-9, atol=0)
         assert np.isclose(times[4] - times[3], 2 * ring(W, n), rtol=1e-9, atol=0)
@@ -122,7 +121,7 @@ def test_a_send_is_buffered_and_a_receive_ends_no_earlier():
         return busy, received
 
     models = [Model(r, dist, 1, 64) for dist in [Dist(2)] for r in range(2)]
-    (sent, ended), (busy, received) = asyncio.run(record.together([loop(m) for m in models]))
+    (sent, ended), (busy, received) = asyncio.run(replay.together([loop(m) for m in models]))
     assert sent < busy and received == busy, "it was there already"
     assert np.isclose(ended, received + 10e-6 + 64 * A / (450e9 * 0.65))
 
@@ -145,7 +144,7 @@ def test_a_message_that_nobody_has_taken_is_held_by_its_sender(late):
         await model.receive(0)
 
     models = [Model(r, dist, 1, 64) for dist in [Dist(2)] for r in range(2)]
-    asyncio.run(record.together([loop(m) for m in models]))
+    asyncio.run(replay.together([loop(m) for m in models]))
     while_it_works = stats.memory_profile(models[0])[1][-3:]
     assert all((nbytes >= 33 * A) == late for nbytes in while_it_works), while_it_works / A
 
@@ -182,7 +181,7 @@ def test_exchanges_of_a_rank_follow_one_another():
         return model.time
 
     models = [Model(r, dist, 2, 2) for dist in [Dist(2)] for r in range(2)]
-    assert all(np.isclose(t, 2 * ring(W, 2)) for t in asyncio.run(record.together([loop(m) for m in models])))
+    assert all(np.isclose(t, 2 * ring(W, 2)) for t in asyncio.run(replay.together([loop(m) for m in models])))
 
 
 @settings(max_examples=40, deadline=None)
@@ -263,8 +262,8 @@ def test_the_order_in_which_ranks_run_does_not_matter():
 def test_a_record_plays_again_and_a_forged_one_does_not():
     sizes = dict(world_size=3, num_layers=2, global_batch_size=6)
     models = simulate(data_parallel, **sizes, batch_size=1)
-    text = record.export(models)
-    again = record.replay(text, **sizes)
+    text = replay.export(models)
+    again = replay.replay(text, **sizes)
     assert get_training_stats(again) == get_training_stats(models)
     assert [m.log for m in again] == [m.log for m in models]
 
@@ -278,15 +277,15 @@ def test_a_record_plays_again_and_a_forged_one_does_not():
 
     for bad in ("[]", "{}", "nonsense", "[[1]]", forged(lambda rows: rows[0].insert(5, ["forward", 0, [99], [98], None]))):
         with pytest.raises(SimulationError, match="no record of a run"):
-            record.replay(bad, **sizes)
+            replay.replay(bad, **sizes)
     for kind in ("backward", "add", "input"):
         with pytest.raises(SimulationError):
-            record.replay(without(kind), **sizes)
+            replay.replay(without(kind), **sizes)
     with pytest.raises(SimulationError, match="no rank has set the final weight"):
-        get_training_stats(record.replay(without("final"), **sizes))
+        get_training_stats(replay.replay(without("final"), **sizes))
     twice = forged(lambda rows: rows[0].__setitem__(slice(8, 8), [["drop", 0], ["drop", 0]]))
     with pytest.raises(SimulationError, match="no record of a run: ValueError: something is dropped that is not stored"):
-        record.replay(twice, **sizes)
+        replay.replay(twice, **sizes)
 
 
 async def hoards(model, batch_size):
@@ -302,7 +301,7 @@ async def hoards(model, batch_size):
 def test_what_a_loop_does_not_free_is_named():
     sizes = dict(world_size=1, num_layers=3, global_batch_size=4)
     for loop, said in ((data_parallel, ""), (hoards, "; when the step ends, it still stores the activation of layers 0–3")):
-        (model,) = record.replay(record.export(simulate(loop, **sizes, batch_size=4)), **sizes)
+        (model,) = replay.replay(replay.export(simulate(loop, **sizes, batch_size=4)), **sizes)
         assert left_over(model) == said
 
 

@@ -9,7 +9,7 @@ import pytest
 from sim_loops import SMALL, STATE, A, W, data_parallel
 
 from course_lib.sim import H100, Deadlock, Dist, MissingValue, Model, OutOfMemory, SimulationError, get_training_stats, run
-from course_lib.sim.simulation import simulate
+from course_lib.sim.schedule.simulation import simulate
 
 
 def broken(change):

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from course_lib import sim
-from course_lib.sim import record, stats
-from course_lib.sim.simulation import simulate
+from course_lib.sim.schedule import replay, stats
+from course_lib.sim.schedule.simulation import simulate
 
 SIZES = dict(world_size=2, num_layers=2, global_batch_size=4)
 KINDS = (sim.Weight, sim.OptState, sim.Activation, sim.ActivationGrad, sim.WeightGrad)
@@ -120,7 +120,7 @@ def test_what_is_changed_by_hand_gives_no_better_result(name):
     said = ""
     try:
         models = simulate(loop, **SIZES, tamper=lambda model, kind, value: change(model, value) if kind == what else value)
-        result = sim.Result(record.replay(record.export(models), **SIZES))
+        result = sim.Result(replay.replay(replay.export(models), **SIZES))
     except (sim.SimulationError, IndexError) as error:
         said = f"{type(error).__name__}: {error}"
     assert sentence in said and bool(sentence) == bool(said)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from course_lib.sim.hardware import GIB, Link, positive
+from course_lib.sim.core.hardware import GIB, Link, positive
 
 # Assumed: no data sheet says so, and nothing was fitted to it. `published.sensitivity` shows what a change of them does.
 STREAM, ATTENTION, SMALL_TILE = 0.8, 0.7, 1.1

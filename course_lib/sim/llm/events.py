@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from course_lib.sim.llm import parts
+from course_lib.sim.llm import stage_costs
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.configuration import Configuration, check
 from course_lib.sim.llm.schedule import order
@@ -110,7 +110,7 @@ def simulate(model: Transformer, cluster: Cluster, configuration: Configuration,
         The configuration does not fit the model or the cluster. It may hold more than a device has: see `Step.fits`.
     """
     check(model, cluster, configuration)
-    costs = parts.Costs(model, cluster, configuration)
+    costs = stage_costs.Costs(model, cluster, configuration)
     run = _Run(costs, configuration, keep)
     ended = run.go()
     end = max(_after(run, costs, rank, when) for rank, when in enumerate(ended)) + cluster.overhead
@@ -122,7 +122,7 @@ def simulate(model: Transformer, cluster: Cluster, configuration: Configuration,
 class _Run:
     """The pipeline's ranks, each a generator that yields when it can go on, or what it waits for."""
 
-    def __init__(self, costs: parts.Costs, configuration: Configuration, keep: bool):
+    def __init__(self, costs: stage_costs.Costs, configuration: Configuration, keep: bool):
         c = configuration
         self.costs, self.ranks, self.chunks, self.micro_batches, self.keep = (
             costs,
@@ -196,7 +196,7 @@ class _Run:
             heapq.heappush(self.heap, (max(since, when), rank))
 
 
-def _after(run: _Run, costs: parts.Costs, rank: int, now: float) -> float:
+def _after(run: _Run, costs: stage_costs.Costs, rank: int, now: float) -> float:
     """When a rank has its new weights: gradients are reduced chunk by chunk, while it computes what is left; then the optimizer."""
     free = 0.0
     for when, chunk in run.gradients[rank]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from course_lib.sim.hardware import Link
+from course_lib.sim.core.hardware import Link
 from course_lib.sim.llm.cluster import Device
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.transformer import Transformer

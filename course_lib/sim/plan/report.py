@@ -11,7 +11,7 @@ from pathlib import Path
 
 from course_lib import wording
 from course_lib.sim.llm import pictures
-from course_lib.sim.llm.closed import estimate
+from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer

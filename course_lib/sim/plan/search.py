@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from course_lib.sim.hardware import GIB
-from course_lib.sim.llm.closed import estimate
+from course_lib.sim.core.hardware import GIB
+from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.configuration import RECOMPUTE, Configuration, PlanError, problems
 from course_lib.sim.llm.events import Step, simulate

@@ -1,0 +1,1 @@
+"""Benchmarks of starting ranks, of idle ranks, and of whole notebooks."""

@@ -1,0 +1,31 @@
+"""The notebooks on the transformer, solved and with their hidden tests, run from top to bottom as a student's Restart and Run All does."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+
+from nbclient import NotebookClient
+
+from grading.paths import parts
+from grading.source import build
+
+FIRST, LAST = "21", "24"
+TURNS, LIMIT = 3, 60.0  # seconds
+
+
+def seconds(part: str) -> float:
+    """How long all cells of a part take, the kernel's start included."""
+    notebook = build.build(part)
+    with tempfile.TemporaryDirectory() as folder:
+        client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": folder}})
+        began = time.perf_counter()
+        client.execute()
+        return time.perf_counter() - began
+
+
+def figures() -> Iterator[tuple[str, list[float], float]]:
+    for part in parts():
+        if FIRST <= part[:2] <= LAST:
+            yield f"notebook-{part}-seconds", [seconds(part) for _ in range(TURNS)], LIMIT

@@ -1,0 +1,1 @@
+"""Benchmarks of the simulator and of the search for a plan."""

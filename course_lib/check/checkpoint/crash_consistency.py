@@ -1,0 +1,89 @@
+"""Whether what is on the disk is a whole checkpoint, at each moment of a save; see `checkpoint`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib import wording
+from course_lib.check import Check
+from course_lib.check.checkpoint import files as disk
+
+Saved = tuple[int, list[dict[str, np.ndarray]]]  # a step, and the parts of the ranks
+
+
+def moments(check: Check, states: list, base: disk.Files, before: Saved | None, want: Saved, group: list[int]) -> disk.Files:
+    """At every moment of a save, what is on the disk is the old checkpoint, or the new one; the files in the end.
+
+    Parameters
+    ----------
+    check : Check
+        Which fails.
+    states : list
+        For each rank of the group, see `Watch.states`.
+    base : dict
+        What was there at first.
+    before : (int, list of dict) or None
+        The checkpoint in there.
+    want : (int, list of dict)
+        The one that is saved.
+    group : list of int
+    """
+    now, reached, (step, parts) = [base for _ in group], False, want
+    stamps: list = [None] * len(group)
+    for _, i, files, stamp in sorted(
+        ((when, i, *rest) for i, own in enumerate(states) for when, *rest in own), key=lambda state: state[:2]
+    ):
+        name = f"{step}-{i}{disk.ENDING}"
+        for other in range(len(group)):
+            theirs = f"{step}-{other}{disk.ENDING}"
+            if other != i and theirs in files and not np.array_equal(files[theirs], base.get(theirs)):
+                check.fail(f"rank {group[i]} writes {theirs}, the file of rank {group[other]}", "one rank that writes for others")
+            lost = other != i and theirs in now[i] and theirs not in files  # what an earlier save had left there of that name
+            if lost and theirs in now[other] and not np.array_equal(now[other][theirs], base.get(theirs)):
+                cause = "a list of what stays that has this rank's own file only: all ranks share the folder"
+                check.fail(f"rank {group[i]} removes {theirs}, which rank {group[other]} has just written", cause)
+        if reached and stamp.get(name) != stamps[i]:
+            check.fail(f"{name} changes after the index has told of it", "a file that is written once more, or moved too late")
+        now[i], stamps[i] = files, stamp.get(name)
+        merged = together(check, base, now, group)
+        reached = whole(check, merged, want, None if reached else (before or "none"), group, "for a moment in save") or reached
+    whole(check, merged, want, None, group, "after save")
+    expected = {disk.INDEX, *(f"{step}-{i}{disk.ENDING}" for i in range(len(parts)))}
+    if set(merged) != expected:
+        more, less = sorted(set(merged) - expected), sorted(expected - set(merged))
+        said = f"there is {', '.join(more)}, too" if more else f"{', '.join(less)} is missing"
+        check.fail(f"after save, {said}", "files of an earlier checkpoint, or of a save that was broken off, that nobody has removed")
+    return merged
+
+
+def together(check: Check, base: disk.Files, now: list[disk.Files], group: list[int]) -> disk.Files:
+    """The files of a folder that the group's ranks would share."""
+    merged = disk.together(base, now)
+    if isinstance(merged, str):
+        both = [rank for rank, own in zip(group, now, strict=True) if merged in own and not np.array_equal(own[merged], base.get(merged))]
+        check.fail(f"{wording.ranks(sorted(both))} write {merged}", "a file's name without the rank, or an index from every rank")
+    return merged
+
+
+def whole(check: Check, files: disk.Files, want: Saved, other: Saved | str | None, group: list[int], when: str) -> bool:
+    """Whether the files are the checkpoint `want`; else they must be the `other` ("none": no index)."""
+    if other == "none" and disk.INDEX not in files:
+        return False
+    try:
+        step, found = disk.read(files)
+    except disk.Broken as broken:
+        cause = "an index that is written before all ranks have written, in its place and not beside it; or old files that go too soon"
+        cause = "the lengths of one rank alone, or in another order" if "the lengths" in str(broken) else cause
+        check.fail(f"{when}, what is on the disk is no whole checkpoint: {broken}", cause)
+    for right, (number, parts) in ((True, want), *([(False, other)] if isinstance(other, tuple) else [])):
+        if step == number and len(found) == len(parts) and all(_same(*both) for both in zip(found, parts, strict=True)):
+            return right
+    cause = "parts of another step or rank, or of another dtype"
+    check.fail(f"{when}, the checkpoint on the disk (step {step}, {len(found)} ranks) is not the one that was saved", cause)
+    return False
+
+
+def _same(found: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> bool:
+    return found.keys() == part.keys() and all(
+        found[name].dtype == array.dtype and np.array_equal(found[name], array) for name, array in part.items()
+    )

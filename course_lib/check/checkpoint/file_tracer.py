@@ -1,0 +1,264 @@
+"""What an answer does with a checkpoint's files, moment by moment, seen from inside its process; see `checkpoint`.
+
+That is for a student's own machine, and for grading where the system does not tell it from outside: an answer could put another class here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import encodings
+import json
+import os
+import resource
+import sys
+import threading
+import time
+from types import BuiltinFunctionType, CodeType
+
+import numpy as np
+import safetensors.numpy
+
+from course_lib.check.checkpoint.files import ENDING, INDEX
+
+ROOTS = tuple(os.path.dirname(m.__file__) + os.sep for m in (np, safetensors, json, encodings))
+LIBRARY = os.path.dirname(os.__file__) + os.sep
+OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+OTHERS = (OURS, *ROOTS, LIBRARY, "<frozen")  # whose code no student has written
+CHANGES = ("open", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate")
+SPYING = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents")
+AWAKE = "course_lib.checkpoint"  # an event of its own, which tells that the hook is there
+_listening: list[Watch] = []
+BESIDE = "a file that is changed in its place: write it beside, and use os.replace"
+
+
+class Died(BaseException):
+    """The rank ends here, as by signal 9."""
+
+
+def its_own(code: CodeType) -> bool:
+    """Whether this is the answer's own code, in whose lines somebody looks at the disk."""
+    return not code.co_filename.startswith((OURS, *ROOTS)) and code.co_filename != "<frozen codecs>"
+
+
+class Watch:
+    """Calls an answer and looks at its folder: after each of its lines, and before and after each change that Python tells of.
+
+    It hears of changes from Python itself (PEP 578, audit hooks: once there, nobody can take one away).
+
+    Parameters
+    ----------
+    folder : str
+    slow : bool
+        Whether to rest when the folder changes, before a file is written, and where others go on after a collective.
+    dies : int
+        The line, counted as they are run, before which the rank ends; -1: before it writes a file; 0 for none.
+    faster : bool
+        Whether another rank removes each file a moment before this one does.
+    full : int
+        Bytes after which a file cannot grow, 0 for no such limit; -1: nothing more can be written once another file than a part is opened.
+
+    Attributes
+    ----------
+    states : list of (float, dict, dict)
+        Each time that something had changed: when, the files, and for each its inode and time of change.
+    found : list of (str, str)
+        What must not be, and a usual cause.
+    wrote, removed : set of str
+        Names in the folder.
+    lines : int
+        How many it has run.
+    """
+
+    def __init__(self, folder: str, slow: bool, dies: int, faster: bool, full: int):
+        self.folder, self.slow, self.dies, self.faster, self.full = folder, slow, dies, faster, full
+        self.states, self.found, self.wrote, self.removed = [], [], set(), set()
+        self.lines, self._calls, self._on, self._before = 0, 0, False, None
+        self._dead = self._over = False
+        self._busy, self._lock = threading.local(), threading.RLock()
+
+    def run(self, function, *arguments) -> bool:
+        """Call it; whether the rank has lived to its end."""
+        (soft, hard), given = resource.getrlimit(resource.RLIMIT_FSIZE), safetensors.numpy.serialize_file
+
+        def serialize_file(data, filename, *more, **named):
+            with self._quiet():
+                self.look()
+                self._note(filename)
+                self._writes()
+                if self.slow:
+                    time.sleep(0.1)
+            try:
+                return given(data, filename, *more, **named)
+            finally:
+                with self._quiet():
+                    self.look()
+
+        self._listen()
+        try:
+            safetensors.numpy.serialize_file = serialize_file
+            if self.full > 0:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (self.full, hard))
+            self.look()
+            sys.settrace(self._call)
+            self._on = True
+            function(*arguments)
+        except Died:
+            return False
+        finally:
+            self._on = False
+            sys.settrace(None)
+            safetensors.numpy.serialize_file = given
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            self.look()
+        self._on = self._over = True
+        sys.audit(AWAKE)
+        if self._on:
+            self._found("does not let itself be watched")
+        for name, made in dict(open=builtins.open, scandir=os.scandir, sleep=time.sleep, replace=os.replace, remove=os.remove).items():
+            if not isinstance(made, BuiltinFunctionType):
+                self._found(f"has put another function in the place of {name}")
+        return True
+
+    def _listen(self) -> None:
+        """From now on, this watch hears; one hook a process, as none can be taken away."""
+        if not _listening:
+            sys.addaudithook(lambda event, arguments: _listening[-1]._hear(event, arguments))
+        _listening[:] = [self]
+
+    def _found(self, problem: str, cause: str = "") -> None:
+        self.found.append((problem, cause))
+
+    def look(self) -> None:
+        """What is in the folder, if it has changed."""
+        with self._lock:
+            entries = sorted(os.scandir(self.folder), key=lambda entry: entry.name)
+            stamps = {}
+            for entry in entries:
+                try:
+                    found = entry.stat()
+                except FileNotFoundError:  # it goes this very moment, by another thread
+                    continue
+                stamps[entry.name] = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if stamps == self._before:
+                return
+            before, self._before = (self._before or {}).get(INDEX), stamps
+            if before and INDEX in stamps and before != stamps[INDEX] and before[0] == stamps[INDEX][0]:
+                self._found(f"wrote {INDEX} in its place", BESIDE)
+            self.states.append((time.monotonic(), seen(self.folder), stamps))
+            if self.slow and 1 < len(self.states) < 8:
+                time.sleep(0.03)
+
+    def _quiet(self):
+        return _Quiet(self._busy)
+
+    def _line(self, frame, event, argument):
+        with self._quiet():
+            self.look()
+            if self.slow and self._calls:
+                time.sleep(0.06)
+                self._calls = 0
+            written = not frame.f_code.co_filename.startswith(OTHERS)  # in the library's own, locks would stay closed for ever
+            self.lines += event == "line" and written
+        if written and (self._dead or self.lines == self.dies > 0):  # dead is also who has died in a thread, or goes on all the same
+            self._dies()
+        return self._line
+
+    def _call(self, frame, event, argument):
+        if its_own(frame.f_code):
+            return self._line(frame, event, argument)
+        self._calls += "collectives" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("Get_")
+        return None
+
+    def _hear(self, event: str, arguments: tuple) -> None:
+        if not self._on or getattr(self._busy, "on", False):
+            return
+        if event == AWAKE and self._over:
+            self._on = False
+        with self._quiet():
+            if event == AWAKE and self._on:
+                self._found("does not let itself be watched")
+            elif event == "sys.settrace":
+                self._found("switched off the tracing of its lines")
+            elif event in SPYING and not sys._getframe(1).f_code.co_filename.startswith(OTHERS):
+                self._found("looked at what calls it")
+            elif event in CHANGES:
+                self._change(event, arguments)
+
+    def _change(self, event: str, arguments: tuple) -> None:
+        path = arguments[0]
+        far = event in ("os.rename", "os.remove") and arguments[-1 if event == "os.remove" else 2] not in (-1, None)
+        onto = event == "os.rename" and self._name(arguments[1]) == INDEX
+        name = self._name(path) or (os.path.basename(os.fsdecode(path)) if far else None)
+        if onto and name is None:
+            self._found(
+                f"gave a file of another folder the name {INDEX}", "a temporary file elsewhere: that may be another disk; write it beside"
+            )
+        if name is None:
+            return
+        self.look()
+        if name == INDEX and event in ("os.remove", "os.rename") and os.path.exists(os.path.join(self.folder, INDEX)):
+            self._found(f"took {INDEX} away before the new one had its name", BESIDE)
+        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if writes or event == "os.rename":
+            self._note(path)
+        if writes:
+            self._writes()
+        if writes and self.full < 0 and not name.endswith(ENDING):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        if event == "os.remove":
+            self.removed.add(name)
+            if self.faster and os.path.isfile(path):
+                os.remove(path)
+        frame = sys._getframe(2)
+        while frame is not None and not its_own(frame.f_code):
+            frame = frame.f_back
+        if frame is None or frame.f_trace != self._line or not frame.f_trace_lines:
+            self._found("used files where its lines cannot be traced", "a thread: write the files in save itself")
+
+    def _writes(self) -> None:
+        if self.dies < 0 or self._dead:
+            self._dies()
+
+    def _dies(self) -> None:
+        self._dead, self._on = True, False
+        raise Died
+
+    def _note(self, path: object) -> None:
+        name = self._name(path)
+        if name and name != INDEX:
+            self.wrote.add(name)
+
+    def _name(self, path: object) -> str | None:
+        """The name of a file that stands directly in the folder."""
+        if not isinstance(path, (str, bytes, os.PathLike)):
+            return None
+        place, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+        return name if place == self.folder else None
+
+
+class _Quiet:
+    """While this thread is in here, nothing is heard of what it does."""
+
+    def __init__(self, busy: threading.local):
+        self.busy = busy
+
+    def __enter__(self):
+        self.before, self.busy.on = getattr(self.busy, "on", False), True
+
+    def __exit__(self, *error):
+        self.busy.on = self.before
+
+
+def seen(folder: str) -> dict[str, np.ndarray]:
+    """What is in a folder: for each file its bytes; a folder in it has a name with / and none."""
+    found = {}
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if entry.is_dir():
+            found[entry.name + "/"] = np.empty(0, np.uint8)
+            continue
+        try:
+            with open(entry.path, "rb") as file:
+                found[entry.name] = np.frombuffer(file.read(), np.uint8)
+        except FileNotFoundError:  # as in `look`
+            continue
+    return found

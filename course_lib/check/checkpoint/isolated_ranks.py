@@ -1,0 +1,221 @@
+"""What ranks that are isolated do with a checkpoint's files, seen from outside; see `checkpoint`.
+
+Nothing here runs on a rank. The system tells of all changes in the ranks' folders, in one order (`cluster.isolated.file_events`); the
+broker lets one rank at a time go on (`cluster.isolated.turns`), and whenever all stand still, the folders are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+
+from course_lib.check import Check
+from course_lib.check.checkpoint.files import ENDING, INDEX, Files
+from course_lib.cluster.isolated import file_events as fs
+from course_lib.cluster.isolated.turns import PATIENCE, Turns
+
+NEVER = 1 << 30
+HANGS = 0.3  # seconds after which a rank that opens a pipe counts as ended
+BESIDE = "a file that is changed in its place: write it beside, and use os.replace"
+EARLY = "old files that go, or change, before the index tells of the new ones"
+
+
+class Outside:
+    """The folders of four ranks, watched until `close`.
+
+    Parameters
+    ----------
+    check : Check
+        Which fails.
+    isolated : Apart
+        What holds the ranks' processes.
+    names : list of str
+        The folder's, on each rank.
+    bases : list of dict
+        What is in it.
+    also : int
+        More that is to be told than changes, as a bit mask.
+
+    Attributes
+    ----------
+    moments : list of (int, list)
+        Each time that all stood still and something had changed: its number, and for each rank the files and their facts.
+    """
+
+    def __init__(self, check: Check, isolated, names: list[str], bases: list[Files], also: int = 0):
+        self.check, self.moments, self.events, self._old = check, [], fs.FileEvents(), {}
+        self.folders = [fs.Folder(f"{isolated.folder(r)}/{name}", isolated.process(r)) for r, name in enumerate(names)]
+        mask = fs.CHANGES | fs.DELETE_SELF | fs.MOVE_SELF | also
+        self._rank = {self.events.watch(folder.descriptor, mask): r for r, folder in enumerate(self.folders)}
+        for r, folder in enumerate(self.folders):
+            for file in bases[r]:  # also under another name
+                descriptor = folder.open(file)
+                self._old[self.events.watch(descriptor, fs.MODIFY | also)] = r, file
+                fs.os.close(descriptor)
+        self.seen: list[fs.Event] = []
+        self._look(0)
+        for r, (files, _) in enumerate(self.moments[0][1]):
+            if files.keys() != bases[r].keys() or any(not np.array_equal(files[file], bases[r][file]) for file in files):
+                check.fail(f"the files on rank {r} were changed before they were given")
+        self.events.read()
+        self.seen.clear()  # that was our own reading
+
+    def close(self) -> None:
+        """Let go of all."""
+        self.events.close()
+        for folder in self.folders:
+            with contextlib.suppress(OSError, fs.psutil.Error):
+                folder.limit(None)
+            folder.close()
+
+    def look(self) -> None:
+        """What is there in the end."""
+        self._look(self.moments[-1][0] + 1)
+
+    def files(self) -> list[Files]:
+        """What was in each rank's folder the last time."""
+        return [files for files, _ in self.moments[-1][1]]
+
+    def before_the_index(self, group: list[int], old: Files) -> int:
+        """The number of the last moment at which no rank of the group had a new index."""
+        return max(number for number, found in self.moments if all(np.array_equal(found[r][0].get(INDEX), old.get(INDEX)) for r in group))
+
+    def turns(self, order: list[int], *, stop: tuple[int, int] | None = None, pipes: Sequence[str] = (), full_at: int = 0) -> Turns:
+        """A schedule in this order.
+
+        Parameters
+        ----------
+        stop : (int, int), optional
+            As for `Turns`.
+        pipes : sequence of str
+            Files that this rank cannot open to write: it hangs there for good.
+        full_at : int
+            The number of the moment from which on nothing more can be written.
+        """
+
+        def moment(number: int) -> None:
+            self._look(number)
+            if number == full_at:
+                for folder in self.folders:
+                    folder.limit(1)
+
+        def left() -> None:
+            self._look(self.moments[-1][0] + 1)
+            self.left = self.files()
+            for name in pipes:
+                self.folders[stop[0]].let_go(name)
+
+        def returned(rank: int) -> None:
+            self._look(self.moments[-1][0])
+            self._returned.setdefault(rank, len(self.seen))  # whatever it sends later
+
+        self.left, self._returned = None, {}
+        for name in pipes:
+            self.folders[stop[0]].pipe(name)
+        return Turns(order, moment, (stop[0], NEVER) if pipes else stop, left, HANGS if pipes else PATIENCE, returned)
+
+    def states(self, rank: int) -> list[tuple]:
+        """A rank's files whenever they had changed; as `Watch.states`."""
+        found: list[tuple] = []
+        for number, each in self.moments:
+            files, stamps = each[rank]
+            if not found or found[-1][2] != stamps or found[-1][1].keys() != files.keys():
+                found.append((number, files, stamps))
+        return found
+
+    def wrote(self, rank: int) -> set[str]:
+        """The names under which a rank wrote, beside the index."""
+        writes = fs.CREATE | fs.MODIFY | fs.MOVED_TO
+        return {e.name for e in self._of(rank) if e.mask & writes and not e.mask & fs.IS_FOLDER and e.name != INDEX}
+
+    def opened(self, rank: int) -> set[str]:
+        """The files that a rank has opened, if that is told."""
+        files = [self._old[e.watch] for e in self.seen if e.mask & fs.OPEN and e.watch in self._old]  # whatever name it took
+        return {name for r, name in files if r == rank}
+
+    def removed(self, rank: int) -> set[str]:
+        """The files that were there at first and that a rank removed."""
+        return {e.name for e in self._of(rank) if e.mask & fs.DELETE} & self.moments[0][1][rank][0].keys()
+
+    def in_order(self, group: list[int], step: int, before: int | None, ended: bool) -> None:
+        """Check the order of all changes: the old checkpoint stays as it is until the new index tells of parts that no longer change.
+
+        If save has `ended` on all ranks of the group, nothing has changed since it did on the first of them.
+        """
+        told, moved = set(), set()
+        for event in self.seen:
+            if event.mask & fs.OVERFLOW:
+                self.check.fail("save changes its files thousands of times")
+            rank, name = (self._rank[event.watch], event.name) if event.watch in self._rank else self._old.get(event.watch, (-1, ""))
+            if rank not in group or not event.mask & (fs.CHANGES | fs.DELETE_SELF | fs.MOVE_SELF):
+                continue
+            if event.mask & (fs.DELETE_SELF | fs.MOVE_SELF):
+                self.check.fail(f"save on rank {rank} takes the folder away")
+            if event.mask & fs.MOVED_FROM:
+                moved.add((rank, event.cookie))
+            if name == INDEX:
+                if event.watch in self._rank or rank not in told:
+                    self._index(event, rank, told, moved, before)
+            elif before is not None and name.startswith(f"{before}-") and name.endswith(ENDING) and not told:
+                self.check.fail(f"save on rank {rank} changes or removes {name} before the new {INDEX} has its name", EARLY)
+            elif told and name == f"{step}-{group.index(rank)}{ENDING}":
+                self.check.fail(f"{name} changes after the index has told of it", "a file that is written once more, or moved too late")
+        if ended:
+            self._at_the_end(group)
+
+    def _at_the_end(self, group: list[int]) -> None:
+        first = min(group, key=lambda r: self._returned[r])
+        for event in self.seen[self._returned[first] :]:
+            rank, name = (self._rank[event.watch], event.name) if event.watch in self._rank else self._old.get(event.watch, (-1, ""))
+            if rank in group and event.mask & fs.CHANGES:
+                cause = "ranks that do not wait until the index is there and what is old is gone: they may begin the next save meanwhile"
+                self.check.fail(f"save has returned on rank {first}, and {name} changes on rank {rank} after that", cause)
+
+    def race(self, names: set[str]) -> threading.Thread:
+        """From now on: once a rank removes one of these, somebody else removes all that are left, from the end of its folder on."""
+        self.faster, self._over = 0, False
+
+        def run() -> None:
+            late: set[int] = set()
+            while not self._over:
+                select.select([self.events.descriptor], [], [], 0.05)
+                new = self.events.read()
+                self.seen += new
+                for r in {self._rank[e.watch] for e in new if e.watch in self._rank and e.mask & fs.DELETE} - late:
+                    late.add(r)
+                    for name in reversed(fs.os.listdir(self.folders[r].descriptor)):
+                        self.faster += name in names and self.folders[r].remove(name)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        return thread
+
+    def end_race(self, thread: threading.Thread) -> None:
+        """No longer."""
+        self._over = True
+        thread.join()
+
+    def _index(self, event: fs.Event, rank: int, told: set, moved: set, before: int | None) -> None:
+        if event.mask & (fs.DELETE | fs.MOVED_FROM):
+            self.check.fail(f"save on rank {rank} took {INDEX} away before the new one had its name", BESIDE)
+        if event.mask & fs.MODIFY or rank in told:
+            self.check.fail(f"save on rank {rank} wrote {INDEX} in its place", BESIDE)
+        if event.mask & fs.MOVED_TO and (rank, event.cookie) not in moved:
+            cause = "a temporary file elsewhere: that may be another disk; write it beside"
+            self.check.fail(f"save on rank {rank} gave a file of another folder the name {INDEX}", cause)
+        told.add(rank)  # also by a link, where there was none
+
+    def _of(self, rank: int) -> list[fs.Event]:
+        return [event for event in self.seen if self._rank.get(event.watch) == rank]
+
+    def _look(self, number: int) -> None:
+        new = self.events.read()
+        self.seen += new
+        if new or not self.moments:
+            self.moments.append((number, [folder.files() for folder in self.folders]))
+        else:
+            self.moments[-1] = number, self.moments[-1][1]

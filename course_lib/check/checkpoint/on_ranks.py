@@ -1,0 +1,72 @@
+"""What the check of part 27's `save` and `load` does on a rank. All of it runs there; see `checkpoint`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+
+from safetensors import numpy
+
+from course_lib.check.checkpoint.file_tracer import Watch, seen
+
+
+def folder(name):
+    """This rank's folder of this name."""
+    return os.path.join(os.path.realpath(tempfile.gettempdir()), name)
+
+
+def clear(name):
+    """Remove it."""
+    shutil.rmtree(folder(name), ignore_errors=True)
+
+
+def lay_out(name, files):
+    """A folder with these files, and no others."""
+    os.makedirs(folder(name))
+    for file, content in files.items():
+        with open(os.path.join(folder(name), file), "wb") as opened:
+            opened.write(content.tobytes())
+
+
+def look(name):
+    """What is in it."""
+    return seen(folder(name))
+
+
+def saved(name, step, shards, place, idle=False):
+    """Call save; the shards after the call. Ranks that are idle only stand by while the others save."""
+    comm = everyone.Split(color=place[0], key=place[1])
+    mine, given = {key: array.copy() for key, array in shards.items()}, numpy.serialize_file
+
+    def serialize_file(data, filename, *more, **named):
+        open(filename, "ab").close()  # where this waits, other threads go on; safetensors would hold all of them up
+        return given(data, filename, *more, **named)
+
+    try:
+        numpy.serialize_file = serialize_file
+        if not idle:
+            save(folder(name), step, mine, comm)
+    finally:
+        numpy.serialize_file = given
+    return mine
+
+
+def watched(name, step, shards, place, idle=False, **how):
+    """Call save, and watch it from inside, where that is not done from outside; `how` as for `Watch`.
+
+    Returns the moments, the shards after the call, what must not be, the names written and removed, and how many lines were run.
+    """
+    comm = everyone.Split(color=place[0], key=place[1])
+    if idle:
+        return [], shards, [], [], [], 0
+    mine = {key: array.copy() for key, array in shards.items()}
+    watch = Watch(folder(name), **how)
+    watch.run(save, folder(name), step, mine, comm)
+    return watch.states, mine, watch.found, sorted(watch.wrote), sorted(watch.removed), watch.lines
+
+
+def loaded(name, place, idle=False):
+    """Call load."""
+    comm = everyone.Split(color=place[0], key=place[1])
+    return None if idle else load(folder(name), comm)

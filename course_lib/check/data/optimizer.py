@@ -1,0 +1,143 @@
+"""How the functions of part 15 are put to the test, also in groups smaller than all ranks.
+
+`three_epochs`, `begin` and `steps` run on the ranks, `OptimizerCheck` in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import combinations, pairwise
+
+import numpy as np
+
+from course_lib.check import Check
+
+
+@contextmanager
+def group_of(size):
+    """On a rank: inside, the first ranks are all that the student's `comm` knows; tells whether this is one of them."""
+    names = get_ipython().user_ns
+    everyone = names["everyone"]
+    names["comm"] = everyone.Split(color=int(everyone.Get_rank() >= size))
+    try:
+        yield everyone.Get_rank() < size
+    finally:
+        names["comm"] = everyone
+
+
+def three_epochs(samples, batch_size, size):
+    """The batches of three epochs."""
+    from course_lib.check.data.optimizer import group_of
+
+    with group_of(size) as inside:
+        loader = partition_dataset(ArrayDataset(np.arange(samples), -np.arange(samples)), batch_size) if inside else ()
+        return [[(x, y) for x, y in loader] for _ in range(3)]
+
+
+def begin(values, root, size):
+    """The parameters after the broadcast."""
+    from course_lib.check.data.optimizer import group_of
+
+    with group_of(size) as inside:
+        model = Sequential(*(Linear(*v.shape, bias=False, dtype=v.dtype) for v in values))
+        for p, v in zip(model.parameters(), values, strict=True):
+            p.data = v.copy()
+        if inside:
+            broadcast_parameters(model, root) if root else broadcast_parameters(model)
+        return [p.data for p in model.parameters()]
+
+
+def steps(values, grads, kind, size):
+    """The parameters after each step with these gradients; None for one that has none."""
+    from course_lib import autograd
+    from course_lib.check.data.optimizer import group_of
+
+    with group_of(size) as inside:
+        params = [autograd.Parameter(v.copy()) for v in values]
+        optimizer, after = DistributedOptimizer(getattr(autograd, kind)(params, lr=0.1)), []
+        for each in grads if inside else ():
+            optimizer.zero_grad()
+            for p, grad in zip(params, each, strict=True):
+                p.grad = None if grad is None else grad.copy()
+            optimizer.step()
+            after.append([p.data.copy() for p in params])
+        return after
+
+
+class OptimizerCheck(Check):
+    """A `Check` that calls the student's functions on these ranks."""
+
+    def __init__(self, what: str, ranks, *, show: bool = True):
+        super().__init__(what, show=show)
+        self.ranks = ranks
+
+    def partition(self, samples: int, batch_size: int, size: int) -> None:
+        """Three epochs on `size` ranks: equal parts, none twice, each epoch in another order, in batches of the rank's share."""
+        self.case = f"{samples} samples, {size} ranks, batch_size {batch_size}"
+        answers = self.ranks.call(three_epochs, dict(samples=samples, batch_size=batch_size, size=size), show=self.show)[:size]
+        part, share, seen = samples // size, batch_size // size, []
+        for r, epochs in enumerate(answers):
+            for batches in epochs:
+                lengths = [len(x) for x, _ in batches]
+                if lengths != [share] * (part // share) + [part % share] * (part % share > 0):
+                    self.fail(f"rank {r} gets batches of {lengths}", "a batch_size that is not shared, or parts that are not equal")
+            orders = [np.concatenate([x for x, _ in batches]).tolist() for batches in epochs]
+            seen += orders[0]
+            mine = sorted(orders[0])
+            whole = len(set(mine)) == part and all(sorted(order) == mine for order in orders)
+            if not whole or any(a in (b, b[::-1]) for a, b in combinations([*orders, mine], 2)):
+                self.fail(f"rank {r}: an epoch is not its part in another order", "no shuffle, or another part in each epoch")
+            neighbours = [set(pairwise(order)) for order in orders]
+            if part > 6 and any(len(a & b) > 0.7 * part for a, b in combinations(neighbours, 2)):
+                self.fail(f"rank {r}: an epoch has most samples in the order of another one", "an order that is drawn once, and turned")
+            if size > 1 and part > 2 and not np.ptp(np.diff(mine)):
+                self.fail(f"rank {r} has every {mine[1] - mine[0]}-th sample", "parts that are cut without a shuffle before")
+            if any(not np.array_equal(x, -y) for batches in epochs for x, y in batches):
+                self.fail(f"rank {r}: samples without their labels", "samples and labels that are shuffled apart")
+        if len(set(seen)) < part * size:
+            self.fail("some samples are on two ranks", "another seed on each rank, or the same part on all")
+
+    def broadcast(self, size: int, root: int) -> None:
+        """All of `size` ranks end with the root's parameters."""
+        self.case, normal = f"{size} ranks, root {root}", self.random.standard_normal
+        shapes = self.random.integers(1, 7, (3, 2))
+        values = [[normal(s).astype(np.float32) for s in shapes] for _ in range(4)]
+        answers = self.ranks.call(begin, [dict(values=v, root=root, size=size) for v in values], show=self.show)
+        for r, got in enumerate(answers[:size]):
+            for i, (array, want) in enumerate(zip(got, values[root], strict=True)):
+                known = {f"that of rank {k}": each[i] for k, each in enumerate(values) if k != root}
+                cause = "another root, or a parameter that is left out"
+                self.array(array, want, name=f"parameter {i}", rank=r, cause=cause, instead=known)
+
+    def optimizer(self, size: int, kind: str, dtype=np.float64, count: int = 4) -> None:
+        """Steps on `size` ranks, against the same optimizer in NumPy with the mean of the gradients; `kind` is "SGD" or "Adam"."""
+        self.case, normal = f"{size} ranks, {kind}, {np.dtype(dtype)}", self.random.standard_normal
+        shapes, (unused,) = [tuple(s) for s in self.random.integers(1, 7, (3, 2))], self.sizes(1, 0, 3)  # each in turn
+        lack = [{unused, (unused + 1) % 3} if t == count - 2 else {unused} for t in range(count)]  # by step: what has no gradient
+        values = [normal(s).astype(dtype) for s in shapes]
+        grads = [[[None if i in none else normal(s).astype(dtype) for i, s in enumerate(shapes)] for none in lack] for _ in range(4)]
+        dead = grads[int(self.random.integers(size))][0]  # a unit may be dead for one rank's samples: all take part all the same
+        dead[(unused + 2) % 3] = np.zeros_like(dead[(unused + 2) % 3])
+        answers = self.ranks.call(steps, [dict(values=values, grads=g, kind=kind, size=size) for g in grads], show=self.show)[:size]
+        # As much as an all-gather of all gradients in each step, and of the parameters at the beginning.
+        most = 64 + (count + 1) * (size - 1) * sum(value.nbytes for value in values)
+        for r, moved in enumerate(self.ranks.traffic[:size]):
+            self.sent(moved, most, name="the optimizer", rank=r, cause="gradients that are sent more than once")
+        m, v, taken = [0.0] * 3, [0.0] * 3, [0] * 3
+        for t in range(count):
+            before = list(values)
+            for i in {0, 1, 2} - lack[t]:
+                taken[i] += 1
+                g = sum(grads[r][t][i].astype(float) for r in range(size)) / size
+                m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g * g
+                adam = m[i] / (1 - 0.9 ** taken[i]) / (np.sqrt(v[i] / (1 - 0.999 ** taken[i])) + 1e-8)
+                values[i] = (values[i] - 0.1 * (adam if kind == "Adam" else g)).astype(dtype)
+            for r, after in enumerate(answers):
+                for i, want in enumerate(values):
+                    cause = "a sum, a mean of the parameters, a step before the exchange, or a mean that is not put into p.grad"
+                    name, rtol = f"parameter {i} after step {t + 1}", 1e-9 if dtype is np.float64 else 1e-4
+                    known = {"as before the step": before[i]}
+                    if kind == "SGD" and i not in lack[t]:
+                        known["after a step with this rank's own gradient"] = before[i] - 0.1 * grads[r][t][i]
+                        known["after a step with the sum, not the mean"] = before[i] + size * (want - before[i])
+                    self.array(after[t][i], want, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause, instead=known)

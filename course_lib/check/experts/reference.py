@@ -1,0 +1,154 @@
+"""The mathematics of part 24 in NumPy, with all tokens and all experts in one place: what the ranks' answers are compared with.
+
+A route is a tuple here: expert, place, gates, see `gpt.experts.Route`. Which one is right is for the test to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from course_lib.gpt.model.experts import capacity_of
+
+# Six tokens, four experts with two slots each: worked out by hand, and what comes of usual mistakes.
+CHANCES = np.array([[50, 30, 15, 5], [35, 45, 15, 5], [60, 15, 20, 5], [40, 30, 20, 10], [25, 15, 10, 50], [15, 50, 5, 30]]) / 100
+EXPERT = np.array([[0, 1], [1, 0], [0, 2], [0, 1], [3, 0], [1, 3]])
+PLACE = np.array([[0, -1], [0, -1], [1, 0], [-1, -1], [0, -1], [1, 1]])
+MISTAKES = {
+    "what comes token by token; all first choices come before any second one": [[0, 0], [1, 1], [-1, 0], [-1, -1], [0, -1], [-1, 1]],
+    "what comes when second choices count from 0 again: two tokens share a slot": [[0, 0], [0, 0], [1, 0], [-1, 1], [0, 1], [1, 0]],
+    "what comes without a limit": [[0, 2], [0, 3], [1, 0], [2, 3], [0, 4], [1, 1]],
+    "what comes with one slot too many": [[0, 2], [0, -1], [1, 0], [2, -1], [0, -1], [1, 1]],
+}
+EQUAL = np.array([[0, 1]] * 3), np.array([[0, 0], [1, 1], [-1, -1]])  # the same for three tokens that like three experts equally
+
+
+def by_hand(topk: int) -> tuple[np.ndarray, list]:
+    """Logits and routes of four ranks: those above, with the experts of rank r shifted by r."""
+    gates = np.take_along_axis(CHANCES, EXPERT, axis=1)[:, :topk]
+    gates = gates / gates.sum(axis=1, keepdims=True) if topk > 1 else gates
+    logits = np.array([np.roll(np.log(CHANCES), r, axis=1) for r in range(4)])
+    return logits, [((EXPERT[:, :topk] + r) % 4, PLACE[:, :topk], gates) for r in range(4)]
+
+
+def draw_logits(random: np.random.Generator, tokens: int, experts: int, dtype=np.float64, ties: bool = True) -> np.ndarray:
+    """Some are equal, if there may be `ties`, and no two nearly; some experts are wanted more than others."""
+    logits = np.round(4 * (random.standard_normal((tokens, experts)) + random.standard_normal(experts))) / 4
+    logits = logits if ties else logits + random.permutation(experts) / (8 * experts)
+    return (logits + random.choice([-1000.0, 0.0, 1000.0], (tokens, 1))).astype(dtype)  # which changes no probability
+
+
+def routings(check, choose: Callable, ties: bool) -> Iterator[tuple]:
+    """Logits of four ranks, a capacity, and the routes; `choose` finds a route from logits, topk and capacity."""
+    for dtype in (np.float64, np.float32):
+        for topk, factor in ((1, 1.0), (2, 1.25), (3, 0.7), (2, 9.0), (1, 0.5)):
+            experts, tokens = check.sizes(1, 3, 9)[0], 1 if factor == 0.5 else check.sizes(1, 9, 30)[0]
+            capacity = capacity_of(tokens, topk, factor, experts)
+            logits = np.array([draw_logits(check.random, tokens, experts, dtype, ties) for _ in range(4)])
+            yield logits, capacity, [choose(each, topk, capacity) for each in logits]
+
+
+def journeys(check, choose: Callable) -> Iterator[tuple]:
+    """The size of a group, experts, a capacity, routes of four ranks with different numbers of tokens, a width and a dtype."""
+    for size, local, topk, factor, dtype in (
+        *((4, 2, 1, 1.0, np.float32), (4, 1, 2, 1.25, np.float64), (2, 2, 2, 0.8, np.float32), (2, 3, 1, 1.0, np.float64)),
+        *((1, 4, 2, 1.0, np.float64), (4, 3, 2, 0.6, np.float64), (4, 2, 1, 6.0, np.float64)),
+    ):
+        experts, tokens, width = size * local, check.sizes(4, 11, 30), check.sizes(1, 5, 12)[0]
+        tokens[3] = 1 if factor == 0.8 else tokens[3]
+        capacity = capacity_of(max(tokens), topk, factor, experts)
+        logits = [draw_logits(check.random, t, experts) for t in tokens]
+        if tokens[3] == 1:
+            logits[3][:, local:] += 50  # its experts are on its own rank: the others wait for it all the same
+        routes = [choose(each, topk, capacity) for each in logits]
+        yield size, experts, capacity, routes, width, dtype
+
+
+def layers(check) -> Iterator[tuple]:
+    """The size of a group, experts, topk, tokens of each rank, width, hidden units of an expert, and a capacity factor."""
+    for size, local, topk, factor in ((4, 2, 1, 1.0), (4, 1, 2, 1.25), (2, 3, 2, 0.7), (1, 4, 1, 0.8), (4, 3, 3, 1.0)):
+        yield size, size * local, topk, *check.sizes(1, 9, 25), *check.sizes(2, 3, 9), factor
+
+
+def softmax(logits):
+    """The softmax of each row."""
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def grad_of_logits(expert, gates, chances, grad):
+    """From the gradient of the gates to that of the logits."""
+    back = np.zeros_like(chances)
+    along = np.sum(gates * grad, axis=1, keepdims=True)
+    if gates.shape[1] > 1:  # a softmax over the chosen ones
+        np.put_along_axis(back, expert, gates * (grad - along), axis=1)
+    else:
+        np.put_along_axis(back, expert, gates * grad, axis=1)
+        back -= chances * along
+    return back
+
+
+def arrived(tokens, routes, experts, capacity, last=False):
+    """The tokens of a group, ``(tokens, width)`` each, or what is sent for each choice, ``(tokens, topk, width)``, in all experts' slots.
+
+    Parameters
+    ----------
+    last : bool
+        Whether dropped ones land in the last slot, as with index -1.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``(experts, n * capacity, width)``.
+    """
+    slots = np.zeros((experts, len(tokens), capacity, tokens[0].shape[-1]), tokens[0].dtype)
+    for r, (x, (expert, place, *_)) in enumerate(zip(tokens, routes, strict=True)):
+        for t, k in zip(*np.nonzero(place >= (-1 if last else 0)), strict=True):
+            slots[expert[t, k], r, place[t, k]] = x[t, k] if x.ndim == 3 else x[t]
+    return slots.reshape(experts, -1, slots.shape[-1])
+
+
+def fetched(slots, n, r, route):
+    """What stands in the slots of a rank's tokens, ``(tokens, topk, width)``, also of dropped ones (the last slot); and which are kept."""
+    expert, place, *_ = route
+    return slots.reshape(len(slots), n, -1, slots.shape[-1])[expert, r, place], place >= 0
+
+
+def turned(slots, n):
+    """From ``(experts / n, n * capacity, width)`` to ``(experts, capacity, width)``."""
+    return slots.reshape(len(slots), n, -1, slots.shape[-1]).swapaxes(0, 1).reshape(len(slots) * n, -1, slots.shape[-1])
+
+
+def whole_layer(x, router, w1, w2, routes, grad, share):
+    """A step through the layer with all experts in one place; x and grad are ``(n, tokens, width)``, with n routes (expert, place, gates).
+
+    Returns
+    -------
+    tuple
+        The output, the balancing loss, and the gradients of x, router, w1 and w2.
+    """
+    experts, tokens = router.shape[1], x.shape[0] * x.shape[1]
+    f = np.bincount(np.concatenate([route[0][:, 0] for route in routes]), minlength=experts) / tokens
+    chances = [softmax(each @ router) for each in x]
+    balance = experts * float(f @ np.concatenate(chances).mean(axis=0))
+    out, grads = x.copy(), [grad.copy(), *(np.zeros_like(w) for w in (router, w1, w2))]
+    for r, (expert, place, gates) in enumerate(routes):
+        grad_gates = np.zeros_like(gates)
+        for k in range(expert.shape[1]):
+            e, kept = expert[:, k], (place[:, k] >= 0)[:, None]
+            hidden = np.maximum(np.einsum("tw,twh->th", x[r], w1[e]), 0)
+            y = np.einsum("th,thw->tw", hidden, w2[e]) * kept
+            out[r] += gates[:, k : k + 1] * y
+            grad_gates[:, k] = np.sum(grad[r] * y, axis=1)
+            grad_y = grad[r] * gates[:, k : k + 1] * kept
+            grad_hidden = np.einsum("tw,thw->th", grad_y, w2[e]) * (hidden > 0)
+            np.add.at(grads[3], e, hidden[:, :, None] * grad_y[:, None, :])
+            np.add.at(grads[2], e, x[r][:, :, None] * grad_hidden[:, None, :])
+            grads[0][r] += np.einsum("th,twh->tw", grad_hidden, w1[e])
+        pull = share * experts * f / tokens
+        grad_logits = grad_of_logits(expert, gates, chances[r], grad_gates)
+        grad_logits += chances[r] * (pull - (chances[r] @ pull)[:, None])
+        grads[1] += x[r].T @ grad_logits
+        grads[0][r] += grad_logits @ router.T
+    return out, balance, *grads

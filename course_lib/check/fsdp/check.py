@@ -1,0 +1,352 @@
+"""How part 26's wrapper is put to the test: steps beside those of the whole model, and gates for what is gathered when."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from course_lib import memory, wording
+from course_lib.check.fsdp.flat_shard import NEAR, over, parts, ready
+from course_lib.check.fsdp.on_ranks import batch, build, clip, looked, step, told
+from course_lib.check.fsdp.reference import Whole
+from course_lib.check.groups import GroupCheck
+from course_lib.cluster.replies import RanksError
+from course_lib.sandbox.bubblewrap import ISOLATED
+
+Models = list[tuple[list[int], Whole]]  # a group, and its model
+CLIPPED = (np.float64, 2, 0.95), (np.float64, np.inf, 0.95), (np.float32, 2, 1.05), (np.float32, np.inf, 0.01)
+MOST, MOST_OF_SYSTEM, MOST_SHARED = 4.35, 4.8, 1.75  # blocks: right answers hold up to 3.84 or 4.4, who keeps two more 4.84 or 5.2
+TOKEN = 8  # bytes: the number that a rank sends from its gate
+
+
+class Gates:
+    """The gates of each rank: bytes and numbers, at which one meets another rank, and the numbers that come out."""
+
+    def __init__(self):
+        self.passes, self.numbers, self.meets = ([[] for _ in range(4)] for _ in range(3))
+        self.tokens = [0] * 4  # bytes of the numbers that a rank sends
+
+
+class FsdpCheck(GroupCheck):
+    """A `Check` of `FullyShardedDataParallel`, in groups of the four ranks."""
+
+    def train(self, size: int = 4, dtype: type = np.float64, *, shared: bool = False, blocks: int = 4) -> FsdpCheck:
+        """Steps with other samples on each rank; `shared`: with shared parameters, some of no block, and a block left out at times."""
+        models = self._build(size, dtype, blocks, shared)
+        self._step(models, 1, "step 1", sometimes=True)
+        self._look(models, "an output that nobody goes back from", dropped=True)
+        self._step(models, 1, "step 2")
+        self._look(models, "an output without gradients")
+        if shared:
+            self._step(models, 1, "step 3", sometimes=True)
+        return self
+
+    def accumulate(self, size: int = 4, dtype: type = np.float64, *, shared: bool = True, count: int = 3) -> FsdpCheck:
+        """Micro-batches, of which only the last one of a step sends gradients, or all; some also before the step."""
+        models = self._build(size, dtype, 4, shared)
+        for _ in range(2):
+            self._step(models, count, f"a step of {count} micro-batches")
+            samples = [self._sample(model) for model in self._each(models)]
+            found = self.ranks.call(batch, [dict(x=x, target=y, sync=False) for x, y in samples], show=self.show)
+            for group, model in models:
+                for i, r in enumerate(group):
+                    cause = "gradients that are reduced although `sync` is False"
+                    self.sent(self.ranks.traffic[r], 2 * model.wire() + 64, name="a micro-batch with sync False", rank=r, cause=cause)
+                    self._gone(found[r][2], r, "a micro-batch with sync False")
+                    model.left[i].append(samples[r])
+            self._look(models, "an output without gradients between two micro-batches")
+        self._step(models, count, f"a step of {count} micro-batches that all send gradients", syncs=[True] * count)
+        return self
+
+    def exchanges(self, size: int = 4, dtype: type = np.float64, *, blocks: int = 5, shared: bool = False) -> FsdpCheck:
+        """What is sent when: a block's result passes a gate in forward and in backward, changed by its number.
+
+        One rank is a gate ahead of the others: nobody can wait for the next block before this one works.
+        """
+        models = self._build(size, dtype, blocks, shared, gated=True)
+        self._through(models, [], lambda gates: self._look(models, "an output without gradients", gates=gates))
+        self._through(models, [False, True], lambda gates: self._step(models, 2, "a step with gates", gates=gates))
+        return self
+
+    def _through(self, models: Models, syncs: list[bool], go: Callable[[Gates], object]) -> object:
+        """Let ranks go through gates, and say what is wrong where they do not get through."""
+        try:
+            return go(self._gates(models, syncs))
+        except RanksError as error:
+            if "TooEarly" in error.short:
+                cause = "a start after the block's own work, a block that is not freed after forward, or gradients reduced after `after`"
+                self.fail(f"a block works before the next one's gather has begun, or before gradients are reduced ({error.short})", cause)
+            if "TooLate" in error.short:
+                cause = "a start for more than the next block, or a second gather of the same one"
+                self.fail(f"a block works when more than it and the next one has been gathered ({error.short})", cause)
+            if "Deadlock" in error.short:
+                cause = "a gather, or a Wait, where a start belongs"
+                self.fail(f"a rank waits for others before its block works, though that block is here ({error.short})", cause)
+            raise
+
+    def clipping(self, *sizes: int) -> FsdpCheck:
+        """The length of gradients by both norms, and what they are afterwards."""
+        for size in sizes:
+            for dtype, norm, share in CLIPPED:
+                self._clip(self._build(size, dtype, 4, True), dtype, norm, share)
+        self._clip(self._build(size, np.float64, 2, False), np.float64, 2, 0.5, nothing=True)
+        return self
+
+    def held(self, size: int = 4, *, shared: bool = False) -> FsdpCheck:
+        """What a rank holds: its part of parameters and gradients, and in a step two blocks besides.
+
+        With `shared`, most of the rest is a weight of the first and the last block, which is whole in a step alone.
+        """
+        memory.keep_freed()  # in this process
+        width = 512
+        each = 4 * width * width
+        for blocks in (3, 6 if shared or self.show else 12):  # the first time, some memory is taken that stays
+            self.case = "a large model"
+            self.ranks.call(ready)
+            empty = self.empty(self.case)
+            models = self._build(size, np.float32, blocks, shared, gated=True, width=width)
+            self.case += f" of {wording.size(each)}"
+            most = self.spare() + 2 * (blocks - shared) * each // size  # its parts are there already
+            for how in (dict(when="a large step"), dict(when="a second large step", measured=most))[: 1 if blocks == 3 else 2]:
+                between, peaks = self._through(models, [True], lambda gates: self._step(models, 1, gates=gates, **how))
+        self.ranks.call(over)
+        for r, (before, now) in enumerate(zip(empty, between, strict=True)):
+            part = (blocks - shared) * each // self._each(models)[r].n
+            if now - before > 2 * part + 3 * each // 4:
+                mine = f"its parts of parameters and gradients are {wording.size(2 * part)}"
+                said = f"rank {r} holds {wording.size(now - before)} between steps, and {mine}"
+                self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the parameters that were given at first")
+            held = (peaks[r] - part * (ISOLATED not in os.environ)) / each
+            if held > (MOST_OF_SYSTEM if ISOLATED in os.environ else MOST) + MOST_SHARED * shared:
+                said = f"in a step, rank {r} held {held:.1f} blocks besides its parts; two whole ones and the gradients of one are needed"
+                self.fail(said, "blocks that are not freed after forward, or not after backward")
+        return self
+
+    def _build(self, size: int, dtype: type, blocks: int, shared: bool, gated: bool = False, width: int = 0) -> Models:
+        groups, models, given = self.groups(size), [], [{}] * 4
+        self.case = f"{self.named(groups, dtype)}, {blocks} blocks" + (", some with shared and unused parameters" if shared else "")
+        for color, group in enumerate(groups):
+            shape = (
+                {"layers": [(width, width)] * blocks, "tied": shared} if width else self._shape(blocks, shared, unused=shared and not gated)
+            )
+            model = Whole(shape, dtype, len(group), self.random, gated)
+            models.append((group, model))
+            model.lead = int(self.random.integers(len(group)))
+            for key, r in enumerate(group):
+                given[r] = dict(
+                    values=model.values(), shape=model.shape, dtype=np.dtype(dtype).name, place=(color, key), gated=gated, lead=model.lead
+                )
+        self.ranks.call(build, given, show=self.show)
+        return models
+
+    def _shape(self, blocks: int, shared: bool, unused: bool) -> dict:
+        """A model as `Net` makes it, with blocks of other sizes in each; one that can be left out keeps its input's width."""
+        used = blocks - unused
+        dims = self.sizes(used + 1, 2, 10)
+        if shared:
+            dims[-2:] = dims[:2]  # so that the last block can have the first one's weight
+        made, shape = list(pairwise(dims)), {"inner": [int(self.random.integers(0, blocks))]}
+        if shared:
+            shape |= {"tied": True, "scale": True, "spare": [int(self.random.integers(0, blocks))]}
+        if unused:
+            at = int(self.random.integers(1, used))
+            made.insert(at, (dims[at], dims[at]))
+            shape["unused"] = [at]
+        return shape | {"layers": made}
+
+    @staticmethod
+    def _each(models: Models) -> list[Whole]:
+        """The model of each rank."""
+        found = {r: model for group, model in models for r in group}
+        return [found[r] for r in range(4)]
+
+    def _sample(self, model: Whole) -> tuple[np.ndarray, np.ndarray]:
+        """A rank's micro-batch, and what its output is multiplied with for the loss."""
+        layers = model.shape["layers"]
+        return tuple(self.random.standard_normal((3, width)).astype(model.dtype) for width in (layers[0][0], layers[-1][1]))
+
+    def _gates(self, models: Models, syncs: list[bool]) -> Gates:
+        """Gates for micro-batches that reduce gradients or not; without any, for a forward alone."""
+        found = Gates()
+        for group, model in models:
+            bounds, last = model.bounds(syncs), model.blocks - 1
+            # Where the rank that leads may be a gate ahead: not in a backward that reduces, which all do together.
+            ahead = [k % (last + 1) != last and not (k // (last + 1) % 2 and syncs[k // (2 * last + 2)]) for k in range(len(bounds))]
+            own = self.random.uniform(0.7, 1.4, (len(group), len(bounds)))
+            for i, r in enumerate(group):
+                leads, tokens, passes = i == model.lead, 0, []
+                meets = [False, *ahead[:-1]] if leads else ahead
+                for k, (least, most) in enumerate(bounds):
+                    passes.append((least + tokens, float(own[i, k]), most + tokens) if model.n > 1 else (0, float(own[i, k]), 1e9))
+                    tokens += TOKEN * (model.n - 1) * (leads and meets[k])
+                found.passes[r], found.meets[r], found.tokens[r] = passes, meets, tokens
+                found.numbers[r] = [own[i, k] * (own[model.lead, k + 1] if meets[k] and not leads else 1) for k in range(len(bounds))]
+        return found
+
+    def _noted(self, notes: list[tuple[int, int]], model: Whole, r: int, when: str) -> None:
+        """What the gates have noted: requests that are open, and blocks that are here."""
+        last = model.blocks - 1
+        for k, (requests, here) in enumerate(notes):
+            i = k % (2 * model.blocks)
+            block, back = (i, False) if i <= last else (2 * model.blocks - 1 - i, True)
+            way = "backward" if back else "forward"
+            if model.n > 1 and not requests and block != (0 if back else last):
+                cause = "a gather, or a Wait, where a start belongs"
+                self.fail(f"in {when}, block {block} works in {way} on rank {r}, and the next one is not on its way, but here", cause)
+            if here > 2:
+                said = f"in {when}, {here} blocks are whole on rank {r} when block {block} works in {way}"
+                self.fail(said, "blocks that are freed too late")
+
+    def _gone(self, here: int, r: int, when: str) -> None:
+        """All parameters of the module have gone."""
+        if here:
+            cause = "an `end` that does not free all shards: the rest, and a block that was started and not used"
+            self.fail(f"after {when}, {here} parameter{'s are' if here > 1 else ' is'} still whole on rank {r}", cause)
+
+    def _look(self, models: Models, what: str, *, dropped: bool = False, gates: Gates | None = None) -> None:
+        """A forward alone."""
+        gates = gates or Gates()
+        given = [dict(x=self._sample(m)[0], dropped=dropped, meets=meets) for m, meets in zip(self._each(models), gates.meets, strict=True)]
+        found = self._call(looked, given, gates=gates.passes)
+        for r, (model, asked, (out, here, notes)) in enumerate(zip(self._each(models), given, found, strict=True)):
+            want = model.look(asked["x"], gates.numbers[r])
+            cause = "a block that works with parameters of an earlier step, or of another block"
+            self.array(out, want, name=what, rank=r, rtol=NEAR[want.dtype], scale=_scale(want), cause=cause)
+            self._gone(here, r, what)
+            self._noted(notes, model, r, "a forward without gradients")
+            self.sent(self.ranks.traffic[r], model.wire() + 64 + gates.tokens[r], name=what, rank=r, cause="a block that is gathered twice")
+        for _, model in models if dropped else []:
+            for p in model.net.parameters():
+                p.data = p.data * p.dtype.type(0.5)
+
+    def _step(
+        self,
+        models: Models,
+        count: int,
+        when: str,
+        *,
+        sometimes: bool = False,
+        syncs: list[bool] | None = None,
+        gates: Gates | None = None,
+        measured: int = 0,
+    ) -> tuple[list[int], list[int]]:
+        """A step of `count` micro-batches, compared with the whole model's; `sometimes`: with the block that can be left out.
+
+        With `measured`, the bytes that it may hold before, returns what each rank holds after it, and the most that it held in it.
+        """
+        syncs = syncs or [False] * (count - 1) + [True]
+        batches = [[self._sample(model) for _ in range(count)] for model in self._each(models)]
+        for _, model in models:
+            model.net.unused = [] if sometimes else model.shape.get("unused", [])
+        train, gates = gates is None, gates or Gates()
+        watched = bool(measured) and ISOLATED not in os.environ
+        given = [
+            dict(batches=b, train=train, unused=m.net.unused, syncs=syncs, meets=meets, watched=watched)
+            for b, m, meets in zip(batches, self._each(models), gates.meets, strict=True)
+        ]
+        self._call(step, given, gates=gates.passes, peak=measured or False)
+        traffic, peaks = self.ranks.traffic, self.ranks.peaks
+        between = self.ranks.held() if measured else []
+        answers = self.ranks.call(told)
+        for r, late in enumerate(self.ranks.traffic):
+            self.sent(late, 0, name=f"what comes after {when}", rank=r, cause="gradients that are reduced after backward")
+        for group, model in models:
+            wants = []
+            for i, r in enumerate(group):
+                todo, model.left[i] = model.left[i] + batches[r], []
+                wants.append(model.run(todo, gates.numbers[r])[-count:])
+            units = list(model.step(train=train))
+            for i, r in enumerate(group):
+                found, grads, data, notes, left, _ = answers[r]
+                most = (2 * count + sum(syncs)) * model.wire() + 64 + gates.tokens[r]
+                cause = "a block that is gathered more than twice, or gradients that are sent although `sync` is False"
+                self.sent(traffic[r], most, name=when, rank=r, cause=cause)
+                for k, ((out, back, here), (want, want_back)) in enumerate(zip(found, wants[i], strict=True)):
+                    cause = "a block that works with the parameters of an earlier step, or of another block"
+                    near, name = NEAR[model.dtype], f"micro-batch {k} of {when}"
+                    self.array(out, want, name=f"the output for {name}", rank=r, rtol=near, scale=_scale(want), cause=cause)
+                    self.array(
+                        back, want_back, name=f"the input's gradient for {name}", rank=r, rtol=near, scale=_scale(want_back), cause=cause
+                    )
+                    self._gone(here, r, name)
+                self._noted(notes, model, r, when)
+                if left > 0:
+                    cause = "a block that was started and not used, and is dropped while it is on its way: free waits for it"
+                    self.fail(f"after {when}, rank {r} has begun {left} more gathers than it has waited for", cause)
+                if len(data) != len(units):
+                    shards = f"parameters() on rank {r} gives {len(data)} arrays, and there are {len(units)} shards"
+                    self.fail(shards, "the module's own parameters; or the rest, which has a shard of its own if there is one")
+                for unit, grad, after in zip(units, grads, data, strict=True):
+                    self._unit(unit, grad, after, (model.n, i, r), when)
+        return between, [answers[r][-1] if peak is None else peak for r, peak in enumerate(peaks)]
+
+    def _call(self, function: Callable, given: list[dict], **how: object) -> list:
+        """Call a function on the ranks; say of a parameter without numbers that it was not gathered."""
+        try:
+            return self.ranks.call(function, given, show=self.show, **how)
+        except RanksError as error:
+            if error.groups[0][1]["name"] == "ValueError" and re.search(r"\(0,\)|\bsize 0\b", error.short):
+                cause = "a `before` that does not gather its block; or the rest, which `begin` gathers"
+                self.fail(f"a block works with a parameter that is not here, but has been freed ({error.short.strip()})", cause)
+            raise
+
+    def _unit(self, unit: tuple, grad: object, after: np.ndarray, place: tuple[int, int, int], when: str) -> None:
+        """The gradient and the parameters of a shard on place i of n, which is rank r."""
+        name, grads, was, want = unit
+        n, i, r = place
+        near = NEAR[want[i].dtype]
+        if grads is None:
+            if grad is not None and np.any(grad):
+                self.fail(f"the gradient of {name} on rank {r} in {when} is not 0, and nothing uses it", "gradients of another block")
+        elif grad is None:
+            self.fail(f"the gradient of {name} on rank {r} in {when} is None", "gradients that are never reduced")
+        else:
+            known = {"the sum over the ranks, not the mean": n * grads[i], "the mean, divided by their number again": grads[i] / n}
+            cause = "gradients of some micro-batches only, of one rank only, or in another place of the flat array"
+            instead = known if n > 1 else None
+            called = f"the gradient of {name} in {when}"
+            self.array(grad, grads[i], name=called, rank=r, rtol=near, scale=_scale(np.concatenate(grads)), instead=instead, cause=cause)
+        instead = {"what it was before": was[i]}
+        self.array(after, want[i], name=f"{name} after {when}", rank=r, rtol=near, scale=_scale(np.concatenate(want)), instead=instead)
+
+    def _clip(self, models: Models, dtype: type, norm: float, share: float, nothing: bool = False) -> None:
+        given, wants = [{}] * 4, [()] * 4
+        for group, model in models:
+            arrays = [[self.random.standard_normal(p.shape).astype(dtype) for p in own] for _, own in model.units]
+            flats = [parts(own, model.n) for own in arrays]
+            flats[1:2] = [None]  # nothing has used that block
+            flats = [None] * len(flats) if nothing else flats
+            values = np.concatenate([np.zeros(1), *(part for own in flats if own is not None for part in own)])
+            length = float(np.linalg.norm(values, norm))
+            for i, r in enumerate(group):
+                grads = [None if own is None else own[i] for own in flats]
+                given[r] = dict(grads=grads, most=share * length, norm=norm)
+                wants[r] = length, [None if g is None else g * dtype(min(1.0, share)) for g in grads]
+        answers = self.ranks.call(clip, given, show=self.show)
+        self.case += f", norm {norm}, most {share} of the length"
+        for r, ((got, grads), (length, want)) in enumerate(zip(answers, wants, strict=True)):
+            own = float(np.linalg.norm(np.concatenate([np.zeros(1), *(g for g in given[r]["grads"] if g is not None)]), norm))
+            if isinstance(got, np.ndarray) and got.ndim == 0:
+                got = got.item()
+            if isinstance(got, (list, tuple, np.ndarray)):
+                self.fail(f"clip_gradients on rank {r} must return a number; got {type(got).__name__}", "an array in its place")
+            instead = {"that of this rank's parts alone": np.array([own]), "its square": np.array([length**2])}
+            instead["that of no gradients: they are in the shards, and the module's parameters have none"] = np.zeros(1)
+            cause = "lengths that are added up (add squares, and take the root once), or a largest one that is added up"
+            self.numbers(got, [length], name="the length", rank=r, rtol=NEAR[np.dtype(dtype)], instead=instead, cause=cause)
+            for u, (grad, wanted) in enumerate(zip(grads, want, strict=True)):
+                if wanted is None:
+                    if grad is not None:
+                        self.fail(f"the gradient of shard {u} on rank {r} was None, and is not after clipping", "zeros in its place")
+                    continue
+                cause = "a factor that is not most / length, or one also where length is not above most"
+                self.array(grad, wanted, name=f"the gradient of shard {u}, clipped,", rank=r, rtol=NEAR[np.dtype(dtype)], cause=cause)
+            self.sent(self.ranks.traffic[r], 64 + 64 * len(want), name="clipping", rank=r, cause="gradients that are gathered")
+
+
+def _scale(array: np.ndarray) -> float:
+    return max(1.0, float(np.abs(array).max(initial=0)))

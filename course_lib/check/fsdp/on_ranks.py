@@ -1,0 +1,105 @@
+"""What runs on the ranks when part 26's wrapper is put to the test; see `fsdp`."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import numpy as np
+from IPython import get_ipython
+
+from course_lib import memory
+from course_lib.autograd import SGD, Tensor, no_grad
+from course_lib.check.fsdp.reference import Net, momentum_of
+from course_lib.collectives.progress import operations
+from course_lib.engine import traffic_gates
+from course_lib.gpt.fsdp.units import units
+
+
+def build(values, shape, dtype, place, gated, lead):
+    """Wrap a model with these parameters in this rank's group. Its gates note what is here then.
+
+    At some gates, a rank gets the number of the one that leads, which is a gate ahead: the product changes the block's result.
+    """
+    notes, meets, switched = [], [], []
+
+    def gate():
+        notes.append((operations.now.requests, sum(all(p.data.size for p in own) for _, own in blocks)))
+        number, theirs, others = np.array([traffic_gates.passed()]), np.ones(1), between.Get_size()
+        if meets.pop(0):
+            if place[1] == lead:
+                for other in set(range(others)) - {lead}:
+                    between.Send(number, dest=other)
+            else:
+                between.Recv(theirs, source=lead)
+        return float(number[0] * theirs[0])
+
+    model = Net(shape, np.dtype(dtype), gate if gated else None)
+    blocks, _ = units(model)
+    for p, value in zip(model.parameters(), values, strict=True):
+        p.data = value.copy()
+    between = everyone.Split(color=place[0], key=place[1])
+    wrapped = FullyShardedDataParallel(model, everyone.Split(color=place[0], key=place[1]))
+    get_ipython().user_ns["trial"] = wrapped, SGD(wrapped.parameters(), 0.1, momentum_of(shape)), model, (notes, meets, switched)
+
+
+def batch(x, target, sync):
+    """A micro-batch forward and backward; the output, the input's gradient, and how many parameters are here then."""
+    wrapped, _, model, (*_, switched) = trial
+    if switched or not sync:  # it is True at first
+        wrapped.sync = sync
+        switched.append(sync)
+    given = Tensor(x, requires_grad=True)
+    out = wrapped(given)
+    if not isinstance(out, Tensor):
+        raise TypeError(f"FullyShardedDataParallel.forward must return the module's output, a Tensor; got {out!r}.")
+    (out * target).sum().backward()
+    return out.data, given.grad, sum(p.data.size > 0 for p in model.parameters())
+
+
+def step(batches, train, unused, syncs, meets, watched):
+    """Take the micro-batches of a step; `told` gives what came of it, when memory has been looked at."""
+    wrapped, optimizer, model, (notes, met, _) = trial
+    model.unused, before = unused, operations.now.requests
+    notes.clear()
+    met[:] = meets
+    optimizer.zero_grad()
+    with memory.watch() if watched else nullcontext() as account:
+        found = [batch(x, target, sync) for (x, target), sync in zip(batches, syncs, strict=True)]
+    grads = [p.grad if p.grad is None or not train else np.array(p.grad) for p in wrapped.parameters()]
+    if train:
+        optimizer.step()
+    noted, peak = [(open_now - before, here) for open_now, here in notes], account.true_peak if watched else 0
+    left = operations.now.requests - before
+    get_ipython().user_ns["found"] = found, grads, [p.data for p in wrapped.parameters()], noted, left, peak
+
+
+def told():
+    """Return what came of the last step: outputs, gradients before the optimizer's step, parameters after it, gates' notes, and so on."""
+    return get_ipython().user_ns.pop("found")
+
+
+def looked(x, dropped, meets):
+    """An output without gradients, or one whose gradients nobody wants, after which all parameters are halved; what is here then."""
+    (wrapped, _, model, (notes, met, _)), before = trial, operations.now.requests
+    notes.clear()
+    met[:] = meets
+    if dropped:
+        out = wrapped(Tensor(x)).data
+        for p in wrapped.parameters():
+            p.data *= p.dtype.type(0.5)
+        return out, 0, []
+    with no_grad():
+        out = wrapped(Tensor(x)).data
+    return out, sum(p.data.size > 0 for p in model.parameters()), [(open_now - before, here) for open_now, here in notes]
+
+
+def clip(grads, most, norm):
+    """Clip these gradients; the length, and what they are then."""
+    if len(trial[0].parameters()) != len(grads):
+        raise ValueError(
+            f"parameters() gives {len(trial[0].parameters())} arrays, and there are {len(grads)} shards, with that of the rest."
+        )
+    for p, grad in zip(trial[0].parameters(), grads, strict=True):
+        p.grad = None if grad is None else grad.copy()
+    length = trial[0].clip_gradients(most, norm)
+    return length, [None if p.grad is None else np.array(p.grad) for p in trial[0].parameters()]

@@ -1,0 +1,180 @@
+"""The model that part 26's wrapper is tested with: blocks of all kinds, with gates if wanted; and what it should do, on one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, checkpoint, no_grad
+from course_lib.autograd.operations import tanh
+from course_lib.check.fsdp.flat_shard import parts
+from course_lib.gpt.fsdp.units import units
+
+
+class Net(Module):
+    """Blocks one after the other.
+
+    Parameters
+    ----------
+    shape : dict
+        "layers": inputs and outputs of each block; "inner": the blocks with a second layer in them; "spare": those with a parameter
+        that nothing uses; "unused": those that are not called, which may change; "scale": whether the model has two parameters of its
+        own; "tied": whether the last block has the first one's weight.
+    dtype : data type
+    gate : callable, optional
+        Gives a number for each block, in forward and again in backward, which changes what goes on.
+    """
+
+    def __init__(self, shape: dict, dtype, gate: Callable[[], float] | None = None):
+        inner, spare, self.unused = (shape.get(name, []) for name in ("inner", "spare", "unused"))
+        made = [Layer(a, b, i in inner, i in spare, dtype, gate) for i, (a, b) in enumerate(shape["layers"])]
+        self.first, self.middle, self.last = made[0], made[1:-1], made[-1]
+        own = shape.get("scale")
+        self.shift = Parameter(np.ones(shape["layers"][0][0], dtype)) if own else None
+        self.scale = Parameter(np.full(shape["layers"][-1][1], 2, dtype)) if own else None
+        if shape.get("tied"):
+            self.last.linear.weight = self.first.linear.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.through(x, lambda block, x: block(x))
+
+    def through(self, x: Tensor, call: Callable[[Module, Tensor], Tensor]) -> Tensor:
+        """The blocks that are used, each called by `call`."""
+        x = x if self.shift is None else x + self.shift
+        for i, block in enumerate([self.first, *self.middle, self.last]):
+            if i not in self.unused:
+                x = call(block, x)
+        return x if self.scale is None else x * self.scale
+
+
+class Layer(Module):
+    """A linear layer and tanh, perhaps with a second one beside it; see `Net`."""
+
+    def __init__(self, inputs: int, outputs: int, inner: bool, spare: bool, dtype, gate: Callable[[], float] | None):
+        self.linear = Linear(inputs, outputs, dtype=dtype)
+        self.inner = [Linear(outputs, outputs, bias=False, dtype=dtype)] if inner else []
+        self.spare = Parameter(np.ones(2, dtype)) if spare else None
+        self.gate, self.number = gate, None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.linear.weight.data.size:
+            shared = "its own are gathered before its work, those that it shares with others (the rest) when forward begins"
+            raise RuntimeError(f"a block works, and its parameters are not here: {shared}.")
+        out = tanh(self.linear(x))
+        for layer in self.inner:
+            out = out + layer(out)
+        return out if self.gate is None else self.changed(out)
+
+    def changed(self, x: Tensor) -> Tensor:
+        """Behind the gate. Its number in forward stays for the second time; backward has another."""
+        if not x.requires_grad:
+            self.number = self.gate()
+        elif self.number is None:
+            raise RuntimeError("a block's first forward left something for backward, and only its input is to be kept: see checkpoint.")
+        number = x.dtype.type(self.number)
+        if x.requires_grad:
+            self.number = None
+
+        def backward(grad):
+            then = self.gate()
+            # What it does to a whole is not what it does to a sum: it cannot be made good after backward.
+            return (number * grad * np.where(grad > 0, grad.dtype.type(then), grad.dtype.type(then / 4)),)
+
+        return Tensor.from_operation(number * x.data, (x,), backward)
+
+
+def momentum_of(shape: dict) -> float:
+    """Of the optimizer: none where a block is left out at times, as its gradient may then be None, or zeros."""
+    return 0.0 if "unused" in shape else 0.5
+
+
+class Whole:
+    """The model of a group on one process.
+
+    Parameters
+    ----------
+    shape : dict
+        Of the `Net`.
+    dtype : data type
+    n : int
+        Ranks of the group.
+    random : numpy.random.Generator
+        Draws the parameters.
+    gated : bool
+        Whether its blocks have gates; see `run`.
+
+    Attributes
+    ----------
+    units : list of (str, list of Parameter)
+        What is sharded together, by name.
+    left : list of list
+        For each rank, the micro-batches whose gradients are not reduced yet.
+    """
+
+    def __init__(self, shape: dict, dtype, n: int, random: np.random.Generator, gated: bool = False):
+        self.shape, self.n, self.dtype, self.numbers = shape, n, np.dtype(dtype), iter(())
+        self.net = Net(shape, dtype, (lambda: next(self.numbers)) if gated else None)
+        for p in self.net.parameters():
+            p.data = random.standard_normal(p.shape).astype(dtype)
+        blocks, rest = units(self.net)
+        self.units = [(f"block {i}'s shard", own) for i, (_, own) in enumerate(blocks)] + ([("the rest's shard", rest)] if rest else [])
+        self.blocks, self.left = len(blocks), [[] for _ in range(n)]
+        self.optimizer = SGD(self.net.parameters(), 0.1, momentum_of(shape))
+
+    def values(self) -> list[np.ndarray]:
+        """The parameters, in their order."""
+        return [p.data.copy() for p in self.net.parameters()]
+
+    def bounds(self, syncs: list[bool]) -> list[tuple[float, float]]:
+        """Bytes that a rank must and may have sent before each gate, in forward and in backward."""
+        blocks, found, before, again = self.blocks, [], 0, 0
+        each, rest = self.nbytes()[:blocks], sum(self.nbytes()[blocks:])
+        for sync in syncs or [None]:
+            there = [before + rest + sum(each[: i + 2]) for i in range(blocks)]
+            back = [there[-1] + sum(each[max(i - 1, 0) :]) + sync * sum(each[i + 1 :]) for i in reversed(range(blocks))] if syncs else []
+            for k, nbytes in enumerate(there + back):
+                # Who frees the rest after forward gathers it again.
+                found.append((nbytes, nbytes + 16 + again + rest * (k >= blocks)))
+            if syncs:
+                before, again = back[-1] + sync * (each[0] + rest), again + rest
+        return found
+
+    def nbytes(self) -> list[int]:
+        """Of each unit's flat array."""
+        return [self.n * parts([p.data for p in own], self.n)[0].nbytes for _, own in self.units]
+
+    def wire(self) -> float:
+        """Bytes that a rank sends when all is gathered once."""
+        return sum(self.nbytes()) * (self.n - 1) / self.n
+
+    def run(self, batches: list[tuple[np.ndarray, np.ndarray]], numbers: list[float]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Micro-batches forward and backward, through gates with these numbers; outputs, and the inputs' gradients. Others are added up."""
+        self.numbers, found = iter(numbers), []
+        for x, target in batches:
+            given = Tensor(x, requires_grad=True)
+            out = self.net.through(given, checkpoint)
+            (out * target).sum().backward()
+            found.append((out.data, given.grad))
+        return found
+
+    def look(self, x: np.ndarray, numbers: list[float]) -> np.ndarray:
+        """The output without gradients."""
+        self.numbers = iter(numbers)
+        with no_grad():
+            return self.net(Tensor(x)).data
+
+    def step(self, train: bool) -> Iterator[tuple[str, list[np.ndarray] | None, list[np.ndarray], list[np.ndarray]]]:
+        """A step with the ranks' mean; for each unit its name, and the parts of gradients, and of parameters before and after."""
+        found = []
+        for p in self.net.parameters():
+            p.grad = None if p.grad is None else p.grad / p.dtype.type(self.n)
+        for name, own in self.units:
+            there = any(p.grad is not None for p in own)
+            grads = parts([np.zeros_like(p.data) if p.grad is None else p.grad for p in own], self.n) if there else None
+            found.append([name, grads, parts([p.data for p in own], self.n)])
+        if train:
+            self.optimizer.step()
+        self.net.zero_grad()
+        for unit, (_, own) in zip(found, self.units, strict=True):
+            yield (*unit, parts([p.data for p in own], self.n))

@@ -1,0 +1,255 @@
+"""The check of part 25's schedules: beside the whole model on one process, by what is sent when, and by what is held.
+
+Where ranks are isolated, the order of the work follows from the messages that the broker has seen, and from gates; what a stage notes
+itself explains mistakes. `pipeline_on_ranks` is what runs on the ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import zip_longest
+
+import numpy as np
+
+from course_lib import memory, wording
+from course_lib.check.groups import GroupCheck
+from course_lib.check.pipeline.on_ranks import build, forward_from, over, step
+from course_lib.check.pipeline.reference import ONE_FORWARD_ONE_BACKWARD, Model, exchanged, needed, order_of, together
+from course_lib.cluster.replies import RanksError
+from course_lib.gpt.model.decoder import Sizes
+from course_lib.gpt.model.stage import Stage
+from course_lib.sandbox.bubblewrap import ISOLATED
+
+TOKEN = 8  # bytes: the number that neighbours exchange at their gates
+
+
+class PipelineCheck(GroupCheck):
+    """A `Check` of a step of a pipeline.
+
+    Parameters
+    ----------
+    function : str
+        "gpipe_step" or "one_forward_one_backward_step".
+    ranks : Ranks
+    show : bool
+    """
+
+    def __init__(self, function: str, ranks, *, show: bool = True):
+        super().__init__(function, ranks, show=show)
+        self.function = function
+
+    def step(self, size: int, count: int, dtype: type = np.float64, *, large: bool = False, times: int = 1) -> PipelineCheck:
+        """Steps of `count` micro-batches in groups of `size`: losses, gradients, what is sent, and in which order the work is done.
+
+        Parameters
+        ----------
+        large : bool
+            Whether activations are so large that MPI's `Send` waits until they are received.
+        times : int
+            Steps, whose gradients add up.
+        """
+        self._step(size, count, dtype, large=large, times=times)
+        return self
+
+    def _step(
+        self, size: int, count: int, dtype: type, *, large: bool = False, times: int = 1, deep: bool = False
+    ) -> tuple[list[tuple[list[int], Model]], list[int]]:
+        """Steps, and the most bytes that each rank held if activations are `deep`: then neither order nor requests matter."""
+        models = self._build(size, count, dtype, large, deep=deep)
+        answers = self._steps(models, times, watched=deep and ISOLATED not in os.environ, peak=deep and self.spare())
+        rtol = 1e-9 if dtype is np.float64 else 2e-3
+        for group, model in models:
+            whole = Stage(model.layers, model.sizes.width, dtype)
+            loss = whole.forward(0, *(np.concatenate(arrays) for arrays in zip(*model.batches, strict=True)))
+            whole.backward(0, 1.0)
+            wants = iter(p.grad * times for _, p in whole.named_parameters())
+            for i, r in enumerate(group):
+                losses, grads, order, left, data, batches, _ = answers[r]
+                if not deep:
+                    self._order(order.split(), i, group, count, times, model.message)
+                if i == len(group) - 1:
+                    for got in losses:
+                        self._loss(got, loss, count, r, rtol)
+                for (name, _), got, before, after in zip(model.stages[i].named_parameters(), grads, model.values[i], data, strict=True):
+                    self._gradient(got, next(wants), f"the gradient of {name}", r, count, rtol, times)
+                    self.array(after, before, name=f"{name}, after the step,", rank=r, cause="a step that trains; it only finds gradients")
+                for k, (given, after) in enumerate(zip(model.given(i), batches, strict=True)):
+                    for name, mine, theirs in zip(("tokens", "labels"), given, after, strict=True):
+                        what = f"the {name} of micro-batch {k}, after the step,"
+                        self.array(theirs, mine, name=what, rank=r, cause="a receive into them")
+                self._sent(r, i, len(group), count * times, model.message)
+                if not deep and (left > 0 or self.ranks.unended[r]):
+                    cause = "requests that nobody keeps; each needs its Wait"
+                    many = max(left, self.ranks.unended[r])
+                    self.fail(f"rank {r} has begun {many} more sends or receives with Isend or Irecv than it has waited for", cause)
+        return models, [answers[r][-1] if peak is None else peak for r, peak in enumerate(self.ranks.peaks)]
+
+    def _steps(self, models: list[tuple[list[int], Model]], times: int = 1, watched: bool = False, **how: object) -> list:
+        """Steps of all ranks, each with its micro-batches."""
+        batches = {r: model.given(i) for group, model in models for i, r in enumerate(group)}
+        given = [dict(function=self.function, batches=batches[r], times=times, watched=watched) for r in range(4)]
+        return self.ranks.call(step, given, show=self.show, **how)
+
+    def exchanges(self, size: int, count: int, dtype: type = np.float64) -> PipelineCheck:
+        """What is sent before each piece of work, as the coordinator counts it; and whether neighbours can work at the same time.
+
+        A piece of work passes a gate, and exchanges the number that it gets there with the neighbours that can work at the same time:
+        the product changes what it begins with.
+        """
+        models, passes, numbers = self._build(size, count, dtype, False, gated=True), [[] for _ in range(4)], {}
+        for group, model in models:
+            n = len(group)
+            own = self.random.uniform(0.7, 1.4, (n, 2 * count))
+            for i, r in enumerate(group):
+                sent, meets = 0, together(self.function, n, i, count)
+                numbers[r] = [own[i, j] * np.prod([own[met] for met in meets[j]]) for j in range(2 * count)]
+                for j, (kind, _) in enumerate(order_of(self.function, n, i, count)):
+                    passes[r].append((sent, float(own[i, j]), sent + TOKEN * 4 if n > 1 else 1e9))
+                    sent += model.message * (i < n - 1 if kind == "F" else i > 0) + TOKEN * len(meets[j])
+        try:
+            answers = self._steps(models, gates=passes)
+        except RanksError as error:
+            self._out_of_turn(error)
+        for group, model in models:
+            self._changed(group, model, count, answers, numbers)
+        return self
+
+    def _changed(self, group: list[int], model: Model, count: int, answers: list, numbers: dict[int, list[float]]) -> None:
+        """The gradients of a group's step, each piece of work changed by its number."""
+        n, dtype = len(group), model.values[0][0].dtype.type
+        rtol = 1e-9 if dtype is np.float64 else 2e-3
+        changes = []
+        for i, r in enumerate(group):
+            self._order(answers[r][2].split(), i, group, count, 1, model.message)
+            pieces = [f"{kind}{k}" for kind, k in order_of(self.function, n, i, count)]
+            if self.function != ONE_FORWARD_ONE_BACKWARD:
+                pieces = answers[r][2].split()  # its backwards may come in any order: if it is another one, the results differ
+            changes.append({piece: dtype(number) for piece, number in zip(pieces, numbers[r], strict=True)})
+        for k, (tokens, labels) in enumerate(model.batches):
+            x = tokens
+            for change, stage in zip(changes, model.stages, strict=True):
+                x = forward_from(stage, k, x, labels, change[f"F{k}"])
+            grad = np.asarray(1 / count, dtype)
+            for change, stage in zip(reversed(changes), reversed(model.stages), strict=True):
+                grad = stage.backward(k, grad * change[f"B{k}"])
+        for i, r in enumerate(group):
+            for (name, p), got in zip(model.stages[i].named_parameters(), answers[r][1], strict=True):
+                self._gradient(got, p.grad, f"the gradient of {name}, changed at the gates,", r, count, rtol)
+            met = sum(map(len, together(self.function, n, i, count)))
+            self._sent(r, i, n, count, model.message, TOKEN * met)
+
+    def _out_of_turn(self, error: RanksError) -> None:
+        """Say what ranks did that did not get through the gates; of another error, it is the error."""
+        if "TooEarly" in error.short:
+            cause = "a result that is sent later than the next piece of work begins"
+            self.fail(f"a rank goes on before it has sent what it has computed ({error.short})", cause)
+        if "TooLate" in error.short:
+            self.fail(f"a rank has sent more than it should have computed by then ({error.short})", "pieces of work in another order")
+        if "Deadlock" in error.short:
+            cause = "a Barrier, a receive that comes before another piece of work, or a result that is not sent at once"
+            self.fail(f"a rank waits for more than its next piece of work needs, or for what nobody sends ({error.short})", cause)
+        raise error
+
+    def held(self, size: int = 4, count: int = 6) -> PipelineCheck:
+        """What a rank of 1F1B holds at most: the activations of its micro-batches in flight, and no more."""
+        memory.keep_freed()  # in this process
+        for many in (2, count):  # the first time, some memory is taken that stays
+            models, peaks = self._step(size, many, np.float32, deep=True)
+        self.ranks.call(over)
+        needs: dict[int, tuple[int, int]] = {}  # the groups have models of the same shapes
+        for group, model in models:
+            for i, r in enumerate(group):
+                flying = min(count, len(group) - i)
+                if i not in needs:
+                    needs[i] = needed(model.stages[i], model.batches, flying)
+                enough, each = needs[i]
+                many = flying + (peaks[r] - enough) / each
+                enough += int(0.6 * each) + 2 * count * model.message  # what was sent may be kept to the end
+                if peaks[r] > enough:
+                    self.fail(
+                        f"a step on rank {r} held {wording.size(peaks[r])} at once, and {wording.size(enough)} are enough for its "
+                        f"{flying} micro-batch{'es' * (flying > 1)} in flight; it is as much as for about {many:.0f}",
+                        "forwards that run ahead of backwards",
+                    )
+        return self
+
+    def _build(
+        self, size: int, count: int, dtype: type, large: bool, *, gated: bool = False, deep: bool = False
+    ) -> list[tuple[list[int], Model]]:
+        groups, (width, heads, batch, positions) = self.groups(size), self.sizes(4, 2, 6)
+        heads = heads if width % heads == 0 else 1
+        if large:
+            width, heads, batch, positions = 32, 2, 8, 36  # 72 KB in float64
+        if deep:
+            width, heads, batch, positions = 64, 4, 2, 256  # no array so small that the system keeps its memory in reserve
+        self.case = f"{self.named(groups, dtype)}, {count} micro-batch{'es' * (count > 1)} of {batch} x {positions} tokens, width {width}"
+        given, models = [None] * 4, []
+        for color, group in enumerate(groups):
+            per = 1 if large or deep else int(self.random.integers(1, 3))
+            sizes = Sizes(self.sizes(1, 7, 13)[0], width, heads, per * len(group), positions + int(self.random.integers(0, 3)))
+            model = Model(sizes, len(group), self.random, (count, batch, positions), dtype)
+            models.append((group, model))
+            for i, r in enumerate(group):
+                meets = [[other for other, _ in met] for met in together(self.function, len(group), i, count)] if gated else None
+                given[r] = dict(sizes=model.numbers, values=model.values[i], place=(color, i), meets=meets, deep=deep)
+        self.ranks.call(build, given, show=self.show)
+        return models
+
+    def _order(self, order: list[str], i: int, group: list[int], count: int, times: int, message: int) -> None:
+        """The work of a rank of a group, as its stage has noted it, and as its messages of so many bytes show it."""
+        n, r = len(group), group[i]
+        once = [f"{kind}{k}" for kind, k in order_of(self.function, n, i, count)]
+        for begin in range(0, len(order), 2 * count):
+            own = order[begin:][: 2 * count]
+            if self.function != ONE_FORWARD_ONE_BACKWARD and own[:count] == once[:count] and sorted(own) == sorted(once):
+                order[begin + count : begin + 2 * count] = once[count:]  # its backwards may come in any order
+        wanted = once * times
+        if order != wanted:
+            at = next(j for j, (a, b) in enumerate(zip_longest(order, wanted)) if a != b)
+            said, expected = (" ".join(work[max(0, at - 2) : at + 3]) or "nothing" for work in (order, wanted))
+            shown = f": {said} where {expected} is expected" if self.show else ""
+            cause = "too many or too few forwards at the start"
+            if len(order) < len(wanted) and order == wanted[: len(order)]:
+                cause = "backwards that are left at the end" if order else "a function that never calls stage.forward and stage.backward"
+            self.fail(f"rank {r} leaves the order at its piece of work {at + 1}{shown}", cause)
+        messages = self.ranks.messages[r]
+        if messages is None:
+            return
+        came, sent, due = {}, 0, exchanged(order_of(self.function, n, i, count) * times, group, i)
+        for way, other, nbytes in messages:
+            if nbytes == message and way == "from":
+                came[other] = came.get(other, 0) + 1
+            elif nbytes == message:
+                to, needs = due[sent] if sent < len(due) else (None, {})
+                if other != to or any(came.get(source, 0) < many for source, many in needs.items()):
+                    self.fail(f"rank {r} leaves the order, as its messages show: number {sent + 1} comes too early or too late")
+                sent += 1
+        if sent < len(due):
+            self.fail(f"rank {r} has sent {sent} activations and gradients, and {len(due)} are due")
+
+    def _loss(self, got: object, want: float, count: int, r: int, rtol: float) -> None:
+        if isinstance(got, np.ndarray) and got.size == 1:
+            got = got.item()
+        if not isinstance(got, (float, np.floating)):
+            self.fail(f"the loss that the last rank returns must be a number; rank {r} returned {type(got).__name__}", "a missing return")
+        known = {"the sum over the micro-batches, not the mean": want * count, "the mean, divided by their number again": want / count}
+        instead = {what: np.array([value]) for what, value in known.items() if count > 1}
+        self.array(np.array([got], float), np.array([want]), name="the loss", rank=r, rtol=rtol, instead=instead, cause="not all losses")
+
+    def _gradient(self, got: object, want: np.ndarray, name: str, r: int, count: int, rtol: float, times: int = 1) -> None:
+        if got is None:
+            self.fail(f"{name} on rank {r} is None", "a micro-batch that never goes backward")
+        known = {"the sum over the micro-batches, not the mean": want * count, "the mean, divided by their number again": want / count}
+        known |= {"the last step's alone: a step adds to the gradients that are there": want / times} if times > 1 else {}
+        cause = (
+            "activations and gradients of different micro-batches that meet, or some that are left out; an array changed before its Wait"
+        )
+        if count == 1:
+            cause = "an array that was not received, or another number for the last rank's backward than 1"
+        scale = max(1.0, float(np.abs(want).max()))
+        self.array(got, want, name=name, rank=r, rtol=rtol, scale=scale, cause=cause, instead=known if count > 1 else None)
+
+    def _sent(self, r: int, i: int, n: int, count: int, message: int, tokens: int = 0) -> None:
+        most = count * (message * ((i < n - 1) + (i > 0)) + 16) + 64 + tokens
+        cause = "something besides one activation on and one gradient back for each micro-batch"
+        self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause=cause)

@@ -1,0 +1,89 @@
+"""What runs on the ranks in the checks of part 25's schedules; see `pipeline`."""
+
+from __future__ import annotations
+
+import numpy as np
+from IPython import get_ipython
+
+from course_lib import memory
+from course_lib.collectives.progress import operations
+from course_lib.engine import traffic_gates
+from course_lib.gpt.model.decoder import Sizes, layers
+from course_lib.gpt.model.stage import Stage
+
+
+def build(sizes, values, place, meets, deep):
+    """Make a stage with these parameters in this rank's group; see `together` for `meets`.
+
+    `deep`: what goes is given back to the system at once.
+    """
+
+    class Gated(Stage):
+        """Works when enough has been sent, and at the same time as some neighbours, whose numbers multiply what it begins with."""
+
+        def forward(self, k, x, labels):
+            return forward_from(self, k, x, labels, self.begin())
+
+        def backward(self, k, grad):
+            return super().backward(k, np.asarray(grad, self.dtype) * self.begin())
+
+        def begin(self):
+            number, theirs = np.array([traffic_gates.passed()]), np.empty(1)
+            others = [n - 1 - other for other in meets.pop(0)]
+            self.told += [between.Isend(number, dest=other) for other in others]
+            product = float(number[0])
+            for other in others:
+                between.Recv(theirs, source=other)
+                product *= float(theirs[0])
+            return self.dtype.type(product)
+
+    comm, kinds = everyone.Split(color=place[0], key=place[1]), Stage if meets is None else Gated
+    between = everyone.Split(color=place[0], key=-place[1])  # the same ranks, as another group
+    n, me = comm.Get_size(), comm.Get_rank()
+    stage = kinds(layers(Sizes(*sizes), n, me, dtype=values[0].dtype), sizes[1], values[0].dtype)
+    for (_, p), value in zip(stage.named_parameters(), values, strict=True):
+        p.data = value.copy()
+    stage.told = []
+    get_ipython().user_ns["trial"] = stage, comm
+    if deep:
+        memory.give_back_at_once(True)
+
+
+def forward_from(stage, k, x, labels, number):
+    """Take a micro-batch through a stage, which begins with what comes times a number: the first one with the vectors of its tokens.
+
+    What it gives is not linear in the number, so the work cannot be done before that is known.
+    """
+    if not stage.first:
+        return Stage.forward(stage, k, x * number, labels)
+    embed, *others = stage.layers
+    stage.layers = [lambda tokens: embed(tokens) * number, *others]
+    try:
+        return Stage.forward(stage, k, x, labels)
+    finally:
+        stage.layers = [embed, *others]
+
+
+def step(function, batches, times, watched):
+    """Take so many steps, and return what they return, and what is there afterwards. No rank has seen the micro-batches before.
+
+    That is gradients, the order of the work, the requests that are left, parameters, micro-batches, and the most bytes held, if `watched`.
+    """
+    stage, comm = trial
+    before = operations.now.requests
+    if watched:
+        with memory.watch() as held:
+            losses = [eval(function, get_ipython().user_ns)(stage, list(batches), comm)]
+    else:
+        losses = [eval(function, get_ipython().user_ns)(stage, list(batches), comm) for _ in range(times)]
+    left = operations.now.requests - before - len(stage.told)
+    for request in stage.told:
+        request.Wait()
+    parameters = [p for _, p in stage.named_parameters()]
+    peak = held.true_peak if watched else 0
+    return losses, [p.grad for p in parameters], stage.order(), left, [p.data for p in parameters], batches, peak
+
+
+def over():
+    """Keep what goes for later arrays again."""
+    memory.give_back_at_once(False)

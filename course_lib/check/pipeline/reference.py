@@ -1,0 +1,121 @@
+"""What part 25's steps should do: the model of a group, on one process; the order of work, who works at the same time, and the memory."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib import memory
+from course_lib.gpt.model.decoder import Sizes, layers
+from course_lib.gpt.model.stage import Stage
+
+ONE_FORWARD_ONE_BACKWARD = "one_forward_one_backward_step"
+
+
+class Model:
+    """The model of a group, whole and in stages, and its micro-batches."""
+
+    def __init__(self, sizes: Sizes, n: int, random: np.random.Generator, shape: tuple[int, int, int], dtype: type):
+        self.sizes, self.n = sizes, n
+        self.numbers = (sizes.vocabulary, sizes.width, sizes.heads, sizes.depth, sizes.length)
+        self.stages = [Stage(layers(sizes, n, i, dtype=dtype), sizes.width, dtype) for i in range(n)]
+        self.layers = [layer for stage in self.stages for layer in stage.layers]
+        for stage in self.stages:
+            for _, p in stage.named_parameters():
+                p.data = (p.data + 0.2 * random.standard_normal(p.shape)).astype(dtype)
+        self.values = [[p.data.copy() for _, p in stage.named_parameters()] for stage in self.stages]
+        count, *each = shape
+        self.batches = [tuple(random.integers(0, sizes.vocabulary, each) for _ in "xy") for _ in range(count)]
+        self.message = each[0] * each[1] * sizes.width * np.dtype(dtype).itemsize
+
+    def given(self, i: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """The micro-batches as a rank gets them: tokens for the first, labels for the last, zeros for who must not look."""
+        return [(t * (i == 0), y * (i == self.n - 1)) for t, y in self.batches]
+
+
+def order_of(function: str, n: int, i: int, count: int) -> list[tuple[str, int]]:
+    """The work of rank i of n in one step: "F" or "B", and which micro-batch.
+
+    >>> order_of(ONE_FORWARD_ONE_BACKWARD, 2, 0, 2)
+    [('F', 0), ('F', 1), ('B', 0), ('B', 1)]
+    """
+    ahead = _ahead(function, n, i, count)
+    order = [("F", k) for k in range(ahead)]
+    for k in range(count):
+        order += [("F", k + ahead)] * (k + ahead < count) + [("B", k)]
+    return order
+
+
+def exchanged(order: list[tuple[str, int]], group: list[int], i: int) -> list[tuple[int, dict[int, int]]]:
+    """What rank i of a group sends in this order: to whom, and how many messages must have come by then, from whom.
+
+    >>> exchanged([("F", 0), ("F", 1), ("B", 0)], [7, 8, 9], 1)
+    [(9, {7: 1, 9: 0}), (9, {7: 2, 9: 0}), (7, {7: 2, 9: 1})]
+    """
+    above, below = group[i - 1] if i else None, group[i + 1] if i < len(group) - 1 else None
+    needs, found = {r: 0 for r in (above, below) if r is not None}, []
+    for kind, _ in order:
+        source, to = (above, below) if kind == "F" else (below, above)
+        if source is not None:
+            needs[source] += 1
+        if to is not None:
+            found.append((to, dict(needs)))
+    return found
+
+
+def together(function: str, n: int, i: int, count: int) -> list[list[tuple[int, int]]]:
+    """For each piece of work of rank i of n, the neighbours that can do one of theirs at the same time, where all take equally long.
+
+    In GPipe, a rank's forward with the next one's of the micro-batch before, and likewise backward; in 1F1B, when the pipeline is
+    full, a rank's forward with the next one's backward, and the other way round.
+
+    Returns
+    -------
+    list of list of (int, int)
+        The neighbour, and which one in its order that piece is.
+    """
+    pairs = set()  # rank, its piece of work, and that of the next rank
+    for r in range(n - 1):
+        ahead, following = _ahead(function, n, r, count), _ahead(function, n, r + 1, count)
+        for k in range(count):
+            if function != ONE_FORWARD_ONE_BACKWARD:
+                pairs |= {(r, ("F", k), ("F", k - 1)), (r, ("B", k - 1), ("B", k))} if k else set()
+            elif ahead == following + 1:
+                pairs |= {(r, ("F", k + ahead), ("B", k)), (r, ("B", k), ("F", k + 1 + following))}
+    pairs = [(r, mine, theirs) for r, mine, theirs in pairs if mine[1] < count and theirs[1] < count]
+    orders = [order_of(function, n, r, count) for r in range(n)]
+    found = []
+    for work in orders[i]:
+        above = [(r, orders[r].index(mine)) for r, mine, theirs in pairs if r + 1 == i and theirs == work]
+        found.append(above + [(r + 1, orders[r + 1].index(theirs)) for r, mine, theirs in pairs if r == i and mine == work])
+    return found
+
+
+def _ahead(function: str, n: int, i: int, count: int) -> int:
+    return min(n - 1 - i, count) if function == ONE_FORWARD_ONE_BACKWARD else count
+
+
+def needed(stage: Stage, batches: list, flying: int) -> tuple[int, int]:
+    """The most bytes of a stage with so many micro-batches in flight, and what one keeps."""
+
+    def forward(k: int) -> np.ndarray:
+        tokens, labels = batches[k]
+        out = stage.forward(k, tokens if stage.first else np.ones((*tokens.shape, stage.width), stage.dtype), labels)
+        return np.asarray(out)
+
+    def work() -> None:
+        for k in range(flying):
+            out = forward(k)
+        for k in range(flying):
+            stage.backward(k, np.ones(out.shape, stage.dtype))
+            if k == 0 and flying < len(batches):
+                forward(flying)
+        if flying < len(batches):
+            stage.backward(flying, np.ones(out.shape, stage.dtype))
+
+    work()
+    with memory.watch() as peak:
+        work()
+    with memory.watch() as one:
+        forward(0)
+    stage.backward(0, np.ones(() if stage.last else (*batches[0][0].shape, stage.width), stage.dtype))
+    return peak.true_peak, one.true_now

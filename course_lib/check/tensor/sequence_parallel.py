@@ -1,0 +1,224 @@
+"""How part 22's block and gradients are put to the test: beside the same mathematics on one process. Its operators: see `operators`.
+
+What has a lower-case name and no underscore runs on the ranks, `SequenceParallelCheck` in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib import traffic
+from course_lib.autograd import Module, Parameter
+from course_lib.check.tensor.block import BlockCheck, on_one_process
+from course_lib.gpt.model.block import kinds
+from course_lib.placement import replicated, sharded
+
+PARTIAL = (
+    "gradients of replicated parameters that are left partial (kind == replicated, without quotes): each rank has seen its positions only"
+)
+# What stands in a test's module: how many dimensions, and along which one it is sharded, if it is.
+FORMS = ((2, 1), (2, 0), (1, 0), (1, None), (2, None), (1, None))
+
+
+def group_of(place):  # packing sends a function's helpers only from its own module
+    """This rank's group: which one, and its place in it."""
+    return everyone.Split(color=place[0], key=place[1])
+
+
+def module_of(data, grads, dims, tied):
+    """A module whose parameters have these gradients, and are sharded along these dimensions, or replicated (None); one may be tied."""
+    module = Module()
+    for name, array in data.items():
+        inner = Module()
+        inner.weight = Parameter(array.copy())
+        inner.weight.grad = None if grads[name] is None else grads[name].copy()
+        inner.kind = replicated if dims[name] is None else sharded(dims[name])
+        setattr(module, name, inner)
+    if tied:  # it has two names
+        module.tied = getattr(module, tied)
+    return module
+
+
+def left(module, data):
+    """The parameters' gradients, and the parameters."""
+    return {name: getattr(module, name).weight.grad for name in data}, {name: getattr(module, name).weight.data for name in data}
+
+
+def reduce_norms(data, grads, dims, place, tied=""):
+    """The gradients and parameters after `reduce_norm_gradients`."""
+    module = module_of(data, grads, dims, tied)
+    reduce_norm_gradients(module, group_of(place))
+    return left(module, data)
+
+
+def clip(data, grads, dims, most, place, tied=""):
+    """What `clip_gradients` returns, and the gradients and parameters after it."""
+    module = module_of(data, grads, dims, tied)
+    return clip_gradients(module, most, group_of(place)), *left(module, data)
+
+
+def _tied(grads, dims):
+    """The name of a parameter that shall have two: a replicated one with a gradient, if there is one."""
+    return next((name for name, g in grads.items() if dims[name] is None and g is not None), next(iter(grads)))
+
+
+class SequenceParallelCheck(BlockCheck):
+    """A `Check` on four ranks, in groups."""
+
+    def blocks(self, *sizes: int) -> SequenceParallelCheck:
+        """A block around the operators, and `reduce_norm_gradients` after it, against the same block on one process."""
+        for size in sizes:
+            heads = size * int(self.random.integers(1, 3))
+            self._block(size, heads, heads * int(self.random.integers(2, 5)), np.float32 if size == 2 else np.float64)
+        return self
+
+    def _block(self, size: int, heads: int, width: int, dtype: type) -> None:
+        groups, (batch, part) = self.groups(size), self.sizes(2, 2, 6)
+        self.case = f"{self.named(groups, dtype)}, width {width}, {heads} heads, {batch} x {part} tokens a rank"
+        drawn = []
+        for group in groups:
+            x, grad = (self.random.standard_normal((batch, part * len(group), width)).astype(dtype) for _ in range(2))
+            norms, seed = self.random.uniform(0.5, 1.5, (2, 2, width)).astype(dtype), int(self.random.integers(1 << 30))
+            drawn.append(dict(seed=seed, norms=norms, x=x, grad=grad))
+        of_ranks = []
+        for color, index in self.places(groups):
+            cut = {name: np.split(drawn[color][name], len(groups[color]), axis=1)[index] for name in ("x", "grad")}
+            of_ranks.append(drawn[color] | {name: np.ascontiguousarray(array) for name, array in cut.items()})
+        parts = self.block(groups, ("gather_sequence", "scatter_sequence"), width, heads, of_ranks)
+        reduced, rtol = self._reduced(groups, parts), 1e-9 if dtype is np.float64 else 2e-4
+        for group, one in zip(groups, drawn, strict=True):
+            out, grad_x, whole = on_one_process(width, heads, one)
+            how = dict(rtol=rtol, ranks=group)
+            cause = "a forward that gathers or scatters along another dimension"
+            self.placed([of_ranks[r]["out"] for r in group], sharded(1), out, name="the block's output", cause=cause, **how)
+            cause = "a backward of gather_sequence that does not add up the ranks' summands"
+            self.placed([of_ranks[r]["grad_x"] for r in group], sharded(1), grad_x, name="the gradient of the input", cause=cause, **how)
+            for parameter, p, kind in kinds(whole):
+                cause = PARTIAL if "norm" in parameter else "a backward of scatter_sequence that does not gather all positions"
+                got = [reduced[r][parameter] for r in group]
+                self.placed(got, kind, p.grad, name=f"the gradient of {parameter}", cause=cause, **how)
+
+    def _reduced(self, groups: list[list[int]], parts: list) -> list[dict]:
+        """The gradients of the ranks' parts of a block after `reduce_norm_gradients`."""
+        given = []
+        for part, place in zip(parts, self.places(groups), strict=True):
+            grads, dims = {name: p.grad for name, p, _ in kinds(part)}, {name: kind.dim for name, _, kind in kinds(part)}
+            given.append(dict(data=grads, grads=grads, dims=dims, place=place))
+        return [grads for grads, _ in self.ranks.call(reduce_norms, given, show=self.show)]
+
+    def _module(self, n: int, dtype: type, without: bool, only_sharded: bool = False) -> tuple[dict, dict]:
+        """Whole gradients of a group's module, and along which dimensions they are sharded; names tell nothing."""
+        names = self.random.permutation([f"layer{i}" for i in range(len(FORMS))]).tolist()
+        forms = dict(zip(names, FORMS, strict=True))
+        dims = {name: forms[name][1] for name in sorted(forms) if not only_sharded or forms[name][1] is not None}
+        whole = {}
+        for name, dim in dims.items():
+            shape = self.sizes(forms[name][0], 5, 9)
+            if dim is not None:
+                shape[dim] *= n
+            whole[name] = self.random.standard_normal(shape).astype(dtype)
+        for split in (False, True) if without else ():
+            whole[next(name for name, dim in dims.items() if (dim is not None) is split)] = None
+        return whole, dims
+
+    def norms(self, *sizes: int) -> SequenceParallelCheck:
+        """`reduce_norm_gradients`, in groups of these sizes; for some, a parameter has no gradient, and for one, all are sharded."""
+        for size in sizes:
+            dtype = np.float32 if size == 2 else np.float64
+            self._norms(size, dtype, without=size == 3)
+            if size == 4:
+                self._norms(size, dtype, without=False, only_sharded=True)
+        return self
+
+    def _norms(self, size: int, dtype: type, without: bool, only_sharded: bool = False) -> None:
+        groups, rtol = self.groups(size), 1e-12 if dtype is np.float64 else 1e-5
+        self.case = self.named(groups, dtype)
+        given: list = [None] * 4
+        for color, group in enumerate(groups):
+            like, dims = self._module(1, dtype, without, only_sharded)
+            for key, r in enumerate(group):
+                grads = {name: None if g is None else self.random.standard_normal(g.shape).astype(dtype) for name, g in like.items()}
+                data = {name: np.ones(3, dtype) if g is None else g for name, g in like.items()}
+                given[r] = dict(data=data, grads=grads, dims=dims, place=(color, key), tied=_tied(grads, dims))
+        answers = self.ranks.call(reduce_norms, given, show=self.show)
+        for group in groups:
+            for r in group:
+                got, data = answers[r]
+                for name, dim in given[r]["dims"].items():
+                    own = given[r]["grads"][name]
+                    mine = [given[k]["grads"][name] for k in group]
+                    self._left(got[name], own, r)
+                    if own is None:
+                        continue
+                    total = own if dim is not None else np.sum(mine, axis=0)
+                    known = {"the mean over the group": total / len(group), "this rank's own, as it was": own} if dim is None else None
+                    cause = PARTIAL if dim is None else "sharded gradients are whole already: they are no summands"
+                    how = dict(rtol=rtol, scale=float(np.sum(np.abs(mine), axis=0).max()), instead=known if len(group) > 1 else None)
+                    kind = "replicated" if dim is None else "sharded"
+                    self.array(got[name], total, name=f"the gradient of a {kind} parameter", rank=r, cause=cause, **how)
+                self._untouched(data, given[r]["data"], r)
+                numbers = sum(g.size for n, g in given[r]["grads"].items() if given[r]["dims"][n] is None and g is not None)
+                most = traffic.wire_bytes("Allreduce", len(group), 8 * numbers + 64)
+                self.sent(self.ranks.traffic[r], most, name="reduce_norm_gradients", rank=r, cause="gradients that need no exchange")
+
+    def _left(self, got: object, before: object, r: int) -> None:
+        if before is None and got is not None:
+            self.fail(f"a gradient on rank {r} was None, and is not any more", "a parameter that was not used has none, on all ranks")
+
+    def _untouched(self, after: dict, before: dict, r: int) -> None:
+        if not all(np.array_equal(after[name], array) for name, array in before.items()):
+            self.fail(f"the parameters on rank {r} have changed, and not only their gradients", "p.data in place of p.grad")
+
+    def clipping(self, *sizes: int) -> SequenceParallelCheck:
+        """`clip_gradients`, in groups of these sizes, with a norm above the most that is allowed, below it, and 0."""
+        for size in sizes:
+            dtype = np.float32 if size == 2 else np.float64
+            self._clipping(size, float(self.random.uniform(1.5, 4)), dtype, without=size == 4)
+            self._clipping(size, float(self.random.uniform(0.2, 0.8)), dtype, without=size == 3)
+        self._clipping(2, 1.0, np.float64, without=True, factor=0.0)
+        self._clipping(2, 2.0, np.float32, without=False, only_sharded=True)
+        return self
+
+    def _clipping(self, size: int, ratio: float, dtype: type, without: bool, factor: float = 1.0, only_sharded: bool = False) -> None:
+        groups = self.groups(size)
+        self.case = f"{self.named(groups, dtype)}, a norm that is {ratio:.3g} times the limit" if factor else "gradients that are all 0"
+        rtol = 1e-9 if dtype is np.float64 else 1e-4
+        for_ranks, norms, all_squares = [None] * 4, [], []
+        for color, group in enumerate(groups):
+            whole, dims = self._module(len(group), dtype, without, only_sharded)
+            whole = {name: None if g is None else dtype(factor) * g for name, g in whole.items()}
+            squares = {name: 0.0 if g is None else float((g.astype(np.float64) ** 2).sum()) for name, g in whole.items()}
+            norms.append(float(np.sqrt(sum(squares.values()))))
+            all_squares.append(sum(square for name, square in squares.items() if dims[name] is None))
+            for key, r in enumerate(group):
+                own = {
+                    name: g if g is None or dims[name] is None else np.ascontiguousarray(np.split(g, len(group), axis=dims[name])[key])
+                    for name, g in whole.items()
+                }
+                data = {name: np.ones(3, dtype) if g is None else np.ones_like(g) for name, g in own.items()}
+                for_ranks[r] = dict(
+                    data=data, grads=own, dims=dims, most=norms[-1] / ratio or 1.0, place=(color, key), tied=_tied(own, dims)
+                )
+        for r, (got, after, parameters) in enumerate(self.ranks.call(clip, for_ranks, show=self.show)):
+            color, own = for_ranks[r]["place"][0], for_ranks[r]["grads"]
+            n, norm = len(groups[color]), norms[color]
+            mine = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in own.values() if g is not None)))
+            several = float(np.sqrt(norm**2 + (n - 1) * all_squares[color]))
+            mistakes = {"that of this rank's own part": [mine], "one in which replicated gradients count several times": [several]}
+            cause = (
+                "lengths that are added in place of squares; or sharded gradients not added up over the group, or replicated ones that are"
+            )
+            self.numbers(got, [norm], name="the length", rank=r, cause=cause, rtol=rtol, instead=mistakes if n > 1 else None)
+            for name, before in own.items():
+                self._left(after[name], before, r)
+                if before is not None:
+                    want = before / dtype(ratio) if ratio > 1 else before
+                    cause = "gradients that are scaled although they are short enough, or not by most / length"
+                    known = (
+                        {"as it was before, not scaled": before}
+                        if ratio > 1
+                        else {"scaled, though it is short enough": before / dtype(ratio)}
+                    )
+                    self.array(after[name], want, name="a gradient, clipped,", rank=r, rtol=max(rtol, 1e-5), cause=cause, instead=known)
+            self._untouched(parameters, for_ranks[r]["data"], r)
+            self.sent(self.ranks.traffic[r], 256, name="clip_gradients", rank=r, cause="gradients that are exchanged, and not numbers")

@@ -1,0 +1,163 @@
+"""How part 21's block and loss are put to the test: beside the same mathematics on one process. Its operators: see `operators`.
+
+What has a lower-case name and no underscore runs on the ranks, `TensorParallelCheck` in the notebook's kernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from IPython import get_ipython
+
+from course_lib import traffic
+from course_lib.autograd import Tensor
+from course_lib.check.tensor.block import BlockCheck, on_one_process
+from course_lib.gpt.model.block import kinds
+from course_lib.placement import replicated
+
+NO_F = "a backward of copy_to_group that does not add up the ranks' gradients: each has that of its own heads and columns only"
+
+
+def group_of(place):  # packing sends a function's helpers only from its own module
+    """This rank's group: which one, and its place in it."""
+    return everyone.Split(color=place[0], key=place[1])
+
+
+def losses_of(cases, place):
+    """Losses, all before the first backward, and then for each: the loss, the gradient of the logits, and the arguments after that."""
+    tensors, comm = [Tensor(case["logits"], requires_grad=True) for case in cases], group_of(place)
+    losses = [vocab_parallel_cross_entropy(t, case["labels"], comm) for t, case in zip(tensors, cases, strict=True)]
+    for loss in losses:
+        if not isinstance(loss, Tensor) or not loss.requires_grad:
+            raise TypeError(f"the loss must be a Tensor that Tensor.from_operation(data, (logits,), backward) has made; got {loss!r}.")
+    get_ipython().user_ns["trial"] = tensors, [loss * case["factor"] for loss, case in zip(losses, cases, strict=True)], cases
+    return [(np.array(loss.data), case["logits"], case["labels"]) for loss, case in zip(losses, cases, strict=True)]
+
+
+def losses_backward():
+    """The gradients of the logits, and the arguments after that."""
+    tensors, losses, cases = trial
+    for loss in losses:
+        loss.backward(np.ones(loss.shape, loss.dtype))
+    return [(t.grad, t.data, case["labels"]) for t, case in zip(tensors, cases, strict=True)]
+
+
+class TensorParallelCheck(BlockCheck):
+    """A `Check` on four ranks, in groups."""
+
+    def blocks(self, *sizes: int) -> TensorParallelCheck:
+        """A block around both operators in groups of these sizes, against the same block on one process."""
+        for size in sizes:
+            heads = size * int(self.random.integers(1, 3))
+            self._block(size, heads, heads * int(self.random.integers(2, 5)), np.float32 if size == 2 else np.float64)
+        return self
+
+    def _block(self, size: int, heads: int, width: int, dtype: type) -> None:
+        groups, (batch, positions) = self.groups(size), self.sizes(2, 2, 6)
+        self.case = f"{self.named(groups, dtype)}, width {width}, {heads} heads, {batch} x {positions} tokens"
+        drawn = [
+            dict(
+                seed=int(self.random.integers(1 << 30)),
+                x=self.random.standard_normal((batch, positions, width)).astype(dtype),
+                grad=self.random.standard_normal((batch, positions, width)).astype(dtype),
+                norms=self.random.uniform(0.5, 1.5, (2, 2, width)).astype(dtype),
+            )
+            for _ in groups
+        ]
+        of_ranks = [dict(drawn[color]) for color, _ in self.places(groups)]
+        parts = self.block(groups, ("copy_to_group", "reduce_from_group"), width, heads, of_ranks)
+        rtol = 1e-9 if dtype is np.float64 else 2e-4
+        for group, one in zip(groups, drawn, strict=True):
+            out, grad_x, whole = on_one_process(width, heads, one)
+            grads, how = [{name: p.grad for name, p in parts[r].named_parameters()} for r in group], dict(rtol=rtol, ranks=group)
+            cause = "a forward of reduce_from_group that does not add up the ranks' summands"
+            self.placed([of_ranks[r]["out"] for r in group], replicated, out, name="the block's output", cause=cause, **how)
+            for parameter, p, kind in kinds(whole):
+                cause = NO_F if "norm" in parameter else "a backward of reduce_from_group that is not the identity"
+                got = [each[parameter] for each in grads]
+                self.placed(got, kind, p.grad, name=f"the gradient of {parameter}", cause=cause, **how)
+            self.placed([of_ranks[r]["grad_x"] for r in group], replicated, grad_x, name="the gradient of the input", cause=NO_F, **how)
+
+    def losses(self, *sizes: int, scale: float = 3.0, frugal: bool = False) -> TensorParallelCheck:
+        """`vocab_parallel_cross_entropy` in groups of these sizes, against that of all logits.
+
+        Parameters
+        ----------
+        scale : float
+            Of the logits.
+        frugal : bool
+            Whether to look at what it sends, too.
+        """
+        for size in sizes:
+            batches = self.sizes(2, 7, 12) if frugal else [1 if size == 3 else self.sizes(1, 2, 7)[0], self.sizes(1, 2, 7)[0]]
+            self._loss(size, *batches, self.sizes(1, 2, 6)[0], np.float32 if size == 2 and not frugal else np.float64, scale, frugal)
+        return self
+
+    def _loss(self, size: int, batch: int, tokens: int, part: int, dtype: type, scale: float, frugal: bool) -> None:
+        groups, numbers, rtol = self.groups(size), batch * tokens, 1e-9 if dtype is np.float64 else 1e-4
+        self.case = f"{self.named(groups, dtype)}, {batch} x {tokens} tokens, {part} words a rank"
+        cases: list[list[dict]] = []
+        for group in groups:
+            both = []
+            for _ in range(1 if frugal else 2):
+                level = self.random.uniform(-scale, scale, (batch, tokens, 1)) * (300 if scale < 100 else 1)
+                logits = (scale * self.random.standard_normal((batch, tokens, len(group) * part)) + level).astype(dtype)
+                labels = self.random.integers(0, len(group) * part, (batch, tokens))
+                ends = np.repeat(np.arange(len(group)) * part, 2) + np.tile([0, part - 1], len(group))  # of each rank's words
+                some = self.random.permutation(numbers)[: len(ends)]
+                labels.flat[some] = self.random.permutation(ends)[: len(some)]
+                both.append(dict(logits=logits, labels=labels, factor=float(self.random.uniform(0.5, 2))))
+            cases.append(both)
+        given = [
+            dict(
+                place=place,
+                cases=[{**c, "logits": np.ascontiguousarray(np.split(c["logits"], n, axis=-1)[place[1]])} for c in cases[place[0]]],
+            )
+            for place in self.places(groups)
+            for n in [len(groups[place[0]])]
+        ]
+        answers, moved = self.ranks.call(losses_of, given, show=self.show), self.ranks.traffic
+        grads = self.ranks.call(losses_backward, show=self.show)
+        for r, (color, index) in enumerate(self.places(groups)):
+            n = len(groups[color])
+            for k, case in enumerate(cases[color]):
+                (got, after, same), before = answers[r][k], given[r]["cases"][k]
+                want, soft, level = _cross_entropy(case["logits"].astype(np.float64), case["labels"])
+                if not isinstance(got, np.ndarray) or got.shape != () or got.dtype != dtype:
+                    found = f"shape {np.shape(got)} and dtype {getattr(got, 'dtype', type(got).__name__)}"
+                    self.fail(f"the loss on rank {r} must be one number of shape () and dtype {np.dtype(dtype)}; it has {found}")
+                mistakes = {"what it is with the largest logit not taken off z_y": [want - level]}
+                mistakes |= {f"the loss times {n}": [want * n], f"the loss divided by {n}": [want / n]} if n > 1 else {}
+                size = max(1.0, abs(want), float(np.abs(case["logits"]).max()) / (1 if dtype is np.float64 else 100))
+                cause = "a maximum or a sum over this rank's words only, or labels that other ranks have"
+                how = dict(rtol=rtol, scale=size, dtype=False, instead={what: np.array(value) for what, value in mistakes.items()})
+                self.array(got.reshape(1), np.array([want]), name="the loss", rank=r, cause=cause, **how)
+                back, *later = grads[r][k]
+                for when, logits, labels in (("the call", after, same), ("backward", *later)):
+                    self.array(logits, before["logits"], name=f"the logits, after {when},", rank=r, cause="an operation in place")
+                    self.array(labels, case["labels"], name=f"the labels, after {when},", rank=r, cause="an operation in place")
+                share = case["factor"] / numbers
+                right = np.split((soft * share).astype(dtype), n, axis=-1)[index]
+                cause = "softmax minus one at the label, divided by the number of tokens, times the gradient of the loss"
+                known = {
+                    "that of the sum, not the mean, over the tokens": right * numbers,
+                    "without the loss's own gradient": right / case["factor"],
+                }
+                near = max(rtol, float(np.finfo(dtype).eps * np.abs(case["logits"]).max()))  # as exactly as dtype has log of the sum
+                self.array(back, right, name="the gradient of the logits", rank=r, rtol=near, scale=share, cause=cause, instead=known)
+            if frugal:
+                most = traffic.wire_bytes("Allreduce", n, (2 * numbers + 16) * 8)
+                cause = "a third all-reduce, or logits that are gathered; one number for all labels' logits is enough"
+                self.sent(moved[r], most, name="the loss", rank=r, cause=cause)
+                self.sent(self.ranks.traffic[r], 0, name="its backward", rank=r, cause="all that it needs is there after the forward")
+
+
+def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray, float]:
+    """The mean loss over all tokens, the gradient of the sum, and the mean of the largest logits."""
+    most = logits.max(axis=-1, keepdims=True)
+    shifted = logits - most
+    soft = np.exp(shifted)
+    sums = soft.sum(axis=-1, keepdims=True)
+    right = np.take_along_axis(shifted, labels[..., None], axis=-1)
+    soft /= sums
+    np.put_along_axis(soft, labels[..., None], np.take_along_axis(soft, labels[..., None], axis=-1) - 1, axis=-1)
+    return float((np.log(sums) - right).mean()), soft, float(most.mean())

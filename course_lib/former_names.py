@@ -1,0 +1,64 @@
+"""Former names of modules: functions saved with an earlier version of the course, and hand-ins made with it, import them.
+
+A module is found under its former name once something asks for it there; nothing is imported before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+FORMER = {
+    "course_lib.autograd.blocks": "course_lib.autograd.block_attention",
+    "course_lib.autograd.sequences": "course_lib.autograd.functional",
+    "course_lib.check.adam": "course_lib.check.zero.adam",
+    "course_lib.check.context": "course_lib.check.attention.ring_attention",
+    "course_lib.check.flat_shard": "course_lib.check.fsdp.flat_shard",
+    "course_lib.check.optimizer": "course_lib.check.data.optimizer",
+    "course_lib.check.perceptron": "course_lib.check.data.perceptron",
+    "course_lib.check.ring": "course_lib.check.attention.kernels",
+    "course_lib.check.sequence_parallel": "course_lib.check.tensor.sequence_parallel",
+    "course_lib.check.tensor_parallel": "course_lib.check.tensor.tensor_parallel",
+    "course_lib.check.wrapper": "course_lib.check.data.ddp",
+    "course_lib.gpt.account": "course_lib.gpt.training.step_costs",
+    "course_lib.gpt.assemble": "course_lib.gpt.model.build_model",
+    "course_lib.gpt.block": "course_lib.gpt.model.block",
+    "course_lib.gpt.experts": "course_lib.gpt.model.experts",
+    "course_lib.gpt.flat": "course_lib.gpt.fsdp.flat_buffer",
+    "course_lib.gpt.sample": "course_lib.gpt.generate",
+    "course_lib.gpt.stage": "course_lib.gpt.model.stage",
+    "course_lib.gpt.survey": "course_lib.gpt.fsdp.profile",
+    "course_lib.gpt.trainer": "course_lib.gpt.training.trainer",
+    "course_lib.gpt.units": "course_lib.gpt.fsdp.units",
+    "course_lib.plots.context": "course_lib.plots.attention",
+    "course_lib.sim.checks": "course_lib.sim.schedule.check",
+    "course_lib.sim.llm.closed": "course_lib.sim.llm.analytic",
+    "course_lib.sim.llm.published": "course_lib.sim.llm.reference_data",
+    "course_lib.sim.orders": "course_lib.sim.schedule.schedules",
+    "course_lib.sim.plan.checks": "course_lib.sim.plan.check",
+    "course_lib.sim.score": "course_lib.sim.schedule.score",
+    "course_lib.sim.stats": "course_lib.sim.schedule.stats",
+}
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finder and loader of `FORMER`."""
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None):
+        return importlib.machinery.ModuleSpec(name, self) if name in FORMER else None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        return None  # a module of the usual kind, which `exec_module` replaces
+
+    def exec_module(self, module: ModuleType) -> None:
+        sys.modules[module.__name__] = importlib.import_module(FORMER[module.__name__])
+
+
+def install() -> None:
+    """Have Python look here for a module that it does not find."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

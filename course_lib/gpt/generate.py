@@ -1,0 +1,42 @@
+"""What a GPT writes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from course_lib.autograd import no_grad
+from course_lib.gpt.training import full_state
+from course_lib.gpt.training.trainer import Trainer
+
+
+def write(trainer: Trainer, begin: str = "def ", count: int = 200, heat: float = 0.8, seed: int = 0) -> str:
+    """Have the model go on with a text, byte by byte. Collective: the whole model comes together, and rank 0 writes.
+
+    Parameters
+    ----------
+    trainer : Trainer
+    begin : str
+    count : int
+        Bytes to write.
+    heat : float
+        Divides the logits: near 0, always the most probable byte.
+    seed : int
+        Of the choices.
+
+    Returns
+    -------
+    str
+        With what it begins; bytes that no reader can see have the sign for that. Empty on all ranks but 0.
+    """
+    one = full_state.alone(trainer)
+    full_state.copy(trainer, one)
+    if trainer.groups.everyone.Get_rank() > 0:
+        return ""
+    tokens, random = list(begin.encode(errors="surrogateescape") or b"\n"), np.random.default_rng(seed)
+    with no_grad():
+        for _ in range(count):
+            logits = one.model(np.array([tokens[-trainer.settings.length :]])).data[0, -1].astype(np.float64) / heat
+            chances = np.exp(logits - logits.max())
+            tokens.append(int(random.choice(len(chances), p=chances / chances.sum())))
+    text = bytes(tokens).decode(errors="replace")
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text)

@@ -1,0 +1,137 @@
+"""A transformer block whose heads and MLP columns are split over a group of ranks (Shoeybi et al., 2019, "Megatron-LM", section 3).
+
+The communication is what a student writes: one function where the ranks' work begins, and one where their results meet.
+
+    x ── norm ── enter ── attention of this rank's heads ── leave ── + ── norm ── enter ── this rank's columns of the MLP ── leave ── +
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from course_lib.autograd import LayerNorm, Module, Parameter, Tensor, checkpoint
+from course_lib.autograd.functional import attention, gelu
+from course_lib.autograd.operations import linear
+from course_lib.placement import Kind, replicated, sharded
+
+
+def alone(x: Tensor, comm: object) -> Tensor:
+    """What a single rank does where others exchange: nothing."""
+    return x
+
+
+class Split(Module):
+    """A matrix of which each rank has its columns, or its rows; the input and the output are this rank's.
+
+    Parameters
+    ----------
+    whole : numpy.ndarray
+        ``(inputs, outputs)``, the same on all ranks.
+    dim : int
+        0 for rows (RowParallelLinear), 1 for columns (ColumnParallelLinear).
+    size, index : int
+        Ranks in the group, and this one's place.
+
+    Attributes
+    ----------
+    weight : Parameter
+        This rank's part.
+    """
+
+    def __init__(self, whole: np.ndarray, dim: int, size: int, index: int):
+        self.weight = Parameter(np.ascontiguousarray(np.split(whole, size, axis=dim)[index]))
+        self.kind = sharded(dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return linear(x, self.weight)
+
+
+class Block(Module):
+    """Attention and an MLP, each behind a LayerNorm and beside a residual connection (Radford et al., 2019); no biases but LayerNorm's.
+
+    Parameters
+    ----------
+    width, heads : int
+        Heads are split over the ranks; the MLP has ``4 * width`` hidden units.
+    random : numpy.random.Generator
+        Draws the weights: seeded alike, all ranks draw the same ones, and keep their parts.
+    comm : Communicator, optional
+        The ranks that share the block; without one, the block is whole.
+    enter, leave : callable
+        Given a Tensor and `comm`: before the split work, and after it.
+    again : bool
+        Whether backward calls `enter` once more, so that its result need not be kept.
+    dtype : data type
+
+    Raises
+    ------
+    ValueError
+        The ranks do not divide the heads, or the heads the width.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        random: np.random.Generator,
+        comm: object = None,
+        enter: Callable = alone,
+        leave: Callable = alone,
+        again: bool = False,
+        dtype=np.float32,
+    ):
+        size, index = (comm.Get_size(), comm.Get_rank()) if comm is not None else (1, 0)
+        if heads % size or width % heads:
+            raise ValueError(f"Block: {size} ranks must divide {heads} heads, and the heads the width {width}.")
+
+        def drawn(inputs: int, outputs: int) -> np.ndarray:
+            return (random.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(dtype)
+
+        self.comm, self.enter, self.leave, self.again, self.heads = comm, enter, leave, again, heads // size
+        self.norm1, self.norm2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
+        # The columns of q, k and v, head by head: so a rank's columns are those of its heads.
+        self.qkv = Split(drawn(width, 3 * width), 1, size, index)
+        self.out = Split(drawn(width, width), 0, size, index)
+        self.up = Split(drawn(width, 4 * width), 1, size, index)
+        self.down = Split(drawn(4 * width, width), 0, size, index)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.leave(self.attend(self.into(self.qkv, self.norm1(x))), self.comm)
+        return x + self.leave(self.down(gelu(self.into(self.up, self.norm2(x)))), self.comm)
+
+    def into(self, layer: Module, x: Tensor) -> Tensor:
+        """Enter the split work: this rank's columns of a layer, for all positions."""
+
+        def work(x: Tensor) -> Tensor:
+            return layer(self.enter(x, self.comm))
+
+        return checkpoint(work, x) if self.again else work(x)
+
+    def attend(self, qkv: Tensor) -> Tensor:
+        """The attention of this rank's heads, ``(batch, positions, 3 * width / n)`` to ``(batch, positions, width)``: a summand."""
+        batch, positions, _ = qkv.shape
+        qkv = qkv.reshape(batch, positions, self.heads, 3, -1).transpose(3, 0, 2, 1, 4)
+        seen = attention(qkv[0], qkv[1], qkv[2])
+        return self.out(seen.transpose(0, 2, 1, 3).reshape(batch, positions, -1))
+
+
+def kinds(module: Module) -> list[tuple[str, Parameter, Kind]]:
+    """The parameters of a module with their names, and what each is over the group: sharded along a dimension, or replicated.
+
+    A parameter that stands in two places, such as an embedding that is also the output's matrix, comes once.
+
+    Examples
+    --------
+    >>> for name, parameter, kind in kinds(Block(8, 2, np.random.default_rng(0)))[:3]:
+    ...     print(name, parameter.shape, kind)
+    norm1.weight (8,) replicated
+    norm1.bias (8,) replicated
+    norm2.weight (8,) replicated
+    """
+    here = getattr(module, "kind", replicated)
+    inside = [(f"{name}.{inner}", p, kind) for name, child in module.children() for inner, p, kind in kinds(child)]
+    known = {id(p) for _, p, _ in inside}
+    own = [(name, p, here) for name, p in module.named_parameters() if id(p) not in known]
+    return list({id(p): (name, p, kind) for name, p, kind in reversed([*own, *inside])}.values())[::-1]

@@ -1,0 +1,139 @@
+"""The layers of one rank of a grid, with the student's functions in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+
+from course_lib import students
+from course_lib.autograd import Module, Tensor
+from course_lib.gpt.model.block import Block, alone
+from course_lib.gpt.model.decoder import Embed, Head, loss_of
+from course_lib.gpt.model.experts import MixtureOfExperts
+from course_lib.gpt.settings import Settings
+
+BALANCE = 0.01  # the weight of the experts' balancing loss (Fedus et al., 2022, section 2.2)
+
+
+class Groups:
+    """A rank's groups in a grid; collective.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The ranks of the grid.
+    settings : Settings
+
+    Attributes
+    ----------
+    everyone, dp, pp, tp : Communicator
+    ordered : Communicator
+        All ranks once more: the stages one after the other, in each the tensor parallel ranks, and with each of these its copies.
+    """
+
+    def __init__(self, comm: object, settings: Settings):
+        mesh, rank = settings.mesh, comm.Get_rank()
+        self.everyone, self.mesh, self.rank = comm, mesh, rank
+        self.dp, self.pp, self.tp = (comm.Split(color=mesh.group(axis, rank)[0], key=rank) for axis in ("dp", "pp", "tp"))
+        d, p, t = mesh.coordinates(rank)
+        self.ordered = comm.Split(color=0, key=(p * mesh.tp + t) * mesh.dp + d)
+
+
+def needed(settings: Settings) -> list[str]:
+    """The student's functions that a grid takes.
+
+    >>> needed(Settings()), needed(Settings(tp=2))
+    ([], ['copy_to_group', 'reduce_from_group', 'vocab_parallel_cross_entropy'])
+    """
+    s, names = settings, []
+    if s.tp > 1:
+        names += ["gather_sequence", "scatter_sequence", "reduce_norm_gradients"] if s.sequence else ["copy_to_group", "reduce_from_group"]
+        names += ["vocab_parallel_cross_entropy"]
+    if s.experts:
+        names += ["route", "dispatch", "combine"]
+    if s.pp > 1:
+        names += ["gpipe_step" if s.schedule == "gpipe" else "one_forward_one_backward_step"]
+    if s.fsdp:
+        names += ["FullyShardedDataParallel"]
+    return names
+
+
+def beside(x: Tensor, loss: Tensor, weight: float) -> Tensor:
+    """`x`, with a loss of its own that joins what comes back: `loss` gets `weight` as its gradient, whatever x gets."""
+    return Tensor.from_operation(x.data, (x, loss), lambda grad: (grad, np.asarray(weight, loss.dtype)))
+
+
+class ExpertBlock(Block):
+    """A `Block` with experts in place of its MLP; they are those of the data parallel ranks.
+
+    Parameters
+    ----------
+    settings : Settings
+    functions : object
+        The student's.
+    groups : Groups
+    random : numpy.random.Generator
+    operators : dict
+        `comm`, `enter`, `leave` and `again`, as for `Block`.
+    """
+
+    def __init__(self, settings: Settings, functions: object, groups: Groups, random: np.random.Generator, operators: dict):
+        super().__init__(settings.width, settings.heads, random, **operators)
+        del self.up, self.down
+        s, share = settings, groups.dp.Get_size() / settings.micro_batches
+        self.experts = MixtureOfExperts(functions, groups.dp, s.width, 2 * s.width, s.experts, factor=s.capacity, random=random)
+        # The balancing loss is a sum over the ranks; the rest is a mean over them, and over the micro-batches.
+        self.weight = BALANCE * share / (groups.tp.Get_size() if s.sequence else 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.leave(self.attend(self.into(self.qkv, self.norm1(x))), self.comm)
+        x = x + self.experts.work(self.norm2(x))
+        return beside(x, self.experts.balance, self.weight)
+
+
+def layers(settings: Settings, functions: object, groups: Groups) -> list[Module]:
+    """The layers of this rank.
+
+    Parameters
+    ----------
+    settings : Settings
+    functions : object
+        The student's, see `needed`.
+    groups : Groups
+
+    Returns
+    -------
+    list of Module
+        As `model.layers`: with the same seed, the same weights on any grid.
+    """
+    s, size, stage = settings, groups.pp.Get_size(), groups.pp.Get_rank()
+    operators: dict = dict(comm=None)
+    if s.tp > 1:
+        enter, leave = ("gather_sequence", "scatter_sequence") if s.sequence else ("copy_to_group", "reduce_from_group")
+        enter, leave = students.get(functions, enter), students.get(functions, leave)
+        operators = dict(comm=groups.tp, enter=enter, leave=leave, again=s.sequence)
+    own = range(stage * s.depth // size, (stage + 1) * s.depth // size)
+    found: list[Module] = []
+    if stage == 0:
+        found.append(Embed(s.sizes, np.random.default_rng([s.seed, 0]), comm=groups.tp if s.sequence else None))
+    for i in own:
+        random = np.random.default_rng([s.seed, 1 + i])
+        found.append(ExpertBlock(s, functions, groups, random, operators) if s.experts else Block(s.width, s.heads, random, **operators))
+    if stage == size - 1:
+        random = np.random.default_rng([s.seed, 1 + s.depth])
+        found.append(Head(s.sizes, random, operators["comm"], operators.get("enter", alone)))
+    return found
+
+
+def loss_for(settings: Settings, functions: object, groups: Groups) -> Callable:
+    """From logits and labels to the loss, on the last stage."""
+    if settings.tp == 1:
+        return loss_of
+    given = students.get(functions, "vocab_parallel_cross_entropy")
+    return partial(_parallel, given, groups.tp)
+
+
+def _parallel(given: Callable, comm: object, logits: Tensor, labels: np.ndarray) -> Tensor:
+    return given(logits, labels, comm)

@@ -1,0 +1,189 @@
+"""A layer with a mixture of experts, around the functions of part 24 (Lepikhin et al., 2021; Fedus et al., 2022).
+
+Over the ranks of its group: tokens are sharded along dimension 0, the router's weight is replicated and its gradient partial, the experts
+are sharded along dimension 0, and so are their gradients. Nothing else here communicates but the student's functions and `balancing_loss`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from course_lib.autograd import operations
+from course_lib.autograd.functional import softmax
+from course_lib.autograd.modules import Module, Parameter
+from course_lib.autograd.tensor import Tensor, namespace
+
+
+@dataclass
+class Route:
+    """Where a rank's tokens go.
+
+    Attributes
+    ----------
+    expert : numpy.ndarray
+        int, ``(tokens, topk)``: the experts of each token, its first choice first.
+    place : numpy.ndarray
+        int, ``(tokens, topk)``: the slot in this rank's buffer for that expert, or -1 where the token is dropped.
+    weight : Tensor
+        ``(tokens, topk)``: the gates. Where a token is dropped, they say nothing.
+    experts : int
+        How many there are, on all ranks together.
+    capacity : int
+        Slots that a rank has for each expert, the same on all ranks.
+    """
+
+    expert: np.ndarray
+    place: np.ndarray
+    weight: Tensor
+    experts: int
+    capacity: int
+
+
+def capacity_of(tokens: int, topk: int, factor: float, experts: int) -> int:
+    """The slots that a rank with so many tokens has for each expert.
+
+    >>> capacity_of(16, 1, 1.25, 8), capacity_of(16, 2, 1.25, 8)
+    (3, 5)
+    """
+    return math.ceil(round(tokens * topk * factor / experts, 9))
+
+
+def take(a: Tensor, index: np.ndarray) -> Tensor:
+    """Some numbers of each row, ``a[i, index[i, j]]``: NumPy's `take_along_axis` for a tensor.
+
+    Parameters
+    ----------
+    a : Tensor
+        ``(rows, columns)``.
+    index : numpy.ndarray
+        int, ``(rows, k)``; no column twice in a row.
+
+    Returns
+    -------
+    Tensor
+        ``(rows, k)``.
+    """
+    xp = namespace(a.data)
+
+    def backward(g):
+        grad = xp.zeros_like(a.data)
+        grad[xp.arange(len(index))[:, None], index] = g
+        return (grad,)
+
+    return Tensor.from_operation(xp.take_along_axis(a.data, index, axis=1), (a,), backward)
+
+
+def clusters(random: np.random.Generator, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """A task for experts: vectors from eight clusters, and what they are to become, which each cluster does in a way of its own.
+
+    Parameters
+    ----------
+    random : numpy.random.Generator
+        Draws the vectors. The clusters are always the same.
+    tokens : int
+        How many.
+
+    Returns
+    -------
+    x, y : numpy.ndarray
+        ``(tokens, 16)``.
+    """
+    fixed, kind = np.random.default_rng(1), random.integers(0, 8, tokens)
+    centres, changes = fixed.standard_normal((8, 16)), fixed.standard_normal((8, 16, 16)) / 4
+    x = centres[kind] + 0.3 * random.standard_normal((tokens, 16))
+    return x, x + np.einsum("tw,twv->tv", x, changes[kind])
+
+
+def balancing_loss(logits: Tensor, expert: np.ndarray, comm) -> Tensor:
+    """This rank's summand of the load-balancing loss, ``experts * sum(f * P)`` (Fedus et al., 2022, section 2.2).
+
+    f is the share of all ranks' tokens whose first choice is an expert, P the mean probability of that expert over all ranks' tokens. The
+    product is not linear in both, so f must be known in full: that takes an all-reduce of a few numbers. P may stay partial: each rank has
+    the summand of its own tokens, and the sum over the ranks is the loss.
+
+    Parameters
+    ----------
+    logits : Tensor
+        ``(tokens, experts)``.
+    expert : numpy.ndarray
+        int, ``(tokens, topk)``, see `Route`.
+    comm : Communicator
+
+    Returns
+    -------
+    Tensor
+        One number, partial over the ranks.
+    """
+    experts = logits.shape[1]
+    mine = np.bincount(expert[:, 0], minlength=experts).astype(np.float64)
+    counts = np.empty_like(mine)
+    comm.Allreduce(mine, counts)
+    tokens = counts.sum()
+    return (softmax(logits) * (experts * counts / tokens / tokens)).sum()
+
+
+class MixtureOfExperts(Module):
+    """``x`` plus what its experts make of it; each expert is two matrices with a ReLU between them.
+
+    Parameters
+    ----------
+    functions : object
+        Has the student's `route`, `dispatch` and `combine` as attributes.
+    comm : Communicator
+        The ranks that share the experts.
+    width, hidden, experts : int
+        Width of a token, hidden units of an expert, experts on all ranks together: a multiple of the ranks.
+    topk : int
+        How many experts a token is sent to.
+    factor : float
+        The capacity factor.
+    random : numpy.random.Generator, optional
+        Draws router and experts: the same on all ranks, whatever their number.
+    dtype : data type
+
+    Attributes
+    ----------
+    router : Parameter
+        ``(width, experts)``, replicated; the gradient that `backward` leaves is partial.
+    w1, w2 : Parameter
+        ``(experts / n, width, hidden)`` and ``(experts / n, hidden, width)``, sharded along dimension 0, as their gradients are.
+    route : Route
+        Of the last `forward`.
+    balance : Tensor
+        Of the last `forward`: this rank's summand of `balancing_loss`, to be added to the loss.
+
+    Raises
+    ------
+    ValueError
+        The ranks cannot share the experts equally.
+    """
+
+    def __init__(self, functions, comm, width: int, hidden: int, experts: int, topk=1, factor=1.25, random=None, dtype=np.float32):
+        n, r, random = comm.Get_size(), comm.Get_rank(), random or np.random.default_rng(0)
+        if experts % n:
+            raise ValueError(f"MixtureOfExperts: {n} ranks cannot share {experts} experts equally.")
+        self.functions, self.comm, self.topk, self.factor = functions, comm, topk, factor
+        mine = slice(r * experts // n, (r + 1) * experts // n)
+        draw = random.standard_normal
+        self.router = Parameter((draw((width, experts)) / np.sqrt(width)).astype(dtype))
+        self.w1 = Parameter((draw((experts, width, hidden)) * np.sqrt(2 / width))[mine].astype(dtype))
+        self.w2 = Parameter((draw((experts, hidden, width)) / np.sqrt(hidden))[mine].astype(dtype))
+        self.route = self.balance = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.work(x)
+
+    def work(self, x: Tensor) -> Tensor:
+        """What the experts make of the tokens."""
+        tokens, given = x.reshape(-1, x.shape[-1]), self.functions
+        logits = tokens @ self.router
+        capacity = capacity_of(len(tokens), self.topk, self.factor, self.router.shape[1])
+        self.route = given.route(logits, self.topk, capacity)
+        slots = given.dispatch(tokens, self.route, self.comm)
+        slots = operations.relu(slots @ self.w1) @ self.w2
+        out = given.combine(slots, self.route, self.comm)
+        self.balance = balancing_loss(logits, self.route.expert, self.comm)
+        return out.reshape(*x.shape)

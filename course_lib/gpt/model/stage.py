@@ -1,0 +1,144 @@
+"""A stage of a pipeline: the layers of one rank, and what it keeps of each micro-batch between forward and backward."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from course_lib.autograd import Module, Parameter, Tensor
+from course_lib.gpt.model.decoder import Embed, Head, loss_of
+
+
+class Stage:
+    """The layers of one rank.
+
+    Parameters
+    ----------
+    layers : list of Module
+        An `Embed` first makes this the first stage, a `Head` at the end the last one; see `model.layers`.
+    width : int
+        Of the activations between stages.
+    dtype : data type
+        Of these.
+    loss : callable
+        From logits and labels to a Tensor.
+    share : int
+        The ranks that share the positions of an activation (sequence parallel): this one has so much of them.
+
+    Attributes
+    ----------
+    done : list of tuple
+        What it did: "F" or "B", the micro-batch, and when that began and ended, in seconds of a clock that all ranks of a machine share.
+    """
+
+    def __init__(self, layers: list[Module], width: int, dtype=np.float32, loss: Callable = loss_of, share: int = 1):
+        self.layers, self.width, self.dtype, self.loss, self.share = layers, width, np.dtype(dtype), loss, share
+        self.first, self.last = isinstance(layers[0], Embed), isinstance(layers[-1], Head)
+        self.done: list[tuple[str, int, float, float]] = []
+        self._kept: dict[int, tuple[Tensor | None, Tensor]] = {}
+
+    def buffer(self, tokens: np.ndarray) -> np.ndarray:
+        """An empty array for what another rank sends of a micro-batch: an activation, or the gradient of one.
+
+        Parameters
+        ----------
+        tokens : numpy.ndarray
+            ``(batch, positions)``, of the micro-batch.
+
+        Returns
+        -------
+        numpy.ndarray
+            ``(batch, positions / share, width)``.
+        """
+        if np.ndim(tokens) != 2 or getattr(tokens, "dtype", np.dtype(float)).kind not in "iu":
+            raise ValueError(f"stage.buffer takes the tokens of a micro-batch, whole numbers (batch, positions); got {_named(tokens)}.")
+        return np.empty((tokens.shape[0], tokens.shape[1] // self.share, self.width), self.dtype)
+
+    def forward(self, k: int, x: np.ndarray, labels: np.ndarray) -> np.ndarray | float:
+        """Take a micro-batch through the layers, and keep what backward needs.
+
+        Parameters
+        ----------
+        k : int
+            Its number.
+        x : numpy.ndarray
+            On the first rank the tokens, int ``(batch, positions)``; on others what the rank before has sent.
+        labels : numpy.ndarray
+            int ``(batch, positions)``; only the last rank looks at them.
+
+        Returns
+        -------
+        numpy.ndarray or float
+            ``(batch, positions, width)`` for the next rank; on the last one the mean loss of the micro-batch's tokens.
+        """
+        if k in self._kept:
+            raise ValueError(f"stage.forward: micro-batch {k} is here already, and waits for its backward. Each goes forward once.")
+        self._takes(x, self.first, k)
+        begin = time.monotonic()
+        given = None if self.first else Tensor(x, requires_grad=True)
+        out = given if given is not None else x
+        for layer in self.layers:
+            out = layer(out)
+        if self.last:
+            out = self.loss(out, labels)
+        self._kept[k] = given, out
+        self.done.append(("F", k, begin, time.monotonic()))
+        return out.item() if self.last else out.data
+
+    def backward(self, k: int, grad: np.ndarray | float) -> np.ndarray | None:
+        """Take a micro-batch back: its gradients are added to those of the layers' parameters, and what was kept of it goes.
+
+        Parameters
+        ----------
+        k : int
+            Its number.
+        grad : numpy.ndarray or float
+            The gradient of what forward has returned, of the same shape; a number on the last rank.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            The gradient of `x`, for the rank before; None on the first rank.
+        """
+        if k not in self._kept:
+            here = f"here are {', '.join(map(str, sorted(self._kept)))}" if self._kept else "none is here"
+            raise ValueError(f"stage.backward: micro-batch {k} has not gone forward, or has gone backward already; {here}.")
+        given, out = self._kept[k]
+        if self.last and (np.size(grad) != 1 or grad is None):
+            raise ValueError(f"stage.backward: on the last rank grad is a number, the weight of this loss; got {_named(grad)}.")
+        if not self.last and np.shape(grad) != out.shape:
+            raise ValueError(f"stage.backward: the gradient of micro-batch {k} has shape {out.shape}, as its output; got {_named(grad)}.")
+        begin = time.monotonic()
+        del self._kept[k]
+        out.backward(np.asarray(grad, self.dtype).reshape(out.shape))
+        self.done.append(("B", k, begin, time.monotonic()))
+        return None if given is None else given.grad
+
+    def named_parameters(self) -> list[tuple[str, Parameter]]:
+        """The parameters, by layer and name."""
+        return [(f"{i}.{name}", p) for i, layer in enumerate(self.layers) for name, p in layer.named_parameters()]
+
+    def order(self) -> str:
+        """What it did, as text.
+
+        >>> from course_lib.gpt.model.decoder import Sizes
+        >>> stage = Stage([Embed(Sizes(5, 2, 1, 1, 3), np.random.default_rng(0))], 2)
+        >>> out = stage.forward(0, np.array([[1, 2]]), None)
+        >>> stage.backward(0, np.ones_like(out))
+        >>> stage.order()
+        'F0 B0'
+        """
+        return " ".join(f"{kind}{k}" for kind, k, *_ in self.done)
+
+    def _takes(self, x: object, tokens: bool, k: int) -> None:
+        if tokens and (not isinstance(x, np.ndarray) or x.dtype.kind not in "iu"):
+            raise ValueError(f"stage.forward: on the first rank x is the tokens of micro-batch {k}, whole numbers; got {_named(x)}.")
+        if not tokens and (np.ndim(x) != 3 or np.shape(x)[2] != self.width or getattr(x, "dtype", None) != self.dtype):
+            kind = f"(batch, positions, {self.width}), {self.dtype}"
+            raise ValueError(f"stage.forward: x is what the rank before has sent of micro-batch {k}, {kind}; got {_named(x)}.")
+
+
+def _named(value: object) -> str:
+    return f"an array of shape {value.shape}, {value.dtype}" if isinstance(value, np.ndarray) else repr(value)[:100]

@@ -1,0 +1,208 @@
+"""A training run as whole arrays, the same for any grid: what a checkpoint has, and what another grid takes from it.
+
+An array that is sharded along a dimension is written with this dimension first. So the parts of the ranks, one after the other, are the
+whole, and each rank can write its part; ranks that have the same share it among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from course_lib.gpt.broadcast_text import first_of
+from course_lib.gpt.training.trainer import Entry, Trainer
+from course_lib.placement import replicated
+
+KINDS = ("parameters", "first moment", "second moment")
+LOSSES = "losses"
+
+
+class OtherModel(ValueError):
+    """What is to be taken is of another model; the message says where."""
+
+
+def alone(trainer: Trainer) -> Trainer:
+    """The same model, untrained and whole, on each rank for itself; collective."""
+    settings = trainer.settings
+    one = {"dp": 1, "pp": 1, "tp": 1, "sequence": False, "fsdp": False, "micro_batches": 1}
+    everyone = trainer.groups.everyone
+    comm = everyone.Split(color=everyone.Get_rank())
+    return Trainer(type(settings)(**vars(settings) | one), trainer.functions, comm, trainer.text)
+
+
+def size(trainer: Trainer) -> int:
+    """How many parameters the whole model has. Collective."""
+    return sum(int(np.prod(shape)) for shape in _shapes(trainer).values())
+
+
+def parts(trainer: Trainer) -> dict[str, np.ndarray]:
+    """This rank's parts, flat, by name; in the order of ``groups.ordered`` those of all ranks are the whole. Collective."""
+    found = {f"{kind}/{name}": np.empty(0, np.float32) for kind in KINDS for name in _shapes(trainer)}
+    for kind in KINDS:
+        for entry, array in _arrays(trainer, kind):
+            found[f"{kind}/{entry.name}"] = _share(trainer, entry, array)
+    first = trainer.groups.ordered.Get_rank() == 0
+    found[LOSSES] = np.array(trainer.losses if first else [])
+    return found
+
+
+def gather(comm: object, part: np.ndarray, length: int) -> np.ndarray:
+    """The whole of which each rank has so many numbers as part 27's `load` gives it. Collective."""
+    n = comm.Get_size()
+    each = -(-length // n)
+    mine, whole = np.zeros(each, part.dtype), np.empty(each * n, part.dtype)
+    mine[: len(part)] = part
+    comm.Allgather(mine, whole)
+    return whole[:length]
+
+
+def take(trainer: Trainer, step: int, loaded: dict[str, np.ndarray]) -> None:
+    """Go on from what part 27's `load` has given on ``groups.ordered``. Collective.
+
+    Parameters
+    ----------
+    trainer : Trainer
+        On any grid.
+    step : int
+    loaded : dict of str to numpy.ndarray
+        This rank's parts, cut anew.
+
+    Raises
+    ------
+    OtherModel
+        It is the checkpoint of another model. All ranks raise it, and nothing is taken.
+    """
+    comm, shapes = trainer.groups.ordered, _shapes(trainer)
+    wanted = {f"{kind}/{name}": int(np.prod(shape)) for kind in KINDS for name, shape in shapes.items()} | {LOSSES: step}
+    said = first_of(comm, _other(loaded, wanted, comm))
+    if said:
+        raise OtherModel(said)
+    for kind in KINDS:
+        whole: dict[str, np.ndarray] = {}
+        mine = {entry.name: entry for layer in trainer.entries for entry in layer}
+        for name, shape in shapes.items():
+            key = f"{kind}/{name}"
+            flat = gather(comm, loaded[key].astype(np.float32), wanted[key])
+            if name in mine:
+                whole[name] = _own(trainer, mine[name], flat.reshape(shape))
+        _put(trainer, kind, whole, step)
+    trainer.losses = gather(comm, loaded[LOSSES].astype(float), step).tolist()
+    trainer.step = step
+
+
+def copy(trainer: Trainer, onto: Trainer) -> None:
+    """Give another grid's trainer the parameters of this one; both on all ranks. Collective."""
+    comm, shapes = trainer.groups.ordered, _shapes(trainer)
+    found = dict.fromkeys(shapes, None)
+    mine = {entry.name: _share(trainer, entry, array) for entry, array in _arrays(trainer, KINDS[0])}
+    targets = {entry.name: entry for layer in onto.entries for entry in layer}
+    for name, shape in shapes.items():
+        flat = _joined(comm, mine.get(name, np.empty(0, np.float32)))
+        if name in targets:
+            found[name] = _own(onto, targets[name], flat.reshape(shape))
+    _put(onto, KINDS[0], found, trainer.step)
+
+
+def _joined(comm: object, part: np.ndarray) -> np.ndarray:
+    """The ranks' parts, of any lengths, one after the other."""
+    lengths = np.empty(comm.Get_size(), np.int64)
+    comm.Allgather(np.array([len(part)]), lengths)
+    most = int(lengths.max())
+    mine, all_of_them = np.zeros(most, part.dtype), np.empty((len(lengths), most), part.dtype)
+    mine[: len(part)] = part
+    comm.Allgather(mine, all_of_them)
+    return np.concatenate([row[:length] for row, length in zip(all_of_them, lengths, strict=True)])
+
+
+def _other(loaded: dict, wanted: dict[str, int], comm: object) -> str:
+    """What is wrong with the names and lengths of a checkpoint, or nothing."""
+    if loaded.keys() != wanted.keys():
+        more, less = sorted(loaded.keys() - wanted.keys()), sorted(wanted.keys() - loaded.keys())
+        which = f"it has {more[0]}, which this one has not" if more else f"it has no {less[0]}"
+        return f"the checkpoint is of another model: {which}."
+    n, rank = comm.Get_size(), comm.Get_rank()
+    for name, length in wanted.items():
+        each = -(-length // n)
+        mine = max(min((rank + 1) * each, length) - rank * each, 0)
+        if loaded[name].shape != (mine,):
+            return (
+                f"the checkpoint is of another model: of {name}, {length} numbers in this one, rank {rank} of {n} must get "
+                f"{mine}, and it got {loaded[name].shape}."
+            )
+    return ""
+
+
+def _shapes(trainer: Trainer) -> dict[str, tuple[int, ...]]:
+    """The whole arrays' shapes by name, with the sharded dimension first; the same on all ranks."""
+    if not trainer.shapes:
+        one = alone(trainer)
+        trainer.shapes = {
+            entry.name: tuple(np.moveaxis(np.empty(entry.shape, bool), _dim(entry), 0).shape) for layer in one.entries for entry in layer
+        }
+    return trainer.shapes
+
+
+def _dim(entry: Entry) -> int:
+    return 0 if entry.kind == replicated else entry.kind.dim
+
+
+def _place(trainer: Trainer, entry: Entry) -> tuple[int, int]:
+    """Among how many an array is divided along its first dimension, and which part this rank has."""
+    groups = trainer.groups
+    comm = groups.dp if entry.expert else groups.tp
+    return (1, 0) if entry.kind == replicated and not entry.expert else (comm.Get_size(), comm.Get_rank())
+
+
+def _share(trainer: Trainer, entry: Entry, array: np.ndarray) -> np.ndarray:
+    """What this rank writes of its array: all of it, or as much as each of those that have the same."""
+    flat, groups = np.moveaxis(array, _dim(entry), 0).ravel(), trainer.groups
+    if entry.kind == replicated and groups.tp.Get_rank() > 0:
+        return flat[:0].copy()
+    if entry.expert:
+        return flat.copy()
+    return np.array_split(flat, groups.dp.Get_size())[groups.dp.Get_rank()].copy()
+
+
+def _own(trainer: Trainer, entry: Entry, whole: np.ndarray) -> np.ndarray:
+    """This rank's part of a whole array."""
+    n, index = _place(trainer, entry)
+    return np.ascontiguousarray(np.moveaxis(np.split(whole, n)[index], 0, _dim(entry)))
+
+
+def _trained(trainer: Trainer, kind: str) -> Iterator[tuple[int, np.ndarray]]:
+    """For each of the optimizer's parameters, its place and its values, or its moments."""
+    for i, p in enumerate(trainer.optimizer.params):
+        _, *moments = trainer.optimizer.state.get(i) or (0, np.zeros_like(p.data), np.zeros_like(p.data))
+        yield i, [p.data, *moments][KINDS.index(kind)]
+
+
+def _arrays(trainer: Trainer, kind: str) -> Iterator[tuple[Entry, np.ndarray]]:
+    """This rank's arrays of a kind; where they are fully sharded, whole for a moment, layer by layer."""
+    if not trainer.settings.fsdp:
+        found = {id(trainer.optimizer.params[i]): array for i, array in _trained(trainer, kind)}
+        yield from ((entry, found[id(entry.parameter)]) for layer in trainer.entries for entry in layer)
+        return
+    for (_, mine), layer, flat in zip(_trained(trainer, kind), trainer.entries, trainer.flats, strict=True):
+        whole = np.empty(flat.length, mine.dtype)
+        trainer.groups.dp.Allgather(mine, whole)
+        yield from zip(layer, flat.cut(whole), strict=True)
+
+
+def _put(trainer: Trainer, kind: str, arrays: dict[str, np.ndarray], step: int) -> None:
+    """Set this rank's arrays of a kind."""
+    state, params = trainer.optimizer.state, trainer.optimizer.params
+    if trainer.settings.fsdp:
+        rank, n = trainer.groups.dp.Get_rank(), trainer.settings.dp
+        found = zip(trainer.flats, trainer.entries, strict=True)
+        new = [np.split(flat.join([arrays[e.name] for e in layer]), n)[rank] for flat, layer in found]
+    else:
+        names = {id(entry.parameter): entry.name for layer in trainer.entries for entry in layer}
+        new = [arrays[names[id(p)]] for p in params]
+    for i, (p, array) in enumerate(zip(params, new, strict=True)):
+        if kind == KINDS[0]:
+            p.data[...] = array
+            continue
+        _, first, second = state.get(i) or (0, np.zeros_like(p.data), np.zeros_like(p.data))
+        (first if kind == KINDS[1] else second)[...] = array
+        state[i] = step, first, second

@@ -1,0 +1,116 @@
+"""Pictures of causal attention whose sequence is cut over the ranks: who computes what, and when."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from course_lib.plots.animation import Moving
+from course_lib.plots.figures import INK, PALE, Picture, color, new_figure
+
+Held = Sequence[Sequence[int]]  # the chunks of each rank
+
+
+def _owners(held: Held) -> dict[int, int]:
+    return {int(chunk): r for r, mine in enumerate(held) for chunk in mine}
+
+
+def _mask(axes, held: Held, strength: Callable[[int, int], float], title: str) -> None:
+    """The mask, a square for each pair of chunks: in the colour of the rank that has the queries, as strong as `strength` says."""
+    from matplotlib.patches import Polygon, Rectangle
+
+    owners = _owners(held)
+    n = len(owners)
+    for query in range(n):
+        fill = color(owners[query])
+        axes.add_patch(Rectangle((-0.95, query + 0.08), 0.6, 0.84, facecolor=fill, edgecolor="none"))
+        for key in range(query + 1):
+            corners = [(key, query), (key + 1, query), (key + 1, query + 1), (key, query + 1)]
+            corners = corners if key < query else [corners[i] for i in (0, 2, 3)]
+            axes.add_patch(Polygon(corners, facecolor=PALE, edgecolor="white", linewidth=0.8))
+            axes.add_patch(Polygon(corners, facecolor=fill, alpha=strength(query, key), edgecolor="white", linewidth=0.8))
+    axes.set(xlim=(-1.1, n), ylim=(n, -0.1), aspect="equal", xticks=[], yticks=[])
+    axes.set_xlabel("chunks of keys, first to last", fontsize=9)
+    axes.set_ylabel("chunks of queries", fontsize=9)
+    axes.spines[["top", "right", "left", "bottom"]].set_visible(False)
+    axes.set_title(title, fontsize=10, color=INK)
+
+
+def work(orders: Mapping[str, Held], title: str) -> Picture:
+    """Which chunks of a sequence each rank holds, what of the causal mask it computes for that, and how much that is.
+
+    Parameters
+    ----------
+    orders : mapping of str to sequence of sequence of int
+        For each order, the chunks of each rank; together, all from 0 on.
+    title : str
+        What the picture shows.
+    """
+    figure, panels = new_figure(4.9 * len(orders), 2.5, title, 2 * len(orders), width_ratios=[1.25, 1] * len(orders))
+    said = []
+    for (name, held), mask, bars in zip(orders.items(), panels[::2], panels[1::2], strict=True):
+        _mask(mask, held, lambda query, key: 1.0, name)
+        total = sum(map(len, held)) ** 2 / 2
+        shares = [100 * sum(chunk + 0.5 for chunk in mine) / total for mine in held]
+        ranks = [f"rank {r}" for r in range(len(held))]
+        bars.barh(ranks, shares, color=[color(r) for r in range(len(held))])
+        for r, share in enumerate(shares):
+            bars.text(share, r, f" {share:.0f} %", va="center", fontsize=9, color=INK)
+        bars.invert_yaxis()
+        bars.set(xlim=(0, 1.3 * max(shares)), xticks=[])
+        bars.set_xlabel("share of the visible pairs", fontsize=9)
+        bars.spines[["top", "right", "bottom"]].set_visible(False)
+        what = ", ".join(
+            f"rank {r} has chunks {' and '.join(map(str, mine))} and {s:.0f} %"
+            for r, (mine, s) in enumerate(zip(held, shares, strict=True))
+        )
+        said.append(f"{name}: {what}")
+    return Picture(figure, f"{title}. {'; '.join(said)}.")
+
+
+def around(held: Held, whose: Sequence[Sequence[int]], title: str) -> Moving:
+    """Keys and values on their way round the ring, and what of the mask is computed at each step.
+
+    Parameters
+    ----------
+    held : sequence of sequence of int
+        The chunks of each rank.
+    whose : sequence of sequence of int
+        For each rank, whose keys and values it has at each step.
+    title : str
+        What the picture shows.
+
+    Returns
+    -------
+    Moving
+    """
+    owners, steps = _owners(held), len(whose[0])
+
+    def strength(now: int) -> Callable[[int, int], float]:
+        def of(query: int, key: int) -> float:
+            when = list(whose[owners[query]]).index(owners[key]) if owners[key] in whose[owners[query]] else steps
+            return 1.0 if when == now else 0.3 if when < now else 0.0
+
+        return of
+
+    def draw(step: int) -> Picture:
+        figure, (mask, ring) = new_figure(6.4, 2.9, f"{title}\nstep {step} of {steps - 1}", 2, width_ratios=[1.2, 1])
+        _mask(mask, held, strength(step), "dark: computed now")
+        _ring(ring, [int(places[step]) for places in whose])
+        said = ", ".join(f"rank {r} has those of rank {places[step]}" for r, places in enumerate(whose))
+        return Picture(figure, f"{title}, step {step} of {steps - 1}: {said}.")
+
+    still = draw(min(1, steps - 1))
+    return Moving(draw, steps, Picture(still.figure, f"{title}: in each step, each rank passes what it has to the next. {still.text}"))
+
+
+def _ring(axes, whose: Sequence[int]) -> None:
+    """A row for each rank: its colour, and the colour of the rank whose keys and values it has."""
+    from matplotlib.patches import Rectangle
+
+    n = len(whose)
+    for r, other in enumerate(whose):
+        axes.text(-0.15, r + 0.45, f"rank {r} has", ha="right", va="center", fontsize=9, color=INK)
+        axes.add_patch(Rectangle((0, r), 0.9, 0.9, facecolor=color(other), edgecolor="white"))
+        axes.text(1.05, r + 0.45, f"K, V of rank {other}", ha="left", va="center", fontsize=9, color=INK)
+    axes.set(xlim=(-2.4, 4.6), ylim=(n + 0.1, -0.2), aspect="equal")
+    axes.axis("off")

@@ -1,0 +1,297 @@
+"""How the ranks of a simulation meet: groups, collectives, messages, and what happens when nothing can move.
+
+Virtual time needs no central clock. A rank's time grows with what it does; a collective begins when its
+last rank has come, and a message arrives when its sender has sent it. So times follow from who waits for
+whom, whatever the order in which Python runs the ranks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Generator, Iterable
+
+from course_lib import wording
+from course_lib.engine import run_coroutine
+from course_lib.sim.core import validation
+from course_lib.sim.core.errors import Deadlock, Mismatch, SimulationError
+from course_lib.sim.core.hardware import H100, LAYER, Hardware, Layer
+
+PATIENCE = 0.2  # seconds of real time that a loop may wait for something that is not the simulator's
+
+
+class Group:
+    """Some ranks that call collectives together, in order."""
+
+    def __init__(self, ranks: tuple[int, ...], hardware: Hardware):
+        self.ranks, self.size, self.link = ranks, len(ranks), hardware.link(ranks)
+        self.place = {rank: i for i, rank in enumerate(ranks)}
+        self.calls = dict.fromkeys(ranks, 0)  # how many collectives each rank has called
+        self.open: deque[Exchange] = deque()  # those that not all have called
+        self.closed = 0
+
+    def duration(self, kind: str, nbytes: float) -> float:
+        """Seconds of a collective on an array that has `nbytes` when it is whole."""
+        return self.link.all_reduce(nbytes, self.size) if kind == "all_reduce" else self.link.all_gather(nbytes, self.size)
+
+
+class Exchange:
+    """One collective, or one message: who has come, and when it begins and ends.
+
+    It has a place in the communication stream of each of its ranks: it begins when all have come and
+    what each of them communicated before is over.
+    """
+
+    __slots__ = ("after", "asked", "blocked", "duration", "end", "first", "future", "group", "kind", "layer", "mask")
+    __slots__ += ("missing", "shards", "start")
+
+    def __init__(self, kind: str, layer: int | None, group: Group | None, missing: int):
+        self.kind, self.layer, self.group, self.missing = kind, layer, group, missing
+        self.start, self.end, self.duration = 0.0, None, 0.0
+        self.blocked, self.mask, self.shards = 0, 0, 0
+        self.asked = math.inf  # of a message: when its receiver asked for it
+        self.first = self.future = self.after = None
+
+    def join(self, model) -> None:
+        """A rank comes, at its own time."""
+        before, model.last_exchange = model.last_exchange, self
+        self.missing -= 1
+        if before is not None and before.end is None:
+            self.blocked += 1
+            before.after = before.after or []
+            before.after.append((self, model.time))
+            self.start = max(self.start, model.time)
+        else:
+            self.start = max(self.start, model.time, before.end if before is not None else 0.0)
+            if not self.missing and not self.blocked:
+                self.settle()
+
+    def settle(self) -> None:
+        """All have come and nothing is in the way: now its end is known, and perhaps that of others."""
+        ready = [self]
+        while ready:
+            one = ready.pop()
+            if one.group is not None:
+                one.duration = one.group.duration(one.kind, one.duration)
+            one.end = one.start + one.duration
+            if one.future is not None and not one.future.done():
+                one.future.set_result(None)
+            for later, time in one.after or ():
+                later.start = max(later.start, time, one.end)
+                later.blocked -= 1
+                if not later.missing and not later.blocked:
+                    ready.append(later)
+
+
+class Dist:
+    """The ranks of a simulation.
+
+    Parameters
+    ----------
+    world_size : int
+    hardware : Hardware
+    layer : Layer
+        What a layer of the model costs.
+    memory_limit : bool
+        Whether a rank that holds more than its device has ends the simulation. `sim.run` asks for it.
+    """
+
+    def __init__(self, world_size: int, hardware: Hardware = H100, layer: Layer = LAYER, memory_limit: bool = False):
+        if not isinstance(world_size, int) or world_size < 1:
+            raise ValueError(f"Dist(world_size): world_size is the number of ranks, 1 or more; got {world_size!r}.")
+        self.world_size, self.hardware, self.layer, self.memory_limit = world_size, hardware, layer, memory_limit
+        self.models: dict[int, object] = {}
+        self.world = Group(tuple(range(world_size)), hardware)
+        self._groups = {self.world.ranks: self.world}
+        self._sent: dict[tuple[int, int], deque] = {}  # messages that nobody asked for yet, by (from, to)
+        self._wanted: dict[tuple[int, int], deque] = {}  # receives whose message was not sent yet
+        self._waiting: dict[int, object] = {}  # communications that a rank awaits now, by identity
+        self._moves = self._seen = self._quiet = 0
+        self._watched = False
+
+    def group(self, rank: int, ranks: Iterable[int] | None) -> Group:
+        """The group of these ranks; ValueError unless `rank` is among them and all are there."""
+        if ranks is None:
+            return self.world
+        members = tuple(sorted(set(ranks)))
+        if members not in self._groups:
+            if not members or members[0] < 0 or members[-1] >= self.world_size:
+                raise ValueError(f"a group of ranks {list(members)}: the ranks are 0 to {self.world_size - 1}.")
+            self._groups[members] = Group(members, self.hardware)
+        if rank not in self._groups[members].place:
+            raise ValueError(f"a collective among {wording.ranks(members)}, which this rank is not one of.")
+        return self._groups[members]
+
+    def collective(self, model, kind: str, value, group: Group) -> Exchange:
+        """Rank `model` calls a collective: the exchange that it shares with the others of the group."""
+        self._moves += 1
+        number = group.calls[model.rank]
+        group.calls[model.rank] = number + 1
+        if number - group.closed == len(group.open):
+            exchange = Exchange(kind, value.layer, group, group.size)
+            exchange.first = (model.rank, value)
+            group.open.append(exchange)
+        else:
+            exchange = group.open[number - group.closed]
+            rank, theirs = exchange.first
+            if exchange.kind != kind or not _same_kind(kind, theirs, value):
+                raise Mismatch(
+                    f"{kind} of {value!r}, while rank {rank} calls {exchange.kind} of {theirs!r} as its collective number {number + 1} "
+                    f"among {wording.ranks(group.ranks)}. All ranks of a group must make the same calls in the same order.",
+                    rank=model.rank,
+                    layer=value.layer,
+                    time=model.time,
+                )
+        exchange.shards |= value.shards
+        mask = value.mask or 0
+        if exchange.mask & mask and kind != "all_gather":
+            validation.refuse_twice(model, value.layer, exchange.mask & mask, "this rank's and another rank's gradient")
+        exchange.mask |= mask
+        if exchange.missing == 1:  # all others are here: the size of the whole is known
+            group.open.popleft()
+            group.closed += 1
+            one_shard = value.nbytes / value.shards.bit_count()
+            exchange.duration = one_shard * exchange.shards.bit_count()
+        exchange.join(model)
+        return exchange
+
+    def send(self, model, dest: int, value) -> Exchange:
+        """Rank `model` sends a value; whoever receives finds the message."""
+        self._moves += 1
+        exchange = Exchange("send", value.layer, None, 1)
+        exchange.first = (dest, value)
+        exchange.duration = self.hardware.link((model.rank, dest)).send(value.nbytes)
+        way = (model.rank, dest)
+        exchange.join(model)
+        wanted = self._wanted.get(way)
+        if wanted:
+            self._match(wanted.popleft(), exchange)
+        else:
+            self._sent.setdefault(way, deque()).append(exchange)
+        return exchange
+
+    def receive(self, model, source: int) -> Exchange:
+        """Rank `model` asks for the next message from `source`; its end is that of the sending."""
+        self._moves += 1
+        exchange = Exchange("receive", None, None, 0)
+        exchange.first, exchange.asked = (source, None), model.time
+        way = (source, model.rank)
+        sent = self._sent.get(way)
+        if sent:
+            self._match(exchange, sent.popleft())
+        else:
+            exchange.blocked = 1
+            self._wanted.setdefault(way, deque()).append(exchange)
+        return exchange
+
+    @staticmethod
+    def _match(receive: Exchange, send: Exchange) -> None:
+        receive.first, receive.layer = (receive.first[0], send.first[1]), send.layer
+        receive.blocked, send.asked = 0, receive.asked
+        if send.end is None:
+            receive.blocked = 1
+            send.after = send.after or []
+            send.after.append((receive, 0.0))
+        else:
+            receive.start = send.end
+            receive.settle()
+
+    # Waiting.
+
+    def wait(self, pending) -> Generator:
+        """Hold a rank until an exchange has ended."""
+        self._moves += 1
+        exchange, loop = pending.exchange, asyncio.get_running_loop()
+        if exchange.future is None:
+            exchange.future = loop.create_future()
+        pending.model.meet()
+        self._waiting[id(pending)] = pending
+        if not self._watched:
+            self._watched = True
+            loop.call_soon(self._look, loop)
+        try:
+            yield from exchange.future
+        finally:
+            self._moves += 1
+            del self._waiting[id(pending)]
+
+    def _look(self, loop) -> None:
+        """Once in each turn of the event loop: has any rank moved? If none can, say so."""
+        self._watched = bool(self._waiting)
+        if not self._waiting:
+            return
+        if self._moves != self._seen:
+            self._seen, self._quiet = self._moves, 0
+            loop.call_soon(self._look, loop)
+            return
+        self._quiet += 1
+        if self._quiet < 3:
+            loop.call_soon(self._look, loop)
+            return
+        stuck = {p.model.rank for p in self._waiting.values()}
+        elsewhere = [r for r in range(self.world_size) if r not in stuck and not self._finished(r)]
+        if elsewhere and self._quiet < 3 + PATIENCE / 0.01:
+            loop.call_later(0.01, self._look, loop)
+            return
+        self._watched = False
+        try:
+            error: Exception = Deadlock(self._deadlock_report())
+        except Exception as broken:  # whatever happens here, nobody may wait for ever
+            error = broken
+        for pending in list(self._waiting.values()):
+            if not pending.exchange.future.done():
+                pending.exchange.future.set_exception(error)
+
+    def _finished(self, rank: int) -> bool:
+        model = self.models.get(rank)
+        return model is not None and model.task is not None and model.task.done()
+
+    def _deadlock_report(self) -> str:
+        """What each rank waits for, ranks that wait for the same said together."""
+        waits: dict[tuple[str, str], list] = {}
+        for pending in self._waiting.values():
+            waits.setdefault((self._reason(pending), run_coroutine.place(pending.model.task)), []).append(pending.model)
+        lines = []
+        for (reason, place), models in waits.items():
+            ranks = sorted({m.rank for m in models})
+            when = ", ".join(filter(None, (f"since {wording.seconds(models[0].time)}", place)))
+            lines.append(f"{wording.ranks(ranks)} wait{'s' * (len(ranks) == 1)} ({when}) {reason}")
+        waiting = {p.model.rank for p in self._waiting.values()}
+        ended = [r for r in range(self.world_size) if r not in waiting and self._finished(r)]
+        for how, failed in (("finished", False), ("stopped with an error", True)):
+            others = [r for r in ended if self._failed(r) == failed]
+            if others:
+                lines.append(f"{wording.ranks(others)} {'have' if len(others) > 1 else 'has'} {how}")
+        return "no rank can go on: " + "; ".join(lines) + "."
+
+    def _failed(self, rank: int) -> bool:
+        task = self.models[rank].task
+        return task.cancelled() or task.exception() is not None
+
+    @staticmethod
+    def _reason(pending) -> str:
+        exchange, group = pending.exchange, pending.exchange.group
+        if exchange.kind == "receive":
+            return f"to receive from rank {exchange.first[0]}, which has not sent"
+        if exchange.missing and group:
+            number = group.closed + group.open.index(exchange)
+            absent = [r for r in group.ranks if group.calls[r] <= number]
+            return f"in {exchange.kind} of layer {exchange.layer} for {wording.ranks(absent)}"
+        return f"in {exchange.kind} of layer {exchange.layer}, until an earlier communication ends"
+
+
+def _same_kind(kind: str, one, other) -> bool:
+    """Whether two ranks' values fit into one collective."""
+    if one.__class__ is not other.__class__ or one.layer != other.layer or one.num_shards != other.num_shards:
+        return False
+    if kind == "all_gather":
+        return one.mask == other.mask and one.updated == other.updated
+    return one.shards == other.shards
+
+
+def check_place(model, rank: object, what: str) -> None:
+    """SimulationError unless `rank` is another rank of this simulation."""
+    if not isinstance(rank, int) or not 0 <= rank < model.world_size or rank == model.rank:
+        text = f"{what} must be another rank, 0 to {model.world_size - 1}; got {rank!r}."
+        raise SimulationError(text, rank=model.rank, time=model.time)

@@ -1,0 +1,300 @@
+"""`Model`: what a rank can do in a training step, what it costs, and what is not allowed.
+
+Every operation leaves a row, so that the whole run can be drawn, checked and played again (see `record`):
+
+    (kind, layer, start, end, values used, values made, extra)
+
+Values are numbers in the order in which a rank made them; times are virtual seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+
+from course_lib import wording
+from course_lib.sim.core import validation
+from course_lib.sim.core.communication import Communication
+from course_lib.sim.core.dist import Dist
+from course_lib.sim.core.errors import OutOfMemory, SimulationError
+from course_lib.sim.core.storage import Storage
+from course_lib.sim.core.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad, alike, batch, part
+
+ENDLESS = 200  # operations a layer and a sample: a loop that does more on a rank never ends
+RECOMPUTED = 5  # and as many more for each layer, which may be recomputed from the first one
+STORES = ("weights", "opt_states", "activations", "grad_activations", "grad_weights")
+
+
+class Model(Communication):
+    """One rank, and its part in a training step.
+
+    Parameters
+    ----------
+    rank : int
+    dist : Dist
+    num_layers : int
+    global_batch_size : int
+        Samples in the step, over all ranks.
+
+    Attributes
+    ----------
+    rank, world_size, num_layers, global_batch_size : int
+    time : float
+        This rank's virtual time, in seconds.
+    final_weights : dict of int to Weight
+        What `set_final_weight` was given, by layer.
+    log : list of Event
+        What the rank did, see `stats.events`.
+    """
+
+    def __init__(self, rank: int, dist: Dist, num_layers: int, global_batch_size: int):
+        for name, value, least in (("rank", rank, 0), ("num_layers", num_layers, 1), ("global_batch_size", global_batch_size, 1)):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"Model: {name} must be a whole number, {least} or more; got {value!r}.")
+        if rank >= dist.world_size or rank in dist.models:
+            raise ValueError(f"Model: each of the ranks 0 to {dist.world_size - 1} is there once; got another rank {rank}.")
+        self.rank, self.dist, self.world_size = rank, dist, dist.world_size
+        self.num_layers, self.global_batch_size = num_layers, global_batch_size
+        self.time, self.final_weights, self.rows = 0.0, {}, []
+        # Of all values that the rank made, by number: bytes, the row since which they are held, and the row in which they were last used.
+        self.sizes, self.born, self.last = [], [], []
+        self.loads = []  # the rows of what was loaded
+        self.held, self.task, self.last_exchange = 0.0, None, None
+        self.pending = {}  # communications that were not awaited yet, by the number of their result
+        layer = dist.layer
+        self.weight_bytes, self.optimizer_bytes = layer.weight_bytes(), layer.optimizer_bytes()
+        self.activation_bytes = layer.activation_bytes(1)
+        self.all_samples = (1 << global_batch_size) - 1
+        self._capacity = dist.hardware.memory if dist.memory_limit else math.inf
+        self._durations, self._host_free = {}, 0.0
+        self._most_rows = max(ENDLESS, RECOMPUTED * num_layers) * num_layers * global_batch_size + 10_000
+        self._stores = tuple(Storage(name, self) for name in STORES)
+        dist.models[rank] = self
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} of {self.world_size}, at {wording.seconds(self.time)}, holding {wording.memory(self.held)}"
+
+    # Memory.
+
+    def storage(self) -> tuple[Storage, Storage, Storage, Storage, Storage]:
+        """The rank's memory: weights, opt_states, activations, grad_activations, grad_weights."""
+        self.meet()
+        return self._stores
+
+    def memory(self) -> float:
+        """Bytes of what is in the storage now."""
+        return self.held
+
+    def hold(self, value: Value) -> None:
+        """The storage takes a value; once, however often it is in there."""
+        value.holds += 1
+        if value.holds == 1:
+            self.rows.append(("hold", value.id))
+            self.held += value.nbytes
+            if self.held > self._capacity:
+                raise OutOfMemory(validation.full(self, self._stores), rank=self.rank, time=self.time)
+
+    def drop(self, value: Value) -> None:
+        """The storage gives a value back."""
+        value.holds -= 1
+        if value.holds == 0:
+            self.last[value.id] = len(self.rows)
+            self.rows.append(("drop", value.id))
+            self.held -= value.nbytes
+
+    def enter(self, nbytes: float, number: int | None = None) -> int:
+        """The number of a new value, which the row that comes makes; or the one that a communication got for it, when that began."""
+        if number is not None:
+            self.sizes[number] = nbytes
+            return number
+        self.sizes.append(nbytes)
+        self.born.append(row := len(self.rows))
+        self.last.append(row)
+        return len(self.sizes) - 1
+
+    @property
+    def log(self) -> list:
+        """What the rank did, in the order of its loop."""
+        from course_lib.sim.schedule.stats import events
+
+        return events(self)
+
+    # What a rank computes.
+
+    def load_weights(self, layer: int, shard: int = 0, num_shards: int = 1) -> tuple[Weight, OptState]:
+        """The weight and the optimizer state of a layer, or one of `num_shards` equal shards of them.
+
+        They are there since the step before, so it takes no time; and they count as held from the beginning on, until they are
+        updated, or given back from the storage. Each part can be loaded once.
+        """
+        self.meet()
+        validation.check_layer(self, layer)
+        validation.check_shard(self, shard, num_shards, layer)
+        weight = part(Weight, self, layer, 1 << shard, num_shards, False)
+        state = part(OptState, self, layer, 1 << shard, num_shards, False)
+        self.born[weight.id] = self.born[state.id] = 0
+        self.last[weight.id] = self.last[state.id] = -1
+        self.loads.append(("load", layer, self.time, self.time, (), (weight.id, state.id), (shard, num_shards)))
+        self.rows.append(self.loads[-1])
+        return weight, state
+
+    def get_input_activation(self, samples: Iterable[int]) -> Activation:
+        """The input of layer 0 for some samples, ``0`` to ``global_batch_size - 1``.
+
+        Inputs come over the host link, one after the other from time 0 on; a rank that is faster waits.
+        """
+        self.meet()
+        mask = validation.sample_set(self, samples)
+        made = batch(Activation, self, 0, mask, mask.bit_count())
+        start = self.time
+        self._host_free += self.dist.hardware.host.send(made.nbytes)
+        self.time = max(start, self._host_free)
+        self.rows.append(("input", 0, start, self.time, (), (made.id,), mask))
+        return made
+
+    def forward(self, layer: int, activation: Activation, weight: Weight) -> Activation:
+        """Apply a layer: from its input to that of layer + 1."""
+        if not (
+            weight.__class__ is Weight
+            and activation.__class__ is Activation
+            and activation.layer == layer == weight.layer
+            and weight.whole
+            and not weight.updated
+            and weight.model is self is activation.model
+        ):
+            validation.refuse_forward(self, layer, activation, weight)
+        if len(self.rows) > self._most_rows:
+            validation.refuse_endless(self, layer, activation)
+        count, start = activation.count, self.time
+        made = batch(Activation, self, layer + 1, activation.mask, count)
+        self.last[activation.id] = self.last[weight.id] = len(self.rows)
+        self.time = start + (self._durations.get(count) or self._duration(count))
+        self.rows.append(("forward", layer, start, self.time, (activation.id, weight.id), (made.id,), activation.mask))
+        return made
+
+    def loss(self, activation: Activation) -> ActivationGrad:
+        """The gradient of the loss with respect to the last layer's output. Beside a layer it costs next to nothing: no time."""
+        if not (activation.__class__ is Activation and activation.layer == self.num_layers and activation.model is self):
+            validation.refuse_loss(self, activation)
+        made = batch(ActivationGrad, self, self.num_layers, activation.mask, activation.count)
+        self.last[activation.id] = len(self.rows)
+        self.rows.append(("loss", self.num_layers, self.time, self.time, (activation.id,), (made.id,), activation.mask))
+        return made
+
+    def backward(
+        self, layer: int, activation: Activation, grad_activation: ActivationGrad, weight: Weight
+    ) -> tuple[WeightGrad, ActivationGrad]:
+        """From the gradient of a layer's output to those of its weight and of its input.
+
+        Parameters
+        ----------
+        activation : Activation
+            The layer's input, of `layer`.
+        grad_activation : ActivationGrad
+            The gradient of its output, of ``layer + 1``, for the same samples.
+        """
+        if not (
+            weight.__class__ is Weight
+            and activation.__class__ is Activation
+            and grad_activation.__class__ is ActivationGrad
+            and activation.layer == layer == weight.layer == grad_activation.layer - 1
+            and activation.mask == grad_activation.mask
+            and weight.whole
+            and not weight.updated
+            and weight.model is self is activation.model is grad_activation.model
+        ):
+            validation.refuse_backward(self, layer, activation, grad_activation, weight)
+        mask, count, start = activation.mask, activation.count, self.time
+        grad = part(WeightGrad, self, layer, 1, 1, mask)
+        made = batch(ActivationGrad, self, layer, mask, count)
+        self.time = start + (self._durations.get(-count) or self._duration(-count))
+        used = activation.id, grad_activation.id, weight.id
+        self.last[used[0]] = self.last[used[1]] = self.last[used[2]] = len(self.rows)
+        self.rows.append(("backward", layer, start, self.time, used, (grad.id, made.id), mask))
+        return grad, made
+
+    def update(self, layer: int, weight_grad: WeightGrad, weight: Weight, opt_state: OptState) -> tuple[Weight, OptState]:
+        """The optimizer's step, in place, for a whole layer or for a shard of it."""
+        if not (
+            weight.__class__ is Weight
+            and weight_grad.__class__ is WeightGrad
+            and opt_state.__class__ is OptState
+            and weight_grad.layer == layer == weight.layer == opt_state.layer
+            and weight.model is self is weight_grad.model is opt_state.model
+            and weight_grad.mask == self.all_samples
+            and not weight.updated
+            and not opt_state.updated
+            and weight.shards == opt_state.shards == weight_grad.shards
+            and weight.num_shards == opt_state.num_shards == weight_grad.num_shards
+        ):
+            validation.refuse_update(self, layer, weight_grad, weight, opt_state)
+        shards, n, start = weight.shards, weight.num_shards, self.time
+        new = part(Weight, self, layer, shards, n, True), part(OptState, self, layer, shards, n, True)
+        share, spec = shards.bit_count() / n, self.dist.layer
+        self.time = start + self.dist.hardware.compute(spec.update_flop(share), spec.update_bytes(share))
+        used = self._in_place(new, weight_grad.id, weight.id, opt_state.id)
+        self.rows.append(("update", layer, start, self.time, used, (new[0].id, new[1].id), None))
+        return new
+
+    def set_final_weight(self, layer: int, weight: Weight) -> None:
+        """Say what the layer's weight, or this rank's shard of it, is after the step."""
+        validation.check_final(self, layer, weight)
+        self.last[weight.id] = len(self.rows)
+        self.rows.append(("final", layer, self.time, self.time, (weight.id,), (), None))
+        self.final_weights[layer] = weight
+
+    # Sums and shards; see the operators of `values`.
+
+    def add(self, one: WeightGrad, other: WeightGrad) -> WeightGrad:
+        """The sum of two gradients, in the memory of the first."""
+        if one.layer != other.layer or one.shards != other.shards or one.num_shards != other.num_shards or one.model is not other.model:
+            text = f"{one!r} and {other!r} cannot be added: they must be of the same layer, shards and rank."
+            raise SimulationError(text, rank=self.rank, layer=one.layer, time=self.time)
+        if one.mask & other.mask:
+            validation.refuse_twice(self, one.layer, one.mask & other.mask, "both gradients")
+        made = part(WeightGrad, self, one.layer, one.shards, one.num_shards, one.mask | other.mask)
+        used = self._in_place((made,), one.id, other.id)
+        self.rows.append(("add", one.layer, self.time, self.time, used, (made.id,), None))
+        return made
+
+    def shard(self, value, shard: int, num_shards: int):
+        """One of `num_shards` equal shards of a whole value."""
+        validation.check_whole(self, value, num_shards)
+        validation.check_shard(self, shard, num_shards, value.layer)
+        made = alike(value, self, 1 << shard, num_shards)
+        self.last[value.id] = len(self.rows)
+        self.rows.append(("shard", value.layer, self.time, self.time, (value.id,), (made.id,), (shard, num_shards)))
+        return made
+
+    def combine(self, one, other):
+        """The shards of both."""
+        validation.check_combine(self, one, other)
+        made = alike(one, self, one.shards | other.shards, one.num_shards)
+        self.last[one.id] = self.last[other.id] = len(self.rows)
+        self.rows.append(("combine", one.layer, self.time, self.time, (one.id, other.id), (made.id,), None))
+        return made
+
+    def _in_place(self, made: tuple, *used: int) -> tuple[int, ...]:
+        """Note what the next row uses; its results take the memory of it."""
+        row = len(self.rows)
+        for number in used:
+            self.last[number] = row
+        for value in made:
+            self.born[value.id] = row + 1
+        return used
+
+    def _duration(self, count: int) -> float:
+        """Seconds of forward for so many samples, or of backward for the negative of it."""
+        layer, hardware, n = self.dist.layer, self.dist.hardware, abs(count)
+        flop, nbytes = (layer.forward_flop(n), layer.forward_bytes(n)) if count > 0 else (layer.backward_flop(n), layer.backward_bytes(n))
+        self._durations[count] = hardware.compute(flop, nbytes)
+        return self._durations[count]
+
+    def meet(self) -> None:
+        """Remember which task runs this rank, so that a deadlock can tell who has finished."""
+        if self.task is None:
+            try:
+                self.task = asyncio.current_task()
+            except RuntimeError:  # no event loop: a loop of operations without communication
+                self.task = None

@@ -1,0 +1,178 @@
+"""What others have measured, and what comes out here: `make validate`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from course_lib.plots.figures import Picture
+from course_lib.sim.llm import pictures
+from course_lib.sim.llm.cluster import A100, Cluster, Device
+from course_lib.sim.llm.configuration import Configuration
+from course_lib.sim.llm.events import simulate
+from course_lib.sim.llm.stage_costs import Costs
+from course_lib.sim.llm.transformer import GPT_1T, GPT_22B, GPT_175B, GPT_530B, Transformer
+
+SOURCE = "Korthikanti et al., 2022, table 5: A100 80 GB, sequence 2048, vocabulary 51200"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """An iteration that was measured."""
+
+    model: Transformer
+    configuration: Configuration
+    seconds: float
+    fitted: bool = False
+
+    @property
+    def cluster(self) -> Cluster:
+        """On which it ran."""
+        return Cluster(A100, self.configuration.gpus)
+
+    @property
+    def name(self) -> str:
+        """The model and the kind of recomputation."""
+        return f"{self.model.name}, {'full recomputation' if self.configuration.recompute == 'full' else 'sequence parallel, selective'}"
+
+
+def _both(model: Transformer, batch: int, full: float, selective: float, fitted: bool = False, **sizes: int) -> list[Measured]:
+    model = replace(model, batch=batch)
+    plain = Configuration(**sizes, recompute="full")
+    return [
+        Measured(model, plain, full, fitted),
+        Measured(model, replace(plain, recompute="selective", sequence_parallel=True), selective, fitted),
+    ]
+
+
+MEASURED = [
+    *_both(GPT_22B, 4, 1.42, 1.10, True, tensor=8, micro_batch=4),
+    *_both(GPT_175B, 64, 18.13, 13.75, tensor=8, pipeline=8, interleave=3),
+    *_both(GPT_530B, 280, 49.05, 37.83, tensor=8, pipeline=35, interleave=3),
+    *_both(GPT_1T, 512, 94.42, 71.49, tensor=8, pipeline=64),
+]
+
+ASSUMED = ("stream", "attention", "small_tile")  # of a device: no data sheet says it
+
+# Which part of tensor parallelism's activations each way keeps, by the formulas of Korthikanti et al., 2022, table 2; their figure 7.
+WAYS = {
+    "sequence parallel": dict(sequence_parallel=True),
+    "selective recomputation": dict(recompute="selective"),
+    "both": dict(sequence_parallel=True, recompute="selective"),
+    "full recomputation": dict(recompute="full"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure: what others have, and what comes out here."""
+
+    name: str
+    theirs: float
+    ours: float
+    fitted: bool = False
+
+    @property
+    def error(self) -> float:
+        """Of ours, as a part of theirs."""
+        return self.ours / self.theirs - 1
+
+
+def times() -> list[Row]:
+    """Seconds of iterations, measured and simulated."""
+    found = [(m, simulate(m.model, m.cluster, m.configuration, keep=False).seconds) for m in MEASURED]
+    return [Row(m.name, m.seconds, seconds, m.fitted) for m, seconds in found]
+
+
+def by_formula(model: Transformer, tensor: int, sequence_parallel: bool = False, recompute: str = "none") -> float:
+    """Bytes of a layer's activations for each position of each text and unit of width (table 2)."""
+    t, scores = tensor, 5 * model.heads * model.sequence / model.hidden
+    if recompute == "full":
+        return 2.0
+    kept = 24 / t + (scores / t if recompute == "none" else 0.0)
+    return kept + (10 / t if sequence_parallel else 10.0)
+
+
+def activations() -> list[Row]:
+    """Activations of layers, as parts of tensor parallelism's: by the formulas, and as the simulated ranks hold them."""
+    found = []
+    for m in MEASURED[::2]:
+        plain = replace(m.configuration, recompute="none")
+        whole, base = by_formula(m.model, plain.tensor), _held(m, plain)
+        for way, switches in WAYS.items():
+            theirs = by_formula(m.model, plain.tensor, **switches) / whole
+            found.append(Row(f"{m.model.name}, {way}", theirs, _held(m, replace(plain, **switches)) / base))
+    return found
+
+
+def _held(measured: Measured, configuration: Configuration) -> float:
+    """The most bytes that a stage in the middle of the pipeline keeps of its layers, besides what is recomputed at the moment."""
+    model, place, stage = measured.model, measured.cluster, configuration.pipeline // 2
+    step, costs = simulate(model, place, configuration, keep=False), Costs(model, place, configuration)
+    kept = step.peaks[stage] - sum(step.state[stage].values()) - costs.stage(stage).spare
+    return kept - (costs.ends(0) if configuration.pipeline == 1 else 0.0)
+
+
+def fit(device: Device = A100) -> tuple[float, float]:
+    """`Device.matrix` and the overhead of a step, from the two figures of 22B.
+
+    The overhead is in both, so their difference tells the first; and what is left over, the second.
+    """
+    small, large = 0.5, 1.0
+    full, selective = MEASURED[:2]
+    while True:
+        matrix = (small + large) / 2
+        ours = [_seconds(m, replace(device, matrix=matrix), 0.0) for m in (full, selective)]
+        if large - small < 1e-6:
+            return matrix, full.seconds - ours[0]
+        if ours[0] - ours[1] > full.seconds - selective.seconds:
+            small = matrix
+        else:
+            large = matrix
+
+
+def _seconds(m: Measured, device: Device, overhead: float) -> float:
+    return simulate(m.model, Cluster(device, m.configuration.gpus, overhead=overhead), m.configuration, keep=False).seconds
+
+
+def sensitivity() -> list[tuple[str, float, float]]:
+    """What becomes of the errors where a figure is another that was assumed: its name, and mean and worst error after a fit of its own."""
+    inside, network = A100.inside, A100.network
+    others = {f"{name} {way} a tenth": {name: getattr(A100, name) * by} for name in ASSUMED for way, by in (("less", 0.9), ("more", 1.1))}
+    others |= {
+        f"NVLink {way} a tenth": {"inside": replace(inside, efficiency=inside.efficiency * by)}
+        for way, by in (("less", 0.9), ("more", 1.1))
+    }
+    others |= {"InfiniBand less a tenth": {"network": replace(network, efficiency=network.efficiency * 0.9)}}
+    others |= {
+        f"latencies {way}": {"inside": replace(inside, latency=by), "network": replace(network, latency=by)}
+        for way, by in (("halved", 5e-6), ("doubled", 2e-5))
+    }
+    found = []
+    for name, changes in others.items():
+        device = replace(A100, **changes)
+        matrix, overhead = fit(device)
+        rows = [Row(m.name, m.seconds, _seconds(m, replace(device, matrix=matrix), overhead), m.fitted) for m in MEASURED]
+        found.append((name, *errors(rows)))
+    return found
+
+
+def errors(rows: list[Row]) -> tuple[float, float]:
+    """Mean and worst error of what was not fitted."""
+    found = [abs(row.error) for row in rows if not row.fitted]
+    return sum(found) / len(found), max(found)
+
+
+def table(rows: list[Row], heading: str, unit: str) -> str:
+    """Rows as text, with mean and worst error under them."""
+    width = max(len(row.name) for row in rows)
+    lines = [heading, f"{'':{width}}{'theirs':>7}{'ours':>7}{'error':>8}"]
+    for row in rows:
+        theirs, ours = (f"{value:7.1%}" if unit == "%" else f"{value:7.2f}" for value in (row.theirs, row.ours))
+        lines.append(f"{row.name:{width}}{theirs}{ours}{row.error:+8.2%}{' fitted' if row.fitted else ''}")
+    mean, worst = errors(rows)
+    return "\n".join([*lines, f"{'mean, and worst, of what was not fitted':{width}}  {mean:.2%}, {worst:.2%}"])
+
+
+def picture(rows: list[Row]) -> Picture:
+    """Times as a scatter plot."""
+    return pictures.scatter([(row.name, row.theirs, row.ours, row.fitted) for row in rows], "Seconds an iteration, simulated and measured")

@@ -1,0 +1,150 @@
+"""Models and clusters from a small TOML file, or by name."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+
+from course_lib.sim.core.hardware import Link
+from course_lib.sim.llm.cluster import DEVICES, Cluster, Device
+from course_lib.sim.llm.configuration import PlanError
+from course_lib.sim.llm.transformer import PRESETS, Transformer
+
+# Less than this is another unit.
+LEAST = {
+    "memory": (1e9, "bytes"),
+    "bandwidth": (1e6, "bytes a second"),
+    "memory_bandwidth": (1e9, "bytes a second"),
+    "flops": (1e9, "FLOP a second"),
+}
+
+
+def model_named(name: str) -> Transformer:
+    """One of `PRESETS`; PlanError if there is none."""
+    if name.lower() not in PRESETS:
+        raise PlanError(f"there is no model {name!r}: choose one of {', '.join(PRESETS)}, or describe it in a file (--file).")
+    return PRESETS[name.lower()]
+
+
+def device_named(name: str) -> Device:
+    """One of `DEVICES`; PlanError if there is none."""
+    if name.lower() not in DEVICES:
+        raise PlanError(f"there is no device {name!r}: choose one of {', '.join(DEVICES)}, or describe it in a file (--file).")
+    return DEVICES[name.lower()]
+
+
+def read(path: Path, model: Transformer | None, device: Device | None, gpus: int | None) -> tuple[Transformer | None, Cluster | None]:
+    """A model and a cluster as a file describes them.
+
+    Parameters
+    ----------
+    path : Path
+        TOML with the tables ``[model]`` and ``[cluster]``, or one of them. Keys are those of `Transformer` and `Cluster`; a model's may
+        begin with ``preset = "70b"``; a cluster's ``device`` is a name, or a table with what `Device` has, which may begin with the
+        ``name`` of one that is known; ``inside`` and ``network`` are tables with what `Link` has.
+    model, device, gpus
+        What there is where the file does not say.
+
+    Raises
+    ------
+    PlanError
+        The file cannot be read, or what it says is not understood.
+    """
+    try:
+        found = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}.") from None
+    except ValueError as error:
+        raise PlanError(f"{path} is no TOML: {error}.") from None
+    unknown = sorted(found.keys() - {"model", "cluster"})
+    if unknown:
+        raise PlanError(f"{path} has {unknown[0]!r}; it may have the tables [model] and [cluster].")
+    try:
+        if "model" in found:
+            model = _model(path, dict(_table(path, "model", found["model"])))
+        place = _cluster(path, dict(_table(path, "cluster", found.get("cluster", {}))), device, gpus)
+    except (TypeError, ValueError) as error:
+        raise error if isinstance(error, PlanError) else PlanError(f"{path}: {error}") from None
+    return model, place
+
+
+def _model(path: Path, keys: dict) -> Transformer:
+    base = model_named(str(keys.pop("preset"))) if "preset" in keys else None
+    _known(path, "model", keys, Transformer)
+    if base:
+        # What followed from a size follows from the new one; and the name is no longer the preset's, if anything is another.
+        derived = {"feed_forward": ("hidden", base.feed_forward == 4 * base.hidden), "kv_heads": ("heads", base.kv_heads == base.heads)}
+        again = {name: None for name, (of, was) in derived.items() if was and of in keys}
+        return replace(base, **again | ({"name": f"{base.name} ({path.name})"} if keys else {}) | keys)
+    _all_there(path, "model", keys, {"layers", "hidden", "heads"}, ", or a preset")
+    return Transformer(**{"name": path.stem} | keys)
+
+
+def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) -> Cluster | None:
+    gpus, described = keys.pop("gpus", gpus), keys.pop("device", device or "h100")
+    if gpus is None and not keys and described == "h100":
+        return None
+    if gpus is None:
+        raise PlanError(f"{path}: [cluster] needs gpus, how many there are.")
+    _links(path, "cluster", keys)
+    _known(path, "cluster", keys, Cluster)
+    if isinstance(described, str):
+        try:
+            described = device_named(described)
+        except PlanError:
+            known = ", ".join(DEVICES)
+            raise PlanError(f"{path}: there is no device {described!r}: choose one of {known}, or give a table of its figures.") from None
+    elif not isinstance(described, Device):
+        described = _device(path, dict(_table(path, "device", described)))
+    return Cluster(described, gpus, **keys)
+
+
+def _device(path: Path, keys: dict) -> Device:
+    _links(path, "cluster.device", keys)
+    _known(path, "cluster.device", keys, Device)
+    base = DEVICES.get(str(keys.get("name", "")).lower())
+    if base:
+        return replace(base, **{key: value for key, value in keys.items() if key != "name"})
+    needed = {field.name for field in fields(Device) if field.default is MISSING}
+    _all_there(path, "cluster.device", keys, needed, f", or the name of one that is known: {', '.join(DEVICES)}")
+    return Device(**keys)
+
+
+def _links(path: Path, table: str, keys: dict) -> None:
+    """Make links of the tables that describe some."""
+    for name in ("inside", "network"):
+        if name in keys:
+            known = _known(path, f"{table}.{name}", _table(path, name, keys[name]), Link)
+            _all_there(path, f"{table}.{name}", known, {"bandwidth"}, "")
+            keys[name] = Link(**known)
+
+
+def _all_there(path: Path, table: str, keys: dict, needed: set[str], otherwise: str) -> None:
+    lacks = needed - keys.keys()
+    if lacks:
+        raise PlanError(f"{path}: [{table}] also needs {' and '.join(sorted(lacks))}{otherwise}.")
+
+
+def _table(path: Path, name: str, value: object) -> dict:
+    if not isinstance(value, dict):
+        raise PlanError(f"{path}: {name} must be a table; got {value!r}.")
+    return value
+
+
+def _known(path: Path, table: str, keys: dict, kind: type) -> dict:
+    """The keys, if `kind` has fields of all these names; what they are must be of the field's kind."""
+    names = {field.name: field.type for field in fields(kind)}
+    for key, value in keys.items():
+        if key not in names:
+            raise PlanError(f"{path}: [{table}] has {key!r}; it may have {', '.join(names)}.")
+        wanted = names[key].removesuffix(" | None")
+        what, kinds = {"float": ("a number", (int, float)), "int": ("a whole number", int), "bool": ("true or false", bool)}.get(
+            wanted, ("a text", str) if wanted == "str" else ("", object)
+        )
+        if not isinstance(value, kinds) or (isinstance(value, bool) and wanted != "bool"):
+            raise PlanError(f"{path}: {key} in [{table}] must be {what}; got {value!r}.")
+        if 0 < LEAST.get(key, (0, ""))[0] > value > 0:
+            least, unit = LEAST[key]
+            raise PlanError(f"{path}: {key} in [{table}] is in {unit}, so {least:g} at least; got {value!r}.")
+    return keys

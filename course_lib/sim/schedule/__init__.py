@@ -1,0 +1,1 @@
+"""Schedules: simulated runs as data, their statistics, pictures, checks and scores."""

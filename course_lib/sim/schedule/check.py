@@ -1,0 +1,97 @@
+"""How a student's loop is put to the test: it runs on the rank, its record is played again here.
+
+What the rank sends is only which operation used which values; time, memory, order and all rules come from
+the simulator in this process.
+"""
+
+from __future__ import annotations
+
+from course_lib import wording
+from course_lib.check import Check
+from course_lib.sim.core.errors import SimulationError
+from course_lib.sim.core.hardware import H100, LAYER, Hardware
+from course_lib.sim.schedule import continuation, replay
+from course_lib.sim.schedule.simulation import Result
+
+
+def record_of(loop, settings, hardware):
+    """On the rank: run a loop, and give the record."""
+    from course_lib.sim.core import hardware as descriptions
+    from course_lib.sim.schedule import replay, simulation
+
+    if loop not in globals():
+        raise NameError(f"name '{loop}' is not defined", name=loop)
+    return replay.export(simulation.simulate(globals()[loop], hardware=descriptions.PRESETS[hardware], **settings))
+
+
+class ScheduleCheck(Check):
+    """Runs a loop on the rank, and looks at what the simulator here makes of it.
+
+    Parameters
+    ----------
+    loop : str
+        The student's function.
+    ranks : Ranks
+        One rank.
+    show : bool
+        Whether messages may contain expected values.
+    """
+
+    def __init__(self, loop: str, ranks, *, show: bool = True):
+        super().__init__(loop, show=show)
+        self.loop, self.ranks = loop, ranks
+
+    def run(self, *, world_size: int, num_layers: int, global_batch_size: int, hardware: Hardware = H100, **arguments: int) -> Result:
+        """The result of the loop; CheckFailed if it is no training step."""
+        sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size)
+        self.case = ", ".join(f"{name} {value}" for name, value in (sizes | arguments).items())
+        if hardware is not H100:
+            self.case += f", {hardware.name}"
+        call = dict(loop=self.loop, settings=sizes | arguments, hardware=hardware.name)
+        answer = self.ranks.call(record_of, call, show=self.show)[0]
+        try:
+            models = replay.replay(answer, **sizes, hardware=hardware)
+            result = Result(models)
+            continuation.check(models)
+        except SimulationError as error:
+            self.fail(str(error).rstrip("."))
+        return result
+
+    def time(self, result: Result, most: float, cause: str) -> None:
+        """The step must take at most so many seconds; a part in a thousand is left for the order of sums."""
+        if result.time > most * 1.001:
+            self.fail(f"the step takes {wording.seconds(result.time)}, and {wording.seconds(most)} are enough", cause)
+
+    def memory(self, result: Result, most: float, cause: str) -> None:
+        """No rank may hold more bytes than this."""
+        if result.memory > most:
+            held = f"rank {result.memory_rank} holds {wording.memory(result.memory)}"
+            left = left_over(result.models[result.memory_rank])
+            self.fail(f"{held} at its peak, and {wording.memory(most)} are enough{left}", cause)
+
+    def passed(self) -> None:
+        """Say that all is well."""
+        print(f"{self.what}, {self.case}: as expected.")
+
+
+def left_over(model) -> str:
+    """What a rank still stores at the end of a step, though nothing needs it any more."""
+    kept: dict[str, set[int]] = {}
+    for value in model.values.values():
+        if value is not None and value.holds and not getattr(value, "updated", False):
+            kept.setdefault(value.name, set()).add(value.layer)
+    parts = [f"the {name} of layer{'s' * (len(layers) > 1)} {wording.spans(layers)}" for name, layers in kept.items()]
+    return f"; when the step ends, it still stores {' and '.join(parts)}" if parts else ""
+
+
+def compute_seconds(samples: int, hardware: Hardware = H100) -> tuple[float, float]:
+    """Seconds of forward and of backward of one layer."""
+    return (
+        hardware.compute(LAYER.forward_flop(samples), LAYER.forward_bytes(samples)),
+        hardware.compute(LAYER.backward_flop(samples), LAYER.backward_bytes(samples)),
+    )
+
+
+def update_seconds(part: float = 1.0, hardware: Hardware = H100) -> float:
+    """Seconds of the update of this part of a layer."""
+    return hardware.compute(LAYER.update_flop(part), LAYER.update_bytes(part))

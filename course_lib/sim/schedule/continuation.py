@@ -1,0 +1,52 @@
+"""Whether the step after this one could begin: each rank ends with the updated form of what it began with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from course_lib.sim.core.errors import SimulationError
+from course_lib.sim.core.values import OptState, Weight
+from course_lib.sim.schedule.stats import loaded
+
+
+def check(models: Sequence) -> None:
+    """SimulationError unless each rank keeps weights and optimizer states for the next step.
+
+    Parameters
+    ----------
+    models : sequence of Model
+        As `record.replay` gives them.
+    """
+    for model in models:
+        began = [model.values[number] for *_, number in loaded(model)]
+        final = list(model.final_weights.values())
+        kept = [v for v in model.values.values() if v is not None and v.holds] + final
+        for kind, way in ((Weight, "set_final_weight, or keep it in weights"), (OptState, "keep what update gives back in opt_states")):
+            first = _parts([v for v in began if isinstance(v, kind) and not v.updated])
+            last = _parts([v for v in kept if isinstance(v, kind) and v.updated])
+            for layer, part in first.items():
+                if last.get(layer, 0.0) < part:
+                    if not any(row[0] == "hold" for row in model.rows):
+                        way += ". Nothing at all was put into the dicts of model.storage(); others are not the rank's memory"
+                    raise SimulationError(
+                        f"the rank began with {_of(part)} of the {kind.name} and ends with {_of(last.get(layer, 0.0))} of the updated one, "
+                        f"so the next step could not begin: {way}.",
+                        rank=model.rank,
+                        layer=layer,
+                        time=model.time,
+                    )
+
+
+def _parts(values: list) -> dict[int, float]:
+    """How much of each layer there is, 0 to 1."""
+    shards: dict[tuple[int, int], int] = {}
+    for v in values:
+        shards[v.layer, v.num_shards] = shards.get((v.layer, v.num_shards), 0) | v.shards
+    parts: dict[int, float] = {}
+    for (layer, n), mask in shards.items():
+        parts[layer] = max(parts.get(layer, 0.0), mask.bit_count() / n)
+    return parts
+
+
+def _of(part: float) -> str:
+    return "all" if part == 1 else "nothing" if part == 0 else f"{part:.3g}"

@@ -1,0 +1,156 @@
+"""The timeline of a run: what each rank did when, with its memory under it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from course_lib import wording
+from course_lib.plots.animation import Moving
+from course_lib.plots.figures import FILLS, INK, PALE, Picture, color, ink_on, least_type, wide
+from course_lib.sim.schedule import stats
+
+MOST_LABELS = 600
+MOST_FRAMES = 60
+
+
+def boxes(model) -> list[tuple[str, float, float, int]]:
+    """What a rank did, as (kind, start, end, samples as bits); neighbours of one kind and micro-batch drawn together."""
+    found: list[list] = []
+    for event in stats.events(model):
+        if event.kind not in stats.COMPUTE:
+            continue
+        before = found[-1] if found else None
+        if before and before[0] == event.kind and before[3] == event.mask and event.start - before[2] <= 1e-9 * event.end:
+            before[2] = event.end
+        else:
+            found.append([event.kind, event.start, event.end, event.mask])
+    return [tuple(box) for box in found]
+
+
+def play(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None) -> Moving:
+    """The timeline as it grows; parameters as for `draw`."""
+    ends = sorted({end for model in models for _, _, end, _ in boxes(model)})
+    times = [0.0, *ends[:: -(-len(ends) // MOST_FRAMES) or 1], math.inf]
+    return Moving(lambda frame: draw(models, title, batches, times[frame]), len(times), draw(models, title, batches))
+
+
+def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None, until: float = math.inf) -> Picture:
+    """Ranks by time: computing, communicating, idle (pale); micro-batches numbered. Under it, memory.
+
+    Parameters
+    ----------
+    models : sequence of Model
+    title : str, optional
+    batches : sequence of sequence of int, optional
+        Micro-batches, by which the boxes are numbered; by default those that the ranks worked on.
+    until : float
+        Virtual seconds; what ends later is left out.
+
+    Returns
+    -------
+    figures.Picture
+    """
+    from matplotlib.collections import PolyCollection
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    models = sorted(models, key=lambda m: m.rank)
+    n, total = len(models), max(m.time for m in models) or 1.0
+    scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if total * s >= 1 or u == "µs")
+    summary = f"{wording.seconds(total)}, MFU {stats.utilisation(models):.1%}, bubbles {stats.bubble(models):.1%}"
+    over = stats.over(max(models, key=stats.peak_memory))
+    title = (f"{title}: {summary}" if title else summary) + (f"; {over}" if over else "")
+    row = 0.42 if n <= 8 else max(0.09, min(0.3, 5.5 / n))
+    height = row * n + 2.6
+    figure = Figure(figsize=(wide(9.6, height), height), layout="constrained")
+    figure.suptitle(title, fontsize=12, color=INK)
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[row * n, 1.3])
+
+    shapes: dict[str, list] = {kind: [] for kind in FILLS}
+    numbers, labels = stats.batch_numbers(models, batches), []
+    type_size = max(8 if n <= 8 else 6, least_type(figure))
+    for model in models:
+        y = model.rank
+        for kind, start, end, mask in boxes(model):
+            if end > until:
+                continue
+            shapes[kind].append(_box(start * scale, end * scale, y - 0.4, y + 0.2))
+            width = (end - start) / total
+            if mask in numbers and n <= 16 and width > (0.011 * len(str(numbers[mask])) + 0.004) * type_size / 8:
+                labels.append(((start + end) / 2 * scale, y - 0.1, numbers[mask], FILLS[kind]))
+        for event in stats.events(model):
+            if event.kind in stats.COMMUNICATION and event.kind != "receive" and until >= event.end > event.start:
+                shapes["communication"].append(_box(event.start * scale, event.end * scale, y + 0.22, y + 0.4))
+    axes.set_facecolor(PALE)
+    for kind, found in shapes.items():
+        edge = "white" if kind != "communication" and sum(map(len, shapes.values())) < 1500 else "face"
+        axes.add_collection(PolyCollection(found, facecolors=FILLS[kind], edgecolors=edge, linewidths=0.4))
+    for x, y, number, fill in labels[:MOST_LABELS] if len(labels) <= MOST_LABELS else []:
+        axes.text(x, y, number, ha="center", va="center", fontsize=type_size, color=ink_on(fill))
+    step = 1 if n <= 16 else 4 if n <= 32 else 8
+    step *= 1 + int(1.2 * type_size > 72 * row * step)
+    axes.set(xlim=(0, total * scale), ylim=(n - 0.5, -0.5), yticks=range(0, n, step))
+    axes.set_yticklabels([f"rank {r}" for r in range(0, n, step)], fontsize=8)
+    names = [kind for kind, found in shapes.items() if found or until < math.inf]
+    handles = [Patch(color=FILLS[k], label=k) for k in names] + [Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle")]
+    axes.legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    peak = _memory(below, models, total, scale)
+    if until < total:
+        below.axvspan(until * scale, total * scale, color="white", zorder=3)
+    below.set_xlabel(f"virtual time, {unit}")
+    return Picture(figure, f"{title}. {peak}")
+
+
+def _box(left: float, right: float, top: float, bottom: float) -> list[tuple[float, float]]:
+    return [(left, top), (right, top), (right, bottom), (left, bottom)]
+
+
+def _memory(axes, models: Sequence, total: float, scale: float) -> str:
+    """Bytes by time: a line a rank where there are few, else the range and the rank that holds most."""
+    profiles = {m.rank: stats.memory_profile(m) for m in models}
+    peaks = {rank: float(np.max(nbytes, initial=0)) for rank, (_, nbytes) in profiles.items()}
+    worst = max(peaks, key=peaks.get)
+    few = len(models) <= 8
+    grid = np.linspace(0, total, 1200)
+    lines = {rank: _at(grid, *profile) for rank, profile in profiles.items()}
+    if all(np.array_equal(line, lines[worst]) for line in lines.values()):
+        axes.plot(grid * scale, lines[worst], color=INK, linewidth=1.2, label="each rank")
+    elif few:
+        for rank, line in lines.items():
+            axes.plot(grid * scale, line, color=color(rank), linewidth=1.2, label=f"rank {rank}")
+    else:
+        every = np.array(list(lines.values()))
+        axes.fill_between(grid * scale, every.min(axis=0), every.max(axis=0), color="#CCCCCC", linewidth=0, label="all ranks")
+        axes.plot(grid * scale, lines[worst], color=INK, linewidth=1.2, label=f"rank {worst}")
+    capacity = models[0].dist.hardware.memory
+    if capacity < 3 * peaks[worst]:
+        axes.axhline(capacity, color=INK, linestyle=":", linewidth=1, label=f"device, {wording.memory(capacity)}")
+    top = max(peaks[worst], capacity if capacity < 3 * peaks[worst] else 0) * 1.15 or 1.0
+    step, unit = next((s, u) for s, u in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"), (1, "B")) if top >= s)
+    ticks = _ticks(top / step)
+    axes.set(ylim=(0, top), yticks=[t * step for t in ticks])
+    axes.set_yticklabels([f"{t:g} {unit}" for t in ticks], fontsize=8)
+    axes.set_ylabel("memory", fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), ncols=1 if len(models) <= 4 else 2)
+    return f"Memory at most {wording.memory(peaks[worst])}, on rank {worst}"
+
+
+def _at(grid: np.ndarray, times: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
+    """The most that is held in each step of the grid."""
+    if not len(times):
+        return np.zeros(len(grid))
+    place = np.minimum(np.searchsorted(grid, times), len(grid) - 1)
+    most = np.full(len(grid), -1.0)
+    np.maximum.at(most, place, nbytes)
+    held = nbytes[np.minimum(np.searchsorted(times, grid), len(nbytes) - 1)]
+    return np.maximum(most, held)
+
+
+def _ticks(top: float) -> list[float]:
+    from matplotlib.ticker import MaxNLocator
+
+    return [t for t in MaxNLocator(4).tick_values(0, top) if t <= top]
