@@ -33,7 +33,7 @@ FORMER = {
     "course_lib.gpt.stage": "course_lib.gpt.model.stage",
     "course_lib.gpt.survey": "course_lib.gpt.fsdp.profile",
     "course_lib.gpt.trainer": "course_lib.gpt.training.trainer",
-    "course_lib.gpt.units": "course_lib.gpt.fsdp.units",
+    "course_lib.gpt.units": "course_lib.gpt.fsdp.wrapping",
     "course_lib.plots.context": "course_lib.plots.attention",
     "course_lib.sim.checks": "course_lib.sim.schedule.check",
     "course_lib.sim.llm.closed": "course_lib.sim.llm.analytic",

@@ -28,10 +28,10 @@ def merge(x):
 def test_functions_saved_under_the_former_names_load(tmp_path):
     (tmp_path / students.TRANSFORMER).write_text(SAVED)
     found = students.load(tmp_path)
-    from course_lib.gpt.fsdp import units
+    from course_lib.gpt.fsdp import wrapping
     from course_lib.gpt.fsdp.flat_buffer import Flat
 
-    assert found.FullyShardedDataParallel.flat is Flat and issubclass(found.FullyShardedDataParallel, units.Hooked)
+    assert found.FullyShardedDataParallel.flat is Flat and issubclass(found.FullyShardedDataParallel, wrapping.Hooked)
 
 
 @pytest.mark.parametrize("former", FORMER)

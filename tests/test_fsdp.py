@@ -11,7 +11,7 @@ from course_lib import cluster, memory, plots
 from course_lib.autograd import Linear, Sequential, Tanh, Tensor, no_grad
 from course_lib.cluster.replies import RanksError
 from course_lib.gpt.fsdp.flat_buffer import Flat
-from course_lib.gpt.fsdp.units import hook, units
+from course_lib.gpt.fsdp.wrapping import hook, units
 from course_lib.gpt.model.decoder import Sizes, layers, loss_of
 from course_lib.sandbox import bubblewrap
 

@@ -12,7 +12,7 @@ from course_lib.autograd import SGD, Tensor, no_grad
 from course_lib.check.fsdp.reference import Net, momentum_of
 from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
-from course_lib.gpt.fsdp.units import units
+from course_lib.gpt.fsdp.wrapping import units
 
 
 def build(values, shape, dtype, place, gated, lead):

@@ -9,7 +9,7 @@ import numpy as np
 from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, checkpoint, no_grad
 from course_lib.autograd.operations import tanh
 from course_lib.check.fsdp.flat_shard import parts
-from course_lib.gpt.fsdp.units import units
+from course_lib.gpt.fsdp.wrapping import units
 
 
 class Net(Module):
