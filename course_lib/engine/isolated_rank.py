@@ -32,7 +32,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
 
     from course_lib.collectives import shared_memory
     from course_lib.collectives.transport import isolated
-    from course_lib.engine import asyncio_wakeup, run_coroutine, serialization
+    from course_lib.engine import asyncio_wakeup, namespace, run_coroutine, serialization
     from course_lib.engine.requests import handler
     from course_lib.sandbox import landlock, seccomp, system_calls
 
@@ -53,7 +53,7 @@ def main(rank: int, size: int, descriptor: int) -> None:
     InteractiveShell.enable_gui = lambda *_: None  # for %matplotlib, which a notebook's shell has
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
     shell.loop_runner = run_coroutine.run
-    builtins.get_ipython = handler.get_ipython  # as in a notebook, outside of cells, too
+    builtins.get_ipython = namespace.get_ipython  # as in a notebook, outside of cells, too
     me = {"outputs": [], "error": None, "value": serialization.encode({"rank": rank, "size": size, "host": "isolated"})}
     handler.ACTIONS["hello"] = lambda request: me
     warm_up()

@@ -28,7 +28,7 @@ import numpy as np
 from course_lib.autograd import Linear, Parameter, Sequential
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
-from course_lib.gpt.fsdp import Flat, Hooked, Tell, hook, profile, wrapping
+from course_lib.gpt.fsdp import Flat, Hooked, Tell, hook, profile, units
 from course_lib.gpt.model import Sizes, layers
 
 everyone = Communicator()
@@ -184,7 +184,7 @@ class FullyShardedDataParallel(Hooked):
         super().__init__(module)  # hooks, and parameters() from `shards`
         ### BEGIN SOLUTION
         self.comm, self.sync = comm, True
-        blocks, rest = wrapping(module)
+        blocks, rest = units(module)
         self.blocks = [FlatShard(own, comm) for _, own in blocks]
         self.rest = [FlatShard(rest, comm)] if rest else []
         self.shards = self.blocks + self.rest

@@ -10,17 +10,18 @@ import warnings
 from itertools import product
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib import memory, wording
 from course_lib.autograd import Tensor, functional
 from course_lib.check import Check
+from course_lib.engine.namespace import get_ipython, student
 
 ARGUMENTS = "out", "lse", "block_out", "block_lse"
 
 
 def merged(out, lse, block_out, block_lse):
     """On a rank: what `merge` gives, its arguments after the call, and what NumPy warned of."""
+    merge = student("merge")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         answer = merge(out, lse, block_out, block_lse)
@@ -29,6 +30,7 @@ def merged(out, lse, block_out, block_lse):
 
 def chunks(n_chunks, size):
     """On a rank: the chunks of all ranks, as `zigzag` says."""
+    zigzag = student("zigzag")
     return [zigzag(n_chunks, size, r) for r in range(size)]
 
 
@@ -37,6 +39,7 @@ def attend(size, given, grad, layers, me):
 
     q, k and v are also used beside the attention, which adds their own values to their gradients.
     """
+    everyone, ring_attention = student("everyone"), student("ring_attention")
     comm = everyone.Split(color=me // size, key=me)
     tensors = [Tensor(array, requires_grad=grad is not None) for array in given]
     out = step(ring_attention, tensors, None, comm, layers)
@@ -62,6 +65,7 @@ def step(attention, tensors, grad, comm, layers=1):
 
 def prepare(size, seed, shape, backward):
     """On a rank, before it is measured: a step with numbers from a seed, after which all is there that stays."""
+    everyone, ring_attention = student("everyone"), student("ring_attention")
     memory.give_back_at_once(True)
     q, k, v, grad = np.random.default_rng(seed).standard_normal((4, *shape), np.float32)
     comm = everyone.Split(color=int(everyone.Get_rank() >= size))
@@ -71,6 +75,7 @@ def prepare(size, seed, shape, backward):
 
 def measure(given, grad, watched):
     """On a rank: a step with numbers that it has not seen before; if `watched`, the most bytes that it held, as this process sees it."""
+    trial, ring_attention = student("trial"), student("ring_attention")
     tensors = [Tensor(array, requires_grad=True) for array in given]
     with memory.watch() if watched else contextlib.nullcontext() as held:
         trial["made"] = tensors, step(ring_attention, tensors, grad, trial["comm"])
@@ -79,6 +84,7 @@ def measure(given, grad, watched):
 
 def go_back(grad, watched):
     """On a rank: the backward pass of the step that was measured; if `watched`, the most bytes that it held."""
+    trial = student("trial")
     with memory.watch() if watched else contextlib.nullcontext() as held:
         trial["made"][1].backward(grad)
     return held.true_peak if watched else 0
@@ -86,6 +92,7 @@ def go_back(grad, watched):
 
 def fetch(columns):
     """On a rank: some columns of the output and of the gradients of the step that was measured, if it has any."""
+    trial = student("trial")
     tensors, out = trial["made"]
     return tuple(a if a is None else a[..., columns] for a in (out.data, *(t.grad for t in tensors)))
 
@@ -131,6 +138,7 @@ def full_attention(q, k, v, comm):
 
 def most_held(lengths):
     """On each rank: the most megabytes held in a step of sequences of these lengths, by one rank alone, and by each in the ring."""
+    ring_attention, everyone = student("ring_attention"), student("everyone")
     found = {"whole on one rank": [], "ring, each rank": []}
     for length in lengths:
         for peaks, attention, n in zip(found.values(), (full_attention, ring_attention), (1, everyone.Get_size()), strict=True):

@@ -9,6 +9,7 @@ import tempfile
 from safetensors import numpy
 
 from course_lib.check.checkpoint.file_tracer import Watch, seen
+from course_lib.engine.namespace import student
 
 
 def folder(name):
@@ -36,6 +37,7 @@ def look(name):
 
 def saved(name, step, shards, place, idle=False):
     """Call save; the shards after the call. Ranks that are idle only stand by while the others save."""
+    everyone, save = student("everyone"), student("save")
     comm = everyone.Split(color=place[0], key=place[1])
     mine, given = {key: array.copy() for key, array in shards.items()}, numpy.serialize_file
 
@@ -57,6 +59,7 @@ def watched(name, step, shards, place, idle=False, **how):
 
     Returns the moments, the shards after the call, what must not be, the names written and removed, and how many lines were run.
     """
+    everyone, save = student("everyone"), student("save")
     comm = everyone.Split(color=place[0], key=place[1])
     if idle:
         return [], shards, [], [], [], 0
@@ -68,5 +71,6 @@ def watched(name, step, shards, place, idle=False, **how):
 
 def loaded(name, place, idle=False):
     """Call load."""
+    everyone, load = student("everyone"), student("load")
     comm = everyone.Split(color=place[0], key=place[1])
     return None if idle else load(folder(name), comm)

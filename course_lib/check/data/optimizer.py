@@ -11,13 +11,13 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from course_lib.check import Check
+from course_lib.engine.namespace import get_ipython, student
 
 
 @contextmanager
-def group_of(size):
+def smaller_group(size):
     """On a rank: inside, the first ranks are all that the student's `comm` knows; tells whether this is one of them."""
-    names = get_ipython().user_ns
-    everyone = names["everyone"]
+    names, everyone = get_ipython().user_ns, student("everyone")
     names["comm"] = everyone.Split(color=int(everyone.Get_rank() >= size))
     try:
         yield everyone.Get_rank() < size
@@ -27,18 +27,20 @@ def group_of(size):
 
 def three_epochs(samples, batch_size, size):
     """The batches of three epochs."""
-    from course_lib.check.data.optimizer import group_of
+    partition_dataset, ArrayDataset = student("partition_dataset"), student("ArrayDataset")
+    from course_lib.check.data.optimizer import smaller_group
 
-    with group_of(size) as inside:
+    with smaller_group(size) as inside:
         loader = partition_dataset(ArrayDataset(np.arange(samples), -np.arange(samples)), batch_size) if inside else ()
         return [[(x, y) for x, y in loader] for _ in range(3)]
 
 
 def begin(values, root, size):
     """The parameters after the broadcast."""
-    from course_lib.check.data.optimizer import group_of
+    Sequential, Linear, broadcast_parameters = student("Sequential"), student("Linear"), student("broadcast_parameters")
+    from course_lib.check.data.optimizer import smaller_group
 
-    with group_of(size) as inside:
+    with smaller_group(size) as inside:
         model = Sequential(*(Linear(*v.shape, bias=False, dtype=v.dtype) for v in values))
         for p, v in zip(model.parameters(), values, strict=True):
             p.data = v.copy()
@@ -49,10 +51,11 @@ def begin(values, root, size):
 
 def steps(values, grads, kind, size):
     """The parameters after each step with these gradients; None for one that has none."""
+    DistributedOptimizer = student("DistributedOptimizer")
     from course_lib import autograd
-    from course_lib.check.data.optimizer import group_of
+    from course_lib.check.data.optimizer import smaller_group
 
-    with group_of(size) as inside:
+    with smaller_group(size) as inside:
         params = [autograd.Parameter(v.copy()) for v in values]
         optimizer, after = DistributedOptimizer(getattr(autograd, kind)(params, lr=0.1)), []
         for each in grads if inside else ():

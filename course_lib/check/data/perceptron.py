@@ -11,10 +11,12 @@ import numpy as np
 
 from course_lib.autograd import ArrayDataset, DataLoader, Linear, cross_entropy
 from course_lib.check import Check
+from course_lib.engine.namespace import student
 
 
 def go_through(dims, weights, x, y):
     """On the rank: shapes that `MLP` draws, logits and gradients with given weights, and whether its weights are those of `random`."""
+    MLP = student("MLP")
     model, again = (MLP(dims, np.random.default_rng(0), x.dtype) for _ in range(2))
     drawn, twice = ([p.data.copy() for p in m.parameters()] for m in (model, again))
     same = all(np.array_equal(a, b) and a.dtype == x.dtype and np.ptp(a) for a, b in zip(drawn, twice, strict=False))
@@ -31,7 +33,7 @@ def use(w, x, y, batch, epochs=0, lr=0.0):
     """On the rank: what `train` (`evaluate`, without epochs) gives for one layer; its weight afterwards, and if it has no gradient."""
     model, loader = Linear(*w.shape, bias=False, dtype=w.dtype), DataLoader(ArrayDataset(x, y), batch)
     model.weight.data = w.copy()
-    answer = train(model, loader, epochs, lr) if epochs else evaluate(model, loader)
+    answer = student("train")(model, loader, epochs, lr) if epochs else student("evaluate")(model, loader)
     return answer, model.weight.data, model.weight.grad is None
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib.autograd.tensor import Tensor
+from course_lib.engine.namespace import get_ipython, student
 from course_lib.gpt.model.experts import Route
 
 
@@ -25,6 +25,7 @@ def a_tensor(found, name):
 
 def routed(logits, topk, capacity, grad):
     """On a rank: what `route` finds, and the gradient of the logits for this gradient of the gates."""
+    route = student("route")
     given = Tensor(logits, requires_grad=True)
     found = route(given, topk, capacity)
     if not isinstance(found, Route):
@@ -45,6 +46,7 @@ def both_ways(out, given, grad):
 
 def dispatched(x, expert, place, weight, experts, capacity, size, grad, me):
     """On a rank: the tokens that came to its experts, the gradient of its own tokens, a second call's result, and the arguments."""
+    dispatch = student("dispatch")
     group, given = group_of(size, me), Tensor(x, requires_grad=True)
     out = a_tensor(dispatch(given, Route(expert, place, Tensor(weight), experts, capacity), group), "dispatch")
     other = Route(expert[::-1].copy(), place[::-1].copy(), Tensor(weight[::-1].copy()), experts, capacity)
@@ -55,6 +57,7 @@ def dispatched(x, expert, place, weight, experts, capacity, size, grad, me):
 
 def combined(y, expert, place, weight, experts, capacity, size, grad, me):
     """On a rank: its tokens, back from the experts, the gradients of its experts' outputs and of its gates, and as `dispatched`."""
+    combine = student("combine")
     group, given, gates = group_of(size, me), Tensor(y, requires_grad=True), Tensor(weight, requires_grad=True)
     out = a_tensor(combine(given, Route(expert, place, gates, experts, capacity), group), "combine")
     other = Route(expert[::-1].copy(), place[::-1].copy(), Tensor(weight[::-1].copy()), experts, capacity)
@@ -68,9 +71,9 @@ def go_forward(piece, arguments, route_of, size, me):
 
     `arguments` are the arrays whose gradients are wanted, `route_of` what else the function is told of the tokens' routes.
     """
-    names, given = get_ipython().user_ns, [Tensor(array, requires_grad=True) for array in arguments]
+    given = [Tensor(array, requires_grad=True) for array in arguments]
     if piece == "route":
-        found = route(*given, **route_of)
+        found = student("route")(*given, **route_of)
         if not isinstance(found, Route):
             raise TypeError(f"route must return a Route; got {type(found).__name__}.")
         out = a_tensor(found.weight, "Route.weight: route")
@@ -78,13 +81,14 @@ def go_forward(piece, arguments, route_of, size, me):
     else:
         weight = given[1] if piece == "combine" else Tensor(route_of["weight"])
         there, rest = Route(**{**route_of, "weight": weight}), ()
-        out = a_tensor(names[piece](given[0], there, group_of(size, me)), piece)
-    names["trial"] = {**(trial if piece != "route" else {}), piece: (given, out)}
+        out = a_tensor(student(piece)(given[0], there, group_of(size, me)), piece)
+    get_ipython().user_ns["trial"] = {**(student("trial") if piece != "route" else {}), piece: (given, out)}
     return out.data, *rest
 
 
 def go_back(piece, grad, me):
     """On a rank: the gradients of what `go_forward` was given, for this one of what it has found."""
+    trial = student("trial")
     given, out = trial[piece]
     if out.requires_grad:
         out.backward(grad)

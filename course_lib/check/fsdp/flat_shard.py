@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib import memory, wording
 from course_lib.autograd import Parameter
@@ -16,6 +15,7 @@ from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
+from course_lib.engine.namespace import get_ipython, student
 
 NEAR = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
 
@@ -32,6 +32,7 @@ def parts(arrays: list[np.ndarray], n: int) -> list[np.ndarray]:
 
 def stations(arrays, place, twice):
     """What a FlatShard of these parameters holds from call to call."""
+    everyone, FlatShard = student("everyone"), student("FlatShard")
     comm, found = everyone.Split(color=place[0], key=place[1]), []
     parameters = [Parameter(a.copy()) for a in arrays]
     shard = FlatShard(parameters, comm)
@@ -81,6 +82,7 @@ def stations(arrays, place, twice):
 
 def reduced(arrays, grads, place):
     """What a FlatShard makes of gradients, turn by turn; and whether each parameter's is gone then."""
+    FlatShard, everyone = student("FlatShard"), student("everyone")
     parameters, found = [Parameter(a.copy()) for a in arrays], []
     shard = FlatShard(parameters, everyone.Split(color=place[0], key=place[1]))
     FlatShard([Parameter(np.ones(3))], everyone)  # one of another group
@@ -99,18 +101,21 @@ def reduced(arrays, grads, place):
 
 def large(array, place):
     """Make a FlatShard of one large parameter."""
+    FlatShard, everyone = student("FlatShard"), student("everyone")
     parameters = [Parameter(array)]
     get_ipython().user_ns["trial"] = FlatShard(parameters, everyone.Split(color=place[0], key=place[1])), parameters
 
 
 def gathered():
     """Gather it."""
+    trial = student("trial")
     trial[0].start()
     trial[0].gather()
 
 
 def freed(rows):
     """Free it, and give some rows of what it was."""
+    trial = student("trial")
     found = trial[1][0].data[rows].copy()
     trial[0].free()
     return found

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib import memory
 from course_lib.autograd import SGD, Tensor, no_grad
 from course_lib.check.fsdp.reference import Net, momentum_of
 from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
+from course_lib.engine.namespace import get_ipython, student
 from course_lib.gpt.fsdp.wrapping import units
 
 
@@ -20,6 +20,7 @@ def build(values, shape, dtype, place, gated, lead):
 
     At some gates, a rank gets the number of the one that leads, which is a gate ahead: the product changes the block's result.
     """
+    everyone, FullyShardedDataParallel = student("everyone"), student("FullyShardedDataParallel")
     notes, meets, switched = [], [], []
 
     def gate():
@@ -44,6 +45,7 @@ def build(values, shape, dtype, place, gated, lead):
 
 def batch(x, target, sync):
     """A micro-batch forward and backward; the output, the input's gradient, and how many parameters are here then."""
+    trial = student("trial")
     wrapped, _, model, (*_, switched) = trial
     if switched or not sync:  # it is True at first
         wrapped.sync = sync
@@ -58,6 +60,7 @@ def batch(x, target, sync):
 
 def step(batches, train, unused, syncs, meets, watched):
     """Take the micro-batches of a step; `told` gives what came of it, when memory has been looked at."""
+    trial = student("trial")
     wrapped, optimizer, model, (notes, met, _) = trial
     model.unused, before = unused, operations.now.requests
     notes.clear()
@@ -80,6 +83,7 @@ def told():
 
 def looked(x, dropped, meets):
     """An output without gradients, or one whose gradients nobody wants, after which all parameters are halved; what is here then."""
+    trial = student("trial")
     (wrapped, _, model, (notes, met, _)), before = trial, operations.now.requests
     notes.clear()
     met[:] = meets
@@ -95,6 +99,7 @@ def looked(x, dropped, meets):
 
 def clip(grads, most, norm):
     """Clip these gradients; the length, and what they are then."""
+    trial = student("trial")
     if len(trial[0].parameters()) != len(grads):
         raise ValueError(
             f"parameters() gives {len(trial[0].parameters())} arrays, and there are {len(grads)} shards, with that of the rest."

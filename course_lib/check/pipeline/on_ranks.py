@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib import memory
 from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
+from course_lib.engine.namespace import get_ipython, student
 from course_lib.gpt.model.decoder import Sizes, layers
 from course_lib.gpt.model.stage import Stage
 
@@ -17,6 +17,7 @@ def build(sizes, values, place, meets, deep):
 
     `deep`: what goes is given back to the system at once.
     """
+    everyone = student("everyone")
 
     class Gated(Stage):
         """Works when enough has been sent, and at the same time as some neighbours, whose numbers multiply what it begins with."""
@@ -69,13 +70,14 @@ def step(function, batches, times, watched):
 
     That is gradients, the order of the work, the requests that are left, parameters, micro-batches, and the most bytes held, if `watched`.
     """
+    trial = student("trial")
     stage, comm = trial
     before = operations.now.requests
     if watched:
         with memory.watch() as held:
-            losses = [eval(function, get_ipython().user_ns)(stage, list(batches), comm)]
+            losses = [student(function)(stage, list(batches), comm)]
     else:
-        losses = [eval(function, get_ipython().user_ns)(stage, list(batches), comm) for _ in range(times)]
+        losses = [student(function)(stage, list(batches), comm) for _ in range(times)]
     left = operations.now.requests - before - len(stage.told)
     for request in stage.told:
         request.Wait()

@@ -8,11 +8,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib.autograd import Tensor
 from course_lib.autograd.functional import gelu
 from course_lib.check.tensor.operators import EXPECTED, OperatorCheck
+from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model.block import Block
 
 KEPT = "one array for the results of several calls: the block needs each until its backward"
@@ -20,17 +20,17 @@ KEPT = "one array for the results of several calls: the block needs each until i
 
 def go_forward(operator, step, x, place):
     """Call an operator on the rank, and keep its result for `go_back`."""
-    names = get_ipython().user_ns
     given = Tensor(x, requires_grad=True)
-    out = names[operator](given, everyone.Split(color=place[0], key=place[1]))
+    out = student(operator)(given, group_of(place))
     if not isinstance(out, Tensor) or not out.requires_grad:
         raise TypeError(f"{operator} must return a Tensor that Tensor.from_operation(data, (x,), backward) has made of x; got {out!r:.80}.")
-    names["trial"] = {**(trial if step else {}), step: (given, out)}
+    get_ipython().user_ns["trial"] = {**(student("trial") if step else {}), step: (given, out)}
     return out.data
 
 
 def go_back(step, grad):
     """The gradient of what a call was given, and what became of its result meanwhile."""
+    trial = student("trial")
     given, out = trial[step]
     out.backward(grad)
     return given.grad, out.data

@@ -10,6 +10,7 @@ import numpy as np
 from course_lib import traffic
 from course_lib.autograd import Module, Parameter
 from course_lib.check.tensor.block import BlockCheck, on_one_process
+from course_lib.engine.namespace import group_of, student
 from course_lib.gpt.model.block import kinds
 from course_lib.placement import replicated, sharded
 
@@ -18,11 +19,6 @@ PARTIAL = (
 )
 # What stands in a test's module: how many dimensions, and along which one it is sharded, if it is.
 FORMS = ((2, 1), (2, 0), (1, 0), (1, None), (2, None), (1, None))
-
-
-def group_of(place):  # packing sends a function's helpers only from its own module
-    """This rank's group: which one, and its place in it."""
-    return everyone.Split(color=place[0], key=place[1])
 
 
 def module_of(data, grads, dims, tied):
@@ -46,6 +42,7 @@ def left(module, data):
 
 def reduce_norms(data, grads, dims, place, tied=""):
     """The gradients and parameters after `reduce_norm_gradients`."""
+    reduce_norm_gradients = student("reduce_norm_gradients")
     module = module_of(data, grads, dims, tied)
     reduce_norm_gradients(module, group_of(place))
     return left(module, data)
@@ -53,6 +50,7 @@ def reduce_norms(data, grads, dims, place, tied=""):
 
 def clip(data, grads, dims, most, place, tied=""):
     """What `clip_gradients` returns, and the gradients and parameters after it."""
+    clip_gradients = student("clip_gradients")
     module = module_of(data, grads, dims, tied)
     return clip_gradients(module, most, group_of(place)), *left(module, data)
 

@@ -6,24 +6,20 @@ What has a lower-case name and no underscore runs on the ranks, `TensorParallelC
 from __future__ import annotations
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib import traffic
 from course_lib.autograd import Tensor
 from course_lib.check.tensor.block import BlockCheck, on_one_process
+from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model.block import kinds
 from course_lib.placement import replicated
 
 NO_F = "a backward of copy_to_group that does not add up the ranks' gradients: each has that of its own heads and columns only"
 
 
-def group_of(place):  # packing sends a function's helpers only from its own module
-    """This rank's group: which one, and its place in it."""
-    return everyone.Split(color=place[0], key=place[1])
-
-
 def losses_of(cases, place):
     """Losses, all before the first backward, and then for each: the loss, the gradient of the logits, and the arguments after that."""
+    vocab_parallel_cross_entropy = student("vocab_parallel_cross_entropy")
     tensors, comm = [Tensor(case["logits"], requires_grad=True) for case in cases], group_of(place)
     losses = [vocab_parallel_cross_entropy(t, case["labels"], comm) for t, case in zip(tensors, cases, strict=True)]
     for loss in losses:
@@ -35,6 +31,7 @@ def losses_of(cases, place):
 
 def losses_backward():
     """The gradients of the logits, and the arguments after that."""
+    trial = student("trial")
     tensors, losses, cases = trial
     for loss in losses:
         loss.backward(np.ones(loss.shape, loss.dtype))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.check import Check
+from course_lib.engine.namespace import student
 
 LR = 0.3
 # What a case needs: the signs of the gradients, beta1, eps, how far every parameter moves, the m that is kept (by the gradient),
@@ -22,6 +23,7 @@ CASES = {
 
 def train(shards, grads, settings):
     """On a rank: a step with each of the gradients; the shards, their gradients, and the optimizer's state after all."""
+    Shards, ZeroDPAdam = student("Shards"), student("ZeroDPAdam")
     layers = [Shards(w.copy(), b.copy()) for w, b in shards]
     optimizer = ZeroDPAdam(layers, **settings)
     for step in grads:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from IPython import get_ipython
 
 from course_lib.check import Check
+from course_lib.engine.namespace import get_ipython, student
 from course_lib.traffic import wire_bytes
 
 LR = 0.1
@@ -18,6 +18,7 @@ LR = 0.1
 
 def partition(tensor, shards):
     """On a rank: all shards of an array."""
+    ZeroDPStage3FCLayer = student("ZeroDPStage3FCLayer")
     from course_lib.collectives import Communicator
 
     empty = ZeroDPStage3FCLayer.__new__(ZeroDPStage3FCLayer)
@@ -27,6 +28,7 @@ def partition(tensor, shards):
 
 def make(size, seed, shape, dtype):
     """On the first ranks: a layer of drawn weights."""
+    ZeroDPStage3FCLayer = student("ZeroDPStage3FCLayer")
     from course_lib.collectives import Communicator
 
     names, everyone = get_ipython().user_ns, Communicator()
@@ -39,6 +41,7 @@ def make(size, seed, shape, dtype):
 
 def forward(x, more_w=0, more_b=0):
     """On the first ranks: the layer's output, after a change of this rank's shards that no other rank knows of."""
+    layer = student("layer")
     if not layer:
         return None
     layer.w_shard += more_w
@@ -48,6 +51,7 @@ def forward(x, more_w=0, more_b=0):
 
 def backward(grad, lr):
     """On the first ranks: the gradients of input, weight and bias; then a step down."""
+    layer = student("layer")
     if not layer:
         return None
     found = layer.backward(grad), layer.grad_w_shard.copy(), layer.grad_b_shard.copy()

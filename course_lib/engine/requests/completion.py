@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from course_lib.engine import serialization
+from course_lib.engine.namespace import get_ipython
 
 MOST = 200  # completions
 
@@ -40,10 +41,3 @@ def page(shell, data: dict | str, start: int = 0, screen_lines: int = 0) -> None
 
 def _reply(value: object) -> dict:
     return {"outputs": [], "error": None, "value": serialization.encode(value)}
-
-
-def get_ipython():
-    """The engine's interactive shell."""
-    from IPython import get_ipython as current
-
-    return current()

@@ -22,6 +22,7 @@ from types import FrameType
 from course_lib import collectives, host
 from course_lib.collectives.transport import isolated
 from course_lib.engine import memory_limit, run_coroutine, serialization, traffic_gates
+from course_lib.engine.namespace import get_ipython
 from course_lib.engine.requests import completion, tracebacks
 from course_lib.engine.requests.output import captured
 
@@ -240,10 +241,3 @@ def _named(compiler, label: str) -> Iterator[None]:
         yield
     finally:
         del compiler.get_code_name
-
-
-def get_ipython():
-    """The engine's interactive shell."""
-    from IPython import get_ipython as current
-
-    return current()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from course_lib import wording
 from course_lib.check import Check
 from course_lib.cluster import time_limits
+from course_lib.engine.namespace import student
 from course_lib.sim.core.hardware import GIB
 from course_lib.sim.llm.cluster import DEVICES, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, problems
@@ -23,6 +24,7 @@ SECONDS = 30.0  # that a search may take, as when grading on one's own machine; 
 
 def planned(model, cluster):
     """On the rank: call plan. The course's own search cannot be imported meanwhile; while it is graded, a rank does not have it at all."""
+    plan = student("plan")
     import sys
 
     from course_lib.sim.llm.configuration import Configuration

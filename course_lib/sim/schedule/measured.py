@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from course_lib.engine.namespace import student
 from course_lib.plots.pipeline import KINDS, Work
 from course_lib.sim.calibrate import BlockCost, calibrate
 from course_lib.sim.schedule import schedules
@@ -62,7 +63,6 @@ def seconds(work: list[Work]) -> float:
 def timed(size, function, depth, count, tries, cost):
     """On a rank: the work of some steps, after one that is not counted."""
     import numpy as np
-    from IPython import get_ipython
 
     from course_lib import memory
     from course_lib.collectives import Communicator
@@ -81,6 +81,6 @@ def timed(size, function, depth, count, tries, cost):
     for _ in range(tries + 1):
         stage.done.clear()
         comm.Barrier()
-        eval(function, get_ipython().user_ns)(stage, batches, comm)
+        student(function)(stage, batches, comm)
         found.append(list(stage.done))
     return found[1:]

@@ -1,0 +1,39 @@
+"""The names of a rank: what the student's cells and the set-up cell have defined there."""
+
+from __future__ import annotations
+
+
+def get_ipython():
+    """The engine's interactive shell."""
+    from IPython import get_ipython as current
+
+    return current()
+
+
+def student(name: str) -> object:
+    """Look up a name on this rank, such as an exercise's function.
+
+    Raises
+    ------
+    NameError
+        No cell that ran here has defined it.
+    """
+    names = get_ipython().user_ns
+    if name not in names:
+        raise NameError(f"name '{name}' is not defined", name=name)
+    return names[name]
+
+
+def group_of(place: tuple[int, int]) -> object:
+    """Split all ranks into groups; every rank calls it.
+
+    Parameters
+    ----------
+    place : tuple of int
+        The number of this rank's group, and this rank's place in it.
+
+    Returns
+    -------
+    Communicator
+    """
+    return student("everyone").Split(color=place[0], key=place[1])
