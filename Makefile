@@ -126,7 +126,7 @@ check: $(DEV) ## Check one part in a minute: format, release, answers, talk, pag
 	@$(RUN) docs.build --part $(PART)
 
 student-archive: $(GRADING) ## Write dist/distributed-training-course.zip, for students
-	@$(RUN) grading.source.archive
+	@$(RUN) grading.authoring.archive
 
 gradescope: $(GRADING) ## Write dist/gradescope-PART.zip, an autograder for Gradescope (PART=..., PYTHON_VERSION=3.12, MINUTES=10)
 	@PYTHON_VERSION=$(PYTHON_VERSION) MINUTES=$(MINUTES) $(RUN) grading.elsewhere.make gradescope $(PART)

@@ -22,9 +22,9 @@ import nbformat
 from nbformat import NotebookNode
 
 from docs import links, offline
+from grading.authoring import reference
 from grading.handin.execute import sockets
 from grading.paths import GRADING, NOTEBOOKS, ROOT, parts
-from grading.source import reference
 from lectures import talk
 
 DOCS = Path(__file__).resolve().parent

@@ -10,7 +10,7 @@ import numpy as np
 from course_lib import cluster, plots, sim
 from course_lib.cluster import replies
 from course_lib.plots.figures import INK, Picture, new_figure
-from grading.source import reference
+from grading.authoring import reference
 
 HERE = Path(__file__).resolve().parent
 FORGETFUL = """\

@@ -15,6 +15,7 @@ import nbformat
 from sqlalchemy.exc import SQLAlchemyError
 
 from grading import config, release
+from grading.authoring import build
 from grading.handin import flags, sandbox
 from grading.handin.submission import NotReadable
 from grading.paths import GRADING, NOTEBOOKS, one, parts
@@ -24,7 +25,6 @@ from grading.running import engines
 from grading.running.book import Book, Extension
 from grading.running.run import Grading, Run, came
 from grading.running.waiting import said, waiting
-from grading.source import build
 
 SLOWEST = 3  # hand-ins that the summary names
 STRICT = "STRICT"  # 1: end with an error where a hand-in was not graded

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 from traitlets.config import Config, PyFileConfigLoader
 
+from grading.authoring.build import YOUR_ANSWER
 from grading.paths import GRADING, NOTEBOOKS
-from grading.source.build import YOUR_ANSWER
 
 if TYPE_CHECKING:
     from nbgrader.api import Gradebook

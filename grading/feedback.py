@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from grading.authoring import build
 from grading.config import ConfigError, load, reason
 from grading.paths import GRADING, NOTEBOOKS, one
 from grading.people import ids, roster
@@ -22,7 +23,6 @@ from grading.plain import printable
 from grading.results import marks, packing, ungraded
 from grading.results.marks import Course
 from grading.running import own_process, waiting
-from grading.source import build
 
 DEADLINE, MEMORY = 60, 2 << 30  # seconds and bytes for the page of one student
 MOST_AT_A_TIME = 8

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import nbformat
 
+from grading.authoring import build
 from grading.config import ConfigError, gradebook, load, writing
 from grading.paths import GRADING, NOTEBOOKS, ROOT, chosen
-from grading.source import build
 
 
 def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Path:

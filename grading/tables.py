@@ -8,8 +8,8 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from grading.authoring import build
 from grading.plain import is_utf8, printable
-from grading.source import build
 
 
 def is_formula(text: str) -> bool:

@@ -18,11 +18,11 @@ from nbformat.v4 import new_code_cell
 
 from course_lib import host
 from course_lib.cluster import time_limits
+from grading.authoring import answers, build
 from grading.handin import sandbox
 from grading.handin.execute import environment, on_ranks, settle, sockets
 from grading.paths import chosen
 from grading.plain import readable
-from grading.source import answers, build
 
 CELL_SECONDS = 15  # that a cell may take on a quiet machine
 UNTOUCHED = "untouched"

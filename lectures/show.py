@@ -16,8 +16,8 @@ import nbformat
 from course_lib.plots.figures import PLACE
 from course_lib.tools import first_cell
 from course_lib.tools.lab import command, environment
+from grading.authoring import build, reference
 from grading.paths import ROOT, chosen, parts
-from grading.source import build, reference
 from lectures import talk
 
 FRONT = Path(__file__).resolve().parent / "front"

@@ -13,8 +13,8 @@ import jupytext
 import nbformat
 from nbformat import NotebookNode
 
+from grading.authoring import build
 from grading.paths import SOLUTIONS
-from grading.source import build
 
 # What is not for the room: the points and the time of the exercises, and where the functions go.
 FOR_STUDENTS = re.compile(r"\*[^*\n]*About \d+ minutes\.\* ?|^The last cells? (?:saves?|stops?) [^\n]*(?:\n[^\n]+)*", re.MULTILINE)

@@ -88,6 +88,6 @@ def test_the_table_is_its_own_conjugate():
 
 def test_the_pictures_say_what_they_show():
     assert "gradient partial to replicated by all-reduce" in repr(plots.operators())
-    picture = plots.placements({"weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "A weight")
+    picture = plots.kinds({"weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "A weight")
     assert repr(picture) == "A weight: weight: replicated on dp, sharded along dimension 1 on tp."
     assert picture.png().startswith(b"\x89PNG")

@@ -59,7 +59,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
     sys.path.insert(0, str(ROOT / "tests"))
     import slurm_here
 
-    from grading.source import reference
+    from grading.authoring import reference
 
     if slurm_here.missing():
         print(f"hosts: left out, {', '.join(slurm_here.missing())} not installed (apt install slurm-wlm munge)")

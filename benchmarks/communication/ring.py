@@ -38,7 +38,7 @@ def measure(folder: str) -> None:
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
-    from grading.source import reference
+    from grading.authoring import reference
 
     with tempfile.TemporaryDirectory() as folder:
         reference.write(folder)

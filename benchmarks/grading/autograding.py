@@ -13,9 +13,9 @@ from pathlib import Path
 
 from traitlets.config import Config
 
+from grading.authoring import build
 from grading.autograde import autograde
 from grading.config import load
-from grading.source import build
 
 HAND_INS = 10
 PART = "97_bench"

@@ -16,11 +16,11 @@ from pathlib import Path
 import nbformat
 from traitlets.config import Config
 
+from grading.authoring import answers, build
+from grading.authoring.build import kind_of
 from grading.config import configure
 from grading.handin.submission import fingerprint
 from grading.running import waiting
-from grading.source import answers, build
-from grading.source.build import kind_of
 
 PART = "12_mlp"  # three exercises of about a hundred tokens each, 29 variants
 HAND_INS = 1000

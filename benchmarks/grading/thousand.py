@@ -18,9 +18,9 @@ import nbformat
 import psutil
 
 from grading import config
+from grading.authoring import answers, build
 from grading.autograde import autograde
 from grading.release import release
-from grading.source import answers, build
 
 PART = "03_naive_forward"
 NUMBER = 1000

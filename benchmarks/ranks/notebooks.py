@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from nbclient import NotebookClient
 
+from grading.authoring import build
 from grading.paths import parts
-from grading.source import build
 
 FIRST, LAST = "21", "24"
 TURNS, LIMIT = 3, 60.0  # seconds

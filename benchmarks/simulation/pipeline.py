@@ -17,7 +17,7 @@ NAME = "one_forward_one_backward_step"
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
-    from grading.source import reference
+    from grading.authoring import reference
 
     apart = []
     with tempfile.TemporaryDirectory() as folder:

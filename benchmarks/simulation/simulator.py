@@ -37,7 +37,7 @@ def seconds(loop: Callable, turns: int, **sizes: int) -> tuple[list[float], int]
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
-    from grading.source import reference
+    from grading.authoring import reference
 
     loops = reference.loops()
     seconds(loops["train_ddp"], 2, world_size=8, num_layers=8, global_batch_size=64, batch_size=8)

@@ -123,7 +123,7 @@ def killed(folder: str, place: str, seed: int, kills: int = KILLS) -> tuple[int,
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
-    from grading.source import reference
+    from grading.authoring import reference
 
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as disk:
         reference.write(folder)
@@ -131,7 +131,7 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
 
 
 def crashes() -> Iterator[tuple[str, list[float], float]]:
-    from grading.source import reference
+    from grading.authoring import reference
 
     seed = int.from_bytes(os.urandom(4))
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as place:

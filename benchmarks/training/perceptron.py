@@ -128,7 +128,7 @@ def by_torch(n: int, folder: str) -> list[float]:
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
-    from grading.source import reference
+    from grading.authoring import reference
 
     with tempfile.TemporaryDirectory(prefix="course-bench-") as folder:
         reference.write(folder)

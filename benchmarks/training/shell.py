@@ -47,7 +47,7 @@ def seconds(command: list[str], environment: dict[str, str]) -> tuple[float, str
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
-    from grading.source import reference
+    from grading.authoring import reference
 
     environment, mpiexec = {**os.environ, **THREADS}, str(Path(sys.prefix) / "bin" / "mpiexec")  # the one of the README
     with tempfile.TemporaryDirectory(prefix="course-bench-") as folder:

@@ -114,7 +114,7 @@ def beside_torch() -> None:
 
 
 def figures() -> Iterator[tuple[str, list[float], float]]:
-    from grading.source import reference
+    from grading.authoring import reference
 
     with tempfile.TemporaryDirectory() as folder:
         reference.write(folder)

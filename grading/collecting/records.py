@@ -9,8 +9,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from grading.authoring import build
 from grading.collecting import platforms
-from grading.source import build
 
 REFUSED = ".refused.txt"
 LONGEST = 2000  # characters of a reason

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from grading.authoring import build
 from grading.elsewhere.handin import Outcome, Part, Results, run
 from grading.elsewhere.scoreboard import columns
-from grading.source import build
 
 PLACE = Path(__file__).resolve().parents[4]  # /autograder, of /autograder/source/course/grading/elsewhere/gradescope.py
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import nbformat
 
 from grading import config
+from grading.authoring import archive, build
 from grading.elsewhere import autolab, handin, scoreboard, wheels
 from grading.handin import sandbox
 from grading.handin.grade import PASSED
 from grading.paths import ROOT, one
-from grading.source import archive, build
 
 DIST = ROOT / "dist"
 HERE = Path(__file__).resolve().parent

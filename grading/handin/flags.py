@@ -16,8 +16,8 @@ from typing import NamedTuple
 import nbformat
 
 from grading import tables
+from grading.authoring.build import kind_of
 from grading.handin.submission import EXTRA
-from grading.source.build import kind_of
 
 # What no exercise asks for.
 MODULES = {

@@ -15,11 +15,11 @@ from nbgrader.preprocessors import LimitOutput
 from nbgrader.utils import determine_grade
 from traitlets.config import Config
 
+from grading.authoring.build import WRITTEN, YOUR_ANSWER, kind_of
 from grading.handin import flags
 from grading.handin.execute import environment
 from grading.handin.preprocessors import ExecuteOnRanks, LimitPictures, NoRanks
 from grading.handin.submission import NotReadable, assemble, read
-from grading.source.build import WRITTEN, YOUR_ANSWER, kind_of
 
 PASSED = ("ExecuteOnRanks", "LimitOutput")  # what of nbgrader's configuration says how a notebook is run
 

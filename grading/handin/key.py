@@ -9,7 +9,7 @@ from pathlib import Path
 from nbformat import NotebookNode
 
 from course_lib import check
-from grading.source.build import WRITTEN, kind_of
+from grading.authoring.build import WRITTEN, kind_of
 
 CHECKS = "course_lib"  # in a key, beside the cells' names
 

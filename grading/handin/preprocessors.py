@@ -17,12 +17,12 @@ from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets.config import Config
 
 from course_lib.cluster import pictures, time_limits
+from grading.authoring.build import WRITTEN, kind_of, only_shows
 from grading.handin import flags, sandbox
 from grading.handin.execute import environment, is_for_ranks, on_ranks, settle, sockets
 from grading.handin.key import key
 from grading.handin.submission import EXTRA, LONG, assemble, fingerprint, read
 from grading.plain import readable
-from grading.source.build import WRITTEN, kind_of, only_shows
 
 CELL_SECONDS = 30  # what a cell of a submission may take
 ADDED = 1.5  # times as much is what all cells that a student added may take together

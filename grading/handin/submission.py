@@ -13,7 +13,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from grading.source.build import WRITTEN, YOUR_ANSWER, kind_of
+from grading.authoring.build import WRITTEN, YOUR_ANSWER, kind_of
 
 LONG = "long"  # tag of a cell that is not run when grading; see `build`
 EXTRA = "course-extra"  # tag of a cell that the student added

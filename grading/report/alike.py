@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import sparse
 
+from grading.authoring import answers
+from grading.authoring.build import kind_of
 from grading.report import tokens
 from grading.report.hand_ins import Course
 from grading.report.tokens import Run
-from grading.source import answers
-from grading.source.build import kind_of
 
 FEWEST = 20  # runs of tokens, each counted by how few have it, that two answers share
 SHARE = 0.6  # of what the shorter one has of its own

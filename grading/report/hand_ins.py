@@ -10,13 +10,13 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from grading.authoring import build
+from grading.authoring.build import kind_of
 from grading.collecting import records
 from grading.handin.flags import Flag
 from grading.handin.submission import EXTRA, is_plain
 from grading.results import marks, ungraded
 from grading.running import waiting
-from grading.source import build
-from grading.source.build import kind_of
 
 ADDED = "cells that the student added"
 TIME = "%Y-%m-%d %H:%M:%S UTC"  # as `collect` writes it

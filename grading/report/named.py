@@ -7,11 +7,11 @@ import hashlib
 import json
 from pathlib import Path
 
+from grading.authoring import answers, build
+from grading.authoring.answers import Answer
 from grading.handin import sandbox
 from grading.paths import ROOT, SOLUTIONS
 from grading.report.mistakes import sentence
-from grading.source import answers, build
-from grading.source.answers import Answer
 
 CHECKS = ("course_lib/check", "course_lib/sim/schedule/check.py", "course_lib/sim/plan/check.py")  # what writes the sentences
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from grading.authoring.build import points
 from grading.plain import number, printable, readable
 from grading.report import alike, figures
 from grading.report.alike import Likeness
 from grading.report.hand_ins import Course
 from grading.report.mistakes import CAUSE, Mistake
 from grading.report.tokens import Run
-from grading.source.build import points
 
 MOST_MISTAKES, MOST_FLAGS, MOST_GROUPS = 25, 200, 20  # on the page; the tables have them all
 MOST_LINES, WIDEST = 300, 200  # of an answer that is shown

@@ -17,8 +17,8 @@ from nbgrader.converters import GenerateFeedback
 from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
+from grading.authoring.build import kind_of
 from grading.plain import number, readable
-from grading.source.build import kind_of
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 

@@ -12,9 +12,9 @@ from nbgrader.preprocessors import AssignLatePenalties
 from nbgrader.utils import compute_checksum
 from traitlets.config import Config
 
+from grading.authoring.build import WRITTEN, kind_of
 from grading.config import ConfigError
 from grading.handin.grade import Graded
-from grading.source.build import WRITTEN, kind_of
 
 Extension = Callable[[str, timedelta | None], timedelta | None]
 

@@ -17,6 +17,7 @@ from nbgrader.utils import parse_utc
 from traitlets.config import Config
 
 from course_lib.cluster import time_limits
+from grading.authoring import build
 from grading.handin import sandbox
 from grading.handin.grade import PASSED, Graded, Task
 from grading.handin.key import key
@@ -26,7 +27,6 @@ from grading.plain import printable, sentence
 from grading.running import engines, worker
 from grading.running.book import Book
 from grading.running.waiting import NOT_GRADED
-from grading.source import build
 
 TRIES = 3  # for one hand-in, where the worker that had it is gone
 PATIENCE = 60  # seconds without an answer, after which it is asked whether there still are workers

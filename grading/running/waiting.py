@@ -10,10 +10,10 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from grading.authoring.build import kind_of
 from grading.handin.key import CHECKS, key
 from grading.handin.submission import NotReadable, fingerprint, taken
 from grading.paths import GRADING
-from grading.source.build import kind_of
 
 NEW, CHANGED, DONE, GONE = "new", "changed", "done", "gone"
 NOT_GRADED = "not_graded.txt"  # beside a hand-in: why it could not be graded

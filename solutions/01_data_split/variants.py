@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grading.source.answers import loses, right
+from grading.authoring.answers import loses, right
 
 
 @loses(10)

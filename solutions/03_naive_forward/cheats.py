@@ -2,7 +2,7 @@
 
 import contextlib
 
-from grading.source.answers import loses
+from grading.authoring.answers import loses
 
 
 @loses(6)

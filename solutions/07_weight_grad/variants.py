@@ -1,6 +1,6 @@
 """Answers to part 07: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.source.answers import loses, right
+from grading.authoring.answers import loses, right
 
 
 @loses(10)

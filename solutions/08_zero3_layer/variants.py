@@ -3,7 +3,7 @@
 Each changes some methods of the solution, which the ranks have from before.
 """
 
-from grading.source.answers import changes, loses, right
+from grading.authoring.answers import changes, loses, right
 
 
 @loses(20)

@@ -3,7 +3,7 @@
 Each changes `step` of the solution, which the ranks have from before.
 """
 
-from grading.source.answers import loses, right
+from grading.authoring.answers import loses, right
 
 
 @loses(7)

@@ -56,7 +56,7 @@ def finish():
 # ## Your functions
 #
 # The notebooks 01 to 07 saved them next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell says which are still
-# missing. (Lecturers: `python -m grading.source.reference my_work` writes the solutions there.)
+# missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
 
 # %% Look for the functions tags=["given"]
 functions = students.load(".")

@@ -1,6 +1,6 @@
 """Attacks on part 11's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.source.answers import loses
+from grading.authoring.answers import loses
 
 
 @loses(5)

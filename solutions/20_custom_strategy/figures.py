@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grading.source import reference
+from grading.authoring import reference
 
 LOOPS = {
     "16 data parallel": ("16_training_step", "train_ddp"),

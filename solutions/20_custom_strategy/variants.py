@@ -1,6 +1,6 @@
 """Answers to part 20: what other strategies score, wrong ones, and other right ones."""
 
-from grading.source.answers import loses, right
+from grading.authoring.answers import loses, right
 
 
 @loses(25)

@@ -1,6 +1,6 @@
 """Attacks on part 25's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.source.answers import changes, loses
+from grading.authoring.answers import changes, loses
 
 
 @loses(12)

@@ -1,6 +1,6 @@
 """Attacks on part 26's hidden tests: each says how many points its answer must lose all the same."""
 
-from grading.source.answers import changes, loses
+from grading.authoring.answers import changes, loses
 
 FREES = """
         self.blocks[i].free()

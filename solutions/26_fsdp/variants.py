@@ -1,6 +1,6 @@
 """Answers to part 26: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.source.answers import changes, loses, right
+from grading.authoring.answers import changes, loses, right
 
 
 @loses(25)

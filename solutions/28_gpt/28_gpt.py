@@ -69,7 +69,7 @@ def held():
 # ## Your functions
 #
 # The notebooks 21 to 27 saved them next to this one, in `transformer_impl.py`. This cell says which of those that the grids below take are
-# still missing. (Lecturers: `python -m grading.source.reference my_work` writes the solutions there.)
+# still missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
 
 # %% Look for the functions tags=["given"]
 grids = (

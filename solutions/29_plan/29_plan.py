@@ -227,14 +227,14 @@ print(f"{check.worth(times_best):.0%} of the points")
 
 # %% Test: memory, small clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-from grading.source.plan_cases import CASES
+from grading.authoring.plan_cases import CASES
 
 check = PlanCheck(ranks, CASES, show=False).fits("small")
 ### END HIDDEN TESTS
 
 # %% Test: speed, small clusters tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-from grading.source.plan_cases import CASES
+from grading.authoring.plan_cases import CASES
 
 check = PlanCheck(ranks, CASES, show=False)
 float(6 * check.score("small"))
@@ -242,14 +242,14 @@ float(6 * check.score("small"))
 
 # %% Test: memory, large clusters tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-from grading.source.plan_cases import CASES
+from grading.authoring.plan_cases import CASES
 
 check = PlanCheck(ranks, CASES, show=False).fits("large")
 ### END HIDDEN TESTS
 
 # %% Test: speed, large clusters tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-from grading.source.plan_cases import CASES
+from grading.authoring.plan_cases import CASES
 
 check = PlanCheck(ranks, CASES, show=False)
 float(6 * check.score("large"))

@@ -9,10 +9,10 @@ from processes import course_processes, wait_until
 from traitlets.config import Config
 
 from grading import config
+from grading.authoring import build
 from grading.autograde import autograde
 from grading.release import release
 from grading.running.waiting import waiting
-from grading.source import build
 
 # A part with two ranks only: each hand-in starts them anew.
 ONE = """# ---

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from grading.authoring import answers, build
+from grading.authoring.build import kind_of
 from grading.report import alike, tokens
 from grading.report.hand_ins import Course, HandIn
-from grading.source import answers, build
-from grading.source.build import kind_of
 
 PART, EXERCISE = "03_naive_forward", "exercise-naive-collect-forward-input"
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from grading import variants
+from grading.authoring import archive, build
 from grading.paths import ROOT, SOLUTIONS, parts
-from grading.source import archive, build
 from grading.variants import Part
 
 # These start and end processes, and talk to the kernel, or to the broker; called on a rank they would end it.

@@ -10,9 +10,9 @@ from traitlets.config import Config
 
 from course_lib.sandbox import cgroup
 from grading import config
+from grading.authoring import build
 from grading.handin.grade import PASSED, Task, grade
 from grading.running import own_process
-from grading.source import build
 
 pytestmark = pytest.mark.root
 

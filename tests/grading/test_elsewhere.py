@@ -20,12 +20,12 @@ from processes import wait_until
 
 from course_lib.sandbox import bubblewrap, landlock
 from course_lib.sim.schedule import score
+from grading.authoring import build
 from grading.elsewhere import autolab, container, find, gradescope, handin, make, scoreboard, wheels
 from grading.elsewhere.handin import Outcome, Results
 from grading.handin.sandbox import NoSandbox
 from grading.handin.submission import NotReadable
 from grading.paths import ROOT
-from grading.source import build
 
 PART = "97_two"
 TWO = """# ---
@@ -379,12 +379,12 @@ def test_an_archive_holds_no_answers_and_nothing_of_this_machine(two, tmp_path):
 def test_only_the_modules_that_are_needed_go_along():
     names = {path.as_posix() for path in make.modules()}
     assert {"grading/__init__.py", "grading/handin/grade.py", "grading/elsewhere/handin.py", "grading/handin/submission.py"} <= names
-    others = ("config", "running/book", "collect", "people/roster", "variants", "answers", "elsewhere/make", "results/marks")
+    others = ("config", "running/book", "collect", "people/roster", "variants", "authoring/answers", "elsewhere/make", "results/marks")
     assert all((ROOT / "grading" / f"{name}.py").exists() for name in others) and not names & {f"grading/{name}.py" for name in others}
 
 
 def test_what_hidden_tests_use_goes_along():
-    with_cases = [part for part in ("01_data_split", "29_plan") if "course/grading/plan_cases.py" in make.contents(part)]
+    with_cases = [part for part in ("01_data_split", "29_plan") if "course/grading/authoring/plan_cases.py" in make.contents(part)]
     assert with_cases == ["29_plan"]
 
 

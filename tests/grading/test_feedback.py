@@ -16,6 +16,7 @@ from traitlets.config import Config
 
 from course_lib.cluster.isolated import sanitize
 from grading import feedback, grades
+from grading.authoring import build
 from grading.collect import collect, table
 from grading.collecting import platforms, records
 from grading.config import configure
@@ -24,7 +25,6 @@ from grading.paths import parts
 from grading.report import hand_ins
 from grading.results import packing, pages, ungraded
 from grading.running import waiting
-from grading.source import build
 
 PART = "07_weight_grad"
 NAME = "O'Hara, \"Ada\" <script>alert('mark-of-a-script')</script>"

@@ -4,8 +4,8 @@ import csv
 
 import pytest
 
+from grading.authoring import answers
 from grading.results import leaderboard
-from grading.source import answers
 
 PART = leaderboard.PART
 HANDLES = {"ada-lovelace": "<b>Ada</b> " + "x" * 50, "grace-hopper": "=cmd()", "edsger-dijkstra": None, "alan-turing": "no way"}

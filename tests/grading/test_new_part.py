@@ -6,9 +6,9 @@ import pytest
 
 from course_lib.students import EXERCISES
 from grading import variants
+from grading.authoring import answers, build
 from grading.new_part import __main__ as new_part
 from grading.paths import ROOT
-from grading.source import answers, build
 from lectures import talk
 from tests.lectures import test_talk as talks
 

@@ -16,8 +16,8 @@ from course_lib.sim.plan import check
 from course_lib.sim.plan.cases import EXAMPLES, MEMORY
 from course_lib.sim.plan.search import best as found
 from course_lib.sim.plan.search import configurations
+from grading.authoring.plan_cases import CASES
 from grading.handin.preprocessors import CELL_SECONDS
-from grading.source.plan_cases import CASES
 
 WITHOUT = {
     "interleave": lambda c: c.interleave == 1,

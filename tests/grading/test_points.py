@@ -8,10 +8,10 @@ import pytest
 
 from course_lib.cluster import time_limits
 from grading import variants
+from grading.authoring import answers, build
 from grading.feedback import feedback
 from grading.handin.submission import assemble
 from grading.paths import SOLUTIONS, parts
-from grading.source import answers, build
 
 SPLIT, SHORT = "01_data_split", "03_naive_forward"
 # Some of the wrong and right answers also go all the way; `test_all_variants_get_what_they_deserve` has them all.
@@ -130,7 +130,7 @@ BAD_FIRSTS = {
 
 @pytest.mark.slow
 def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path, capfd):
-    from grading.source import build as builder
+    from grading.authoring import build as builder
 
     part = "98_two"
     monkeypatch.setattr(builder, "SOLUTIONS", tmp_path / "solutions")

@@ -9,9 +9,9 @@ import nbformat
 import pytest
 
 from course_lib import students
+from grading.authoring import answers, archive, build
 from grading.paths import NOTEBOOKS, ROOT, parts
 from grading.release import in_table, release
-from grading.source import answers, archive, build
 
 HEADER = "# ---\n# jupyter:\n#   course:\n#     ranks: 4\n# ---\n\n"
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from traitlets.config import Config
 
+from grading.authoring import answers, build
 from grading.config import configure
 from grading.handin import sandbox
 from grading.handin.submission import fingerprint
@@ -18,7 +19,6 @@ from grading.people.roster import RosterError
 from grading.report import figures, hand_ins, mistakes, named, tables
 from grading.report.__main__ import NothingToReport, report
 from grading.running import waiting
-from grading.source import answers, build
 
 pytestmark = pytest.mark.filterwarnings("ignore:Object of type")  # nbgrader's own, in its update_or_create_submission
 PART = "97_one"
@@ -29,7 +29,7 @@ TAGS = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "b", 
 TAGS |= {"svg", "rect", "text", "line", "table", "thead", "tbody", "tr", "th", "td", "div", "pre", "mark"}
 
 VARIANTS = '''
-from grading.source.answers import loses
+from grading.authoring.answers import loses
 
 @loses(10)
 def first__own(x):

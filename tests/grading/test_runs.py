@@ -22,11 +22,11 @@ from processes import course_processes, wait_until
 from course_lib.sandbox import cgroup
 from grading import autograde as command
 from grading import config
+from grading.authoring import build
 from grading.handin.grade import Graded, Task, grade
 from grading.paths import ROOT
 from grading.running import engines, run
 from grading.running.run import Grading
-from grading.source import build
 
 PART = "97_one"
 WRONG = "%%px\ndef first(x):\n    return x"

@@ -7,8 +7,8 @@ import nbformat
 import pytest
 
 from course_lib.cluster import time_limits
+from grading.authoring import build
 from grading.handin.submission import NotReadable, assemble, read
-from grading.source import build
 
 PART = "97_one"
 

@@ -16,11 +16,11 @@ from nbformat.v4 import new_markdown_cell
 from processes import wait_until
 
 from grading import config, grades
+from grading.authoring import build
 from grading.elsewhere import make
 from grading.feedback import feedback
 from grading.handin.submission import LONGEST_ANSWER, assemble, read, verbatim
 from grading.results.pages import markdown
-from grading.source import build
 from lectures import talk
 
 PART, CELL = "97_one", "why-a-sum"

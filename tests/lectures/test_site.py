@@ -16,8 +16,8 @@ import pytest
 
 from docs import build as site
 from docs import links, offline
+from grading.authoring import build
 from grading.paths import NOTEBOOKS, ROOT
-from grading.source import build
 from lectures import talk
 
 CHROMIUM = shutil.which("chromium")

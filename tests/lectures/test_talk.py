@@ -5,8 +5,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib.students import NOTEBOOKS
+from grading.authoring import archive, build
 from grading.paths import chosen, parts
-from grading.source import archive, build
 from lectures import show, talk
 
 HEAD = "# ---\n# jupyter:\n#   course:\n#     ranks: 2\n# ---\n\n"

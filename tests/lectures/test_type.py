@@ -46,7 +46,7 @@ PICTURES = {
     "steps": steps,
     "operators": lambda: plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4),
     "all operators": lambda: plots.operators(),
-    "kinds": lambda: plots.placements({"qkv.weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "Kinds"),
+    "kinds": lambda: plots.kinds({"qkv.weight": {"dp": replicated, "tp": sharded(1)}}, {"dp": 2, "tp": 4}, "Kinds"),
     "four ranks": lambda: timeline(4),
     "sixteen ranks": lambda: timeline(16),
     "sixty-four ranks": lambda: timeline(64),

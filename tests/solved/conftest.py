@@ -2,7 +2,7 @@
 
 import pytest
 
-from grading.source import reference
+from grading.authoring import reference
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from benchmarks.training import checkpointing
-from grading.source import reference
+from grading.authoring import reference
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from course_lib import cluster
 from course_lib.gpt.text import MOST, TextError, find, texts
-from grading.source import reference
+from grading.authoring import reference
 from tests.machine import mpiexec
 
 GRIDS = (

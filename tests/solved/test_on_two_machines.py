@@ -6,8 +6,8 @@ import pytest
 import slurm_here
 from whole_notebooks import errors, run
 
+from grading.authoring import reference
 from grading.paths import SOLUTIONS, parts
-from grading.source import reference
 
 pytestmark = slurm_here.NEEDED
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from course_lib.cluster import Ranks
-from grading.source import reference
+from grading.authoring import reference
 
 STEPS = """
 import numpy as np

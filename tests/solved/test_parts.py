@@ -3,8 +3,8 @@
 import pytest
 from whole_notebooks import SHORTER, errors, printed, run
 
+from grading.authoring import reference
 from grading.paths import parts
-from grading.source import reference
 
 
 @pytest.fixture

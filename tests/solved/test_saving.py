@@ -9,7 +9,7 @@ from course_lib import students
 from course_lib.check import Check, CheckFailed
 from course_lib.saving import SaveError, save, write
 from course_lib.students import load, missing
-from grading.source import reference
+from grading.authoring import reference
 
 IMPORTS = "%%px\nimport numpy as np\n\nfrom mpi4py import MPI\ncomm = None"
 GRAD = "# %%px\ndef collect_weight_grad(grad_w, grad_b, dp_comm):\n    return half(grad_w), np.add(grad_b, OFFSET)"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from course_lib.sim import FREE_COMMUNICATION, H100, LAYER, get_global_batch_list, run
 from course_lib.sim.schedule import replay, schedules, score, stats
 from course_lib.sim.schedule.simulation import simulate
-from grading.source import build
+from grading.authoring import build
 
 W, STATE, A = LAYER.weight_bytes(), LAYER.optimizer_bytes(), LAYER.activation_bytes(1)
 # No cost but forward and backward: neither messages nor the update take time.

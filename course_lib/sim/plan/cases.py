@@ -1,6 +1,6 @@
 """Models and clusters to try part 29's `plan` on, by what makes the difference: who leaves it out loses.
 
-They are like those of the hidden tests, which stand in `grading.source.plan_cases`: answers stored for these are none for those.
+They are like those of the hidden tests, which stand in `grading.authoring.plan_cases`: answers stored for these are none for those.
 """
 
 from __future__ import annotations

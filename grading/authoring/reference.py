@@ -1,4 +1,4 @@
-"""``python -m grading.source.reference FOLDER``: the solved exercises as the original hand-in files.
+"""``python -m grading.authoring.reference FOLDER``: the solved exercises as the original hand-in files.
 
 For demos, benchmarks and the project's own tests. The files need nothing but NumPy and mpi4py.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from course_lib import saving
 from course_lib.students import NOTEBOOKS
-from grading.source import build
+from grading.authoring import build
 from grading.paths import parts
 
 
@@ -58,7 +58,7 @@ def loops(only: Sequence[str] | None = None) -> dict[str, Callable]:
 
 def main() -> None:
     if len(sys.argv) != 2:
-        sys.exit("Usage: python -m grading.source.reference FOLDER")
+        sys.exit("Usage: python -m grading.authoring.reference FOLDER")
     for path in write(sys.argv[1]):
         print(path)
 
