@@ -31,32 +31,6 @@ DOCS = Path(__file__).resolve().parent
 OUT = DOCS / "_build"
 LEADERBOARD = GRADING / "leaderboard.html"  # if `make leaderboard` has written it
 PAGES = ["slurm", "jupyterhub", "containers"]  # written by hand, as they are
-MODULES = [  # what a lesson imports
-    *("course_lib.cluster", "course_lib.collectives", "course_lib.traffic", "course_lib.memory", "course_lib.mesh", "course_lib.plots"),
-    *("course_lib.check", "course_lib.autograd", "course_lib.layers", "course_lib.ddp", "course_lib.zero", "course_lib.saving"),
-    *("course_lib.students", "course_lib.datasets", "course_lib.images", "course_lib.sim", "course_lib.training", "course_lib.resnet"),
-    *(
-        f"course_lib.{name}"
-        for name in ("autograd.operations", "collectives.communicator", "collectives.ring", "ddp.pytorch", "plots.timings", "placement")
-    ),
-    *(f"course_lib.sim.{name}" for name in ("checks", "orders", "score", "stats")),
-    *(f"course_lib.sim.llm.{name}" for name in ("transformer", "cluster", "configuration", "layer", "events", "closed", "pictures")),
-    *("course_lib.sim.llm.reference_data", "course_lib.sim.plan.report", "course_lib.sim.plan.check"),
-    *(f"course_lib.check.{name}" for name in ("adam", "optimizer", "perceptron", "wrapper", "zero")),
-    *(f"course_lib.check.{name}" for name in ("tensor_parallel", "sequence_parallel", "ring", "context", "experts", "mixture")),
-    *(f"course_lib.check.{name}" for name in ("pipeline", "flat_shard", "fsdp", "fsdp_on_ranks", "checkpoint")),
-    *(
-        "course_lib.autograd.functional",
-        "course_lib.autograd.block_attention",
-        "course_lib.gpt.model.block",
-        "course_lib.gpt.model.experts",
-    ),
-    *(
-        f"course_lib.gpt.{name}"
-        for name in ("account", "assemble", "flat", "model", "run", "sample", "settings", "stage", "survey", "text", "trainer", "units")
-    ),
-    *("course_lib.plots.attention", "course_lib.plots.experts"),
-]
 LONGEST = 600  # seconds for a cell
 
 
@@ -198,9 +172,12 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
     put(words, folder / "index.md")
     for name in PAGES:
         put((DOCS / f"{name}.md").read_text(), folder / f"{name}.md")
-    put((DOCS / "api.md").read_text().replace("{{ modules }}", "\n".join(f"api/{name}" for name in MODULES)), folder / "api.md")
+    put((DOCS / "api.md").read_text().replace("{{ modules }}", "\n".join(f"api/{name}" for name in modules())), folder / "api.md")
     (folder / "api").mkdir(exist_ok=True)
-    for name in MODULES:
+    for old in (folder / "api").glob("*.md"):
+        if old.stem not in modules():
+            old.unlink()  # of a module that has another name now
+    for name in modules():
         put(f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n", folder / "api" / f"{name}.md")
     done = {}
     print(f"{len(parts())} parts; those that have changed run first. All of them took ten minutes on two busy cores.", flush=True)
@@ -209,6 +186,22 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
         put(nbformat.writes(with_links(page(part, done[part], solutions), part)), folder / "parts" / f"{part}.ipynb")
         put((NOTEBOOKS / part / f"{part}.ipynb").read_text(), folder / "downloads" / f"{part}.ipynb")
     return done
+
+
+def modules() -> list[str]:
+    """The modules of course_lib that the notebooks import."""
+    text = "\n".join("".join(cell["source"]) for part in parts() for cell in nbformat.read(NOTEBOOKS / part / f"{part}.ipynb", 4).cells)
+    found = set()
+    for module, names in re.findall(r"^\s*from (course_lib[\w.]*) import ([\w, ]+)", text, re.MULTILINE):
+        inside = {f"{module}.{name.split()[0]}" for name in names.split(",")}
+        submodules = {name for name in inside if _is_module(name)}
+        found |= submodules | ({module} if inside - submodules else set())
+    return sorted(found)
+
+
+def _is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
 def table() -> str:

@@ -8,7 +8,7 @@ from course_lib.autograd import SGD, Linear
 from course_lib.cluster.source import misplaced_names
 from course_lib.engine.requests import tracebacks
 from course_lib.gpt.settings import Settings, SettingsError
-from course_lib.sim.core.communication import Pending
+from course_lib.sim.core.model import Pending
 
 
 def said(function):

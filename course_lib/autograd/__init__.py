@@ -14,10 +14,9 @@ from course_lib.autograd.modules import (
     Sequential,
     Tanh,
 )
-from course_lib.autograd.operations import cross_entropy
+from course_lib.autograd.operations import concatenate, cross_entropy
 from course_lib.autograd.optimizers import SGD, Adam
 from course_lib.autograd.recompute import checkpoint
-from course_lib.autograd.shapes import concatenate
 from course_lib.autograd.tensor import Tensor, after_backward, no_grad
 from course_lib.autograd.transformer import GELU, Dropout, Embedding, LayerNorm, RMSNorm
 
