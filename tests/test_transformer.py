@@ -22,7 +22,6 @@ from course_lib.autograd import (
     cross_entropy,
     functional,
     operations,
-    shapes,
 )
 from course_lib.autograd.mixed_precision import MixedPrecision
 from tests.test_autograd import differences
@@ -273,5 +272,5 @@ def test_modules_know_their_parameters():
 
 def test_a_cast_takes_the_gradient_back():
     x = Tensor(np.ones(3, np.float16), requires_grad=True)
-    shapes.cast(x, np.float32).sum().backward()
+    operations.cast(x, np.float32).sum().backward()
     assert x.grad.dtype == np.float16 and x.grad.tolist() == [1, 1, 1]

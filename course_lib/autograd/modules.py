@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from course_lib.autograd import operations, shapes
+from course_lib.autograd import operations
 from course_lib.autograd.tensor import Tensor, namespace
 
 
@@ -203,7 +203,7 @@ class Flatten(Module):
     """From ``(batch, ...)`` to ``(batch, features)``."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return shapes.reshape(x, (len(x), -1))
+        return operations.reshape(x, (len(x), -1))
 
 
 class Sequential(Module):
