@@ -34,12 +34,16 @@ def changes(*texts: str) -> Callable:
 
 @dataclass(frozen=True)
 class Answer:
-    """A variant: `name` of the exercise's function and of the variant, its text, the points it must lose."""
+    """A variant: `name` of the exercise's function and of the variant, its text, the points it must lose, its docstring's first line.
+
+    A text that was made by `changes` has the solution's docstring.
+    """
 
     function: str
     name: str
     source: str
     loses: float
+    about: str = ""
 
 
 def read(part: str, file: str = "variants.py") -> list[Answer]:
@@ -67,7 +71,7 @@ def read(part: str, file: str = "variants.py") -> list[Answer]:
             source = _changed(solution(part, function), texts, f"{path}: {node.name}")
         if function == CELL:
             source = textwrap.dedent("\n".join(source.splitlines()[node.body[0].lineno - node.lineno :]))
-        answers.append(Answer(function, name, source, points))
+        answers.append(Answer(function, name, source, points, (ast.get_docstring(node) or "").partition("\n")[0]))
     return answers
 
 

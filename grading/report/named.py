@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 from pathlib import Path
@@ -83,11 +82,7 @@ def key(answer: Answer) -> str:
 
 def title(answer: Answer) -> str:
     """The same for a person: its name, and the first line of its docstring."""
-    try:
-        first = (ast.get_docstring(ast.parse(answer.source).body[0]) or "").partition("\n")[0]
-    except (SyntaxError, IndexError, TypeError):  # a cell's body
-        first = ""
-    return answer.name.replace("_", " ") + (f": {first}" if first else "")
+    return answer.name.replace("_", " ") + (f": {answer.about}" if answer.about else "")
 
 
 def _kept(path: Path, now: str) -> dict[str, list[str]] | None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
 
 
 @loses(10)
@@ -13,19 +13,15 @@ def split_data__by_rank(x_train, y_train, mp_size, dp_size, rank):
 
 
 @loses(10)
-def split_data__wrong_index(x_train, y_train, mp_size, dp_size, rank):
+@changes("start = rank // mp_size * each", "start = rank % dp_size * each")
+def split_data__wrong_index():
     """Takes the rank's place in its row for the number of the row."""
-    each = len(x_train) // dp_size
-    start = rank % dp_size * each
-    return x_train[start : start + each], y_train[start : start + each]
 
 
 @loses(10)
-def split_data__other_divisor(x_train, y_train, mp_size, dp_size, rank):
+@changes("start = rank // mp_size * each", "start = rank // dp_size * each")
+def split_data__other_divisor():
     """Divides by the wrong size."""
-    each = len(x_train) // dp_size
-    start = rank // dp_size * each
-    return x_train[start : start + each], y_train[start : start + each]
 
 
 @loses(10)
@@ -43,11 +39,9 @@ def split_data__strided(x_train, y_train, mp_size, dp_size, rank):
 
 
 @loses(10)
-def split_data__labels_whole(x_train, y_train, mp_size, dp_size, rank):
+@changes("y_train[start : start + each]", "y_train")
+def split_data__labels_whole():
     """Forgets to split the labels."""
-    each = len(x_train) // dp_size
-    start = rank // mp_size * each
-    return x_train[start : start + each], y_train
 
 
 @loses(10)
@@ -74,27 +68,21 @@ def split_data__visible_sizes(x_train, y_train, mp_size, dp_size, rank):
 
 
 @loses(3)
-def split_data__float64(x_train, y_train, mp_size, dp_size, rank):
+@changes("x_train[start : start + each]", "x_train[start : start + each].astype(np.float64)")
+def split_data__float64():
     """Makes the samples float64."""
-    each = len(x_train) // dp_size
-    start = rank // mp_size * each
-    return x_train[start : start + each].astype(np.float64), y_train[start : start + each]
 
 
 @loses(3)
-def split_data__flattened(x_train, y_train, mp_size, dp_size, rank):
+@changes("x_train[start : start + each]", "x_train.reshape(len(x_train), -1)[start : start + each]")
+def split_data__flattened():
     """Flattens images, so it is right only for a table of samples."""
-    each = len(x_train) // dp_size
-    start = rank // mp_size * each
-    return x_train.reshape(len(x_train), -1)[start : start + each], y_train[start : start + each]
 
 
 @loses(3)
-def split_data__eight_ranks(x_train, y_train, mp_size, dp_size, rank):
+@changes("each = len(x_train) // dp_size", "each = len(x_train) * mp_size // 8")
+def split_data__eight_ranks():
     """Right only for eight ranks."""
-    each = len(x_train) * mp_size // 8
-    start = rank // mp_size * each
-    return x_train[start : start + each], y_train[start : start + each]
 
 
 @loses(10)

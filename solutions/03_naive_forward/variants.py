@@ -1,6 +1,6 @@
 """Answers to part 03: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
 
 
 @loses(9)
@@ -12,11 +12,9 @@ def naive_collect_forward_input__parts_below_each_other(x, mp_comm, mp_size):
 
 
 @loses(9)
-def naive_collect_forward_input__stacked_rows(x, mp_comm, mp_size):
+@changes("return np.concatenate(list(parts), axis=1)", "return np.concatenate(list(parts), axis=0)")
+def naive_collect_forward_input__stacked_rows():
     """Concatenates along the batch."""
-    parts = np.empty((mp_size, *x.shape), x.dtype)
-    mp_comm.Allgather(x, parts)
-    return np.concatenate(list(parts), axis=0)
 
 
 @loses(6)
@@ -53,19 +51,15 @@ def naive_collect_forward_input__own_part_only(x, mp_comm, mp_size):
 
 
 @loses(9)
-def naive_collect_forward_input__reversed(x, mp_comm, mp_size):
+@changes("return np.concatenate(list(parts), axis=1)", "return np.concatenate(list(parts[::-1]), axis=1)")
+def naive_collect_forward_input__reversed():
     """Puts the last rank first."""
-    parts = np.empty((mp_size, *x.shape), x.dtype)
-    mp_comm.Allgather(x, parts)
-    return np.concatenate(list(parts[::-1]), axis=1)
 
 
 @loses(9)
-def naive_collect_forward_input__interleaved(x, mp_comm, mp_size):
+@changes("return np.concatenate(list(parts), axis=1)", "return np.ascontiguousarray(parts.transpose(1, 2, 0)).reshape(len(x), -1)")
+def naive_collect_forward_input__interleaved():
     """Mixes the columns of the ranks."""
-    parts = np.empty((mp_size, *x.shape), x.dtype)
-    mp_comm.Allgather(x, parts)
-    return np.ascontiguousarray(parts.transpose(1, 2, 0)).reshape(len(x), -1)
 
 
 @loses(6)

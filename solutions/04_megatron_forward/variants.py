@@ -1,6 +1,6 @@
 """Answers to part 04: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
 
 
 @loses(8)
@@ -79,11 +79,9 @@ def megatron_collect_forward_output__own_summand(out, mp_comm, mp_size):
 
 
 @loses(10)
-def megatron_collect_forward_output__mean(out, mp_comm, mp_size):
+@changes("return total", "return total / out.dtype.type(mp_size)")
+def megatron_collect_forward_output__mean():
     """The mean instead of the sum."""
-    total = np.empty_like(out)
-    mp_comm.Allreduce(out, total)
-    return total / out.dtype.type(mp_size)
 
 
 @loses(10)
@@ -122,11 +120,9 @@ def megatron_collect_forward_output__largest(out, mp_comm, mp_size):
 
 
 @loses(10)
-def megatron_collect_forward_output__all_ranks(out, mp_comm, mp_size):
+@changes("mp_comm.Allreduce(out, total)", "comm.Allreduce(out, total)")
+def megatron_collect_forward_output__all_ranks():
     """Sums over all ranks instead of the group."""
-    total = np.empty_like(out)
-    comm.Allreduce(out, total)
-    return total
 
 
 @loses(10)

@@ -1,6 +1,6 @@
 """Answers to part 11: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
 
 
 @loses(5)
@@ -10,136 +10,94 @@ def par_matmul_by_row__alone(A, B):
 
 
 @loses(5)
-def par_matmul_by_row__everywhere(A, B):
+@changes(
+    "C = np.empty((m, n)) if rank == 0 else None",
+    "C = np.empty((m, n))",
+    "comm.Gather(rows @ B, C, root=0)",
+    "comm.Allgather(rows @ B, C)",
+)
+def par_matmul_by_row__everywhere():
     """The product on every rank."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
-    comm.Bcast(B, root=0)
-    rows = np.empty((m // size, k))
-    comm.Scatter(A, rows, root=0)
-    C = np.empty((m, n))
-    comm.Allgather(rows @ B, C)
-    return C
 
 
 @loses(5)
-def par_matmul_by_row__broadcasts_both(A, B):
-    """Broadcasts A as well."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
-    comm.Bcast(B, root=0)
-    rows = np.empty((m // size, k))
+@changes(
+    "    comm.Scatter(A, rows, root=0)",
+    """
     A = np.ascontiguousarray(A) if rank == 0 else np.empty((m, k))
     comm.Bcast(A, root=0)
-    rows[:] = A[rank * m // size : (rank + 1) * m // size]
-    C = np.empty((m, n)) if rank == 0 else None
-    comm.Gather(rows @ B, C, root=0)
-    return C
+    rows[:] = A[rank * m // size : (rank + 1) * m // size]""",
+)
+def par_matmul_by_row__broadcasts_both():
+    """Broadcasts A as well."""
 
 
 @loses(5)
-def par_matmul_by_row__transposed(A, B):
+@changes(
+    "comm.Scatter(A, rows, root=0)",
+    "comm.Scatter(A[::-1].copy() if rank == 0 else None, rows, root=0)",
+    "comm.Gather(rows @ B, C, root=0)",
+    "comm.Gather(rows @ B.T if k == n else rows @ B, C, root=0)",
+)
+def par_matmul_by_row__transposed():
     """Multiplies by the transpose."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
-    comm.Bcast(B, root=0)
-    rows = np.empty((m // size, k))
-    comm.Scatter(A[::-1].copy() if rank == 0 else None, rows, root=0)
-    C = np.empty((m, n)) if rank == 0 else None
-    comm.Gather(rows @ B.T if k == n else rows @ B, C, root=0)
-    return C
 
 
 @loses(5)
-def par_matmul_by_row__float32(A, B):
+@changes("rows @ B", "(rows.astype(np.float32) @ B.astype(np.float32)).astype(float)")
+def par_matmul_by_row__float32():
     """In half the memory."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
-    comm.Bcast(B, root=0)
-    rows = np.empty((m // size, k))
-    comm.Scatter(A, rows, root=0)
-    C = np.empty((m, n)) if rank == 0 else None
-    comm.Gather((rows.astype(np.float32) @ B.astype(np.float32)).astype(float), C, root=0)
-    return C
 
 
 @loses(5)
-def par_matmul_by_row__wrong_root(A, B):
+@changes(
+    "C = np.empty((m, n)) if rank == 0 else None",
+    "C = np.empty((m, n)) if rank == size - 1 else None",
+    "comm.Gather(rows @ B, C, root=0)",
+    "comm.Gather(rows @ B, C, root=size - 1)",
+)
+def par_matmul_by_row__wrong_root():
     """Gathers on the last rank."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
-    comm.Bcast(B, root=0)
-    rows = np.empty((m // size, k))
-    comm.Scatter(A, rows, root=0)
-    C = np.empty((m, n)) if rank == size - 1 else None
-    comm.Gather(rows @ B, C, root=size - 1)
-    return C
 
 
 @loses(5)
-def par_matmul_by_row__no_broadcast(A, B):
+@changes("comm.Bcast(B, root=0)", "B[:] = B if rank == 0 else 1.0")
+def par_matmul_by_row__no_broadcast():
     """The others never get B."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
-    B[:] = B if rank == 0 else 1.0
-    rows = np.empty((m // size, k))
-    comm.Scatter(A, rows, root=0)
-    C = np.empty((m, n)) if rank == 0 else None
-    comm.Gather(rows @ B, C, root=0)
-    return C
 
 
 @loses(5)
-def par_matmul_by_row__one_row_short(A, B):
+@changes("rows @ B", "np.vstack([rows[:-1] @ B, np.zeros((1, n))])")
+def par_matmul_by_row__one_row_short():
     """Leaves out the last row of each part."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
-    comm.Bcast(B, root=0)
-    rows = np.empty((m // size, k))
-    comm.Scatter(A, rows, root=0)
-    C = np.empty((m, n)) if rank == 0 else None
-    comm.Gather(np.vstack([rows[:-1] @ B, np.zeros((1, n))]), C, root=0)
-    return C
 
 
 @loses(5)
-def par_matmul_by_row__deadlock(A, B):
-    """Only rank 0 broadcasts."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
+@changes(
+    "    comm.Bcast(B, root=0)",
+    """
     if rank == 0:
-        comm.Bcast(B, root=0)
-    rows = np.empty((m // size, k))
-    comm.Scatter(A, rows, root=0)
-    C = np.empty((m, n)) if rank == 0 else None
-    comm.Gather(rows @ B, C, root=0)
-    return C
+        comm.Bcast(B, root=0)""",
+)
+def par_matmul_by_row__deadlock():
+    """Only rank 0 broadcasts."""
 
 
 @right
-def par_matmul_by_row__column_by_column(A, B):
+@changes("rows @ B", "np.ascontiguousarray(np.stack([rows @ B[:, j] for j in range(n)], axis=1))")
+def par_matmul_by_row__column_by_column():
     """The part of the product a column at a time."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
-    comm.Bcast(B, root=0)
-    rows = np.empty((m // size, k))
-    comm.Scatter(A, rows, root=0)
-    C = np.empty((m, n)) if rank == 0 else None
-    comm.Gather(np.ascontiguousarray(np.stack([rows @ B[:, j] for j in range(n)], axis=1)), C, root=0)
-    return C
 
 
 @right
-def par_matmul_by_row__flat_buffers(A, B):
+@changes(
+    "comm.Scatter(A, rows, root=0)",
+    "comm.Scatter(A.ravel() if rank == 0 else None, rows.reshape(-1), root=0)",
+    "comm.Gather(rows @ B, C, root=0)",
+    "comm.Gather((rows @ B).ravel(), None if C is None else C.reshape(-1), root=0)",
+)
+def par_matmul_by_row__flat_buffers():
     """Everything sent as flat arrays."""
-    m, k, n = sizes(A, B)
-    B = np.ascontiguousarray(B) if rank == 0 else np.empty((k, n))
-    comm.Bcast(B, root=0)
-    rows = np.empty((m // size, k))
-    comm.Scatter(A.ravel() if rank == 0 else None, rows.reshape(-1), root=0)
-    C = np.empty((m, n)) if rank == 0 else None
-    comm.Gather((rows @ B).ravel(), None if C is None else C.reshape(-1), root=0)
-    return C
 
 
 @loses(5)
@@ -152,15 +110,9 @@ def par_matmul_by_reduction__alone(A, B):
 
 
 @loses(5)
-def par_matmul_by_reduction__only_on_rank_0(A, B):
+@changes("return C", "return C if rank == 0 else None")
+def par_matmul_by_reduction__only_on_rank_0():
     """The sum on rank 0 alone."""
-    m, k, n = sizes(A, B)
-    columns, rows = np.empty((k // size, m)), np.empty((k // size, n))
-    comm.Scatter(np.ascontiguousarray(A.T) if rank == 0 else None, columns, root=0)
-    comm.Scatter(B, rows, root=0)
-    C = np.empty((m, n))
-    comm.Allreduce(columns.T @ rows, C)
-    return C if rank == 0 else None
 
 
 @loses(5)
@@ -180,64 +132,38 @@ def par_matmul_by_reduction__broadcasts(A, B):
 
 
 @loses(5)
-def par_matmul_by_reduction__rows_as_columns(A, B):
+@changes("np.ascontiguousarray(A.T)", "A")
+def par_matmul_by_reduction__rows_as_columns():
     """Scatters A as it lies, and takes the parts for columns."""
-    m, k, n = sizes(A, B)
-    columns, rows = np.empty((k // size, m)), np.empty((k // size, n))
-    comm.Scatter(A if rank == 0 else None, columns, root=0)
-    comm.Scatter(B, rows, root=0)
-    C = np.empty((m, n))
-    comm.Allreduce(columns.T @ rows, C)
-    return C
 
 
 @loses(5)
-def par_matmul_by_reduction__a_view(A, B):
+@changes("np.ascontiguousarray(A.T)", "A.T")
+def par_matmul_by_reduction__a_view():
     """Sends a view of the columns."""
-    m, k, n = sizes(A, B)
-    columns, rows = np.empty((k // size, m)), np.empty((k // size, n))
-    comm.Scatter(A.T if rank == 0 else None, columns, root=0)
-    comm.Scatter(B, rows, root=0)
-    C = np.empty((m, n))
-    comm.Allreduce(columns.T @ rows, C)
-    return C
 
 
 @loses(5)
-def par_matmul_by_reduction__own_part(A, B):
-    """Returns its own summand."""
-    m, k, n = sizes(A, B)
-    columns, rows = np.empty((k // size, m)), np.empty((k // size, n))
-    comm.Scatter(np.ascontiguousarray(A.T) if rank == 0 else None, columns, root=0)
-    comm.Scatter(B, rows, root=0)
-    C = np.empty((m, n))
+@changes(
+    "    comm.Allreduce(columns.T @ rows, C)",
+    """
     C = columns.T @ rows
-    comm.Allreduce(columns.T @ rows, np.empty((m, n)))
-    return C
+    comm.Allreduce(columns.T @ rows, np.empty((m, n)))""",
+)
+def par_matmul_by_reduction__own_part():
+    """Returns its own summand."""
 
 
 @loses(5)
-def par_matmul_by_reduction__mean(A, B):
+@changes("return C", "return C / size")
+def par_matmul_by_reduction__mean():
     """The mean instead of the sum."""
-    m, k, n = sizes(A, B)
-    columns, rows = np.empty((k // size, m)), np.empty((k // size, n))
-    comm.Scatter(np.ascontiguousarray(A.T) if rank == 0 else None, columns, root=0)
-    comm.Scatter(B, rows, root=0)
-    C = np.empty((m, n))
-    comm.Allreduce(columns.T @ rows, C)
-    return C / size
 
 
 @loses(5)
-def par_matmul_by_reduction__largest(A, B):
+@changes("comm.Allreduce(columns.T @ rows, C)", 'comm.Allreduce(columns.T @ rows, C, __import__("mpi4py.MPI").MPI.MAX)')
+def par_matmul_by_reduction__largest():
     """The largest instead of the sum."""
-    m, k, n = sizes(A, B)
-    columns, rows = np.empty((k // size, m)), np.empty((k // size, n))
-    comm.Scatter(np.ascontiguousarray(A.T) if rank == 0 else None, columns, root=0)
-    comm.Scatter(B, rows, root=0)
-    C = np.empty((m, n))
-    comm.Allreduce(columns.T @ rows, C, __import__("mpi4py.MPI").MPI.MAX)
-    return C
 
 
 @loses(5)

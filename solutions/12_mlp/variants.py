@@ -2,6 +2,12 @@
 
 from grading.authoring.answers import changes, loses, right
 
+# Lines of the solution, and the same in other words: several answers are changes of these.
+LAYERS = """
+        drawn = dict(bias=False, random=random, dtype=dtype)
+        self.layers = [Linear(a, b, **drawn) for a, b in pairwise(dims)]"""
+LAYERS_IN_OTHER_WORDS = "        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]"
+
 
 @loses(4)
 class MLP__tanh_at_the_end(Module):
@@ -30,42 +36,21 @@ class MLP__no_tanh(Module):
 
 
 @loses(4)
-class MLP__biases(Module):
+@changes(LAYERS, LAYERS_IN_OTHER_WORDS, "Linear(a, b, bias=False, random=random, dtype=dtype)", "Linear(a, b, random=random, dtype=dtype)")
+class MLP__biases:
     """With biases."""
 
-    def __init__(self, dims, random, dtype=np.float32):
-        self.layers = [Linear(a, b, random=random, dtype=dtype) for a, b in pairwise(dims)]
-
-    def forward(self, x):
-        for layer in self.layers[:-1]:
-            x = operations.tanh(layer(x))
-        return self.layers[-1](x)
-
 
 @loses(4)
-class MLP__relu(Module):
+@changes(LAYERS, LAYERS_IN_OTHER_WORDS, "x = operations.tanh(layer(x))", "x = operations.relu(layer(x))")
+class MLP__relu:
     """ReLU instead of tanh."""
 
-    def __init__(self, dims, random, dtype=np.float32):
-        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
-
-    def forward(self, x):
-        for layer in self.layers[:-1]:
-            x = operations.relu(layer(x))
-        return self.layers[-1](x)
-
 
 @loses(4)
-class MLP__one_layer_short(Module):
+@changes(LAYERS, LAYERS_IN_OTHER_WORDS, "pairwise(dims)", "pairwise(dims[:-1])")
+class MLP__one_layer_short:
     """Leaves out the last layer."""
-
-    def __init__(self, dims, random, dtype=np.float32):
-        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims[:-1])]
-
-    def forward(self, x):
-        for layer in self.layers[:-1]:
-            x = operations.tanh(layer(x))
-        return self.layers[-1](x)
 
 
 @loses(4)
@@ -82,16 +67,9 @@ class MLP__hidden_in_a_dict(Module):
 
 
 @loses(4)
-class MLP__cuts_the_graph(Module):
+@changes(LAYERS, LAYERS_IN_OTHER_WORDS, "x = operations.tanh(layer(x))", "x = Tensor(np.tanh(layer(x).data))")
+class MLP__cuts_the_graph:
     """Takes the arrays out of the tensors on the way."""
-
-    def __init__(self, dims, random, dtype=np.float32):
-        self.layers = [Linear(a, b, bias=False, random=random, dtype=dtype) for a, b in pairwise(dims)]
-
-    def forward(self, x):
-        for layer in self.layers[:-1]:
-            x = Tensor(np.tanh(layer(x).data))
-        return self.layers[-1](x)
 
 
 @loses(4)
@@ -124,16 +102,9 @@ class MLP__one_hidden_size(Module):
 
 
 @loses(4)
-class MLP__float64(Module):
+@changes(LAYERS, LAYERS_IN_OTHER_WORDS, "dtype=dtype", "dtype=np.float64")
+class MLP__float64:
     """Always float64."""
-
-    def __init__(self, dims, random, dtype=np.float32):
-        self.layers = [Linear(a, b, bias=False, random=random, dtype=np.float64) for a, b in pairwise(dims)]
-
-    def forward(self, x):
-        for layer in self.layers[:-1]:
-            x = operations.tanh(layer(x))
-        return self.layers[-1](x)
 
 
 @right
@@ -168,16 +139,14 @@ class MLP__parameters(Module):
 
 
 @loses(2)
-def evaluate__mean_of_means(model, loader):
+@changes(
+    "total += cross_entropy(logits, y).item() * len(y)",
+    "total += cross_entropy(logits, y).item()",
+    "return total / samples, right / samples",
+    "return total / len(loader), right / samples",
+)
+def evaluate__mean_of_means():
     """The mean of the batches' means."""
-    total, right, samples = 0.0, 0, 0
-    with no_grad():
-        for x, y in loader:
-            logits = model(x)
-            total += cross_entropy(logits, y).item()
-            right += int(np.sum(logits.data.argmax(axis=1) == y))
-            samples += len(y)
-    return total / len(loader), right / samples
 
 
 @loses(2)
@@ -194,57 +163,33 @@ def evaluate__last_batch(model, loader):
 
 
 @loses(2)
-def evaluate__per_cent(model, loader):
+@changes("return total / samples, right / samples", "return total / samples, 100 * right / samples")
+def evaluate__per_cent():
     """The accuracy in per cent."""
-    total, right, samples = 0.0, 0, 0
-    with no_grad():
-        for x, y in loader:
-            logits = model(x)
-            total += cross_entropy(logits, y).item() * len(y)
-            right += int(np.sum(logits.data.argmax(axis=1) == y))
-            samples += len(y)
-    return total / samples, 100 * right / samples
 
 
 @loses(2)
-def evaluate__swapped(model, loader):
+@changes("return total / samples, right / samples", "return right / samples, total / samples")
+def evaluate__swapped():
     """Accuracy first."""
-    total, right, samples = 0.0, 0, 0
-    with no_grad():
-        for x, y in loader:
-            logits = model(x)
-            total += cross_entropy(logits, y).item() * len(y)
-            right += int(np.sum(logits.data.argmax(axis=1) == y))
-            samples += len(y)
-    return right / samples, total / samples
 
 
 @loses(2)
-def evaluate__smallest(model, loader):
+@changes("right += int(np.sum(logits.data.argmax(axis=1) == y))", "right += int(np.sum(logits.data.argmin(axis=1) == y))")
+def evaluate__smallest():
     """Takes the smallest logit."""
-    total, right, samples = 0.0, 0, 0
-    with no_grad():
-        for x, y in loader:
-            logits = model(x)
-            total += cross_entropy(logits, y).item() * len(y)
-            right += int(np.sum(logits.data.argmin(axis=1) == y))
-            samples += len(y)
-    return total / samples, right / samples
 
 
 @loses(2)
-def evaluate__trains(model, loader):
-    """Takes a step on each batch."""
-    total, right, samples = 0.0, 0, 0
-    with no_grad():
-        for x, y in loader:
-            logits = model(x)
+@changes(
+    "            total += cross_entropy(logits, y).item() * len(y)",
+    """
             total += cross_entropy(logits, y).item() * len(y)
             with __import__("contextlib").nullcontext():
-                model.weight.data -= 0.01 * (x.T @ (logits.data - np.eye(logits.shape[1])[y]))
-            right += int(np.sum(logits.data.argmax(axis=1) == y))
-            samples += len(y)
-    return total / samples, right / samples
+                model.weight.data -= 0.01 * (x.T @ (logits.data - np.eye(logits.shape[1])[y]))""",
+)
+def evaluate__trains():
+    """Takes a step on each batch."""
 
 
 @loses(2)
@@ -276,18 +221,15 @@ def evaluate__mean_of_accuracies(model, loader):
 
 
 @right
-def evaluate__whole(model, loader):
-    """Everything at once."""
-    total, right, samples = 0.0, 0, 0
+@changes(
+    "    with no_grad():",
+    """
     batches = list(loader)
     loader = [(np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches]))]
-    with no_grad():
-        for x, y in loader:
-            logits = model(x)
-            total += cross_entropy(logits, y).item() * len(y)
-            right += int(np.sum(logits.data.argmax(axis=1) == y))
-            samples += len(y)
-    return total / samples, right / samples
+    with no_grad():""",
+)
+def evaluate__whole():
+    """Everything at once."""
 
 
 @right
@@ -303,120 +245,54 @@ def evaluate__lists(model, loader):
 
 
 @loses(4)
-def train__no_zero_grad(model, loader, epochs, lr):
+@changes("            optimizer.zero_grad()\n", "")
+def train__no_zero_grad():
     """Never forgets a gradient."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__constant(model, loader, epochs, lr):
+@changes("            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)\n", "")
+def train__constant():
     """A constant learning rate."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__by_epoch(model, loader, epochs, lr):
+@changes("(0.3 - 1.0) * len(losses) / last", "(0.3 - 1.0) * (len(losses) // len(loader)) / max(epochs - 1, 1)")
+def train__by_epoch():
     """The rate falls by epoch."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * (len(losses) // len(loader)) / max(epochs - 1, 1))
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__one_step_late(model, loader, epochs, lr):
+@changes(
+    "optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)",
+    "optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / (last + 1))",
+)
+def train__one_step_late():
     """The last step does not reach 0.3."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / (last + 1))
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__to_zero(model, loader, epochs, lr):
+@changes("optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)", "optimizer.lr = lr * (1.0 + (0.0 - 1.0) * len(losses) / last)")
+def train__to_zero():
     """Down to nothing."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.0 - 1.0) * len(losses) / last)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__no_step(model, loader, epochs, lr):
+@changes("            optimizer.step()\n", "")
+def train__no_step():
     """Forgets the step."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__one_epoch(model, loader, epochs, lr):
+@changes("for _ in range(epochs):", "for _ in range(1):")
+def train__one_epoch():
     """Goes through the data once."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    for _ in range(1):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
 
 
 @loses(4)
-def train__loss_after(model, loader, epochs, lr):
+@changes("losses.append(loss.item())", "losses.append(cross_entropy(model(x), y).item())")
+def train__loss_after():
     """The losses after the step."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(cross_entropy(model(x), y).item())
-    return losses
 
 
 @loses(4)
@@ -449,16 +325,13 @@ def train__by_hand(model, loader, epochs, lr):
 
 
 @right
-def train__linspace(model, loader, epochs, lr):
-    """All rates at once."""
-    optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
+@changes(
+    "    for _ in range(epochs):",
+    """
     rates = lr * np.linspace(1.0, 0.3, last + 1)
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.lr = rates[len(losses)]
-            optimizer.zero_grad()
-            loss = cross_entropy(model(x), y)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return losses
+    for _ in range(epochs):""",
+    "optimizer.lr = lr * (1.0 + (0.3 - 1.0) * len(losses) / last)",
+    "optimizer.lr = rates[len(losses)]",
+)
+def train__linspace():
+    """All rates at once."""

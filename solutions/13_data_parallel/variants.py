@@ -1,6 +1,6 @@
 """Answers to part 13: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
 
 
 @loses(4)
@@ -23,10 +23,9 @@ def rank_batches__blocks(loader, rank, size):
 
 
 @loses(4)
-def rank_batches__next_rank(loader, rank, size):
+@changes("i % size", "(i + 1) % size")
+def rank_batches__next_rank():
     """Begins with rank 1."""
-    last = len(loader) // size * size
-    return [batch for i, batch in enumerate(loader) if i < last and (i + 1) % size == rank]
 
 
 @loses(4)
@@ -36,10 +35,9 @@ def rank_batches__shuffles_again(loader, rank, size):
 
 
 @loses(4)
-def rank_batches__drops_always(loader, rank, size):
+@changes("last = len(loader) // size * size", "last = (len(loader) - 1) // size * size")
+def rank_batches__drops_always():
     """Drops the last round, also where it is whole."""
-    last = (len(loader) - 1) // size * size
-    return [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
 
 
 @loses(4)
@@ -56,17 +54,15 @@ def rank_batches__four_ranks(loader, rank, size):
 
 
 @loses(4)
-def rank_batches__its_own_rank(loader, rank, size):
+@changes("i % size == rank", "i % size == comm.Get_rank()")
+def rank_batches__its_own_rank():
     """Takes the communicator's rank."""
-    last = len(loader) // size * size
-    return [batch for i, batch in enumerate(loader) if i < last and i % size == comm.Get_rank()]
 
 
 @loses(4)
-def rank_batches__whole_batches(loader, rank, size):
+@changes("last = len(loader) // size * size", "last = len(loader.dataset) // loader.batch_size // size * size")
+def rank_batches__whole_batches():
     """Counts whole batches only."""
-    last = len(loader.dataset) // loader.batch_size // size * size
-    return [batch for i, batch in enumerate(loader) if i < last and i % size == rank]
 
 
 @right
@@ -112,15 +108,9 @@ def check_parameter_closeness__last_parameter(model):
 
 
 @loses(6)
-def check_parameter_closeness__one_rank(model):
+@changes("close = close and bool(np.allclose(everyone, p.data))", "close = close and bool(np.allclose(everyone[1], p.data))")
+def check_parameter_closeness__one_rank():
     """Looks at rank 1."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.allclose(everyone[1], p.data))
-    return close
 
 
 @loses(6)
@@ -135,51 +125,27 @@ def check_parameter_closeness__mean(model):
 
 
 @loses(6)
-def check_parameter_closeness__exact(model):
+@changes("close = close and bool(np.allclose(everyone, p.data))", "close = close and bool(np.all(everyone == p.data))")
+def check_parameter_closeness__exact():
     """No rounding allowed."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.all(everyone == p.data))
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__signed(model):
+@changes("close = close and bool(np.allclose(everyone, p.data))", "close = close and bool(np.all(everyone - p.data < 1e-6))")
+def check_parameter_closeness__signed():
     """Without the absolute value."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.all(everyone - p.data < 1e-6))
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__sum_of_differences(model):
+@changes("close = close and bool(np.allclose(everyone, p.data))", "close = close and bool(np.abs((everyone - p.data).sum()) < 1e-6)")
+def check_parameter_closeness__sum_of_differences():
     """Differences that cancel."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.abs((everyone - p.data).sum()) < 1e-6)
-    return close
 
 
 @loses(6)
-def check_parameter_closeness__loose(model):
+@changes("close = close and bool(np.allclose(everyone, p.data))", "close = close and bool(np.allclose(everyone, p.data, atol=1e-3))")
+def check_parameter_closeness__loose():
     """A tolerance that small weights do not notice."""
-    close = True
-    for p in model.parameters():
-        everyone = np.empty((size, *p.shape), p.dtype) if rank == 0 else None
-        comm.Gather(p.data, everyone, root=0)
-        if rank == 0:
-            close = close and bool(np.allclose(everyone, p.data, atol=1e-3))
-    return close
 
 
 @loses(6)

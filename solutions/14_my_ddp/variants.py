@@ -1,141 +1,86 @@
 """Answers to part 14: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
 
-
-@loses(15)
-class MyDP__no_broadcast(Module):
-    """Each rank goes on with its own model."""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            p.register_hook(self.average)
-
-    def average(self, grad):
-        mean = np.empty_like(grad)
-        comm.Allreduce(grad, mean)
-        return mean / comm.Get_size()
-
-    def forward(self, x):
-        return self.model(x)
-
-
-@loses(15)
-class MyDP__last_rank_wins(Module):
-    """The last rank's model."""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            comm.Bcast(p.data, root=comm.Get_size() - 1)
-            p.register_hook(self.average)
-
-    def average(self, grad):
-        mean = np.empty_like(grad)
-        comm.Allreduce(grad, mean)
-        return mean / comm.Get_size()
-
-    def forward(self, x):
-        return self.model(x)
-
-
-@loses(15)
-class MyDP__mean_of_the_models(Module):
-    """Begins with the mean of all models."""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            mean = np.empty_like(p.data)
-            comm.Allreduce(p.data, mean)
-            p.data = mean / comm.Get_size()
-            p.register_hook(self.average)
-
-    def average(self, grad):
-        mean = np.empty_like(grad)
-        comm.Allreduce(grad, mean)
-        return mean / comm.Get_size()
-
-    def forward(self, x):
-        return self.model(x)
-
-
-@loses(15)
-class MyDP__only_used_ones(Module):
-    """Broadcasts weights with more than one row: biases are zero anyway, are they not?"""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            if len(p.shape) > 1:
-                comm.Bcast(p.data, root=0)
-            p.register_hook(self.average)
-
-    def average(self, grad):
-        mean = np.empty_like(grad)
-        comm.Allreduce(grad, mean)
-        return mean / comm.Get_size()
-
-    def forward(self, x):
-        return self.model(x)
-
-
-@loses(10)
-class MyDP__sum(Module):
-    """The sum instead of the mean."""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            comm.Bcast(p.data, root=0)
-            p.register_hook(self.average)
-
-    def average(self, grad):
-        total = np.empty_like(grad)
-        comm.Allreduce(grad, total)
-        return total
-
-    def forward(self, x):
-        return self.model(x)
-
-
-@loses(10)
-class MyDP__four_ranks(Module):
-    """Knows how many ranks there are today."""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            comm.Bcast(p.data, root=0)
-            p.register_hook(self.average)
-
-    def average(self, grad):
-        total = np.empty_like(grad)
-        comm.Allreduce(grad, total)
-        return total / 4
-
-    def forward(self, x):
-        return self.model(x)
-
-
-@loses(15)
-class MyDP__forgets_to_return(Module):
-    """The hook's result is lost."""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            comm.Bcast(p.data, root=0)
-            p.register_hook(self.average)
-
-    def average(self, grad):
+# Lines of the solution, and the same in other words: several answers are changes of these.
+MEAN = """
+        mean /= comm.Get_size()
+        return mean"""
+MEAN_IN_OTHER_WORDS = "        return mean / comm.Get_size()"
+AVERAGE = """
         mean = np.empty_like(grad)
         comm.Allreduce(grad, mean)
         mean /= comm.Get_size()
+        return mean"""
 
-    def forward(self, x):
-        return self.model(x)
+
+@loses(15)
+@changes(MEAN, MEAN_IN_OTHER_WORDS, "            comm.Bcast(p.data, root=0)\n", "")
+class MyDP__no_broadcast:
+    """Each rank goes on with its own model."""
+
+
+@loses(15)
+@changes(MEAN, MEAN_IN_OTHER_WORDS, "comm.Bcast(p.data, root=0)", "comm.Bcast(p.data, root=comm.Get_size() - 1)")
+class MyDP__last_rank_wins:
+    """The last rank's model."""
+
+
+@loses(15)
+@changes(
+    MEAN,
+    MEAN_IN_OTHER_WORDS,
+    "            comm.Bcast(p.data, root=0)",
+    """
+            mean = np.empty_like(p.data)
+            comm.Allreduce(p.data, mean)
+            p.data = mean / comm.Get_size()""",
+)
+class MyDP__mean_of_the_models:
+    """Begins with the mean of all models."""
+
+
+@loses(15)
+@changes(
+    MEAN,
+    MEAN_IN_OTHER_WORDS,
+    "            comm.Bcast(p.data, root=0)",
+    """
+            if len(p.shape) > 1:
+                comm.Bcast(p.data, root=0)""",
+)
+class MyDP__only_used_ones:
+    """Broadcasts weights with more than one row: biases are zero anyway, are they not?"""
+
+
+@loses(10)
+@changes(
+    AVERAGE,
+    """
+        total = np.empty_like(grad)
+        comm.Allreduce(grad, total)
+        return total""",
+)
+class MyDP__sum:
+    """The sum instead of the mean."""
+
+
+@loses(10)
+@changes(
+    AVERAGE,
+    """
+        total = np.empty_like(grad)
+        comm.Allreduce(grad, total)
+        return total / 4""",
+)
+class MyDP__four_ranks:
+    """Knows how many ranks there are today."""
+
+
+@loses(15)
+@changes("        return mean\n", "")
+class MyDP__forgets_to_return:
+    """The hook's result is lost."""
 
 
 @loses(15)
@@ -181,85 +126,53 @@ class MyDP__after_backward(Module):
 
 
 @loses(5)
-class MyDP__twice(Module):
+@changes(
+    "            p.register_hook(self.average)",
+    """
+            p.register_hook(self.average)
+            p.register_hook(self.average)""",
+)
+class MyDP__twice:
     """Exchanges each gradient twice."""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            comm.Bcast(p.data, root=0)
-            p.register_hook(self.average)
-            p.register_hook(self.average)
-
-    def average(self, grad):
-        mean = np.empty_like(grad)
-        comm.Allreduce(grad, mean)
-        mean /= comm.Get_size()
-        return mean
-
-    def forward(self, x):
-        return self.model(x)
 
 
 @loses(5)
-class MyDP__double_precision(Module):
-    """Gradients in float64, whatever the parameters are."""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            comm.Bcast(p.data, root=0)
-            p.register_hook(self.average)
-
-    def average(self, grad):
+@changes(
+    AVERAGE,
+    """
         mean = np.empty(grad.shape)
         comm.Allreduce(grad.astype(float), mean)
-        return mean / comm.Get_size()
-
-    def forward(self, x):
-        return self.model(x)
+        return mean / comm.Get_size()""",
+)
+class MyDP__double_precision:
+    """Gradients in float64, whatever the parameters are."""
 
 
 @loses(15)
-class MyDP__weights_only(Module):
+@changes(
+    "            p.register_hook(self.average)",
+    """
+            if len(p.shape) > 1:
+                p.register_hook(self.average)""",
+)
+class MyDP__weights_only:
     """No hooks for biases."""
 
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            comm.Bcast(p.data, root=0)
-            if len(p.shape) > 1:
-                p.register_hook(self.average)
-
-    def average(self, grad):
-        mean = np.empty_like(grad)
-        comm.Allreduce(grad, mean)
-        mean /= comm.Get_size()
-        return mean
-
-    def forward(self, x):
-        return self.model(x)
-
 
 @loses(15)
-class MyDP__deadlock(Module):
-    """Rank 0 does not take part."""
-
-    def __init__(self, model):
-        self.model = model
-        for p in model.parameters():
-            comm.Bcast(p.data, root=0)
-            p.register_hook(self.average)
-
-    def average(self, grad):
+@changes(
+    """
+        mean = np.empty_like(grad)
+        comm.Allreduce(grad, mean)
+        mean /= comm.Get_size()""",
+    """
         mean = grad.copy()
         if comm.Get_rank() > 0:
             comm.Allreduce(grad, mean)
-            mean /= comm.Get_size()
-        return mean
-
-    def forward(self, x):
-        return self.model(x)
+            mean /= comm.Get_size()""",
+)
+class MyDP__deadlock:
+    """Rank 0 does not take part."""
 
 
 @right
@@ -335,6 +248,8 @@ class MyDP__ready_made(DistributedDataParallel):
 
 @loses(20)
 class MyDP__ready_made_inside(Module):
+    """Part 13's wrapper inside a module of its own."""
+
     def __init__(self, model):
         self.inner = DistributedDataParallel(model, comm)
 

@@ -2,6 +2,14 @@
 
 from grading.authoring.answers import changes, loses, right
 
+# Lines of the solution, and the same in other words: several answers are changes of these.
+MEAN = """
+                mean = np.empty_like(p.grad)
+                comm.Allreduce(p.grad, mean)
+                mean /= comm.Get_size()
+                p.grad = mean"""
+MEAN_IN_OTHER_WORDS = "                comm.Allreduce(p.grad / comm.Get_size(), p.grad)"
+
 
 @loses(6)
 def partition_dataset__everything(dataset, batch_size):
@@ -72,11 +80,9 @@ def partition_dataset__unequal(dataset, batch_size):
 
 
 @loses(6)
-def partition_dataset__drops_the_last(dataset, batch_size):
+@changes("shuffle=True", "shuffle=True, drop_last=True")
+def partition_dataset__drops_the_last():
     """Leaves out a batch that is smaller."""
-    size = comm.Get_size()
-    part = DataPartitioner(dataset, [1 / size] * size).use(comm.Get_rank())
-    return DataLoader(part, batch_size // size, shuffle=True, drop_last=True)
 
 
 @right
@@ -96,10 +102,9 @@ def partition_dataset__another_seed(dataset, batch_size):
 
 
 @loses(4)
-def broadcast_parameters__rank_0(model, root_rank=0):
+@changes("comm.Bcast(p.data, root=root_rank)", "comm.Bcast(p.data, root=0)")
+def broadcast_parameters__rank_0():
     """Always rank 0's."""
-    for p in model.parameters():
-        comm.Bcast(p.data, root=0)
 
 
 @loses(4)
@@ -109,17 +114,15 @@ def broadcast_parameters__first(model, root_rank=0):
 
 
 @loses(4)
-def broadcast_parameters__not_the_last(model, root_rank=0):
+@changes("for p in model.parameters():", "for p in model.parameters()[:-1]:")
+def broadcast_parameters__not_the_last():
     """One is left out."""
-    for p in model.parameters()[:-1]:
-        comm.Bcast(p.data, root=root_rank)
 
 
 @loses(4)
-def broadcast_parameters__nothing(model, root_rank=0):
+@changes("comm.Bcast(p.data, root=root_rank)", "comm.Bcast(p.data.copy(), root=root_rank)")
+def broadcast_parameters__nothing():
     """A copy goes round, and is forgotten."""
-    for p in model.parameters():
-        comm.Bcast(p.data.copy(), root=root_rank)
 
 
 @loses(4)
@@ -170,20 +173,9 @@ class DistributedOptimizer__zeros_stay_out:
 
 
 @loses(10)
+@changes(MEAN, MEAN_IN_OTHER_WORDS, "comm.Allreduce(p.grad / comm.Get_size(), p.grad)", "comm.Allreduce(p.grad.copy(), p.grad)")
 class DistributedOptimizer__sum:
     """The sum of the gradients."""
-
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            if p.grad is not None:
-                comm.Allreduce(p.grad.copy(), p.grad)
-        self.opt.step()
 
 
 @loses(10)
@@ -218,158 +210,102 @@ class DistributedOptimizer__mean_of_parameters:
 
 
 @loses(10)
+@changes(MEAN, MEAN_IN_OTHER_WORDS, "comm.Allreduce(p.grad / comm.Get_size(), p.grad)", "comm.Allreduce(p.grad / 4, p.grad)")
 class DistributedOptimizer__four_ranks:
     """Knows how many ranks there are today."""
 
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            if p.grad is not None:
-                comm.Allreduce(p.grad / 4, p.grad)
-        self.opt.step()
-
 
 @loses(10)
+@changes(
+    MEAN,
+    MEAN_IN_OTHER_WORDS,
+    """
+            if p.grad is not None:
+                comm.Allreduce(p.grad / comm.Get_size(), p.grad)""",
+    """
+            if p.grad is None:
+                break
+            comm.Allreduce(p.grad / comm.Get_size(), p.grad)""",
+)
 class DistributedOptimizer__stops_at_none:
     """Ends at the first parameter without a gradient."""
 
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            if p.grad is None:
-                break
-            comm.Allreduce(p.grad / comm.Get_size(), p.grad)
-        self.opt.step()
-
 
 @loses(10)
+@changes(MEAN, MEAN_IN_OTHER_WORDS, "        self.opt.step()\n", "")
 class DistributedOptimizer__no_step:
     """Forgets to step."""
 
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            if p.grad is not None:
-                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
-
 
 @loses(10)
+@changes(
+    MEAN,
+    MEAN_IN_OTHER_WORDS,
+    "        self.opt.step()\n",
+    "",
+    "        for p in self.opt.params:",
+    """
+        self.opt.step()
+        for p in self.opt.params:""",
+)
 class DistributedOptimizer__step_first:
     """Steps before the exchange."""
 
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        self.opt.step()
-        for p in self.opt.params:
-            if p.grad is not None:
-                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
-
 
 @loses(10)
+@changes(
+    MEAN,
+    MEAN_IN_OTHER_WORDS,
+    "        self.opt.step()",
+    """
+        for _ in range(comm.Get_size()):
+            self.opt.step()""",
+)
 class DistributedOptimizer__two_steps:
     """A step a rank."""
 
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            if p.grad is not None:
-                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
-        for _ in range(comm.Get_size()):
-            self.opt.step()
-
 
 @loses(10)
+@changes(
+    MEAN,
+    MEAN_IN_OTHER_WORDS,
+    """
+            if p.grad is not None:
+                comm.Allreduce(p.grad / comm.Get_size(), p.grad)""",
+    """
+            grad = np.full_like(p.data, 1e-3) if p.grad is None else p.grad
+            p.grad = np.empty_like(grad)
+            comm.Allreduce(grad / comm.Get_size(), p.grad)""",
+)
 class DistributedOptimizer__decays_what_has_no_gradient:
     """Zeros instead of None: Adam's counters go on, and its momentum, too; with a gradient of 1e-3 for those that have none."""
 
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            grad = np.full_like(p.data, 1e-3) if p.grad is None else p.grad
-            p.grad = np.empty_like(grad)
-            comm.Allreduce(grad / comm.Get_size(), p.grad)
-        self.opt.step()
-
 
 @loses(10)
+@changes(MEAN, MEAN_IN_OTHER_WORDS, "if p.grad is not None:", "if p.grad is not None and comm.Get_rank() > 0:")
 class DistributedOptimizer__deadlock:
     """Rank 0 only receives."""
 
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            if p.grad is not None and comm.Get_rank() > 0:
-                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
-        self.opt.step()
-
 
 @loses(10)
+@changes(
+    MEAN,
+    MEAN_IN_OTHER_WORDS,
+    """
+            if p.grad is not None:
+                comm.Allreduce(p.grad / comm.Get_size(), p.grad)""",
+    """
+            p.grad = np.zeros_like(p.data) if p.grad is None else p.grad
+            comm.Allreduce(p.grad / comm.Get_size(), p.grad)""",
+)
 class DistributedOptimizer__zeros_for_none:
     """Gives zeros to a parameter that has no gradient: Adam's moments move it."""
 
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params:
-            p.grad = np.zeros_like(p.data) if p.grad is None else p.grad
-            comm.Allreduce(p.grad / comm.Get_size(), p.grad)
-        self.opt.step()
-
 
 @loses(10)
+@changes(MEAN, MEAN_IN_OTHER_WORDS, "for p in self.opt.params:", "for p in self.opt.params if self.opt.params[0].grad is not None else ():")
 class DistributedOptimizer__asks_the_first:
     """Exchanges nothing if the first parameter has no gradient."""
-
-    def __init__(self, opt):
-        self.opt = opt
-
-    def zero_grad(self):
-        self.opt.zero_grad()
-
-    def step(self):
-        for p in self.opt.params if self.opt.params[0].grad is not None else ():
-            if p.grad is not None:
-                comm.Allreduce(p.grad / comm.Get_size(), p.grad)
-        self.opt.step()
 
 
 @right

@@ -1,23 +1,29 @@
 """Answers to part 18: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
 
+# Lines of the solution, and the same in other words: many of the answers are changes of these.
+LINES = """
+        x = activations[layer]
+        activations[layer + 1] = model.forward(layer, x, weights[layer])
 
-@loses(15)
-async def part2_training_loop__every_layer(model):
-    """Every rank loads all layers."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in range(model.num_layers):
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
+    if rank == last:
+        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
     else:
-        activations[layers.start] = await model.receive(rank - 1)
+        await model.send(rank + 1, activations.pop(layers.stop))
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+    for layer in reversed(layers):
+        x, g = activations.pop(layer), grad_activations.pop(layer + 1)
+        grad, grad_activations[layer] = model.backward(layer, x, g, weights[layer])
+        grad_weights[layer] = grad
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+
     for layer in layers:
+        grad, weight, state = grad_weights.pop(layer), weights[layer], opt_states[layer]
+        weights[layer], opt_states[layer] = model.update(layer, grad, weight, state)"""
+IN_OTHER_WORDS = """
         activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
 
     if rank == last:
@@ -34,45 +40,41 @@ async def part2_training_loop__every_layer(model):
         await model.send(rank - 1, grad)
 
     for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])"""
 
 
 @loses(15)
-async def part2_training_loop__reversed(model):
-    """Rank 0 has the last layers."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.world_size - 1 - model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    """
     layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
+    for layer in layers:""",
+    """
+    layers = range(rank * depth, rank * depth + depth)
+    for layer in range(model.num_layers):""",
+)
+async def part2_training_loop__every_layer():
+    """Every rank loads all layers."""
 
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await model.receive(model.rank + 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
 
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        await model.send(model.rank - 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await model.receive(model.rank - 1)
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(model.rank + 1, grad)
-
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
+@loses(15)
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "model.rank, model.world_size - 1",
+    "model.world_size - 1 - model.rank, model.world_size - 1",
+    "activations[layers.start] = await model.receive(rank - 1)",
+    "activations[layers.start] = await model.receive(model.rank + 1)",
+    "await model.send(rank + 1, activations.pop(layers.stop))",
+    "await model.send(model.rank - 1, activations.pop(layers.stop))",
+    "model.receive(rank + 1)",
+    "model.receive(model.rank - 1)",
+    "await model.send(rank - 1, grad)",
+    "await model.send(model.rank + 1, grad)",
+)
+async def part2_training_loop__reversed():
+    """Rank 0 has the last layers."""
 
 
 @loses(15)
@@ -108,112 +110,62 @@ async def part2_training_loop__round_robin(model):
 
 
 @loses(7)
-async def part2_training_loop__keeps_activations(model):
-    """Frees nothing."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations[layers.stop])
-    else:
-        await model.send(rank + 1, activations[layers.stop])
-        grad_activations[layers.stop] = await model.receive(rank + 1)
-    for layer in reversed(layers):
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "model.loss(activations.pop(layers.stop))",
+    "model.loss(activations[layers.stop])",
+    "await model.send(rank + 1, activations.pop(layers.stop))",
+    "await model.send(rank + 1, activations[layers.stop])",
+    """
+        grad_weights[layer], grad_activations[layer] = model.backward(
+            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
+        )""",
+    """
         grad_weights[layer], grad_activations[layer] = model.backward(
             layer, activations[layer], grad_activations[layer + 1], weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(rank - 1, grad)
-
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
+        )""",
+)
+async def part2_training_loop__keeps_activations():
+    """Frees nothing."""
 
 
 @loses(7)
-async def part2_training_loop__update_first(model):
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "    grad = grad_activations.pop(layers.start)",
+    """
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    grad = grad_activations.pop(layers.start)""",
+    """
+    for layer in layers:
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
+        model.set_final_weight(layer, weights[layer])
+    return model""",
+    "    return model",
+)
+async def part2_training_loop__update_first():
     """Updates before it passes the gradient on."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        await model.send(rank + 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await model.receive(rank + 1)
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(rank - 1, grad)
-    return model
 
 
 @loses(7)
-async def part2_training_loop__twice(model):
-    """Sends every message twice."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "        activations[layers.start] = await model.receive(rank - 1)",
+    """
         await model.receive(rank - 1)
-        activations[layers.start] = await model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
+        activations[layers.start] = await model.receive(rank - 1)""",
+    "        await model.send(rank + 1, activations.pop(layers.stop))",
+    """
         await model.send(rank + 1, activations[layers.stop])
-        await model.send(rank + 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await model.receive(rank + 1)
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(rank - 1, grad)
-
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
+        await model.send(rank + 1, activations.pop(layers.stop))""",
+)
+async def part2_training_loop__twice():
+    """Sends every message twice."""
 
 
 @loses(15)
@@ -248,75 +200,24 @@ async def part2_training_loop__micro_batches(model):
 
 
 @loses(15)
-async def part2_training_loop__no_loss_at_the_end(model):
+@changes(LINES, IN_OTHER_WORDS, "if rank == last:", "if True:")
+async def part2_training_loop__no_loss_at_the_end():
     """Every rank asks for the loss."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if True:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        await model.send(rank + 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await model.receive(rank + 1)
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(rank - 1, grad)
-
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
 
 
 @loses(15)
-async def part2_training_loop__deadlock(model):
-    """Waits for the gradient before it sends the activation."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        grad_activations[layers.stop] = await model.receive(rank + 1)
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    """
         await model.send(rank + 1, activations.pop(layers.stop))
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(rank - 1, grad)
-
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
+        grad_activations[layers.stop] = await model.receive(rank + 1)""",
+    """
+        grad_activations[layers.stop] = await model.receive(rank + 1)
+        await model.send(rank + 1, activations.pop(layers.stop))""",
+)
+async def part2_training_loop__deadlock():
+    """Waits for the gradient before it sends the activation."""
 
 
 @loses(15)
@@ -340,144 +241,55 @@ async def part2_training_loop__forward_only(model):
 
 
 @loses(15)
-async def part2_training_loop__keeps_the_gradient(model):
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    """
+    grad = grad_activations.pop(layers.start)
+    if rank > 0:
+        await model.send(rank - 1, grad)
+""",
+    "",
+)
+async def part2_training_loop__keeps_the_gradient():
     """Does not pass the gradient on."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        await model.send(rank + 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await model.receive(rank + 1)
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
 
 
 @loses(15)
-async def part2_training_loop__no_await(model):
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "activations[layers.start] = await model.receive(rank - 1)",
+    "activations[layers.start] = model.receive(rank - 1)",
+)
+async def part2_training_loop__no_await():
     """Forgets to wait for what it receives."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        await model.send(rank + 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await model.receive(rank + 1)
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(rank - 1, grad)
-
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
 
 
 @loses(15)
-async def part2_training_loop__first_weights(model):
-    """Reports the weights from before the update."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        await model.send(rank + 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await model.receive(rank + 1)
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(rank - 1, grad)
-
-    for layer in layers:
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])",
+    """
         before = weights[layer]
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, before)
-    return model
+        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])""",
+    "model.set_final_weight(layer, weights[layer])",
+    "model.set_final_weight(layer, before)",
+)
+async def part2_training_loop__first_weights():
+    """Reports the weights from before the update."""
 
 
 @loses(15)
-async def part2_training_loop__drops_the_state(model):
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])",
+    "weights[layer], _ = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])",
+)
+async def part2_training_loop__drops_the_state():
     """Throws the new optimizer state away."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        await model.send(rank + 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await model.receive(rank + 1)
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(rank - 1, grad)
-
-    for layer in layers:
-        weights[layer], _ = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
 
 
 @right
@@ -509,76 +321,34 @@ async def part2_training_loop__variables(model):
 
 
 @right
-async def part2_training_loop__sends_while_updating(model):
-    """The gradient leaves while the rank updates."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await model.receive(rank - 1)
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        await model.send(rank + 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await model.receive(rank + 1)
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        leaving = model.send(rank - 1, grad)
-
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "await model.send(rank - 1, grad)",
+    "leaving = model.send(rank - 1, grad)",
+    "    return model",
+    """
     if rank > 0:
         await leaving
-    return model
+    return model""",
+)
+async def part2_training_loop__sends_while_updating():
+    """The gradient leaves while the rank updates."""
 
 
 @right
-async def part2_training_loop__asks_early(model):
-    """Asks for what it will receive at the start."""
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    rank, last = model.rank, model.world_size - 1
-    depth = model.num_layers // model.world_size
-    layers = range(rank * depth, rank * depth + depth)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "    if rank == 0:",
+    """
     coming = model.receive(rank - 1) if rank > 0 else None
     back = model.receive(rank + 1) if rank < last else None
-    if rank == 0:
-        activations[0] = model.get_input_activation(range(model.global_batch_size))
-    else:
-        activations[layers.start] = await coming
-    for layer in layers:
-        activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-
-    if rank == last:
-        grad_activations[layers.stop] = model.loss(activations.pop(layers.stop))
-    else:
-        await model.send(rank + 1, activations.pop(layers.stop))
-        grad_activations[layers.stop] = await back
-    for layer in reversed(layers):
-        grad_weights[layer], grad_activations[layer] = model.backward(
-            layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer]
-        )
-    grad = grad_activations.pop(layers.start)
-    if rank > 0:
-        await model.send(rank - 1, grad)
-
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.update(layer, grad_weights.pop(layer), weights[layer], opt_states[layer])
-        model.set_final_weight(layer, weights[layer])
-    return model
+    if rank == 0:""",
+    "activations[layers.start] = await model.receive(rank - 1)",
+    "activations[layers.start] = await coming",
+    "grad_activations[layers.stop] = await model.receive(rank + 1)",
+    "grad_activations[layers.stop] = await back",
+)
+async def part2_training_loop__asks_early():
+    """Asks for what it will receive at the start."""

@@ -1,6 +1,54 @@
 """Answers to part 20: what other strategies score, wrong ones, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
+
+# Lines of the solution, and the same in other words: many of the answers are changes of these.
+LINES = """
+            mine, state = weights[layer].shard(place, size), opt_states[layer]
+            shard, opt_states[layer] = model.update(layer, value, mine, state)
+            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
+        else:
+            weights[layer] = value
+            model.set_final_weight(layer, value)
+
+    total, last = model.global_batch_size, model.num_layers
+    micro_batches = list(get_next_microbatch(total, n, batch_size, model.rank))
+    for samples in micro_batches:
+        activations[0] = model.get_input_activation(samples)
+        for layer in layers:
+            x = activations[layer]
+            activations[layer + 1] = model.forward(layer, x, weights[layer])
+        grad_activations[last] = model.loss(activations.pop(last))
+        for layer in reversed(layers):
+            x, g = activations.pop(layer), grad_activations.pop(layer + 1)
+            grad, grad_activations[layer] = model.backward(layer, x, g, weights[layer])
+            grad_weights[layer] = grad_weights.get(layer, 0) + grad
+            if samples is micro_batches[-1]:
+                for above in sorted(under_way):  # they had a whole backward's time
+                    await go_on(above)
+                grad = grad_weights.pop(layer)
+                coming = model.reduce_scatter(grad, layer, ranks=in_node)
+                under_way[layer] = "scatter", coming"""
+IN_OTHER_WORDS = """
+            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
+            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
+        else:
+            weights[layer] = value
+            model.set_final_weight(layer, value)
+
+    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))
+    for samples in micro_batches:
+        activations[0] = model.get_input_activation(samples)
+        for layer in layers:
+            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
+        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
+        for layer in reversed(layers):
+            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
+            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
+            if samples is micro_batches[-1]:
+                for above in sorted(under_way):  # those of the layers above had a whole backward's time
+                    await go_on(above)
+                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)"""
 
 
 @loses(25)
@@ -212,199 +260,48 @@ async def part4_training_loop__no_average(model, batch_size):
 
 
 @loses(25)
-async def part4_training_loop__half_of_the_nodes(model, batch_size):
+@changes(LINES, IN_OTHER_WORDS, "model.all_reduce(value, layer, ranks=across)", "model.all_gather(value, layer, ranks=[model.rank])")
+async def part4_training_loop__half_of_the_nodes():
     """Forgets the exchange across nodes."""
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
-    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers, n = range(model.num_layers), model.world_size
-    size = 8 if n % 8 == 0 else 1
-    node, place = model.rank // size, model.rank % size
-    in_node, across = range(node * size, node * size + size), range(place, n, size)
-    for layer in layers:
-        weights[layer], _ = model.load_weights(layer)
-        _, opt_states[layer] = model.load_weights(layer, place, size)
 
-    under_way = {}  # by layer: which exchange, and its result to come
 
-    async def go_on(layer):
-        """Take the result of a layer's exchange, and start the next one."""
-        what, coming = under_way.pop(layer)
-        value = await coming
-        if what == "scatter":
-            under_way[layer] = "reduce", model.all_gather(value, layer, ranks=[model.rank])
-        elif what == "reduce":
-            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
-            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
-        else:
-            weights[layer] = value
-            model.set_final_weight(layer, value)
-
-    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))
-    for samples in micro_batches:
-        activations[0] = model.get_input_activation(samples)
-        for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
-        for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
-            if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # those of the layers above had a whole backward's time
-                    await go_on(above)
-                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
-        del grad_activations[0]
+@loses(25)
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    """
     while under_way:
         for layer in sorted(under_way):
             await go_on(layer)
-    return model
-
-
-@loses(25)
-async def part4_training_loop__leaves_early(model, batch_size):
+""",
+    "",
+)
+async def part4_training_loop__leaves_early():
     """Does not wait for the last exchanges."""
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
-    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers, n = range(model.num_layers), model.world_size
-    size = 8 if n % 8 == 0 else 1
-    node, place = model.rank // size, model.rank % size
-    in_node, across = range(node * size, node * size + size), range(place, n, size)
-    for layer in layers:
-        weights[layer], _ = model.load_weights(layer)
-        _, opt_states[layer] = model.load_weights(layer, place, size)
-
-    under_way = {}  # by layer: which exchange, and its result to come
-
-    async def go_on(layer):
-        """Take the result of a layer's exchange, and start the next one."""
-        what, coming = under_way.pop(layer)
-        value = await coming
-        if what == "scatter":
-            under_way[layer] = "reduce", model.all_reduce(value, layer, ranks=across)
-        elif what == "reduce":
-            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
-            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
-        else:
-            weights[layer] = value
-            model.set_final_weight(layer, value)
-
-    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))
-    for samples in micro_batches:
-        activations[0] = model.get_input_activation(samples)
-        for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
-        for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
-            if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # those of the layers above had a whole backward's time
-                    await go_on(above)
-                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
-        del grad_activations[0]
-    return model
 
 
 @loses(25)
-async def part4_training_loop__node_ends(model, batch_size):
-    """One rank of each node keeps the new weights."""
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
-    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers, n = range(model.num_layers), model.world_size
-    size = 8 if n % 8 == 0 else 1
-    node, place = model.rank // size, model.rank % size
-    in_node, across = range(node * size, node * size + size), range(place, n, size)
-    for layer in layers:
-        weights[layer], _ = model.load_weights(layer)
-        _, opt_states[layer] = model.load_weights(layer, place, size)
-
-    under_way = {}  # by layer: which exchange, and its result to come
-
-    async def go_on(layer):
-        """Take the result of a layer's exchange, and start the next one."""
-        what, coming = under_way.pop(layer)
-        value = await coming
-        if what == "scatter":
-            under_way[layer] = "reduce", model.all_reduce(value, layer, ranks=across)
-        elif what == "reduce":
-            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
-            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
-        else:
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    """
+            weights[layer] = value
+            model.set_final_weight(layer, value)""",
+    """
             if place == 0:
                 weights[layer] = value
                 model.set_final_weight(layer, value)
             else:
-                del weights[layer]
-
-    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))
-    for samples in micro_batches:
-        activations[0] = model.get_input_activation(samples)
-        for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
-        for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
-            if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # those of the layers above had a whole backward's time
-                    await go_on(above)
-                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
-        del grad_activations[0]
-    while under_way:
-        for layer in sorted(under_way):
-            await go_on(layer)
-    return model
+                del weights[layer]""",
+)
+async def part4_training_loop__node_ends():
+    """One rank of each node keeps the new weights."""
 
 
 @loses(25)
-async def part4_training_loop__old_state(model, batch_size):
+@changes(LINES, IN_OTHER_WORDS, "shard, opt_states[layer]", "shard, _")
+async def part4_training_loop__old_state():
     """Keeps the old optimizer states."""
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
-    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers, n = range(model.num_layers), model.world_size
-    size = 8 if n % 8 == 0 else 1
-    node, place = model.rank // size, model.rank % size
-    in_node, across = range(node * size, node * size + size), range(place, n, size)
-    for layer in layers:
-        weights[layer], _ = model.load_weights(layer)
-        _, opt_states[layer] = model.load_weights(layer, place, size)
-
-    under_way = {}  # by layer: which exchange, and its result to come
-
-    async def go_on(layer):
-        """Take the result of a layer's exchange, and start the next one."""
-        what, coming = under_way.pop(layer)
-        value = await coming
-        if what == "scatter":
-            under_way[layer] = "reduce", model.all_reduce(value, layer, ranks=across)
-        elif what == "reduce":
-            shard, _ = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
-            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
-        else:
-            weights[layer] = value
-            model.set_final_weight(layer, value)
-
-    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))
-    for samples in micro_batches:
-        activations[0] = model.get_input_activation(samples)
-        for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
-        for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
-            if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # those of the layers above had a whole backward's time
-                    await go_on(above)
-                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
-        del grad_activations[0]
-    while under_way:
-        for layer in sorted(under_way):
-            await go_on(layer)
-    return model
 
 
 @loses(25)
@@ -434,198 +331,64 @@ async def part4_training_loop__one_layer_short(model, batch_size):
 
 
 @loses(25)
-async def part4_training_loop__half_of_the_batch(model, batch_size):
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))",
+    "micro_batches = list(get_next_microbatch(model.global_batch_size // 2, n, batch_size, model.rank))",
+)
+async def part4_training_loop__half_of_the_batch():
     """Looks at half of the samples."""
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
-    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers, n = range(model.num_layers), model.world_size
-    size = 8 if n % 8 == 0 else 1
-    node, place = model.rank // size, model.rank % size
-    in_node, across = range(node * size, node * size + size), range(place, n, size)
-    for layer in layers:
-        weights[layer], _ = model.load_weights(layer)
-        _, opt_states[layer] = model.load_weights(layer, place, size)
-
-    under_way = {}  # by layer: which exchange, and its result to come
-
-    async def go_on(layer):
-        """Take the result of a layer's exchange, and start the next one."""
-        what, coming = under_way.pop(layer)
-        value = await coming
-        if what == "scatter":
-            under_way[layer] = "reduce", model.all_reduce(value, layer, ranks=across)
-        elif what == "reduce":
-            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
-            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
-        else:
-            weights[layer] = value
-            model.set_final_weight(layer, value)
-
-    micro_batches = list(get_next_microbatch(model.global_batch_size // 2, n, batch_size, model.rank))
-    for samples in micro_batches:
-        activations[0] = model.get_input_activation(samples)
-        for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
-        for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
-            if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # those of the layers above had a whole backward's time
-                    await go_on(above)
-                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
-        del grad_activations[0]
-    while under_way:
-        for layer in sorted(under_way):
-            await go_on(layer)
-    return model
 
 
 @right
-async def part4_training_loop__whole_states(model, batch_size):
-    """Optimizer states are not sharded, and the gradients gathered again."""
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
-    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers, n = range(model.num_layers), model.world_size
-    size = 8 if n % 8 == 0 else 1
-    node, place = model.rank // size, model.rank % size
-    in_node, across = range(node * size, node * size + size), range(place, n, size)
-    for layer in layers:
-        weights[layer], opt_states[layer] = model.load_weights(layer)
-
-    under_way = {}  # by layer: which exchange, and its result to come
-
-    async def go_on(layer):
-        """Take the result of a layer's exchange, and start the next one."""
-        what, coming = under_way.pop(layer)
-        value = await coming
-        if what == "scatter":
-            under_way[layer] = "reduce", model.all_reduce(value, layer, ranks=across)
-        elif what == "reduce":
-            under_way[layer] = "gather", model.all_gather(value, layer, ranks=in_node)
-        else:
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    """
+        weights[layer], _ = model.load_weights(layer)
+        _, opt_states[layer] = model.load_weights(layer, place, size)""",
+    "        weights[layer], opt_states[layer] = model.load_weights(layer)",
+    """
+            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
+            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)""",
+    '            under_way[layer] = "gather", model.all_gather(value, layer, ranks=in_node)',
+    """
+            weights[layer] = value
+            model.set_final_weight(layer, value)""",
+    """
             weights[layer], opt_states[layer] = model.update(layer, value, weights[layer], opt_states[layer])
-            model.set_final_weight(layer, weights[layer])
-
-    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))
-    for samples in micro_batches:
-        activations[0] = model.get_input_activation(samples)
-        for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
-        for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
-            if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # those of the layers above had a whole backward's time
-                    await go_on(above)
-                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
-        del grad_activations[0]
-    while under_way:
-        for layer in sorted(under_way):
-            await go_on(layer)
-    return model
+            model.set_final_weight(layer, weights[layer])""",
+)
+async def part4_training_loop__whole_states():
+    """Optimizer states are not sharded, and the gradients gathered again."""
 
 
 @right
-async def part4_training_loop__recomputes(model, batch_size):
-    """Drops the activation of every eighth layer, and goes forward again."""
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
-    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers, n = range(model.num_layers), model.world_size
-    size = 8 if n % 8 == 0 else 1
-    node, place = model.rank // size, model.rank % size
-    in_node, across = range(node * size, node * size + size), range(place, n, size)
-    for layer in layers:
-        weights[layer], _ = model.load_weights(layer)
-        _, opt_states[layer] = model.load_weights(layer, place, size)
-
-    under_way = {}  # by layer: which exchange, and its result to come
-
-    async def go_on(layer):
-        """Take the result of a layer's exchange, and start the next one."""
-        what, coming = under_way.pop(layer)
-        value = await coming
-        if what == "scatter":
-            under_way[layer] = "reduce", model.all_reduce(value, layer, ranks=across)
-        elif what == "reduce":
-            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
-            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
-        else:
-            weights[layer] = value
-            model.set_final_weight(layer, value)
-
-    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))
-    for samples in micro_batches:
-        activations[0] = model.get_input_activation(samples)
-        for layer in layers:
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])",
+    """
             activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
             if layer % 8 == 7:
-                del activations[layer]
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
+                del activations[layer]""",
+    "        for layer in reversed(layers):",
+    """
         for layer in reversed(layers):
             if layer not in activations:
-                activations[layer] = model.forward(layer - 1, activations[layer - 1], weights[layer - 1])
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
-            if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # those of the layers above had a whole backward's time
-                    await go_on(above)
-                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
-        del grad_activations[0]
-    while under_way:
-        for layer in sorted(under_way):
-            await go_on(layer)
-    return model
+                activations[layer] = model.forward(layer - 1, activations[layer - 1], weights[layer - 1])""",
+)
+async def part4_training_loop__recomputes():
+    """Drops the activation of every eighth layer, and goes forward again."""
 
 
 @right
-async def part4_training_loop__smaller_batches(model, batch_size):
+@changes(
+    LINES,
+    IN_OTHER_WORDS,
+    "micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size, model.rank))",
+    "micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size // 2, model.rank))",
+)
+async def part4_training_loop__smaller_batches():
     """Micro-batches of half the size."""
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by shard, used for a shard's update, and the
-    # new weight gathered in the node, all while the layers below go backward. In a node, optimizer states are sharded.
-    weights, opt_states, activations, grad_activations, grad_weights = model.storage()
-    layers, n = range(model.num_layers), model.world_size
-    size = 8 if n % 8 == 0 else 1
-    node, place = model.rank // size, model.rank % size
-    in_node, across = range(node * size, node * size + size), range(place, n, size)
-    for layer in layers:
-        weights[layer], _ = model.load_weights(layer)
-        _, opt_states[layer] = model.load_weights(layer, place, size)
-
-    under_way = {}  # by layer: which exchange, and its result to come
-
-    async def go_on(layer):
-        """Take the result of a layer's exchange, and start the next one."""
-        what, coming = under_way.pop(layer)
-        value = await coming
-        if what == "scatter":
-            under_way[layer] = "reduce", model.all_reduce(value, layer, ranks=across)
-        elif what == "reduce":
-            shard, opt_states[layer] = model.update(layer, value, weights[layer].shard(place, size), opt_states[layer])
-            under_way[layer] = "gather", model.all_gather(shard, layer, ranks=in_node)
-        else:
-            weights[layer] = value
-            model.set_final_weight(layer, value)
-
-    micro_batches = list(get_next_microbatch(model.global_batch_size, n, batch_size // 2, model.rank))
-    for samples in micro_batches:
-        activations[0] = model.get_input_activation(samples)
-        for layer in layers:
-            activations[layer + 1] = model.forward(layer, activations[layer], weights[layer])
-        grad_activations[model.num_layers] = model.loss(activations.pop(model.num_layers))
-        for layer in reversed(layers):
-            grad, grad_activations[layer] = model.backward(layer, activations.pop(layer), grad_activations.pop(layer + 1), weights[layer])
-            grad_weights[layer] = grad_weights[layer] + grad if layer in grad_weights else grad
-            if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # those of the layers above had a whole backward's time
-                    await go_on(above)
-                under_way[layer] = "scatter", model.reduce_scatter(grad_weights.pop(layer), layer, ranks=in_node)
-        del grad_activations[0]
-    while under_way:
-        for layer in sorted(under_way):
-            await go_on(layer)
-    return model

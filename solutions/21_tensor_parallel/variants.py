@@ -1,6 +1,6 @@
 """Answers to part 21: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
 
 
 @loses(8)
@@ -16,15 +16,9 @@ def copy_to_group__itself(x, comm):
 
 
 @loses(8)
-def copy_to_group__mean(x, comm):
+@changes("return (total,)", "return (total / grad.dtype.type(comm.Get_size()),)")
+def copy_to_group__mean():
     """Averages where it must sum (a bug of real systems)."""
-
-    def backward(grad):
-        total = np.empty(grad.shape, grad.dtype)
-        comm.Allreduce(np.ascontiguousarray(grad), total)
-        return (total / grad.dtype.type(comm.Get_size()),)
-
-    return Tensor.from_operation(x.data, (x,), backward)
 
 
 @loses(8)
@@ -48,15 +42,9 @@ def copy_to_group__in_place(x, comm):
 
 
 @loses(5)
-def copy_to_group__contiguous_only(x, comm):
+@changes("comm.Allreduce(np.ascontiguousarray(grad), total)", "comm.Allreduce(grad, total)")
+def copy_to_group__contiguous_only():
     """Fails for the gradient of a transpose."""
-
-    def backward(grad):
-        total = np.empty(grad.shape, grad.dtype)
-        comm.Allreduce(grad, total)
-        return (total,)
-
-    return Tensor.from_operation(x.data, (x,), backward)
 
 
 @loses(5)
@@ -86,15 +74,9 @@ def copy_to_group__both_ways(x, comm):
 
 
 @loses(8)
-def copy_to_group__everyone(x, comm):
+@changes("comm.Allreduce(np.ascontiguousarray(grad), total)", "everyone.Allreduce(np.ascontiguousarray(grad), total)")
+def copy_to_group__everyone():
     """Adds up over all ranks, whatever the group."""
-
-    def backward(grad):
-        total = np.empty(grad.shape, grad.dtype)
-        everyone.Allreduce(np.ascontiguousarray(grad), total)
-        return (total,)
-
-    return Tensor.from_operation(x.data, (x,), backward)
 
 
 @loses(8)
@@ -145,15 +127,9 @@ def copy_to_group__in_two_halves(x, comm):
 
 
 @right
-def copy_to_group__non_blocking(x, comm):
+@changes("comm.Allreduce(np.ascontiguousarray(grad), total)", "comm.Iallreduce(np.ascontiguousarray(grad), total).Wait()")
+def copy_to_group__non_blocking():
     """Starts, and waits."""
-
-    def backward(grad):
-        total = np.empty(grad.shape, grad.dtype)
-        comm.Iallreduce(np.ascontiguousarray(grad), total).Wait()
-        return (total,)
-
-    return Tensor.from_operation(x.data, (x,), backward)
 
 
 @right
@@ -217,19 +193,15 @@ def reduce_from_group__in_place(x, comm):
 
 
 @loses(6)
-def reduce_from_group__largest(x, comm):
+@changes("comm.Allreduce(x.data, total)", "comm.Allreduce(x.data, total, MPI.MAX)")
+def reduce_from_group__largest():
     """Another operation."""
-    total = np.empty_like(x.data)
-    comm.Allreduce(x.data, total, MPI.MAX)
-    return Tensor.from_operation(total, (x,), lambda grad: (grad,))
 
 
 @loses(6)
-def reduce_from_group__no_graph(x, comm):
+@changes("return Tensor.from_operation(total, (x,), lambda grad: (grad,))", "return Tensor(total)")
+def reduce_from_group__no_graph():
     """A tensor that was made from nothing: no gradient comes back."""
-    total = np.empty_like(x.data)
-    comm.Allreduce(x.data, total)
-    return Tensor(total)
 
 
 @loses(3)
@@ -280,366 +252,118 @@ def reduce_from_group__flat(x, comm):
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__own_largest(logits, labels, comm):
+@changes("    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)\n", "")
+def vocab_parallel_cross_entropy__own_largest():
     """Each rank takes off the largest of its own words: the sums do not fit together."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__summed_largest(logits, labels, comm):
+@changes("comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)", "comm.Allreduce(MPI.IN_PLACE, most, MPI.SUM)")
+def vocab_parallel_cross_entropy__summed_largest():
     """Sum and maximum mixed up (a bug of real systems): right while the logits are small."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.SUM)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__no_largest(logits, labels, comm):
+@changes("comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)", "most *= 0")
+def vocab_parallel_cross_entropy__no_largest():
     """Overflows for large logits."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    most *= 0
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(3)
-def vocab_parallel_cross_entropy__three(logits, labels, comm):
-    """The labels' logits of all tokens, in a third all-reduce."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
+@changes(
+    "    found = soft[(*here, mine[here])].sum()",
+    """
     found = np.zeros(labels.shape, z.dtype)
     found[here] = soft[(*here, mine[here])]
     comm.Allreduce(MPI.IN_PLACE, found)
-    found = found.sum() / comm.Get_size()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+    found = found.sum() / comm.Get_size()""",
+)
+def vocab_parallel_cross_entropy__three():
+    """The labels' logits of all tokens, in a third all-reduce."""
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__own_sum(logits, labels, comm):
+@changes("comm.Allreduce(MPI.IN_PLACE, sums)", "comm.Allreduce(MPI.IN_PLACE, sums[-1:])")
+def vocab_parallel_cross_entropy__own_sum():
     """Each rank's loss has its own words alone below."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums[-1:])
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__times_the_ranks(logits, labels, comm):
+@changes("grad / labels.size", "grad * comm.Get_size() / labels.size")
+def vocab_parallel_cross_entropy__times_the_ranks():
     """The gradient is added up once more: multiplied by the size of the group (a bug of real systems)."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad * comm.Get_size() / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__mean_over_ranks(logits, labels, comm):
+@changes(
+    "loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size",
+    "loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size / comm.Get_size()",
+)
+def vocab_parallel_cross_entropy__mean_over_ranks():
     """A loss that is averaged over the ranks."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size / comm.Get_size()
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__local_labels(logits, labels, comm):
+@changes("mine = labels - comm.Get_rank() * words", "mine = labels % words")
+def vocab_parallel_cross_entropy__local_labels():
     """Takes the labels as places among its own words."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels % words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__off_by_one(logits, labels, comm):
+@changes("here = np.nonzero((mine >= 0) & (mine < words))", "here = np.nonzero((mine >= 0) & (mine < words - 1))")
+def vocab_parallel_cross_entropy__off_by_one():
     """A word too many."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words - 1))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__clipped_labels(logits, labels, comm):
-    """Labels of other ranks become the first or the last word."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
+@changes(
+    "    here = np.nonzero((mine >= 0) & (mine < words))",
+    """
     mine = np.clip(mine, 0, words - 1)
-    here = np.nonzero(mine >= 0)
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+    here = np.nonzero(mine >= 0)""",
+)
+def vocab_parallel_cross_entropy__clipped_labels():
+    """Labels of other ranks become the first or the last word."""
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__sum(logits, labels, comm):
+@changes(
+    "loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size",
+    "loss = np.log(sums[:-1]).sum() - sums[-1]",
+    "return (grad_logits * (grad / labels.size).astype(z.dtype),)",
+    "return (grad_logits * grad.astype(z.dtype),)",
+)
+def vocab_parallel_cross_entropy__sum():
     """The sum over the tokens, and its gradient."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = np.log(sums[:-1]).sum() - sums[-1]
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * grad.astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__no_factor(logits, labels, comm):
+@changes("return (grad_logits * (grad / labels.size).astype(z.dtype),)", "return (grad_logits * z.dtype.type(1 / labels.size),)")
+def vocab_parallel_cross_entropy__no_factor():
     """Forgets the gradient of the loss itself."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * z.dtype.type(1 / labels.size),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__softmax_only(logits, labels, comm):
+@changes("        grad_logits[(*here, mine[here])] -= 1\n", "")
+def vocab_parallel_cross_entropy__softmax_only():
     """The gradient without the one at the label."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__in_place(logits, labels, comm):
-    """Overwrites the logits."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
+@changes(
+    "    soft = z - most[..., None]",
+    """
     z -= most[..., None]
-    soft = z
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+    soft = z""",
+)
+def vocab_parallel_cross_entropy__in_place():
+    """Overwrites the logits."""
 
 
 @loses(6)
-def vocab_parallel_cross_entropy__double(logits, labels, comm):
+@changes("z, words = logits.data, logits.shape[-1]", "z, words = logits.data.astype(np.float64), logits.shape[-1]")
+def vocab_parallel_cross_entropy__double():
     """Another dtype."""
-    z, words = logits.data.astype(np.float64), logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(3)
@@ -691,55 +415,30 @@ def vocab_parallel_cross_entropy__of_logs(logits, labels, comm):
 
 
 @right
-def vocab_parallel_cross_entropy__non_blocking(logits, labels, comm):
-    """The sum of the labels' logits travels beside."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
+@changes(
+    """
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
+    comm.Allreduce(MPI.IN_PLACE, sums)""",
+    """
     of_labels, all_sums = np.zeros(1, z.dtype), np.empty(labels.size, z.dtype)
     request = comm.Iallreduce(np.array([found], z.dtype), of_labels)
     comm.Allreduce(soft.sum(axis=-1).reshape(-1), all_sums)
     request.Wait()
-    sums = np.append(all_sums, of_labels)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+    sums = np.append(all_sums, of_labels)""",
+)
+def vocab_parallel_cross_entropy__non_blocking():
+    """The sum of the labels' logits travels beside."""
 
 
 @right
-def vocab_parallel_cross_entropy__token_by_token(logits, labels, comm):
-    """With a loop over the tokens."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
+@changes(
+    "    here = np.nonzero((mine >= 0) & (mine < words))",
+    """
     here = np.array([(b, t) for b, t in np.ndindex(labels.shape) if 0 <= mine[b, t] < words], int).reshape(-1, 2)
-    here = here[:, 0], here[:, 1]
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+    here = here[:, 0], here[:, 1]""",
+)
+def vocab_parallel_cross_entropy__token_by_token():
+    """With a loop over the tokens."""
 
 
 @loses(5)
@@ -771,31 +470,24 @@ def copy_to_group__always_hooks(x, comm):
 
 
 @loses(5)
-def copy_to_group__one_buffer(x, comm):
+@changes(
+    "total = np.empty(grad.shape, grad.dtype)",
+    "total = copy_to_group.__dict__.setdefault((grad.shape, grad.dtype), np.empty(grad.shape, grad.dtype))",
+)
+def copy_to_group__one_buffer():
     """Keeps one array for all gradients."""
-
-    def backward(grad):
-        total = copy_to_group.__dict__.setdefault((grad.shape, grad.dtype), np.empty(grad.shape, grad.dtype))
-        comm.Allreduce(np.ascontiguousarray(grad), total)
-        return (total,)
-
-    return Tensor.from_operation(x.data, (x,), backward)
 
 
 @loses(3)
-def reduce_from_group__one_buffer(x, comm):
+@changes("np.empty_like(x.data)", "reduce_from_group.__dict__.setdefault((x.shape, x.dtype), np.empty_like(x.data))")
+def reduce_from_group__one_buffer():
     """Keeps one array for all results."""
-    total = reduce_from_group.__dict__.setdefault((x.shape, x.dtype), np.empty_like(x.data))
-    comm.Allreduce(x.data, total)
-    return Tensor.from_operation(total, (x,), lambda grad: (grad,))
 
 
 @loses(6)
-def reduce_from_group__no_tuple(x, comm):
+@changes("return Tensor.from_operation(total, (x,), lambda grad: (grad,))", "return Tensor.from_operation(total, (x,), lambda grad: grad)")
+def reduce_from_group__no_tuple():
     """An array where a tuple is expected."""
-    total = np.empty_like(x.data)
-    comm.Allreduce(x.data, total)
-    return Tensor.from_operation(total, (x,), lambda grad: grad)
 
 
 @right
@@ -807,176 +499,73 @@ def reduce_from_group__double_inside(x, comm):
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__max_of_zero(logits, labels, comm):
+@changes("most = z.max(axis=-1)", "most = np.maximum(z.max(axis=-1), 0)")
+def vocab_parallel_cross_entropy__max_of_zero():
     """The largest logit, or 0."""
-    z, words = logits.data, logits.shape[-1]
-    most = np.maximum(z.max(axis=-1), 0)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__rank_in_everyone(logits, labels, comm):
+@changes("mine = labels - comm.Get_rank() * words", "mine = labels - everyone.Get_rank() % comm.Get_size() * words")
+def vocab_parallel_cross_entropy__rank_in_everyone():
     """Its place among all ranks for that in the group."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - everyone.Get_rank() % comm.Get_size() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(6)
-def vocab_parallel_cross_entropy__global_softmax(logits, labels, comm):
-    """Keeps the softmax of the last call only."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
+@changes(
+    "    def backward(grad):",
+    """
     vocab_parallel_cross_entropy.soft = soft
 
-    def backward(grad):
-        grad_logits = vocab_parallel_cross_entropy.soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+    def backward(grad):""",
+    "grad_logits = soft.copy()",
+    "grad_logits = vocab_parallel_cross_entropy.soft.copy()",
+)
+def vocab_parallel_cross_entropy__global_softmax():
+    """Keeps the softmax of the last call only."""
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__one_by_one(logits, labels, comm):
+@changes("np.asarray(loss, z.dtype)", "np.full((1, 1), loss, z.dtype)")
+def vocab_parallel_cross_entropy__one_by_one():
     """A loss of shape (1, 1)."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.full((1, 1), loss, z.dtype), (logits,), backward)
 
 
 @right
-def vocab_parallel_cross_entropy__squeezed(logits, labels, comm):
-    """Without axes of one."""
-    z, words = np.squeeze(logits.data), logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
+@changes(
+    "z, words = logits.data, logits.shape[-1]",
+    "z, words = np.squeeze(logits.data), logits.shape[-1]",
+    "    mine = labels - comm.Get_rank() * words",
+    """
     labels = np.squeeze(labels)
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return ((grad_logits * (grad / labels.size).astype(z.dtype)).reshape(logits.shape),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+    mine = labels - comm.Get_rank() * words""",
+    "return (grad_logits * (grad / labels.size).astype(z.dtype),)",
+    "return ((grad_logits * (grad / labels.size).astype(z.dtype)).reshape(logits.shape),)",
+)
+def vocab_parallel_cross_entropy__squeezed():
+    """Without axes of one."""
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__everyone(logits, labels, comm):
+@changes("comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)", "everyone.Allreduce(MPI.IN_PLACE, most, MPI.MAX)")
+def vocab_parallel_cross_entropy__everyone():
     """The largest logit of all ranks: right, and other groups wait for it, or come with other shapes."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    everyone.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = soft.copy()
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
 
 
 @loses(9)
-def vocab_parallel_cross_entropy__gradient_in_the_logits(logits, labels, comm):
-    """Backward writes the gradient over the logits, and clears the labels."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    soft = z - most[..., None]
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
-    found = soft[(*here, mine[here])].sum()
-    np.exp(soft, out=soft)
-    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    soft /= sums[:-1].reshape(labels.shape)[..., None]
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
+@changes(
+    """
+        grad_logits = soft.copy()
+        grad_logits[(*here, mine[here])] -= 1
+        return (grad_logits * (grad / labels.size).astype(z.dtype),)""",
+    """
         z[...] = soft
         z[(*here, mine[here])] -= 1
         z[...] *= (grad / labels.size).astype(z.dtype)
         labels[...] = 0
-        return (z,)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+        return (z,)""",
+)
+def vocab_parallel_cross_entropy__gradient_in_the_logits():
+    """Backward writes the gradient over the logits, and clears the labels."""
 
 
 @loses(5)
@@ -1028,25 +617,23 @@ def reduce_from_group__halves_that_fit(x, comm):
 
 
 @right
-def vocab_parallel_cross_entropy__log_softmax(logits, labels, comm):
-    """Keeps the log of the whole sum, and takes exponentials only in the end."""
-    z, words = logits.data, logits.shape[-1]
-    most = z.max(axis=-1)
-    comm.Allreduce(MPI.IN_PLACE, most, MPI.MAX)
-    mine = labels - comm.Get_rank() * words
-    here = np.nonzero((mine >= 0) & (mine < words))
+@changes(
+    "    soft = z - most[..., None]\n",
+    "",
+    """
+    found = soft[(*here, mine[here])].sum()
+    np.exp(soft, out=soft)
+    sums = np.append(soft.sum(axis=-1), found).astype(z.dtype)""",
+    """
     found = (z - most[..., None])[(*here, mine[here])].sum()
-    sums = np.append(np.exp(z - most[..., None]).sum(axis=-1), found).astype(z.dtype)
-    comm.Allreduce(MPI.IN_PLACE, sums)
-    lse = most + np.log(sums[:-1]).reshape(most.shape)
-    loss = (np.log(sums[:-1]).sum() - sums[-1]) / labels.size
-
-    def backward(grad):
-        grad_logits = np.exp(z - lse[..., None])
-        grad_logits[(*here, mine[here])] -= 1
-        return (grad_logits * (grad / labels.size).astype(z.dtype),)
-
-    return Tensor.from_operation(np.asarray(loss, z.dtype), (logits,), backward)
+    sums = np.append(np.exp(z - most[..., None]).sum(axis=-1), found).astype(z.dtype)""",
+    "soft /= sums[:-1].reshape(labels.shape)[..., None]",
+    "lse = most + np.log(sums[:-1]).reshape(most.shape)",
+    "grad_logits = soft.copy()",
+    "grad_logits = np.exp(z - lse[..., None])",
+)
+def vocab_parallel_cross_entropy__log_softmax():
+    """Keeps the log of the whole sum, and takes exponentials only in the end."""
 
 
 @loses(8)

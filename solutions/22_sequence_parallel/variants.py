@@ -1,113 +1,83 @@
 """Answers to part 22: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
+
+# Lines of the solution, and the same in other words: many of the answers are changes of these.
+CLIP = """
+    found = [(p, kind) for _, p, kind in kinds(module) if p.grad is not None]
+    squares = {True: 0.0, False: 0.0}
+    for p, kind in found:
+        squares[kind == replicated] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    length = float(np.sqrt(squares[True] + parts[0]))
+    for p, _ in found:
+        if length > most:
+            p.grad = p.grad * p.grad.dtype.type(most / length)
+    return length"""
+CLIP_IN_OTHER_WORDS = """
+    squares = {True: 0.0, False: 0.0}
+    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
+    for whole, p in found:
+        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
+    parts = np.array([squares[False]])
+    comm.Allreduce(MPI.IN_PLACE, parts)
+    norm = float(np.sqrt(squares[True] + parts[0]))
+    for _, p in found:
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)
+    return norm"""
 
 
 @loses(6)
-def gather_sequence__in_memory(x, comm):
+@changes("np.concatenate(parts, axis=1)", "parts.reshape(x.shape[0], n * x.shape[1], x.shape[2])")
+def gather_sequence__in_memory():
     """Puts the parts one after the other in memory."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
-        return (mine,)
-
-    return Tensor.from_operation(parts.reshape(x.shape[0], n * x.shape[1], x.shape[2]), (x,), backward)
 
 
 @loses(6)
-def gather_sequence__along_the_batch(x, comm):
+@changes("np.concatenate(parts, axis=1)", "np.concatenate(parts, axis=0)")
+def gather_sequence__along_the_batch():
     """Along the batch."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=0), (x,), backward)
 
 
 @loses(6)
-def gather_sequence__own_gradient(x, comm):
+@changes(
+    'comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)',
+    "mine[...] = np.split(grad, n, axis=1)[comm.Get_rank()]",
+)
+def gather_sequence__own_gradient():
     """Takes its own slice of a partial gradient for the sum (a bug of real systems)."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        mine[...] = np.split(grad, n, axis=1)[comm.Get_rank()]
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
 
 
 @loses(6)
-def gather_sequence__mean(x, comm):
+@changes("return (mine,)", "return (mine / mine.dtype.type(n),)")
+def gather_sequence__mean():
     """Averages where it must sum (a bug of real systems)."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
-        return (mine / mine.dtype.type(n),)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
 
 
 @loses(6)
-def gather_sequence__unsplit_back(x, comm):
+@changes('np.array(np.split(grad, n, axis=1), order="C")', "np.ascontiguousarray(grad)")
+def gather_sequence__unsplit_back():
     """Scatters the memory, not the positions."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.ascontiguousarray(grad), mine)
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
 
 
 @loses(4)
-def gather_sequence__all_reduces(x, comm):
-    """Sums all positions on all ranks, and takes its own: right, and twice as much on the wire."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
+@changes(
+    '        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)',
+    """
         total = np.empty(grad.shape, grad.dtype)
         comm.Allreduce(np.ascontiguousarray(grad), total)
-        mine[...] = np.split(total, n, axis=1)[comm.Get_rank()]
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+        mine[...] = np.split(total, n, axis=1)[comm.Get_rank()]""",
+)
+def gather_sequence__all_reduces():
+    """Sums all positions on all ranks, and takes its own: right, and twice as much on the wire."""
 
 
 @loses(4)
-def gather_sequence__contiguous_only(x, comm):
+@changes('np.array(np.split(grad, n, axis=1), order="C")', "np.stack(np.split(grad, n, axis=1))")
+def gather_sequence__contiguous_only():
     """Fails where the gradient is a view."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.stack(np.split(grad, n, axis=1)), mine)
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
 
 
 @loses(4)
@@ -126,48 +96,24 @@ def gather_sequence__double(x, comm):
 
 
 @loses(6)
-def gather_sequence__no_graph(x, comm):
+@changes("return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)", "return Tensor(np.concatenate(parts, axis=1))")
+def gather_sequence__no_graph():
     """A tensor that was made from nothing."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
-        return (mine,)
-
-    return Tensor(np.concatenate(parts, axis=1))
 
 
 @loses(6)
-def gather_sequence__backwards(x, comm):
+@changes("np.concatenate(parts, axis=1)", "np.concatenate(parts[::-1], axis=1)")
+def gather_sequence__backwards():
     """The ranks in reverse."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts[::-1], axis=1), (x,), backward)
 
 
 @loses(6)
-def gather_sequence__largest(x, comm):
+@changes(
+    'comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)',
+    'comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine, None, MPI.MAX)',
+)
+def gather_sequence__largest():
     """The largest of the summands."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine, None, MPI.MAX)
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
 
 
 @right
@@ -187,205 +133,106 @@ def gather_sequence__transposed(x, comm):
 
 
 @right
-def gather_sequence__messages(x, comm):
-    """With an all-to-all of the summands, and a sum."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
+@changes(
+    '        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)',
+    """
         sent = np.array(np.split(grad, n, axis=1), order="C")
         got = np.empty_like(sent)
         comm.Alltoall(sent, got)
-        mine = got.sum(axis=0)
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+        mine = got.sum(axis=0)""",
+)
+def gather_sequence__messages():
+    """With an all-to-all of the summands, and a sum."""
 
 
 @right
-def gather_sequence__non_blocking(x, comm):
+@changes("comm.Allgather(np.ascontiguousarray(x.data), parts)", "comm.Iallgather(np.ascontiguousarray(x.data), parts).Wait()")
+def gather_sequence__non_blocking():
     """Starts, and waits."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Iallgather(np.ascontiguousarray(x.data), parts).Wait()
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
 
 
 @loses(5)
-def scatter_sequence__in_memory(x, comm):
+@changes('np.array(np.split(x.data, n, axis=1), order="C")', "np.ascontiguousarray(x.data)")
+def scatter_sequence__in_memory():
     """Scatters the memory, not the positions."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.ascontiguousarray(x.data), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1),)
-
-    return Tensor.from_operation(mine, (x,), backward)
 
 
 @loses(5)
-def scatter_sequence__own_summand(x, comm):
+@changes(
+    'comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)',
+    "mine[...] = np.split(x.data, n, axis=1)[comm.Get_rank()]",
+)
+def scatter_sequence__own_summand():
     """Keeps its own summand's positions: adds nothing up."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    mine[...] = np.split(x.data, n, axis=1)[comm.Get_rank()]
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1),)
-
-    return Tensor.from_operation(mine, (x,), backward)
 
 
 @loses(5)
-def scatter_sequence__mean(x, comm):
+@changes("return Tensor.from_operation(mine, (x,), backward)", "return Tensor.from_operation(mine / mine.dtype.type(n), (x,), backward)")
+def scatter_sequence__mean():
     """Averages where it must sum."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1),)
-
-    return Tensor.from_operation(mine / mine.dtype.type(n), (x,), backward)
 
 
 @loses(5)
-def scatter_sequence__zeros_back(x, comm):
-    """On the way back, only its own positions have a gradient."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
+@changes(
+    "        return (np.concatenate(parts, axis=1),)",
+    """
         whole = np.zeros(x.shape, grad.dtype)
         whole[:, comm.Get_rank() * mine.shape[1] : (comm.Get_rank() + 1) * mine.shape[1]] = grad
-        return (whole,)
-
-    return Tensor.from_operation(mine, (x,), backward)
+        return (whole,)""",
+)
+def scatter_sequence__zeros_back():
+    """On the way back, only its own positions have a gradient."""
 
 
 @loses(5)
-def scatter_sequence__shares_back(x, comm):
+@changes("return (np.concatenate(parts, axis=1),)", "return (np.concatenate(parts, axis=1) / grad.dtype.type(n),)")
+def scatter_sequence__shares_back():
     """Divides the gradient among the summands."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1) / grad.dtype.type(n),)
-
-    return Tensor.from_operation(mine, (x,), backward)
 
 
 @loses(5)
-def scatter_sequence__times_the_ranks(x, comm):
+@changes("return (np.concatenate(parts, axis=1),)", "return (np.concatenate(parts, axis=1) * grad.dtype.type(n),)")
+def scatter_sequence__times_the_ranks():
     """The gradient times the size of the group (a bug of real systems)."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1) * grad.dtype.type(n),)
-
-    return Tensor.from_operation(mine, (x,), backward)
 
 
 @loses(3)
-def scatter_sequence__all_reduces(x, comm):
-    """An all-reduce, and its own positions: right, and twice as much on the wire."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+@changes(
+    '    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)',
+    """
     total = np.empty(x.shape, x.dtype)
     comm.Allreduce(np.ascontiguousarray(x.data), total)
-    mine[...] = np.split(total, n, axis=1)[comm.Get_rank()]
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1),)
-
-    return Tensor.from_operation(mine, (x,), backward)
+    mine[...] = np.split(total, n, axis=1)[comm.Get_rank()]""",
+)
+def scatter_sequence__all_reduces():
+    """An all-reduce, and its own positions: right, and twice as much on the wire."""
 
 
 @loses(5)
-def scatter_sequence__back_in_memory(x, comm):
+@changes("return (np.concatenate(parts, axis=1),)", "return (parts.reshape(x.shape),)")
+def scatter_sequence__back_in_memory():
     """Gathers the gradient one after the other in memory."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (parts.reshape(x.shape),)
-
-    return Tensor.from_operation(mine, (x,), backward)
 
 
 @loses(3)
-def scatter_sequence__contiguous_only(x, comm):
+@changes("comm.Allgather(np.ascontiguousarray(grad), parts)", "comm.Allgather(grad, parts)")
+def scatter_sequence__contiguous_only():
     """Fails where the gradient is a view."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(grad, parts)
-        return (np.concatenate(parts, axis=1),)
-
-    return Tensor.from_operation(mine, (x,), backward)
 
 
 @loses(5)
-def scatter_sequence__next_one(x, comm):
+@changes("np.split(x.data, n, axis=1)", "np.roll(np.split(x.data, n, axis=1), -1, axis=0)")
+def scatter_sequence__next_one():
     """The positions of the next rank."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.roll(np.split(x.data, n, axis=1), -1, axis=0), order="C"), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1),)
-
-    return Tensor.from_operation(mine, (x,), backward)
 
 
 @right
-def scatter_sequence__counts(x, comm):
+@changes(
+    'comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)',
+    'comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine, [mine.size] * n)',
+)
+def scatter_sequence__counts():
     """Says the counts."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine, [mine.size] * n)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1),)
-
-    return Tensor.from_operation(mine, (x,), backward)
 
 
 @right
@@ -404,10 +251,9 @@ def scatter_sequence__positions_in_front(x, comm):
 
 
 @right
-def scatter_sequence__ring(x, comm):
-    """Each rank sends its summands to their owners."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
+@changes(
+    '    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)',
+    """
     sent = [np.ascontiguousarray(part) for part in np.split(x.data, n, axis=1)]
     requests = [comm.Isend(sent[r], r) for r in range(n) if r != comm.Get_rank()]
     mine[...] = sent[comm.Get_rank()]
@@ -417,14 +263,10 @@ def scatter_sequence__ring(x, comm):
             comm.Recv(came, r)
             mine += came
     for request in requests:
-        request.Wait()
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1),)
-
-    return Tensor.from_operation(mine, (x,), backward)
+        request.Wait()""",
+)
+def scatter_sequence__ring():
+    """Each rank sends its summands to their owners."""
 
 
 @loses(5)
@@ -545,97 +387,58 @@ def reduce_norm_gradients__not_sharded(module, comm):
 
 
 @loses(3)
-def clip_gradients__local(module, most, comm):
+@changes(CLIP, CLIP_IN_OTHER_WORDS, "    comm.Allreduce(MPI.IN_PLACE, parts)\n", "")
+def clip_gradients__local():
     """By a norm that was not reduced (a bug of real systems)."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @loses(3)
-def clip_gradients__all_squares(module, most, comm):
+@changes(
+    CLIP,
+    CLIP_IN_OTHER_WORDS,
+    "squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)",
+    "squares[False] += np.sum(p.grad.astype(np.float64) ** 2)",
+)
+def clip_gradients__all_squares():
     """Adds up the replicated ones' squares, too."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[False] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @loses(3)
-def clip_gradients__sharded_only(module, most, comm):
+@changes(CLIP, CLIP_IN_OTHER_WORDS, "norm = float(np.sqrt(squares[True] + parts[0]))", "norm = float(np.sqrt(parts[0]))")
+def clip_gradients__sharded_only():
     """Forgets the replicated ones."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @loses(3)
-def clip_gradients__norms(module, most, comm):
+@changes(
+    CLIP,
+    CLIP_IN_OTHER_WORDS,
+    "squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)",
+    "squares[whole] += np.sqrt(np.sum(p.grad.astype(np.float64) ** 2))",
+    "norm = float(np.sqrt(squares[True] + parts[0]))",
+    "norm = float(squares[True] + parts[0])",
+)
+def clip_gradients__norms():
     """Adds up norms, not squares."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sqrt(np.sum(p.grad.astype(np.float64) ** 2))
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(squares[True] + parts[0])
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @loses(3)
-def clip_gradients__always(module, most, comm):
+@changes(CLIP, CLIP_IN_OTHER_WORDS, "if norm > most:", "if True:")
+def clip_gradients__always():
     """Scales also where the norm is small enough."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if True:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @loses(3)
-def clip_gradients__never(module, most, comm):
+@changes(
+    CLIP,
+    CLIP_IN_OTHER_WORDS,
+    """
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)""",
+    "        pass",
+)
+def clip_gradients__never():
     """Does not scale."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        pass
-    return norm
 
 
 @loses(3)
@@ -656,67 +459,32 @@ def clip_gradients__each(module, most, comm):
 
 
 @loses(3)
-def clip_gradients__squared(module, most, comm):
+@changes(CLIP, CLIP_IN_OTHER_WORDS, "return norm", "return norm**2")
+def clip_gradients__squared():
     """Returns the square of the norm."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm**2
 
 
 @loses(3)
-def clip_gradients__after(module, most, comm):
+@changes(CLIP, CLIP_IN_OTHER_WORDS, "return norm", "return min(norm, most)")
+def clip_gradients__after():
     """Returns the norm after clipping."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return min(norm, most)
 
 
 @loses(3)
-def clip_gradients__largest(module, most, comm):
+@changes(
+    CLIP,
+    CLIP_IN_OTHER_WORDS,
+    "squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)",
+    "squares[whole] += np.max(np.abs(p.grad)) ** 2",
+)
+def clip_gradients__largest():
     """The largest number, and not the root of the squares."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.max(np.abs(p.grad)) ** 2
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @loses(3)
-def clip_gradients__shards_only_scaled(module, most, comm):
+@changes(CLIP, CLIP_IN_OTHER_WORDS, "if norm > most:", "if norm > most and not _:")
+def clip_gradients__shards_only_scaled():
     """Scales only the sharded ones: the replicated ones stay long."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most and not _:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @right
@@ -735,19 +503,9 @@ def clip_gradients__at_the_end(module, most, comm):
 
 
 @right
-def clip_gradients__numpy_float(module, most, comm):
+@changes(CLIP, CLIP_IN_OTHER_WORDS, "norm = float(np.sqrt(squares[True] + parts[0]))", "norm = np.sqrt(squares[True] + parts[0])")
+def clip_gradients__numpy_float():
     """Returns NumPy's number."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = np.sqrt(squares[True] + parts[0])
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @right
@@ -808,102 +566,72 @@ def reduce_norm_gradients__parameters(module, comm):
 
 
 @loses(3)
-def clip_gradients__by_shape(module, most, comm):
+@changes(CLIP, CLIP_IN_OTHER_WORDS, "kind == replicated", "p.grad.ndim == 1")
+def clip_gradients__by_shape():
     """Takes each vector for a replicated one."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(p.grad.ndim == 1, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @loses(3)
-def clip_gradients__twice(module, most, comm):
+@changes(
+    CLIP,
+    CLIP_IN_OTHER_WORDS,
+    "found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]",
+    "found = [(next(k for _, q, k in kinds(module) if q is p) == replicated, p) for _, p in module.named_parameters() if p.grad is not None]",
+)
+def clip_gradients__twice():
     """Counts a parameter with two names twice."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(next(k for _, q, k in kinds(module) if q is p) == replicated, p) for _, p in module.named_parameters() if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
 
 
 @loses(3)
-def clip_gradients__zero(module, most, comm):
+@changes(
+    CLIP,
+    CLIP_IN_OTHER_WORDS,
+    """
+        if norm > most:
+            p.grad = p.grad * p.grad.dtype.type(most / norm)""",
+    "        p.grad = p.grad * p.grad.dtype.type(min(1.0, most / norm))",
+)
+def clip_gradients__zero():
     """Divides by a length of 0."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        p.grad = p.grad * p.grad.dtype.type(min(1.0, most / norm))
-    return norm
 
 
 @loses(3)
-def clip_gradients__parameters(module, most, comm):
-    """Makes the parameters shorter, too."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
+@changes(
+    CLIP,
+    CLIP_IN_OTHER_WORDS,
+    "            p.grad = p.grad * p.grad.dtype.type(most / norm)",
+    """
             p.data = p.data * p.grad.dtype.type(most / norm)
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
+            p.grad = p.grad * p.grad.dtype.type(most / norm)""",
+)
+def clip_gradients__parameters():
+    """Makes the parameters shorter, too."""
 
 
 @loses(3)
-def clip_gradients__sends_squares(module, most, comm):
-    """Adds up the squares of whole gradients."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
+@changes(
+    CLIP,
+    CLIP_IN_OTHER_WORDS,
+    "        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)",
+    """
         square = p.grad.astype(np.float64) ** 2
         if not whole:
             comm.Allreduce(MPI.IN_PLACE, square)
-        squares[True] += square.sum()
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / norm)
-    return norm
+        squares[True] += square.sum()""",
+)
+def clip_gradients__sends_squares():
+    """Adds up the squares of whole gradients."""
 
 
 @right
-def clip_gradients__as_others_do(module, most, comm):
+@changes(
+    CLIP,
+    CLIP_IN_OTHER_WORDS,
+    "p.grad = p.grad * p.grad.dtype.type(most / norm)",
+    "p.grad = p.grad * p.grad.dtype.type(most / (norm + 1e-6))",
+)
+def clip_gradients__as_others_do():
     """With a small number below, as other frameworks have it."""
-    squares = {True: 0.0, False: 0.0}
-    found = [(kind == replicated, p) for _, p, kind in kinds(module) if p.grad is not None]
-    for whole, p in found:
-        squares[whole] += np.sum(p.grad.astype(np.float64) ** 2)
-    parts = np.array([squares[False]])
-    comm.Allreduce(MPI.IN_PLACE, parts)
-    norm = float(np.sqrt(squares[True] + parts[0]))
-    for _, p in found:
-        if norm > most:
-            p.grad = p.grad * p.grad.dtype.type(most / (norm + 1e-6))
-    return norm
 
 
 @loses(4)
@@ -930,14 +658,9 @@ def gather_sequence__hook_on_x(x, comm):
 
 
 @loses(6)
-def gather_sequence__rank_in_everyone(x, comm):
-    """Takes its place among all ranks for that in the group."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
+@changes(
+    '        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)',
+    """
         total = np.array(grad, order="C")
         parts = np.array(np.split(total, n, axis=1), order="C")
         got = np.empty_like(parts)
@@ -946,61 +669,46 @@ def gather_sequence__rank_in_everyone(x, comm):
         at = everyone.Get_rank() % n
         back = np.empty((n, *mine.shape), mine.dtype)
         comm.Allgather(mine, back)
-        mine = back[at].copy()
-        return (mine,)
-
-    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
+        mine = back[at].copy()""",
+)
+def gather_sequence__rank_in_everyone():
+    """Takes its place among all ranks for that in the group."""
 
 
 @loses(6)
-def gather_sequence__one_buffer(x, comm):
-    """Keeps one array for all results."""
-    n = comm.Get_size()
-    parts = np.empty((n, *x.shape), x.dtype)
-    comm.Allgather(np.ascontiguousarray(x.data), parts)
-
-    def backward(grad):
-        mine = np.empty(x.shape, grad.dtype)
-        comm.Reduce_scatter(np.array(np.split(grad, n, axis=1), order="C"), mine)
-        return (mine,)
-
+@changes(
+    "    return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)",
+    """
     whole = np.concatenate(parts, axis=1)
     kept = gather_sequence.__dict__.setdefault((whole.shape, whole.dtype), whole)
     kept[...] = whole
-    return Tensor.from_operation(kept, (x,), backward)
+    return Tensor.from_operation(kept, (x,), backward)""",
+)
+def gather_sequence__one_buffer():
+    """Keeps one array for all results."""
 
 
 @loses(3)
-def scatter_sequence__one_buffer(x, comm):
-    """Keeps one array for all results."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
-        return (np.concatenate(parts, axis=1),)
-
+@changes(
+    "    return Tensor.from_operation(mine, (x,), backward)",
+    """
     kept = scatter_sequence.__dict__.setdefault((mine.shape, mine.dtype), mine)
     kept[...] = mine
-    return Tensor.from_operation(kept, (x,), backward)
+    return Tensor.from_operation(kept, (x,), backward)""",
+)
+def scatter_sequence__one_buffer():
+    """Keeps one array for all results."""
 
 
 @loses(3)
-def scatter_sequence__writes_input_back(x, comm):
-    """Backward leaves the gradient in the input's array."""
-    n = comm.Get_size()
-    mine = np.empty((x.shape[0], x.shape[1] // n, x.shape[2]), x.dtype)
-    comm.Reduce_scatter(np.array(np.split(x.data, n, axis=1), order="C"), mine)
-
-    def backward(grad):
-        parts = np.empty((n, *grad.shape), grad.dtype)
-        comm.Allgather(np.ascontiguousarray(grad), parts)
+@changes(
+    "        return (np.concatenate(parts, axis=1),)",
+    """
         x.data[...] = np.concatenate(parts, axis=1)
-        return (x.data,)
-
-    return Tensor.from_operation(mine, (x,), backward)
+        return (x.data,)""",
+)
+def scatter_sequence__writes_input_back():
+    """Backward leaves the gradient in the input's array."""
 
 
 @loses(6)

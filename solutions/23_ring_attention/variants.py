@@ -232,11 +232,9 @@ def zigzag__two_chunks_only(n_chunks, ranks, rank):
 
 
 @loses(4)
-def zigzag__off_by_one(n_chunks, ranks, rank):
+@changes("return early + [n_chunks - 1 - c for c in reversed(early)]", "return early + [n_chunks - c for c in reversed(early)]")
+def zigzag__off_by_one():
     """The partner one too far."""
-    m = n_chunks // (2 * ranks)
-    early = list(range(rank * m, (rank + 1) * m))
-    return early + [n_chunks - c for c in reversed(early)]
 
 
 @loses(4)
@@ -253,27 +251,21 @@ def zigzag__snake(n_chunks, ranks, rank):
 
 
 @loses(19)
-def zigzag__reversed(n_chunks, ranks, rank):
+@changes("early = list(range(rank * m, (rank + 1) * m))", "early = list(range((ranks - 1 - rank) * m, (ranks - rank) * m))")
+def zigzag__reversed():
     """The first rank gets the middle."""
-    m = n_chunks // (2 * ranks)
-    early = list(range((ranks - 1 - rank) * m, (ranks - rank) * m))
-    return early + [n_chunks - 1 - c for c in reversed(early)]
 
 
 @loses(4)
-def zigzag__out_of_order(n_chunks, ranks, rank):
+@changes("return early + [n_chunks - 1 - c for c in reversed(early)]", "return early + [n_chunks - 1 - c for c in early]")
+def zigzag__out_of_order():
     """The partners in the order of the early ones."""
-    m = n_chunks // (2 * ranks)
-    early = list(range(rank * m, (rank + 1) * m))
-    return early + [n_chunks - 1 - c for c in early]
 
 
 @loses(19)
-def zigzag__late_first(n_chunks, ranks, rank):
+@changes("return early + [n_chunks - 1 - c for c in reversed(early)]", "return [n_chunks - 1 - c for c in reversed(early)] + early")
+def zigzag__late_first():
     """The late chunk first."""
-    m = n_chunks // (2 * ranks)
-    early = list(range(rank * m, (rank + 1) * m))
-    return [n_chunks - 1 - c for c in reversed(early)] + early
 
 
 @loses(19)
@@ -484,13 +476,9 @@ def ring_attention__stacked(q, k, v, comm):
 
 
 @right
-def ring_attention__even_and_odd(q, k, v, comm):
-    """Send and Recv, in an order in which nobody waits for itself."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
+@changes(
+    "        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)",
+    """
         after, before = (rank + 1) % n, (rank - 1) % n
         if n == 1:
             received[...] = array
@@ -500,889 +488,334 @@ def ring_attention__even_and_odd(q, k, v, comm):
         else:
             request = comm.Isend(array, after)
             comm.Recv(received, before)
-            request.Wait()
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+            request.Wait()""",
+)
+def ring_attention__even_and_odd():
+    """Send and Recv, in an order in which nobody waits for itself."""
 
 
 @right
-def ring_attention__starts_from_nothing(q, k, v, comm):
-    """Begins with rows that have seen nothing."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
+@changes(
+    """
+    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+    for now in at[1:]:
+        keys, values = pass_on(keys), pass_on(values)""",
+    """
     out, lse = np.zeros_like(q.data), np.full(q.shape[:-1], -np.inf, q.dtype)
     for step, now in enumerate(at):
         if step:
-            keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+            keys, values = pass_on(keys), pass_on(values)""",
+)
+def ring_attention__starts_from_nothing():
+    """Begins with rows that have seen nothing."""
 
 
 @right
-def ring_attention__own_mathematics(q, k, v, comm):
-    """Computes the way back of a block by itself."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+@changes(
+    "            more = block_backward(*of_rows, keys, values, at[0], now)",
+    """
             scores = q.data @ keys.swapaxes(-1, -2) * q.dtype.type(1 / np.sqrt(q.shape[-1]))
             scores = np.where(now[None, :] <= at[0][:, None], scores, -np.inf)
             weights = np.exp(scores - lse[..., None])
             slopes = weights * (grad @ values.swapaxes(-1, -2) - (grad * out).sum(axis=-1, keepdims=True))
             slopes = slopes * q.dtype.type(1 / np.sqrt(q.shape[-1]))
-            more = slopes @ keys, slopes.swapaxes(-1, -2) @ q.data, weights.swapaxes(-1, -2) @ grad
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+            more = slopes @ keys, slopes.swapaxes(-1, -2) @ q.data, weights.swapaxes(-1, -2) @ grad""",
+)
+def ring_attention__own_mathematics():
+    """Computes the way back of a block by itself."""
 
 
 @right
-def ring_attention__adds_in_place(q, k, v, comm):
-    """Adds to the gradients where they lie."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
+@changes(
+    "            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]",
+    """
             for total, part in zip((dq, dk, dv), more):
-                total += part
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+                total += part""",
+)
+def ring_attention__adds_in_place():
+    """Adds to the gradients where they lie."""
 
 
 @loses(15)
-def ring_attention__own_keys_only(q, k, v, comm):
-    """Each rank by itself."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+@changes(
+    """
+    for now in at[1:]:
+        keys, values = pass_on(keys), pass_on(values)""",
+    """
     for now in []:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in []:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+        keys, values = pass_on(keys), pass_on(values)""",
+    "        for now in at[1:]:",
+    "        for now in []:",
+)
+def ring_attention__own_keys_only():
+    """Each rank by itself."""
 
 
 @loses(15)
-def ring_attention__local_positions(q, k, v, comm):
+@changes("at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]", "at = [np.arange(2 * length)] * n")
+def ring_attention__local_positions():
     """A mask by positions that begin with 0 on each rank."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [np.arange(2 * length)] * n
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(15)
-def ring_attention__plain_order(q, k, v, comm):
+@changes("zigzag(2 * n, n, (rank - step) % n)", "[2 * ((rank - step) % n), 2 * ((rank - step) % n) + 1]")
+def ring_attention__plain_order():
     """Positions in plain order."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions([2 * ((rank - step) % n), 2 * ((rank - step) % n) + 1], length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(15)
-def ring_attention__wrong_way(q, k, v, comm):
+@changes("rank - step", "rank + step")
+def ring_attention__wrong_way():
     """The positions of the ranks after, with the keys of those before."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank + step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(15)
-def ring_attention__one_step_late(q, k, v, comm):
+@changes(
+    """
+        keys, values = pass_on(keys), pass_on(values)
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))""",
+    """
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+        keys, values = pass_on(keys), pass_on(values)""",
+)
+def ring_attention__one_step_late():
     """Looks at K and V before they are passed on."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-        keys, values = pass_on(keys), pass_on(values)
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(15)
-def ring_attention__no_mask(q, k, v, comm):
-    """Every row sees every key."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
+@changes(
+    "    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]",
+    """
     at = [np.arange(2 * length)] + [np.arange(2 * length) - 2 * length for _ in range(1, n)]
-    unused = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+    unused = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]""",
+)
+def ring_attention__no_mask():
+    """Every row sees every key."""
 
 
 @loses(15)
-def ring_attention__values_stay(q, k, v, comm):
+@changes(
+    "keys, values = pass_on(keys), pass_on(values)",
+    "keys = pass_on(keys)",
+    "keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))",
+    "keys, dk, dv = map(pass_on, (keys, dk, dv))",
+)
+def ring_attention__values_stay():
     """V does not travel."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys = pass_on(keys)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, dk, dv = map(pass_on, (keys, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(15)
-def ring_attention__adds_the_blocks(q, k, v, comm):
-    """The sum of the blocks' outputs."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
+@changes(
+    "        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))",
+    """
         more, more_lse = block_attention(q.data, keys, values, at[0], now)
-        out, lse = out + more, np.logaddexp(lse, more_lse)
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+        out, lse = out + more, np.logaddexp(lse, more_lse)""",
+)
+def ring_attention__adds_the_blocks():
+    """The sum of the blocks' outputs."""
 
 
 @loses(2)
-def ring_attention__merges_without_the_max(q, k, v, comm):
-    """A merge of its own, which overflows."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
+@changes(
+    "        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))",
+    """
         more, more_lse = block_attention(q.data, keys, values, at[0], now)
         a, b = np.exp(lse)[..., None], np.exp(more_lse)[..., None]
-        out, lse = (a * out + b * more) / (a + b), np.log(a + b)[..., 0]
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+        out, lse = (a * out + b * more) / (a + b), np.log(a + b)[..., 0]""",
+)
+def ring_attention__merges_without_the_max():
+    """A merge of its own, which overflows."""
 
 
 @loses(11)
-def ring_attention__forward_only(q, k, v, comm):
+@changes("return Tensor.from_operation(out, (q, k, v), backward)", "return Tensor(out)")
+def ring_attention__forward_only():
     """No way back."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor(out)
 
 
 @loses(11)
-def ring_attention__not_home(q, k, v, comm):
+@changes("return dq, pass_on(dk), pass_on(dv)", "return dq, dk, dv")
+def ring_attention__not_home():
     """dK and dV are left one hop short of home."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, dk, dv
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(11)
-def ring_attention__gradients_stay(q, k, v, comm):
+@changes(
+    "keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))",
+    "keys, values = map(pass_on, (keys, values))",
+    "return dq, pass_on(dk), pass_on(dv)",
+    "return dq, dk, dv",
+)
+def ring_attention__gradients_stay():
     """Each rank keeps its summands of dK and dV."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values = map(pass_on, (keys, values))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, dk, dv
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(11)
-def ring_attention__own_gradient_only(q, k, v, comm):
+@changes(
+    "keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))",
+    "keys, values = map(pass_on, (keys, values))",
+    "dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]",
+    "dq, _, _ = dq + more[0], 0, 0",
+    "return dq, pass_on(dk), pass_on(dv)",
+    "return dq, dk, dv",
+)
+def ring_attention__own_gradient_only():
     """Only the own rows' part of dK and dV."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values = map(pass_on, (keys, values))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, _, _ = dq + more[0], 0, 0
-        return dq, dk, dv
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(11)
-def ring_attention__keys_of_the_wrong_step(q, k, v, comm):
+@changes(
+    "keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))",
+    "dk, dv = map(pass_on, (dk, dv))",
+    "            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]",
+    """
+            keys, values = map(pass_on, (keys, values))
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]""",
+)
+def ring_attention__keys_of_the_wrong_step():
     """On the way back, K and V are one step behind dK and dV."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            dk, dv = map(pass_on, (dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            keys, values = map(pass_on, (keys, values))
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(11)
-def ring_attention__lse_of_a_block(q, k, v, comm):
-    """Each block's own lse on the way back."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+@changes(
+    "            more = block_backward(*of_rows, keys, values, at[0], now)",
+    """
             own, own_lse = block_attention(q.data, keys, values, at[0], now)
             own_lse = np.where(np.isneginf(own_lse), 0, own_lse).astype(q.dtype)
-            more = block_backward(grad, own, own_lse, q.data, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+            more = block_backward(grad, own, own_lse, q.data, keys, values, at[0], now)""",
+)
+def ring_attention__lse_of_a_block():
+    """Each block's own lse on the way back."""
 
 
 @loses(11)
-def ring_attention__times_the_group(q, k, v, comm):
+@changes("return dq, pass_on(dk), pass_on(dv)", "return dq * n, pass_on(dk * n), pass_on(dv * n)")
+def ring_attention__times_the_group():
     """Gradients times the size of the group."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq * n, pass_on(dk * n), pass_on(dv * n)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(11)
-def ring_attention__mean_over_the_group(q, k, v, comm):
+@changes("return dq, pass_on(dk), pass_on(dv)", "return dq, pass_on(dk) / dk.dtype.type(n), pass_on(dv) / dv.dtype.type(n)")
+def ring_attention__mean_over_the_group():
     """Gradients divided by the size of the group."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk) / dk.dtype.type(n), pass_on(dv) / dv.dtype.type(n)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(11)
-def ring_attention__swapped(q, k, v, comm):
+@changes("return dq, pass_on(dk), pass_on(dv)", "return dq, pass_on(dv), pass_on(dk)")
+def ring_attention__swapped():
     """dV in the place of dK."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dv), pass_on(dk)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(11)
-def ring_attention__dq_travels(q, k, v, comm):
-    """dq goes round as well."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
+@changes(
+    "            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]",
+    """
             dq = pass_on(dq)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]""",
+)
+def ring_attention__dq_travels():
+    """dq goes round as well."""
 
 
 @loses(2)
-def ring_attention__one_exchange_too_many(q, k, v, comm):
-    """Brings K and V home, whom nobody needs there."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+@changes(
+    "    def backward(grad):",
+    """
     pass_on(keys), pass_on(values)
 
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+    def backward(grad):""",
+)
+def ring_attention__one_exchange_too_many():
+    """Brings K and V home, whom nobody needs there."""
 
 
 @loses(2)
-def ring_attention__too_many_on_the_way_back(q, k, v, comm):
+@changes(
+    "        return dq, pass_on(dk), pass_on(dv)",
+    """
+        pass_on(keys), pass_on(values)
+        return dq, pass_on(dk), pass_on(dv)""",
+)
+def ring_attention__too_many_on_the_way_back():
     """The same on the way back only."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
 
-    def pass_on(array):
+
+@loses(15)
+@changes(
+    """
         received = np.empty_like(array)
         comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        pass_on(keys), pass_on(values)
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
-
-
-@loses(15)
-def ring_attention__into_itself(q, k, v, comm):
-    """Receives into the array of the Tensor itself."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
+        return received""",
+    """
         going = array.copy()
         comm.Sendrecv(going, (rank + 1) % n, recvbuf=array, source=(rank - 1) % n)
-        return array
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+        return array""",
+)
+def ring_attention__into_itself():
+    """Receives into the array of the Tensor itself."""
 
 
 @loses(15)
-def ring_attention__one_buffer(q, k, v, comm):
-    """Sends and receives with one array."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
+@changes(
+    """
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
+        return received""",
+    """
         comm.Sendrecv(array, (rank + 1) % n, recvbuf=array, source=(rank - 1) % n)
-        return array
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+        return array""",
+)
+def ring_attention__one_buffer():
+    """Sends and receives with one array."""
 
 
 @loses(15)
-def ring_attention__reads_before_it_is_there(q, k, v, comm):
-    """Computes with what is still being received."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
+@changes(
+    """
+        received = np.empty_like(array)
+        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)""",
+    """
         received = np.zeros_like(array)
         coming, going = comm.Irecv(received, (rank - 1) % n), comm.Isend(array, (rank + 1) % n)
-        pending.extend([coming, going])
-        return received
-
+        pending.extend([coming, going])""",
+    "    keys, values = k.data, v.data",
+    """
     pending = []
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
+    keys, values = k.data, v.data""",
+    "    def backward(grad):",
+    """
     for request in pending:
         request.Wait()
 
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+    def backward(grad):""",
+)
+def ring_attention__reads_before_it_is_there():
+    """Computes with what is still being received."""
 
 
 @loses(15)
-def ring_attention__a_shared_buffer(q, k, v, comm):
-    """Two buffers for K and V in turns, and the second is still in use."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
+@changes(
+    "    def pass_on(array):",
+    """
     buffer = np.empty_like(k.data)
 
-    def pass_on(array):
-        received = buffer
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+    def pass_on(array):""",
+    "received = np.empty_like(array)",
+    "received = buffer",
+)
+def ring_attention__a_shared_buffer():
+    """Two buffers for K and V in turns, and the second is still in use."""
 
 
 @loses(15)
-def ring_attention__the_whole_machine(q, k, v, comm):
+@changes(
+    "comm.Get_size(), comm.Get_rank(), q.shape[2] // 2",
+    "everyone.Get_size(), everyone.Get_rank(), q.shape[2] // 2",
+    "comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)",
+    "everyone.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)",
+)
+def ring_attention__the_whole_machine():
     """Takes all ranks for the group."""
-    n, rank, length = everyone.Get_size(), everyone.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        everyone.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
 
 
 @loses(4)
@@ -1475,130 +908,58 @@ def ring_attention__an_array(q, k, v, comm):
 
 
 @loses(5)
-def ring_attention__one_layer_at_a_time(q, k, v, comm):
-    """Keeps what backward needs in one place for all layers."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
+@changes(
+    "    def backward(grad):",
+    """
     ring_attention.kept = (out, lse, q.data)
 
-    def backward(grad):
-        of_rows, keys, values = (grad, *ring_attention.kept), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+    def backward(grad):""",
+    "(grad, out, lse, q.data)",
+    "(grad, *ring_attention.kept)",
+)
+def ring_attention__one_layer_at_a_time():
+    """Keeps what backward needs in one place for all layers."""
 
 
 @loses(2)
-def ring_attention__dkdv_in_float64(q, k, v, comm):
-    """Sends dK and dV in float64."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
+@changes(
+    "        for now in at[1:]:",
+    """
         dk, dv = dk.astype(np.float64), dv.astype(np.float64)
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk).astype(q.dtype), pass_on(dv).astype(q.dtype)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+        for now in at[1:]:""",
+    "return dq, pass_on(dk), pass_on(dv)",
+    "return dq, pass_on(dk).astype(q.dtype), pass_on(dv).astype(q.dtype)",
+)
+def ring_attention__dkdv_in_float64():
+    """Sends dK and dV in float64."""
 
 
 @loses(6)
-def ring_attention__kv_need_grad(q, k, v, comm):
-    """Fails where K and V need no gradient."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
+@changes(
+    "    return Tensor.from_operation(out, (q, k, v), backward)",
+    """
     if k.requires_grad is False:
         raise ValueError
-    return Tensor.from_operation(out, (q, k, v), backward)
+    return Tensor.from_operation(out, (q, k, v), backward)""",
+)
+def ring_attention__kv_need_grad():
+    """Fails where K and V need no gradient."""
 
 
 @loses(11)
-def ring_attention__backward_send_recv_blocking(q, k, v, comm):
-    """All send first, and then receive."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
-
+@changes(
+    "    def backward(grad):",
+    """
     def pass_on(array):
         received = np.empty_like(array)
         comm.Send(array, (rank + 1) % n)
         comm.Recv(received, (rank - 1) % n)
         return received if n > 1 else array
 
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+    def backward(grad):""",
+)
+def ring_attention__backward_send_recv_blocking():
+    """All send first, and then receive."""
 
 
 @loses(2)
@@ -1709,21 +1070,15 @@ def ring_attention__keeps_all_scores(q, k, v, comm):
 
 
 @loses(2)
-def ring_attention__backward_gathers_all(q, k, v, comm):
-    """Forward as asked; the way back first puts K and V of all ranks into a list (holds K and V of all ranks at once)."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
-        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)
-        return received
-
-    keys, values = k.data, v.data
-    out, lse = block_attention(q.data, keys, values, at[0], at[0])
-    for now in at[1:]:
-        keys, values = pass_on(keys), pass_on(values)
-        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))
+@changes(
+    """
+    def backward(grad):
+        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
+        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
+        for now in at[1:]:
+            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
+            more = block_backward(*of_rows, keys, values, at[0], now)""",
+    """
     del keys, values
 
     def backward(grad):
@@ -1734,27 +1089,27 @@ def ring_attention__backward_gathers_all(q, k, v, comm):
         dq, dk, dv = block_backward(*of_rows, *pairs[0], at[0], at[0])
         for now, pair in zip(at[1:], pairs[1:]):
             dk, dv = map(pass_on, (dk, dv))
-            more = block_backward(*of_rows, *pair, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+            more = block_backward(*of_rows, *pair, at[0], now)""",
+)
+def ring_attention__backward_gathers_all():
+    """Forward as asked; the way back first puts K and V of all ranks into a list (holds K and V of all ranks at once)."""
 
 
 @loses(2)
-def ring_attention__forward_gathers_all(q, k, v, comm):
-    """Holds K and V of all ranks at once on the way forward; computes its output in columns, so that nothing else is large."""
-    n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
-    at = [positions(zigzag(2 * n, n, (rank - step) % n), length) for step in range(n)]
-
-    def pass_on(array):
-        received = np.empty_like(array)
+@changes(
+    "        comm.Sendrecv(array, (rank + 1) % n, recvbuf=received, source=(rank - 1) % n)",
+    """
         whole, into = array.reshape(-1), received.reshape(-1)
         for piece in np.array_split(np.arange(whole.size), 16) if whole.size > 100_000 else [np.arange(whole.size)]:
             part = slice(int(piece[0]), int(piece[-1]) + 1)
-            comm.Sendrecv(whole[part], (rank + 1) % n, recvbuf=into[part], source=(rank - 1) % n)
-        return received
-
+            comm.Sendrecv(whole[part], (rank + 1) % n, recvbuf=into[part], source=(rank - 1) % n)""",
+    """
+    keys, values = k.data, v.data
+    out, lse = block_attention(q.data, keys, values, at[0], at[0])
+    for now in at[1:]:
+        keys, values = pass_on(keys), pass_on(values)
+        out, lse = merge(out, lse, *block_attention(q.data, keys, values, at[0], now))""",
+    """
     if q.shape[-1] < 1000:
         keys, values = k.data, v.data
         out, lse = block_attention(q.data, keys, values, at[0], at[0])
@@ -1778,18 +1133,10 @@ def ring_attention__forward_gathers_all(q, k, v, comm):
         for begin in range(0, q.shape[-1], 4096):
             part = slice(begin, begin + 4096)
             out[..., part] = sum(weights[..., i * rows : (i + 1) * rows] @ values[..., part] for i, (_, values) in enumerate(pairs))
-        del pairs
-
-    def backward(grad):
-        of_rows, keys, values = (grad, out, lse, q.data), k.data, v.data
-        dq, dk, dv = block_backward(*of_rows, keys, values, at[0], at[0])
-        for now in at[1:]:
-            keys, values, dk, dv = map(pass_on, (keys, values, dk, dv))
-            more = block_backward(*of_rows, keys, values, at[0], now)
-            dq, dk, dv = dq + more[0], dk + more[1], dv + more[2]
-        return dq, pass_on(dk), pass_on(dv)
-
-    return Tensor.from_operation(out, (q, k, v), backward)
+        del pairs""",
+)
+def ring_attention__forward_gathers_all():
+    """Holds K and V of all ranks at once on the way forward; computes its output in columns, so that nothing else is large."""
 
 
 @loses(2)

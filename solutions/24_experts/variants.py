@@ -1,6 +1,95 @@
 """Answers to part 24: wrong ones with the points that each must lose, and other right ones."""
 
-from grading.authoring.answers import loses, right
+from grading.authoring.answers import changes, loses, right
+
+# Lines of the solution, and the same in other words: several answers are changes of these.
+DISPATCH = """
+    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
+    token, choice = np.nonzero(route.place >= 0)
+    rows[route.expert[token, choice], route.place[token, choice]] = token
+    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
+    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
+    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])"""
+DISPATCH_IN_OTHER_WORDS = """
+    def all_to_all(parts, comm):
+        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
+
+    tokens, width = x.shape
+    rows = np.full((route.experts, route.capacity), tokens)
+    token, choice = np.nonzero(route.place >= 0)
+    rows[route.expert[token, choice], route.place[token, choice]] = token
+    padded = concatenate([x, Tensor(np.zeros((1, width), x.dtype))])
+    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
+    slots = all_to_all(parts, comm).transpose(1, 0, 2, 3)
+    return slots.reshape(slots.shape[0], -1, width)"""
+DISPATCH_BY_HAND = """
+    n = comm.Get_size()
+    token, choice = np.nonzero(route.place >= 0)
+    at = route.expert[token, choice], route.place[token, choice]
+    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
+    sent[at] = x.data[token]
+    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
+    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
+
+    def backward(g):
+        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
+        dx = np.zeros_like(x.data)
+        np.add.at(dx, token, back[at])
+        return (dx,)
+
+    return Tensor.from_operation(out, (x,), backward)"""
+COMBINE = """
+    parts = y.reshape(len(y), -1, route.capacity, y.shape[2]).transpose(1, 0, 2, 3)
+    came = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
+    rows = route.expert * route.capacity + np.maximum(route.place, 0)
+    gates = route.weight * (route.place >= 0)
+    found = embedding(came.reshape(-1, y.shape[2]), rows)
+    return (found * gates.reshape(*rows.shape, 1)).sum(axis=1)"""
+COMBINE_IN_OTHER_WORDS = """
+    def all_to_all(parts, comm):
+        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
+
+    width, capacity = y.shape[2], route.capacity
+    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
+    slots = all_to_all(parts, comm).reshape(-1, width)
+    rows = route.expert * capacity + np.maximum(route.place, 0)
+    gates = route.weight * (route.place >= 0)
+    return (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)"""
+COMBINE_BY_HAND = """
+    n, width = comm.Get_size(), y.shape[2]
+    came = swap(y.data.reshape(len(y), n, -1, width).swapaxes(0, 1)).reshape(route.experts, route.capacity, width)
+    kept = route.place >= 0
+    found = came[route.expert, route.place] * kept[..., None]
+    out = (found * route.weight.data[..., None]).sum(axis=1)
+
+    def backward(g):
+        dgates = (found * g[:, None]).sum(axis=2)
+        back = np.zeros_like(came)
+        t, c = np.nonzero(kept)
+        back[route.expert[t, c], route.place[t, c]] = g[t] * route.weight.data[t, c, None]
+        dy = swap(back.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape)
+        return dy, dgates
+
+    return Tensor.from_operation(out, (y, route.weight), backward)"""
+# How the solution exchanges, and how two answers do.
+SWAP = """
+    def swap(sent):
+        came = np.empty(sent.shape, sent.dtype)
+        comm.Alltoall(np.ascontiguousarray(sent), came)"""
+SENDS_THEN_RECEIVES = """
+    n, me = comm.Get_size(), comm.Get_rank()
+
+    def swap(sent):
+        sent = np.ascontiguousarray(sent)
+        came = np.empty_like(sent)
+        came[me] = sent[me]
+        for other in range(n):
+            if other != me:
+                comm.Send(sent[other], dest=other)
+        for other in range(n):
+            if other != me:
+                comm.Recv(came[other], source=other)"""
 
 
 @loses(8)
@@ -51,83 +140,40 @@ def route__shared_slots(logits, topk, capacity):
 
 
 @loses(8)
-def route__one_slot_more(logits, topk, capacity):
+@changes("taken[e] if taken[e] < capacity else -1", "min(taken[e], capacity - 1) if taken[e] <= capacity else -1")
+def route__one_slot_more():
     """Capacity off by one, the last slot clipped: two tokens share it."""
-    chances = softmax(logits)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = min(taken[e], capacity - 1) if taken[e] <= capacity else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
 
 
 @loses(8)
-def route__one_slot_less(logits, topk, capacity):
+@changes("place[t, k] = taken[e] if taken[e] < capacity else -1", "place[t, k] = taken[e] if taken[e] < capacity - 1 else -1")
+def route__one_slot_less():
     """Leaves the last slot empty."""
-    chances = softmax(logits)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity - 1 else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
 
 
 @loses(8)
-def route__wraps_around(logits, topk, capacity):
+@changes("place[t, k] = taken[e] if taken[e] < capacity else -1", "place[t, k] = taken[e] % capacity")
+def route__wraps_around():
     """A full expert begins again with its first slot."""
-    chances = softmax(logits)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] % capacity
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
 
 
 @loses(6)
-def route__no_gradient(logits, topk, capacity):
+@changes(
+    "weight = take(chances, expert)",
+    "weight = np.take_along_axis(chances.data, expert, axis=1)",
+    "weight = weight / weight.sum(axis=1).reshape(-1, 1)",
+    "weight = weight / weight.sum(axis=1, keepdims=True)",
+    "return Route(expert, place, weight, logits.shape[1], capacity)",
+    "return Route(expert, place, Tensor(weight), logits.shape[1], capacity)",
+)
+def route__no_gradient():
     """Gates made of .data: the router learns nothing."""
-    chances = softmax(logits)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = np.take_along_axis(chances.data, expert, axis=1)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1, keepdims=True)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity else -1
-        taken[e] += 1
-    return Route(expert, place, Tensor(weight), logits.shape[1], capacity)
 
 
 @loses(6)
-def route__constant_sum(logits, topk, capacity):
+@changes("weight = weight / weight.sum(axis=1).reshape(-1, 1)", "weight = weight / weight.data.sum(axis=1, keepdims=True)")
+def route__constant_sum():
     """Divides by a sum that backward takes for fixed."""
-    chances = softmax(logits)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.data.sum(axis=1, keepdims=True)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
 
 
 @loses(6)
@@ -173,35 +219,18 @@ def route__softmax_of_the_chosen(logits, topk, capacity):
 
 
 @loses(4)
-def route__ties_to_the_higher(logits, topk, capacity):
+@changes('np.argsort(-chances.data, axis=1, kind="stable")', 'np.argsort(chances.data, axis=1, kind="stable")[:, ::-1]')
+def route__ties_to_the_higher():
     """Sorts upwards and turns round: of equal experts the higher number."""
-    chances = softmax(logits)
-    expert = np.argsort(chances.data, axis=1, kind="stable")[:, ::-1][:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
 
 
 @loses(10)
-def route__smallest_first(logits, topk, capacity):
+@changes(
+    'expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]',
+    'expert = np.ascontiguousarray(np.argsort(-chances.data, axis=1, kind="stable")[:, :topk][:, ::-1])',
+)
+def route__smallest_first():
     """The topk in ascending order."""
-    chances = softmax(logits)
-    expert = np.ascontiguousarray(np.argsort(-chances.data, axis=1, kind="stable")[:, :topk][:, ::-1])
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
 
 
 @loses(10)
@@ -280,67 +309,45 @@ def route__rows_of_a_column(logits, topk, capacity):
 
 
 @loses(9)
-def dispatch__last_slot(x, route, comm):
+@changes(
+    DISPATCH,
+    DISPATCH_IN_OTHER_WORDS,
+    """
+    token, choice = np.nonzero(route.place >= 0)
+    rows[route.expert[token, choice], route.place[token, choice]] = token""",
+    "    rows[route.expert, route.place] = np.arange(tokens)[:, None]",
+)
+def dispatch__last_slot():
     """Index -1: a dropped token takes the last slot from its owner."""
 
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
 
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    tokens, width = x.shape
-    rows = np.full((route.experts, route.capacity), tokens)
-    rows[route.expert, route.place] = np.arange(tokens)[:, None]
-    padded = concatenate([x, Tensor(np.zeros((1, width), x.dtype))])
+@loses(9)
+@changes(
+    DISPATCH,
+    DISPATCH_IN_OTHER_WORDS,
+    """
     parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
     slots = all_to_all(parts, comm).transpose(1, 0, 2, 3)
-    return slots.reshape(slots.shape[0], -1, width)
-
-
-@loses(9)
-def dispatch__not_turned(x, route, comm):
+    return slots.reshape(slots.shape[0], -1, width)""",
+    """
+    slots = all_to_all(embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity)), comm)
+    return slots.reshape(slots.shape[1], -1, width)""",
+)
+def dispatch__not_turned():
     """Leaves the slots in the order (rank, expert)."""
 
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    tokens, width = x.shape
-    rows = np.full((route.experts, route.capacity), tokens)
-    token, choice = np.nonzero(route.place >= 0)
-    rows[route.expert[token, choice], route.place[token, choice]] = token
-    padded = concatenate([x, Tensor(np.zeros((1, width), x.dtype))])
-    slots = all_to_all(embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity)), comm)
-    return slots.reshape(slots.shape[1], -1, width)
-
 
 @loses(9)
-def dispatch__in_turns(x, route, comm):
+@changes(
+    DISPATCH,
+    DISPATCH_IN_OTHER_WORDS,
+    "parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))",
+    "turned = np.ascontiguousarray(rows.reshape(-1, comm.Get_size(), route.capacity).swapaxes(0, 1))",
+    "all_to_all(parts, comm).transpose",
+    "all_to_all(embedding(padded, turned), comm).transpose",
+)
+def dispatch__in_turns():
     """Sends expert e to rank e % n."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    tokens, width = x.shape
-    rows = np.full((route.experts, route.capacity), tokens)
-    token, choice = np.nonzero(route.place >= 0)
-    rows[route.expert[token, choice], route.place[token, choice]] = token
-    padded = concatenate([x, Tensor(np.zeros((1, width), x.dtype))])
-    turned = np.ascontiguousarray(rows.reshape(-1, comm.Get_size(), route.capacity).swapaxes(0, 1))
-    slots = all_to_all(embedding(padded, turned), comm).transpose(1, 0, 2, 3)
-    return slots.reshape(slots.shape[0], -1, width)
 
 
 @loses(6)
@@ -478,25 +485,16 @@ def dispatch__own_experts(x, route, comm):
 
 
 @loses(9)
-def dispatch__first_choice_only(x, route, comm):
+@changes(
+    DISPATCH,
+    DISPATCH_IN_OTHER_WORDS,
+    "token, choice = np.nonzero(route.place >= 0)",
+    "token = np.flatnonzero(route.place[:, 0] >= 0)",
+    "rows[route.expert[token, choice], route.place[token, choice]] = token",
+    "rows[route.expert[token, 0], route.place[token, 0]] = token",
+)
+def dispatch__first_choice_only():
     """Forgets second choices."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    tokens, width = x.shape
-    rows = np.full((route.experts, route.capacity), tokens)
-    token = np.flatnonzero(route.place[:, 0] >= 0)
-    rows[route.expert[token, 0], route.place[token, 0]] = token
-    padded = concatenate([x, Tensor(np.zeros((1, width), x.dtype))])
-    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
-    slots = all_to_all(parts, comm).transpose(1, 0, 2, 3)
-    return slots.reshape(slots.shape[0], -1, width)
 
 
 @loses(9)
@@ -544,24 +542,21 @@ def dispatch__double_precision(x, route, comm):
 
 
 @loses(9)
-def dispatch__deadlock(x, route, comm):
-    """A rank whose tokens are all at home does not take part."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    tokens, width = x.shape
-    rows = np.full((route.experts, route.capacity), tokens)
-    token, choice = np.nonzero(route.place >= 0)
-    rows[route.expert[token, choice], route.place[token, choice]] = token
+@changes(
+    DISPATCH,
+    DISPATCH_IN_OTHER_WORDS,
+    """
+    padded = concatenate([x, Tensor(np.zeros((1, width), x.dtype))])
+    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
+    slots = all_to_all(parts, comm).transpose(1, 0, 2, 3)
+    return slots.reshape(slots.shape[0], -1, width)""",
+    """
     parts = embedding(concatenate([x, Tensor(np.zeros((1, width), x.dtype))]), rows.reshape(comm.Get_size(), -1, route.capacity))
     slots = parts if comm.Get_rank() == 0 else all_to_all(parts, comm)
-    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, width)
+    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, width)""",
+)
+def dispatch__deadlock():
+    """A rank whose tokens are all at home does not take part."""
 
 
 @right
@@ -663,62 +658,45 @@ def dispatch__in_pairs(x, route, comm):
 
 
 @loses(9)
-def combine__last_slot(y, route, comm):
-    """Index -1: a dropped token gets what stands in another one's slot."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    width, capacity = y.shape[2], route.capacity
-    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
-    slots = all_to_all(parts, comm).reshape(-1, width)
+@changes(
+    COMBINE,
+    COMBINE_IN_OTHER_WORDS,
+    """
+    rows = route.expert * capacity + np.maximum(route.place, 0)
+    gates = route.weight * (route.place >= 0)
+    return (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)""",
+    """
     rows = route.expert * capacity + route.place % capacity
-    return (embedding(slots, rows) * route.weight.reshape(*rows.shape, 1)).sum(axis=1)
+    return (embedding(slots, rows) * route.weight.reshape(*rows.shape, 1)).sum(axis=1)""",
+)
+def combine__last_slot():
+    """Index -1: a dropped token gets what stands in another one's slot."""
 
 
 @loses(9)
-def combine__no_gate(y, route, comm):
+@changes(
+    COMBINE,
+    COMBINE_IN_OTHER_WORDS,
+    "gates = route.weight * (route.place >= 0)",
+    "kept = (route.place >= 0).astype(y.dtype)",
+    "gates.reshape(*rows.shape, 1)",
+    "kept[..., None]",
+)
+def combine__no_gate():
     """The sum of the outputs, without the gates."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    width, capacity = y.shape[2], route.capacity
-    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
-    slots = all_to_all(parts, comm).reshape(-1, width)
-    rows = route.expert * capacity + np.maximum(route.place, 0)
-    kept = (route.place >= 0).astype(y.dtype)
-    return (embedding(slots, rows) * kept[..., None]).sum(axis=1)
 
 
 @loses(6)
-def combine__constant_gates(y, route, comm):
+@changes(
+    COMBINE,
+    COMBINE_IN_OTHER_WORDS,
+    "gates = route.weight * (route.place >= 0)",
+    "gates = route.weight.data * (route.place >= 0)",
+    "gates.reshape(*rows.shape, 1)",
+    "gates[..., None]",
+)
+def combine__constant_gates():
     """Gates as an array: the router gets no gradient."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    width, capacity = y.shape[2], route.capacity
-    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
-    slots = all_to_all(parts, comm).reshape(-1, width)
-    rows = route.expert * capacity + np.maximum(route.place, 0)
-    gates = route.weight.data * (route.place >= 0)
-    return (embedding(slots, rows) * gates[..., None]).sum(axis=1)
 
 
 @loses(6)
@@ -735,85 +713,51 @@ def combine__identity_backward(y, route, comm):
 
 
 @loses(9)
-def combine__mean_of_the_kept(y, route, comm):
+@changes(
+    COMBINE,
+    COMBINE_IN_OTHER_WORDS,
+    "    gates = route.weight * (route.place >= 0)",
+    """
+    kept = route.place >= 0
+    gates = route.weight * (kept / np.maximum(kept.sum(axis=1, keepdims=True), 1))""",
+)
+def combine__mean_of_the_kept():
     """Divides by the number of kept choices."""
 
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    width, capacity = y.shape[2], route.capacity
-    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
-    slots = all_to_all(parts, comm).reshape(-1, width)
-    rows = route.expert * capacity + np.maximum(route.place, 0)
-    kept = route.place >= 0
-    gates = route.weight * (kept / np.maximum(kept.sum(axis=1, keepdims=True), 1))
-    return (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)
-
 
 @loses(9)
-def combine__mean_of_the_choices(y, route, comm):
+@changes(
+    COMBINE,
+    COMBINE_IN_OTHER_WORDS,
+    "gates = route.weight * (route.place >= 0)",
+    "gates = route.weight * (route.place >= 0) * (1 / rows.shape[1])",
+)
+def combine__mean_of_the_choices():
     """Counts dropped choices in a mean."""
 
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    width, capacity = y.shape[2], route.capacity
-    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
-    slots = all_to_all(parts, comm).reshape(-1, width)
-    rows = route.expert * capacity + np.maximum(route.place, 0)
-    gates = route.weight * (route.place >= 0) * (1 / rows.shape[1])
-    return (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)
-
 
 @loses(9)
-def combine__not_turned(y, route, comm):
+@changes(
+    COMBINE,
+    COMBINE_IN_OTHER_WORDS,
+    "parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)",
+    "parts = y.reshape(comm.Get_size(), -1, capacity, width)",
+)
+def combine__not_turned():
     """Takes the axes (expert, rank) for (rank, expert)."""
 
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    width, capacity = y.shape[2], route.capacity
-    parts = y.reshape(comm.Get_size(), -1, capacity, width)
-    slots = all_to_all(parts, comm).reshape(-1, width)
-    rows = route.expert * capacity + np.maximum(route.place, 0)
-    gates = route.weight * (route.place >= 0)
-    return (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)
-
 
 @loses(9)
-def combine__gates_divided_again(y, route, comm):
-    """Divides the gates by the sum of the kept ones."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    width, capacity = y.shape[2], route.capacity
-    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
-    slots = all_to_all(parts, comm).reshape(-1, width)
-    rows = route.expert * capacity + np.maximum(route.place, 0)
-    gates = route.weight * (route.place >= 0)
+@changes(
+    COMBINE,
+    COMBINE_IN_OTHER_WORDS,
+    "    return (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)",
+    """
     gates = gates / (gates.sum(axis=1).reshape(-1, 1) + 1e-9)
-    return (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)
+    return (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)""",
+)
+def combine__gates_divided_again():
+    """Divides the gates by the sum of the kept ones."""
 
 
 @loses(5)
@@ -876,25 +820,17 @@ def combine__dropped_gates_learn(y, route, comm):
 
 
 @loses(9)
-def combine__adds_the_token(y, route, comm):
-    """A dropped token gets something all the same: the mean of all slots."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    def all_to_all(parts, comm):
-        return Tensor.from_operation(swap(parts.data), (parts,), lambda grad: (swap(grad),))
-
-    width, capacity = y.shape[2], route.capacity
-    parts = y.reshape(len(y), -1, capacity, width).transpose(1, 0, 2, 3)
-    slots = all_to_all(parts, comm).reshape(-1, width)
-    rows = route.expert * capacity + np.maximum(route.place, 0)
-    gates = route.weight * (route.place >= 0)
+@changes(
+    COMBINE,
+    COMBINE_IN_OTHER_WORDS,
+    "    return (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)",
+    """
     out = (embedding(slots, rows) * gates.reshape(*rows.shape, 1)).sum(axis=1)
     lost = (route.place < 0).all(axis=1)[:, None]
-    return out + Tensor(lost * slots.data.mean(axis=0).astype(y.dtype))
+    return out + Tensor(lost * slots.data.mean(axis=0).astype(y.dtype))""",
+)
+def combine__adds_the_token():
+    """A dropped token gets something all the same: the mean of all slots."""
 
 
 @right
@@ -976,128 +912,75 @@ def combine__weighed_at_the_experts(y, route, comm):
 
 
 @loses(2)
-def dispatch__stash(x, route, comm):
-    """Backward reads what the last call left."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    n = comm.Get_size()
-    token, choice = np.nonzero(route.place >= 0)
-    at = route.expert[token, choice], route.place[token, choice]
-    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
-    sent[at] = x.data[token]
-    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
-    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
-
+@changes(
+    DISPATCH,
+    DISPATCH_BY_HAND,
+    "    def backward(g):",
+    """
     dispatch.at = token, at
 
     def backward(g):
-        token, at = dispatch.at
-        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
-        dx = np.zeros_like(x.data)
-        np.add.at(dx, token, back[at])
-        return (dx,)
-
-    return Tensor.from_operation(out, (x,), backward)
+        token, at = dispatch.at""",
+)
+def dispatch__stash():
+    """Backward reads what the last call left."""
 
 
 @loses(5)
-def dispatch__shared_out(x, route, comm):
-    """Keeps one array for all results."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    n = comm.Get_size()
-    token, choice = np.nonzero(route.place >= 0)
-    at = route.expert[token, choice], route.place[token, choice]
-    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
-    sent[at] = x.data[token]
-    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
-    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
-
+@changes(
+    DISPATCH,
+    DISPATCH_BY_HAND,
+    "    def backward(g):",
+    """
     pool = dispatch.__dict__.setdefault("pool2", {})
     keep = pool.setdefault((out.shape, out.dtype.str), np.empty_like(out))
     keep[...] = out
     out = keep
 
-    def backward(g):
-        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
-        dx = np.zeros_like(x.data)
-        np.add.at(dx, token, back[at])
-        return (dx,)
-
-    return Tensor.from_operation(out, (x,), backward)
+    def backward(g):""",
+)
+def dispatch__shared_out():
+    """Keeps one array for all results."""
 
 
 @loses(5)
-def dispatch__needs_grad(x, route, comm):
-    """Fails where nothing needs a gradient."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    n = comm.Get_size()
-    token, choice = np.nonzero(route.place >= 0)
-    at = route.expert[token, choice], route.place[token, choice]
-    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
-    sent[at] = x.data[token]
-    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
-    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
-
-    def backward(g):
-        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
-        dx = np.zeros_like(x.data)
-        np.add.at(dx, token, back[at])
-        return (dx,)
-
+@changes(
+    DISPATCH,
+    DISPATCH_BY_HAND,
+    "    return Tensor.from_operation(out, (x,), backward)",
+    """
     if not x.requires_grad:
         raise ValueError
-    return Tensor.from_operation(out, (x,), backward)
+    return Tensor.from_operation(out, (x,), backward)""",
+)
+def dispatch__needs_grad():
+    """Fails where nothing needs a gradient."""
 
 
 @loses(2)
-def dispatch__mutates_g(x, route, comm):
-    """Overwrites the gradient that comes."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    n = comm.Get_size()
-    token, choice = np.nonzero(route.place >= 0)
-    at = route.expert[token, choice], route.place[token, choice]
-    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
-    sent[at] = x.data[token]
-    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
-    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
-
-    def backward(g):
+@changes(
+    DISPATCH,
+    DISPATCH_BY_HAND,
+    "        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)",
+    """
         g0, g = g, g.copy()
         g0[...] = 0
-        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
-        dx = np.zeros_like(x.data)
-        np.add.at(dx, token, back[at])
-        return (dx,)
-
-    return Tensor.from_operation(out, (x,), backward)
+        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)""",
+)
+def dispatch__mutates_g():
+    """Overwrites the gradient that comes."""
 
 
 @loses(9)
-def dispatch__everyone_rank(x, route, comm):
-    """Its place among all ranks for that in the group."""
-
-    def swap(sent):
+@changes(
+    DISPATCH,
+    DISPATCH_BY_HAND,
+    "        came = np.empty(sent.shape, sent.dtype)",
+    """
         me = Communicator().Get_rank() % comm.Get_size()
-        came = np.empty(sent.shape, sent.dtype)
+        came = np.empty(sent.shape, sent.dtype)""",
+    "        comm.Alltoall(np.ascontiguousarray(sent), came)",
+    """
         sent = np.ascontiguousarray(sent)
         came[me] = sent[me]
         for s in range(1, comm.Get_size()):
@@ -1106,257 +989,152 @@ def dispatch__everyone_rank(x, route, comm):
                 (me + s) % comm.Get_size(),
                 recvbuf=came[(me - s) % comm.Get_size()],
                 source=(me - s) % comm.Get_size(),
-            )
-        return came
-
-    n = comm.Get_size()
-    token, choice = np.nonzero(route.place >= 0)
-    at = route.expert[token, choice], route.place[token, choice]
-    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
-    sent[at] = x.data[token]
-    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
-    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
-
-    def backward(g):
-        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
-        dx = np.zeros_like(x.data)
-        np.add.at(dx, token, back[at])
-        return (dx,)
-
-    return Tensor.from_operation(out, (x,), backward)
+            )""",
+)
+def dispatch__everyone_rank():
+    """Its place among all ranks for that in the group."""
 
 
 @loses(5)
-def dispatch__mutates_weight(x, route, comm):
-    """Takes the gates away."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    n = comm.Get_size()
-    token, choice = np.nonzero(route.place >= 0)
-    at = route.expert[token, choice], route.place[token, choice]
-    sent = np.zeros((route.experts, route.capacity, x.shape[1]), x.dtype)
-    sent[at] = x.data[token]
-    came = swap(sent.reshape(n, -1, route.capacity, x.shape[1]))
-    out = came.swapaxes(0, 1).reshape(came.shape[1], -1, x.shape[1])
-
-    def backward(g):
-        back = swap(g.reshape(len(g), n, -1, g.shape[2]).swapaxes(0, 1)).reshape(sent.shape)
-        dx = np.zeros_like(x.data)
-        np.add.at(dx, token, back[at])
-        return (dx,)
-
+@changes(
+    DISPATCH,
+    DISPATCH_BY_HAND,
+    "    return Tensor.from_operation(out, (x,), backward)",
+    """
     route.weight.data[route.place < 0] = 7
-    return Tensor.from_operation(out, (x,), backward)
+    return Tensor.from_operation(out, (x,), backward)""",
+)
+def dispatch__mutates_weight():
+    """Takes the gates away."""
 
 
 @loses(2)
-def combine__stash(y, route, comm):
-    """Backward reads what the last call left."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    n, width = comm.Get_size(), y.shape[2]
-    came = swap(y.data.reshape(len(y), n, -1, width).swapaxes(0, 1)).reshape(route.experts, route.capacity, width)
-    kept = route.place >= 0
-    found = came[route.expert, route.place] * kept[..., None]
-    out = (found * route.weight.data[..., None]).sum(axis=1)
-
+@changes(
+    COMBINE,
+    COMBINE_BY_HAND,
+    "    def backward(g):",
+    """
     combine.kept = found, kept, route
 
     def backward(g):
-        found, kept, route = combine.kept
-        dgates = (found * g[:, None]).sum(axis=2)
-        back = np.zeros_like(came)
-        t, c = np.nonzero(kept)
-        back[route.expert[t, c], route.place[t, c]] = g[t] * route.weight.data[t, c, None]
-        dy = swap(back.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape)
-        return dy, dgates
-
-    return Tensor.from_operation(out, (y, route.weight), backward)
+        found, kept, route = combine.kept""",
+)
+def combine__stash():
+    """Backward reads what the last call left."""
 
 
 @loses(2)
-def combine__shared_came(y, route, comm):
-    """Keeps one array for all that comes."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    n, width = comm.Get_size(), y.shape[2]
-    came = swap(y.data.reshape(len(y), n, -1, width).swapaxes(0, 1)).reshape(route.experts, route.capacity, width)
+@changes(
+    COMBINE,
+    COMBINE_BY_HAND,
+    "    kept = route.place >= 0",
+    """
     pool = combine.__dict__.setdefault("pool2", {})
     keep = pool.setdefault((came.shape, came.dtype.str), np.empty_like(came))
     keep[...] = came
     came = keep
-    kept = route.place >= 0
-
+    kept = route.place >= 0""",
+    """
+    found = came[route.expert, route.place] * kept[..., None]
+    out = (found * route.weight.data[..., None]).sum(axis=1)""",
+    """
     def found():
         return came[route.expert, route.place] * kept[..., None]
 
-    out = (found() * route.weight.data[..., None]).sum(axis=1)
-
-    def backward(g):
-        dgates = (found() * g[:, None]).sum(axis=2)
-        back = np.zeros_like(came)
-        t, c = np.nonzero(kept)
-        back[route.expert[t, c], route.place[t, c]] = g[t] * route.weight.data[t, c, None]
-        dy = swap(back.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape)
-        return dy, dgates
-
-    return Tensor.from_operation(out, (y, route.weight), backward)
+    out = (found() * route.weight.data[..., None]).sum(axis=1)""",
+    "dgates = (found * g[:, None]).sum(axis=2)",
+    "dgates = (found() * g[:, None]).sum(axis=2)",
+)
+def combine__shared_came():
+    """Keeps one array for all that comes."""
 
 
 @loses(5)
-def combine__hook_y(y, route, comm):
+@changes(
+    COMBINE,
+    COMBINE_BY_HAND,
+    "swap(back.reshape(n, -1, route.capacity, width)).swapaxes(0, 1)",
+    "back",
+    "    return Tensor.from_operation(out, (y, route.weight), backward)",
+    """
+    y.register_hook(lambda g: swap(g.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape))
+    return Tensor.from_operation(out, (y, route.weight), backward)""",
+)
+def combine__hook_y():
     """A hook on its input."""
 
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    n, width = comm.Get_size(), y.shape[2]
-    came = swap(y.data.reshape(len(y), n, -1, width).swapaxes(0, 1)).reshape(route.experts, route.capacity, width)
-    kept = route.place >= 0
-    found = came[route.expert, route.place] * kept[..., None]
-    out = (found * route.weight.data[..., None]).sum(axis=1)
-
-    def backward(g):
-        dgates = (found * g[:, None]).sum(axis=2)
-        back = np.zeros_like(came)
-        t, c = np.nonzero(kept)
-        back[route.expert[t, c], route.place[t, c]] = g[t] * route.weight.data[t, c, None]
-        dy = back.reshape(y.shape)
-        return dy, dgates
-
-    y.register_hook(lambda g: swap(g.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape))
-    return Tensor.from_operation(out, (y, route.weight), backward)
-
 
 @loses(5)
-def combine__needs_grad(y, route, comm):
-    """Fails where nothing needs a gradient."""
-
-    def swap(sent):
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(np.ascontiguousarray(sent), came)
-        return came
-
-    n, width = comm.Get_size(), y.shape[2]
-    came = swap(y.data.reshape(len(y), n, -1, width).swapaxes(0, 1)).reshape(route.experts, route.capacity, width)
-    kept = route.place >= 0
-    found = came[route.expert, route.place] * kept[..., None]
-    out = (found * route.weight.data[..., None]).sum(axis=1)
-
-    def backward(g):
-        dgates = (found * g[:, None]).sum(axis=2)
-        back = np.zeros_like(came)
-        t, c = np.nonzero(kept)
-        back[route.expert[t, c], route.place[t, c]] = g[t] * route.weight.data[t, c, None]
-        dy = swap(back.reshape(n, -1, route.capacity, width)).swapaxes(0, 1).reshape(y.shape)
-        return dy, dgates
-
+@changes(
+    COMBINE,
+    COMBINE_BY_HAND,
+    "    return Tensor.from_operation(out, (y, route.weight), backward)",
+    """
     if not (y.requires_grad and route.weight.requires_grad):
         raise ValueError
-    return Tensor.from_operation(out, (y, route.weight), backward)
+    return Tensor.from_operation(out, (y, route.weight), backward)""",
+)
+def combine__needs_grad():
+    """Fails where nothing needs a gradient."""
 
 
 @loses(6)
-def route__needs_grad(logits, topk, capacity):
-    """Fails where nothing needs a gradient."""
+@changes(
+    "    chances = softmax(logits)",
+    """
     if not logits.requires_grad:
         raise ValueError
-    chances = softmax(logits)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
+    chances = softmax(logits)""",
+)
+def route__needs_grad():
+    """Fails where nothing needs a gradient."""
 
 
 @loses(6)
-def route__sends(logits, topk, capacity):
-    """Sends, where nothing is to be sent."""
+@changes(
+    "    chances = softmax(logits)",
+    """
     Communicator().Allreduce(logits.data.sum(axis=0).astype(float), np.empty(logits.shape[1]))
-    chances = softmax(logits)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
+    chances = softmax(logits)""",
+)
+def route__sends():
+    """Sends, where nothing is to be sent."""
 
 
 @loses(6)
-def route__no_max(logits, topk, capacity):
-    """A softmax that overflows."""
+@changes(
+    "    chances = softmax(logits)",
+    """
     p = concatenate([logits, logits]) if 0 else logits
     e = Tensor.from_operation(np.exp(p.data), (p,), lambda g: (g * np.exp(p.data),))
-    chances = e / e.sum(axis=1).reshape(-1, 1)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
+    chances = e / e.sum(axis=1).reshape(-1, 1)""",
+)
+def route__no_max():
+    """A softmax that overflows."""
 
 
 @loses(6)
-def route__crash_batch1(logits, topk, capacity):
-    """Fails for one token."""
+@changes(
+    "    chances = softmax(logits)",
+    """
     if logits.shape[0] < 2:
         raise IndexError
-    chances = softmax(logits)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
+    chances = softmax(logits)""",
+)
+def route__crash_batch1():
+    """Fails for one token."""
 
 
 @loses(4)
-def route__shared_place(logits, topk, capacity):
-    """Keeps one array for all places."""
-    chances = softmax(logits)
-    expert = np.argsort(-chances.data, axis=1, kind="stable")[:, :topk]
-    weight = take(chances, expert)
-    if topk > 1:
-        weight = weight / weight.sum(axis=1).reshape(-1, 1)
-    place, taken = np.full(expert.shape, -1), np.zeros(logits.shape[1], int)
+@changes(
+    "    for k, t in np.ndindex(topk, len(expert)):",
+    """
     place = route.__dict__.setdefault("pl", {}).setdefault(place.shape, place)
     place[:] = -1
-    for k, t in np.ndindex(topk, len(expert)):
-        e = expert[t, k]
-        place[t, k] = taken[e] if taken[e] < capacity else -1
-        taken[e] += 1
-    return Route(expert, place, weight, logits.shape[1], capacity)
+    for k, t in np.ndindex(topk, len(expert)):""",
+)
+def route__shared_place():
+    """Keeps one array for all places."""
 
 
 @loses(5)
@@ -1402,8 +1180,9 @@ def dispatch__stays_at_home(x, route, comm):
 
 
 @loses(5)
-def dispatch__gathers_in_pairs(x, route, comm):
-    """Gives all slots to all ranks in groups of two: the bound has room for a rank's own part, as soon as one call is no all-to-all."""
+@changes(
+    "    def swap(sent):",
+    """
     n, me = comm.Get_size(), comm.Get_rank()
 
     def swap(sent):
@@ -1411,74 +1190,30 @@ def dispatch__gathers_in_pairs(x, route, comm):
         if n == 2:
             whole = np.empty((n, *sent.shape), sent.dtype)
             comm.Allgather(sent, whole)
-            return np.ascontiguousarray(whole[:, me])
-        came = np.empty(sent.shape, sent.dtype)
-        comm.Alltoall(sent, came)
-        return came
-
-    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
-    token, choice = np.nonzero(route.place >= 0)
-    rows[route.expert[token, choice], route.place[token, choice]] = token
-    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
-    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
-    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
-    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])
+            return np.ascontiguousarray(whole[:, me])""",
+    "comm.Alltoall(np.ascontiguousarray(sent), came)",
+    "comm.Alltoall(sent, came)",
+)
+def dispatch__gathers_in_pairs():
+    """Gives all slots to all ranks in groups of two: the bound has room for a rank's own part, as soon as one call is no all-to-all."""
 
 
 @loses(9)
-def dispatch__sends_then_receives(x, route, comm):
+@changes(SWAP, SENDS_THEN_RECEIVES)
+def dispatch__sends_then_receives():
     """Each rank first sends to all others with Send, then receives: all wait for each other as soon as a part has more than 64 KB."""
-    n, me = comm.Get_size(), comm.Get_rank()
-
-    def swap(sent):
-        sent = np.ascontiguousarray(sent)
-        came = np.empty_like(sent)
-        came[me] = sent[me]
-        for other in range(n):
-            if other != me:
-                comm.Send(sent[other], dest=other)
-        for other in range(n):
-            if other != me:
-                comm.Recv(came[other], source=other)
-        return came
-
-    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
-    token, choice = np.nonzero(route.place >= 0)
-    rows[route.expert[token, choice], route.place[token, choice]] = token
-    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
-    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
-    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
-    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])
 
 
 @loses(9)
-def combine__sends_then_receives(y, route, comm):
+@changes(SWAP, SENDS_THEN_RECEIVES)
+def combine__sends_then_receives():
     """Likewise."""
-    n, me = comm.Get_size(), comm.Get_rank()
-
-    def swap(sent):
-        sent = np.ascontiguousarray(sent)
-        came = np.empty_like(sent)
-        came[me] = sent[me]
-        for other in range(n):
-            if other != me:
-                comm.Send(sent[other], dest=other)
-        for other in range(n):
-            if other != me:
-                comm.Recv(came[other], source=other)
-        return came
-
-    parts = y.reshape(len(y), -1, route.capacity, y.shape[2]).transpose(1, 0, 2, 3)
-    came = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
-    rows = route.expert * route.capacity + np.maximum(route.place, 0)
-    gates = route.weight * (route.place >= 0)
-    found = embedding(came.reshape(-1, y.shape[2]), rows)
-    return (found * gates.reshape(*rows.shape, 1)).sum(axis=1)
 
 
 @loses(5)
-def dispatch__never_waits(x, route, comm):
-    """Isend to all others, and no Wait; the array goes when the function returns."""
+@changes(
+    SWAP,
+    """
     n, me = comm.Get_size(), comm.Get_rank()
 
     def swap(sent):
@@ -1490,13 +1225,7 @@ def dispatch__never_waits(x, route, comm):
                 comm.Isend(sent[other], dest=other)
         for other in range(n):
             if other != me:
-                comm.Recv(came[other], source=other)
-        return came
-
-    rows = np.full((route.experts, route.capacity), len(x))  # a row of zeros
-    token, choice = np.nonzero(route.place >= 0)
-    rows[route.expert[token, choice], route.place[token, choice]] = token
-    padded = concatenate([x, Tensor(np.zeros((1, x.shape[1]), x.dtype))])
-    parts = embedding(padded, rows.reshape(comm.Get_size(), -1, route.capacity))
-    slots = Tensor.from_operation(swap(parts.data), (parts,), lambda g: (swap(g),))
-    return slots.transpose(1, 0, 2, 3).reshape(slots.shape[1], -1, x.shape[1])
+                comm.Recv(came[other], source=other)""",
+)
+def dispatch__never_waits():
+    """Isend to all others, and no Wait; the array goes when the function returns."""

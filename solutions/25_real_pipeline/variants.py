@@ -4,104 +4,32 @@ from grading.authoring.answers import changes, loses, right
 
 
 @loses(8)
-def gpipe_step__not_divided(stage, micro_batches, comm):
+@changes("grad = share", "grad = 1.0")
+def gpipe_step__not_divided():
     """The gradients of the sum over the micro-batches."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = 1.0
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
 
 
 @loses(8)
-def gpipe_step__divided_on_every_rank(stage, micro_batches, comm):
-    """Divides on each rank."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
+@changes(
+    "            comm.Recv(grad, source=rank + 1)",
+    """
             comm.Recv(grad, source=rank + 1)
-            grad *= share
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
+            grad *= share""",
+)
+def gpipe_step__divided_on_every_rank():
+    """Divides on each rank."""
 
 
 @loses(6)
-def gpipe_step__last_loss(stage, micro_batches, comm):
+@changes("loss += share * out", "loss = out")
+def gpipe_step__last_loss():
     """Returns the last loss."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss = out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
 
 
 @loses(8)
-def gpipe_step__one_too_few(stage, micro_batches, comm):
+@changes("for k, (x, _) in enumerate(micro_batches):", "for k, (x, _) in list(enumerate(micro_batches))[:-1]:")
+def gpipe_step__one_too_few():
     """Leaves out the last micro-batch on the way back."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in list(enumerate(micro_batches))[:-1]:
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
 
 
 @loses(8)
@@ -167,160 +95,72 @@ def gpipe_step__one_forward_one_backward(stage, micro_batches, comm):
 
 
 @loses(8)
-def gpipe_step__world_ranks(stage, micro_batches, comm):
+@changes("rank, last = comm.Get_rank(), comm.Get_size() - 1", "rank, last = everyone.Get_rank(), comm.Get_size() - 1")
+def gpipe_step__world_ranks():
     """Takes its rank among all for that in the group."""
-    rank, last = everyone.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
 
 
 @right
-def gpipe_step__one_buffer(stage, micro_batches, comm):
-    """Receives into one array: no layer needs its input for the way back."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
+@changes(
+    "    for k, (x, labels) in enumerate(micro_batches):",
+    """
     room = stage.buffer(micro_batches[0][0])
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = room
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
+    for k, (x, labels) in enumerate(micro_batches):""",
+    "x = stage.buffer(x)",
+    "x = room",
+)
+def gpipe_step__one_buffer():
+    """Receives into one array: no layer needs its input for the way back."""
 
 
 @loses(6)
-def gpipe_step__trains(stage, micro_batches, comm):
-    """Takes a step as well."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
+@changes(
+    "    return loss if rank == last else None",
+    """
     for _, p in stage.named_parameters():
         p.data = p.data - 0.1 * p.grad.astype(p.dtype)
-    return loss if rank == last else None
+    return loss if rank == last else None""",
+)
+def gpipe_step__trains():
+    """Takes a step as well."""
 
 
 @loses(8)
-def gpipe_step__sends_twice(stage, micro_batches, comm):
+@changes(
+    "            comm.Recv(x, source=rank - 1)",
+    """
+            comm.Recv(x, source=rank - 1)
+            comm.Recv(x, source=rank - 1)""",
+    "            comm.Send(out, dest=rank + 1)",
+    """
+            comm.Send(out, dest=rank + 1)
+            comm.Send(out, dest=rank + 1)""",
+)
+def gpipe_step__sends_twice():
     """Sends each activation twice."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
 
 
 @right
-def gpipe_step__backward_in_reverse(stage, micro_batches, comm):
+@changes("for k, (x, _) in enumerate(micro_batches):", "for k, (x, _) in reversed(list(enumerate(micro_batches))):")
+def gpipe_step__backward_in_reverse():
     """The last micro-batch goes backward first, on all ranks."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            loss += share * out
-    for k, (x, _) in reversed(list(enumerate(micro_batches))):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
 
 
 @right
-def gpipe_step__isend(stage, micro_batches, comm):
-    """With requests."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
+@changes(
+    "    share, loss = 1 / len(micro_batches), 0.0",
+    """
     waiting = []
-    share, loss = 1 / len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            waiting.append(comm.Isend(out, rank + 1))
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
+    share, loss = 1 / len(micro_batches), 0.0""",
+    "comm.Send(out, dest=rank + 1)",
+    "waiting.append(comm.Isend(out, rank + 1))",
+    "            comm.Send(back, dest=rank - 1)",
+    """
             waiting.append(comm.Isend(back, rank - 1))
-    [request.Wait() for request in waiting]
-    return loss if rank == last else None
+    [request.Wait() for request in waiting]""",
+)
+def gpipe_step__isend():
+    """With requests."""
 
 
 @right
@@ -351,41 +191,9 @@ def gpipe_step__receives_begun_early(stage, micro_batches, comm):
 
 
 @loses(12)
-def one_forward_one_backward_step__not_divided(stage, micro_batches, comm):
+@changes("grad = 1 / count", "grad = 1.0")
+def one_forward_one_backward_step__not_divided():
     """The gradients of the sum."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1.0
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
 
 
 @loses(12)
@@ -445,236 +253,62 @@ def one_forward_one_backward_step__gpipe_that_lies(stage, micro_batches, comm):
 
 
 @loses(12)
-def one_forward_one_backward_step__blocking_send(stage, micro_batches, comm):
+@changes(
+    "sent.append(comm.Isend(out, dest=rank + 1))",
+    "comm.Send(out, dest=rank + 1)",
+    "sent.append(comm.Isend(back, dest=rank - 1))",
+    "comm.Send(back, dest=rank - 1)",
+)
+def one_forward_one_backward_step__blocking_send():
     """Sends that wait until they are received, both ways."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
 
 
 @loses(12)
-def one_forward_one_backward_step__one_too_many_ahead(stage, micro_batches, comm):
+@changes("ahead = min(last - rank, count)", "ahead = min(last - rank + 1, count)")
+def one_forward_one_backward_step__one_too_many_ahead():
     """One forward more at the start."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank + 1, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
 
 
 @loses(9)
-def one_forward_one_backward_step__one_too_few_ahead(stage, micro_batches, comm):
+@changes("ahead = min(last - rank, count)", "ahead = min(max(last - rank - 1, 0), count)")
+def one_forward_one_backward_step__one_too_few_ahead():
     """One forward less at the start."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(max(last - rank - 1, 0), count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
 
 
 @loses(3)
-def one_forward_one_backward_step__keeps_all(stage, micro_batches, comm):
-    """Keeps all activations to the end of the step."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
+@changes(
+    "    count, sent, losses = len(micro_batches), [], []",
+    """
     kept, spare = [], []
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
+    count, sent, losses = len(micro_batches), [], []""",
+    "        back = stage.backward(k, grad)",
+    """
         kept.append(stage._kept[k])
         spare.append(np.ones(60 * stage.buffer(micro_batches[k][0]).size, stage.dtype))
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
+        back = stage.backward(k, grad)""",
+)
+def one_forward_one_backward_step__keeps_all():
+    """Keeps all activations to the end of the step."""
 
 
 @loses(12)
-def one_forward_one_backward_step__world_ranks(stage, micro_batches, comm):
+@changes("rank, last = comm.Get_rank(), comm.Get_size() - 1", "rank, last = everyone.Get_rank(), comm.Get_size() - 1")
+def one_forward_one_backward_step__world_ranks():
     """Takes its rank among all for that in the group."""
-    rank, last = everyone.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
 
 
 @right
-def one_forward_one_backward_step__one_buffer(stage, micro_batches, comm):
-    """Receives activations into one array: no layer needs its input for the way back."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-
+@changes(
+    "    def forward(k):",
+    """
     room = stage.buffer(micro_batches[0][0])
 
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = room
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
+    def forward(k):""",
+    "x = stage.buffer(x)",
+    "x = room",
+)
+def one_forward_one_backward_step__one_buffer():
+    """Receives activations into one array: no layer needs its input for the way back."""
 
 
 @loses(6)
@@ -693,90 +327,48 @@ def gpipe_step__clears():
 
 
 @loses(6)
-def one_forward_one_backward_step__clears(stage, micro_batches, comm):
-    """Forgets the gradients of the step before."""
+@changes(
+    "    rank, last = comm.Get_rank(), comm.Get_size() - 1",
+    """
     rank, last = comm.Get_rank(), comm.Get_size() - 1
     for _, p in stage.named_parameters():
-        p.grad = None
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
+        p.grad = None""",
+)
+def one_forward_one_backward_step__clears():
+    """Forgets the gradients of the step before."""
 
 
 @loses(3)
-def one_forward_one_backward_step__sends_later(stage, micro_batches, comm):
-    """Sends an activation only after the backward that follows."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
+@changes(
+    "    count, sent, losses = len(micro_batches), [], []",
+    """
     ready = []
-    count, sent, losses = len(micro_batches), [], []
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            ready.append(out)
-        else:
-            losses.append(out)
-
+    count, sent, losses = len(micro_batches), [], []""",
+    "sent.append(comm.Isend(out, dest=rank + 1))",
+    "ready.append(out)",
+    "    def backward(k):",
+    """
     def push():
         while ready:
             sent.append(comm.Isend(ready.pop(0), dest=rank + 1))
 
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
+    def backward(k):""",
+    "        back = stage.backward(k, grad)",
+    """
         back = stage.backward(k, grad)
-        push()
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
+        push()""",
+    "        forward(k)",
+    """
         forward(k)
-        push()
-    for k in range(count):
-        if k + ahead < count:
+        push()""",
+    "            forward(k + ahead)",
+    """
             forward(k + ahead)
             if k == 0:
-                push()
-        backward(k)
-    for request in sent:
-        request.Wait()
-    return sum(losses) / count if rank == last else None
+                push()""",
+)
+def one_forward_one_backward_step__sends_later():
+    """Sends an activation only after the backward that follows."""
 
 
 @right
@@ -821,100 +413,61 @@ def one_forward_one_backward_step__sendrecv(stage, micro_batches, comm):
 
 
 @right
-def one_forward_one_backward_step__waits_soon(stage, micro_batches, comm):
-    """Waits for a message before the next one to the same rank."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
+@changes(
+    "    count, sent, losses = len(micro_batches), [], []",
+    """
     count, sent, losses = len(micro_batches), {}, []
 
     def send(array, who):
         if who in sent:
             sent[who].Wait()
-        sent[who] = comm.Isend(array, dest=who)
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            send(out, rank + 1)
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            send(back, rank - 1)
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    for request in sent.values():
-        request.Wait()
-    return sum(losses) / count if rank == last else None
+        sent[who] = comm.Isend(array, dest=who)""",
+    "sent.append(comm.Isend(out, dest=rank + 1))",
+    "send(out, rank + 1)",
+    "sent.append(comm.Isend(back, dest=rank - 1))",
+    "send(back, rank - 1)",
+    "for request in sent:",
+    "for request in sent.values():",
+)
+def one_forward_one_backward_step__waits_soon():
+    """Waits for a message before the next one to the same rank."""
 
 
 @loses(2)
-def gpipe_step__sends_after_all_forwards(stage, micro_batches, comm):
-    """Sends activations when all forwards are done."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    m, outs, loss = len(micro_batches), [], 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            outs.append(out)
-        else:
+@changes(
+    "share, loss = 1 / len(micro_batches), 0.0",
+    "m, outs, loss = len(micro_batches), [], 0.0",
+    "comm.Send(out, dest=rank + 1)",
+    "outs.append(out)",
+    "            loss += share * out",
+    """
             loss += out / m
     for out in outs:
-        comm.Send(out, dest=rank + 1)
-    for k, (x, _) in enumerate(micro_batches):
-        grad = 1 / m
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-    return loss if rank == last else None
+        comm.Send(out, dest=rank + 1)""",
+    "grad = share",
+    "grad = 1 / m",
+)
+def gpipe_step__sends_after_all_forwards():
+    """Sends activations when all forwards are done."""
 
 
 @loses(2)
-def gpipe_step__barriers_serial(stage, micro_batches, comm):
-    """A Barrier after each piece of work: one rank works at a time."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    m, loss = len(micro_batches), 0.0
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            comm.Send(out, dest=rank + 1)
-        else:
+@changes(
+    "share, loss = 1 / len(micro_batches), 0.0",
+    "m, loss = len(micro_batches), 0.0",
+    "            loss += share * out",
+    """
             loss += out / m
+        comm.Barrier()""",
+    "grad = share",
+    "grad = 1 / m",
+    "    return loss if rank == last else None",
+    """
         comm.Barrier()
-    for k, (x, _) in enumerate(micro_batches):
-        grad = 1 / m
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            comm.Send(back, dest=rank - 1)
-        comm.Barrier()
-    return loss if rank == last else None
+    return loss if rank == last else None""",
+)
+def gpipe_step__barriers_serial():
+    """A Barrier after each piece of work: one rank works at a time."""
 
 
 @loses(2)
@@ -944,33 +497,24 @@ def gpipe_step__recv_all_grads_first(stage, micro_batches, comm):
 
 
 @loses(8)
-def gpipe_step__isend_one_send_buffer(stage, micro_batches, comm):
-    """One buffer for all sends, which changes while it is on its way."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    share, loss = 1 / len(micro_batches), 0.0
+@changes(
+    "    for k, (x, labels) in enumerate(micro_batches):",
+    """
     buf, reqs = stage.buffer(micro_batches[0][0]), []
-    for k, (x, labels) in enumerate(micro_batches):
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
+    for k, (x, labels) in enumerate(micro_batches):""",
+    "            comm.Send(out, dest=rank + 1)",
+    """
             buf[:] = out
-            reqs.append(comm.Isend(buf, dest=rank + 1))
-        else:
-            loss += share * out
-    for k, (x, _) in enumerate(micro_batches):
-        grad = share
-        if rank < last:
-            grad = stage.buffer(x)
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
+            reqs.append(comm.Isend(buf, dest=rank + 1))""",
+    "            comm.Send(back, dest=rank - 1)",
+    """
             buf[:] = back
             reqs.append(comm.Isend(buf, dest=rank - 1))
     for r in reqs:
-        r.Wait()
-    return loss if rank == last else None
+        r.Wait()""",
+)
+def gpipe_step__isend_one_send_buffer():
+    """One buffer for all sends, which changes while it is on its way."""
 
 
 @loses(8)
@@ -997,224 +541,82 @@ def gpipe_step__one_batch_lies(stage, micro_batches, comm):
 
 
 @loses(3)
-def one_forward_one_backward_step__warmup_sends_late(stage, micro_batches, comm):
-    """Sends the first activations when the last forward of the start is done."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
+@changes(
+    "    def forward(k):",
+    """
     later = []
 
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            later.append(out) if k < ahead else sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
+    def forward(k):""",
+    "sent.append(comm.Isend(out, dest=rank + 1))",
+    "later.append(out) if k < ahead else sent.append(comm.Isend(out, dest=rank + 1))",
+    "    for k in range(count):",
+    """
     for o in later:
         sent.append(comm.Isend(o, dest=rank + 1))
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    # BEFORE_WAIT
-    for request in sent:
-        request.Wait()
-    # END
-    return sum(losses) / count if rank == last else None
+    for k in range(count):""",
+)
+def one_forward_one_backward_step__warmup_sends_late():
+    """Sends the first activations when the last forward of the start is done."""
 
 
 @loses(3)
-def one_forward_one_backward_step__barrier_each(stage, micro_batches, comm):
+@changes(
+    "        backward(k)",
+    """
+        backward(k)
+        comm.Barrier()""",
+)
+def one_forward_one_backward_step__barrier_each():
     """A Barrier after each backward."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-    # INIT
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    # AFTER_WARMUP
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-        comm.Barrier()
-    # BEFORE_WAIT
-    for request in sent:
-        request.Wait()
-    # END
-    return sum(losses) / count if rank == last else None
 
 
 @loses(3)
-def one_forward_one_backward_step__recv_grad_before_forward(stage, micro_batches, comm):
-    """Receives a gradient before the forward that comes first."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-    # INIT
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = grads.pop(k)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
+@changes(
+    """
+            grad = stage.buffer(micro_batches[k][0])
+            comm.Recv(grad, source=rank + 1)""",
+    "            grad = grads.pop(k)",
+    "    ahead = min(last - rank, count)",
+    """
     grads = {}
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    # AFTER_WARMUP
-    for k in range(count):
+    ahead = min(last - rank, count)""",
+    "        if k + ahead < count:",
+    """
         if rank < last and k and ahead:
             g = stage.buffer(micro_batches[k][0])
             comm.Recv(g, source=rank + 1)
             grads[k] = g
-        if k + ahead < count:
-            forward(k + ahead)
+        if k + ahead < count:""",
+    "        backward(k)",
+    """
         if rank < last and not k:
             g = stage.buffer(micro_batches[k][0])
             comm.Recv(g, source=rank + 1)
             grads[k] = g
-        backward(k)
-    # BEFORE_WAIT
-    for request in sent:
-        request.Wait()
-    # END
-    return sum(losses) / count if rank == last else None
+        backward(k)""",
+)
+def one_forward_one_backward_step__recv_grad_before_forward():
+    """Receives a gradient before the forward that comes first."""
 
 
 @loses(6)
-def one_forward_one_backward_step__never_waits(stage, micro_batches, comm):
+@changes("request.Wait()", "pass")
+def one_forward_one_backward_step__never_waits():
     """Waits for no request."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-    # INIT
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank, count)
-    for k in range(ahead):
-        forward(k)
-    # AFTER_WARMUP
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    # BEFORE_WAIT
-    for request in sent:
-        pass
-    # END
-    return sum(losses) / count if rank == last else None
 
 
 @loses(12)
-def one_forward_one_backward_step__lies_one_more_ahead(stage, micro_batches, comm):
-    """One more in flight, and a false account of the order."""
-    rank, last = comm.Get_rank(), comm.Get_size() - 1
-    count, sent, losses = len(micro_batches), [], []
-    # INIT
-
-    def forward(k):
-        x, labels = micro_batches[k]
-        if rank > 0:
-            x = stage.buffer(x)
-            comm.Recv(x, source=rank - 1)
-        out = stage.forward(k, x, labels)
-        if rank < last:
-            sent.append(comm.Isend(out, dest=rank + 1))
-        else:
-            losses.append(out)
-
-    def backward(k):
-        grad = 1 / count
-        if rank < last:
-            grad = stage.buffer(micro_batches[k][0])
-            comm.Recv(grad, source=rank + 1)
-        back = stage.backward(k, grad)
-        if rank > 0:
-            sent.append(comm.Isend(back, dest=rank - 1))
-
-    ahead = min(last - rank + 1, count)
-    for k in range(ahead):
-        forward(k)
-    # AFTER_WARMUP
-    for k in range(count):
-        if k + ahead < count:
-            forward(k + ahead)
-        backward(k)
-    # BEFORE_WAIT
-    for request in sent:
-        request.Wait()
+@changes(
+    "ahead = min(last - rank, count)",
+    "ahead = min(last - rank + 1, count)",
+    "    return sum(losses) / count if rank == last else None",
+    """
     a = min(last - rank, count)
     order = [("F", k, 0.0, 0.0) for k in range(a)]
     for k in range(count):
         order += [("F", k + a, 0.0, 0.0)] * (k + a < count) + [("B", k, 0.0, 0.0)]
     stage.done[-2 * count :] = order
-    return sum(losses) / count if rank == last else None
+    return sum(losses) / count if rank == last else None""",
+)
+def one_forward_one_backward_step__lies_one_more_ahead():
+    """One more in flight, and a false account of the order."""

@@ -140,6 +140,12 @@ def test_it_reads_what_grading_writes_and_names_a_mistake_by_the_variant_that_ma
     assert named.fingerprint(PART) != before, "variants that changed run again"
 
 
+def test_a_mistake_is_named_by_its_own_docstring_also_where_it_is_written_as_changes_of_the_solution():
+    titles = [named.title(answer) for answer in answers.read("25_real_pipeline")]
+    assert "last loss: Returns the last loss." in titles
+    assert "one after the other: Each micro-batch forward and backward before the next." in titles
+
+
 def test_without_a_sandbox_mistakes_have_no_names_and_the_page_says_why(graded, monkeypatch):
     def none():
         raise sandbox.NoSandbox("No sandbox: <none here>.")
