@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 10 Unified training
 #
-# **You will see** your own functions train a model on real images: data parallel, tensor parallel (another name for the model parallelism
-# of parts 02 to 06), and both at once.
+# **You will see** your own functions train a model on real images: with data parallelism, with tensor parallelism (another name for the
+# model parallelism of parts 02 to 06), and with both at once.
 #
 # *Nothing to grade. About 30 minutes.*
 
@@ -34,7 +34,7 @@ run = None
 
 
 def prepare(config):
-    """Make this rank's part of a run; ranks beyond the grid take no part."""
+    """Create this rank's part of a run; ranks outside the grid do nothing."""
     global run
     config = training.Config(**config)
     part = comm.Split(color=int(rank >= config.ranks), key=rank)
@@ -43,20 +43,25 @@ def prepare(config):
 
 
 def steps(count):
-    """Train for some steps; the losses."""
+    """Train for `count` steps and return the losses."""
     return run.steps(count) if run else []
 
 
 def finish():
-    """Test accuracy, bytes that this rank sent in a step, and its peak memory."""
+    """Return the test accuracy, the bytes this rank sent per step, and its peak memory."""
     return (run.accuracy(), run.moved(), run.memory()) if run else None
 
 
 # %% [markdown] tags=["slide-50"]
 # ## Your functions
 #
+<<<<<<< HEAD
 # The notebooks 01 to 07 saved them next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell says which are still
 # missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
+=======
+# Notebooks 01 to 07 saved them next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell lists the ones that are
+# still missing. (Lecturers: `python -m grading.source.reference my_work` writes the solutions there.)
+>>>>>>> 9cacf39516fedb406ddd2c866420cda91f296fb5
 
 # %% Look for the functions tags=["given"]
 functions = students.load(".")
@@ -71,8 +76,8 @@ if not todo:
 # %% [markdown] tags=["slide"]
 # ## A run
 #
-# Here is the grid of the run below. A row holds one copy of the model, split among its ranks. A column holds the same part of each copy,
-# and averages its gradients.
+# This is the grid for the run below. Each row holds one copy of the model, split among its ranks. The ranks in a column hold the same part
+# of each copy and average its gradients.
 
 # %% Draw the grid tags=["given"]
 mesh = Mesh(dp=4, mp=2)
@@ -80,7 +85,8 @@ plots.groups(mesh, "mp_size=2, dp_size=4")
 
 # %% [markdown]
 # The model is a perceptron: 64 pixels, 256 hidden units with ReLU, 10 classes. One epoch on the handwritten digits takes 60 steps of 24
-# images, over all ranks. With `fashion-mnist` or `mnist` instead of `digits`, it has 784 pixels, and an epoch 2,500 steps.
+# images, counted over all ranks. With `fashion-mnist` or `mnist` instead of `digits`, an image has 784 pixels and an epoch takes 2,500
+# steps.
 
 # %% How a run goes tags=["given"]
 DATA = "digits"  # or "fashion-mnist", "mnist"
@@ -88,8 +94,8 @@ results = {}
 
 
 def train(**sizes):
-    """Train on a grid; the results are kept under its name."""
-    config = Config(data=DATA, **sizes)  # says so if the sizes do not fit
+    """Train on one grid and keep the results under its name."""
+    config = Config(data=DATA, **sizes)  # raises an error if the sizes do not fit
     total, losses = ranks.call("prepare", {"config": asdict(config)})[0], []
     with progress.bar(total, config.name) as bar:
         while len(losses) < total:
@@ -110,13 +116,14 @@ last = results[list(results)[-1]]
 plots.losses({"": last["losses"]}, f"{last['config'].name} on {DATA}: test accuracy {last['accuracy']:.3f}")
 
 # %% [markdown]
-# Try other sizes in the cell above: `mp_size` 1, 2, 4, 8 in Megatron style, 1 or 2 in naive style, `dp_size` 1, 2, 4, 8, at most 8 ranks;
-# also `lr=0.05`, `epochs=3`, `batch_size=96`. What do you expect of the loss when the grid changes and nothing else does?
+# Try other sizes in the cell above: `mp_size` 1, 2, 4 or 8 in Megatron style, 1 or 2 in naive style; `dp_size` 1, 2, 4 or 8; at most 8
+# ranks in total. You can also try `lr=0.05`, `epochs=3` or `batch_size=96`. What do you expect the loss to do when you change only the
+# grid?
 
 # %% [markdown] tags=["slide-50"]
 # ## Every configuration
 #
-# The same training on one rank, on two, four and eight, in both styles.
+# The same training run on one, two, four and eight ranks, in both styles.
 
 # %% Train on every grid tags=["given"]
 results.clear()
@@ -131,24 +138,27 @@ train(mp_size=4, dp_size=2, megatron=True)
 students.have_run(results, "mp 1, dp 1")
 curves = {name: r["losses"] for name, r in results.items()}
 apart = np.max(np.ptp(list(curves.values()), axis=0))
-plots.losses(curves, "The loss on every grid: " + (f"one line, drawn {len(curves)} times" if apart < 1e-3 else "it should be one line"))
+plots.losses(
+    curves, "The loss on every grid: " + (f"one line, drawn {len(curves)} times" if apart < 1e-3 else "these should all be one line")
+)
 
 # %% [markdown]
-# All grids begin with the same weights and see the same batches, so they compute the same, up to rounding. How far apart are they?
+# Every grid starts from the same weights and sees the same batches, so they all compute the same thing, up to rounding. How large are the
+# differences?
 
 # %% Compare with one rank tags=["given"]
 students.have_run(results, "mp 1, dp 1")
 one = np.array(results["mp 1, dp 1"]["losses"])
 for name, r in results.items():
     print(
-        f"{name:<24} accuracy {r['accuracy']:.4f}   largest relative difference of the loss {np.max(np.abs(r['losses'] - one) / one):.1e}"
+        f"{name:<24} accuracy {r['accuracy']:.4f}   largest relative difference in the loss {np.max(np.abs(r['losses'] - one) / one):.1e}"
     )
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# What rank 0 sent in a step, by operation and group. Compare the two styles, then the two groups. Which part grows with the batch, and which
-# with the model?
+# This is what rank 0 sent in one step, by operation and group. Compare the two styles, then the two groups. Which part grows with the
+# batch, and which with the model?
 
 # %% Draw the traffic tags=["given"]
 meshes = [Mesh(dp=r["config"].dp_size, mp=r["config"].mp_size) for r in results.values()]
@@ -158,19 +168,19 @@ def group(bar, members):
     return "mp group" if tuple(members) in meshes[bar].groups("mp") else "dp group"
 
 
-plots.traffic([r["moved"] for r in results.values()], f"Bytes that rank 0 sent in a step, {DATA}", list(results), group)
+plots.traffic([r["moved"] for r in results.values()], f"Bytes rank 0 sent per step, {DATA}", list(results), group)
 
 # %% [markdown] tags=["slide-50"]
-# And what a rank held at its peak. Beside the account of the arrays stands what Python's own `tracemalloc` saw.
+# And this is what rank 0 held at its peak. Next to the total for the arrays is what Python's own `tracemalloc` measured.
 
 # %% Draw the memory tags=["given"]
 plots.memory({name: r["held"] for name, r in results.items()}, f"Peak memory of rank 0, {DATA}")
 
 # %% [markdown] tags=["slide"]
-# Data parallelism leaves the parameters whole on each rank, and adds a buffer for the gradients that arrive. Tensor parallelism cuts both.
-# Part 08 cuts them along the data parallel group, too.
+# Data parallelism keeps all the parameters on every rank, and adds a buffer for the gradients that arrive. Tensor parallelism splits both.
+# Part 08 also shards them along the data parallel group.
 #
-# The same from a shell, in the course folder (after `source .venv/bin/activate`):
+# You can run the same training from a shell, in the course folder (after `source .venv/bin/activate`):
 #
 # ```
 # mpiexec -n 4 python -m course_lib.training --mp-size 2 --dp-size 2 --megatron-mp --data fashion-mnist
@@ -178,9 +188,10 @@ plots.memory({name: r["held"] for name, r in results.items()}, f"Peak memory of 
 #
 # ## Questions worth arguing about
 #
-# 1. You may use 8 ranks on 2 machines with a slow cable between them. Which grid, and which ranks on which machine?
-# 2. The batch is twice as large. Which bars of the two pictures change, and by how much? Guess, then try.
-# 3. Try Megatron with `mp_size=8` and `dp_size=1`: it moves few bytes. Why is it still not how one would train this model?
+# 1. You have 8 ranks on 2 machines with a slow cable between them. Which grid would you use, and which ranks would you put on which
+#    machine?
+# 2. Double the batch size. Which bars in the two pictures change, and by how much? Guess first, then try it.
+# 3. Try Megatron with `mp_size=8` and `dp_size=1`: it moves few bytes. Why would you still not train this model that way?
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 11 A matrix product on four ranks
 #
-# **You will build** `par_matmul_by_row` and `par_matmul_by_reduction`: two ways to share the work of one product $C = A B$.
+# **You will build** `par_matmul_by_row` and `par_matmul_by_reduction`: two ways to split the work of a single product $C = A B$.
 #
 # *{points} points. About 35 minutes.*
 
@@ -30,18 +30,18 @@ rank, size = comm.Get_rank(), comm.Get_size()
 
 
 def sizes(A, B):
-    """m, k and n on every rank, for A of shape (m, k) and B of shape (k, n). All ranks call it together; only rank 0 needs A and B."""
+    """Return m, k and n on every rank, for A of shape (m, k) and B of shape (k, n). All ranks must call it; only rank 0 needs A and B."""
     numbers = np.array([*A.shape, B.shape[1]]) if rank == 0 else np.empty(3, int)
     comm.Bcast(numbers, root=0)
     return numbers.tolist()
 
 
 # %% [markdown] tags=["slide"]
-# A and B are on rank 0. The other ranks have cores that could help. Row i of C needs row i of A, and all of B:
+# A and B are on rank 0, and the other ranks have cores that could help. Row i of C needs row i of A and all of B:
 #
 # $$ C = \begin{pmatrix} A_0 \\ A_1 \\ A_2 \\ A_3 \end{pmatrix} B = \begin{pmatrix} A_0 B \\ A_1 B \\ A_2 B \\ A_3 B \end{pmatrix} $$
 #
-# Or cut the other way. A rank that has some *columns* of A and the same *rows* of B can find a summand of all of C:
+# Or split the other way. A rank that has some *columns* of A and the matching *rows* of B can compute one of the summands that make up C:
 #
 # $$ C = \begin{pmatrix} A_0 & A_1 & A_2 & A_3 \end{pmatrix} \begin{pmatrix} B_0 \\ B_1 \\ B_2 \\ B_3 \end{pmatrix}
 # = A_0 B_0 + A_1 B_1 + A_2 B_2 + A_3 B_3 $$
@@ -53,16 +53,21 @@ row_piece = np.split(A, size, axis=0)[rank]
 column_piece = np.split(A, size, axis=1)[rank]
 
 # %% Draw the pieces by row tags=["given", "slide"]
-plots.holdings(np.arange(64.0).reshape(8, 8), ranks.pull("row_piece"), "By row: the piece of A (and of C) that each rank has")
+plots.holdings(np.arange(64.0).reshape(8, 8), ranks.pull("row_piece"), "By row: the piece of A (and of C) on each rank")
 
 # %% Draw the pieces by reduction tags=["given", "slide"]
-plots.holdings(np.arange(64.0).reshape(8, 8), ranks.pull("column_piece"), "By reduction: the piece of A; of B it has the same rows")
+plots.holdings(
+    np.arange(64.0).reshape(8, 8),
+    ranks.pull("column_piece"),
+    "By reduction: the piece of A on each rank, which also has the matching rows of B",
+)
 
 # %% [markdown] tags=["slide"]
 # ## A worked example: collectives with a root
 #
-# `Bcast(buf, root)` gives every rank what the root has. `Scatter(sendbuf, recvbuf, root)` deals out equal parts, and `Gather(sendbuf, recvbuf,
-# root)` collects them. Only the root needs the whole: elsewhere it may be None. Predict what each rank has in the end.
+# `Bcast(buf, root)` gives every rank what the root has. `Scatter(sendbuf, recvbuf, root)` deals out equal parts, and
+# `Gather(sendbuf, recvbuf, root)` collects them again. Only the root needs the full array; on the other ranks it can be None. Predict what
+# each rank has at the end.
 
 # %% Deal out and collect
 # %%px
@@ -81,24 +86,24 @@ plots.exchange(start, ranks.pull("in_the_end"), "Scattered, multiplied by rank +
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: by row
 #
-# What is sent must lie in one piece of memory. The rows of a matrix do.
+# An array must be contiguous in memory to be sent. The rows of a matrix are.
 
 
 # %% Exercise: par_matmul_by_row tags=["exercise", "slide-50"]
 # %%px
 def par_matmul_by_row(A, B):
-    """Multiply A by B: broadcast B, scatter the rows of A, gather those of the product.
+    """Multiply A by B: broadcast B, scatter the rows of A, gather the rows of C.
 
     Parameters
     ----------
     A, B : numpy.ndarray or None
         On rank 0: float64, shapes ``(m, k)`` and ``(k, n)``; the number of ranks
-        divides m. On the others None; `sizes` tells m, k, n.
+        divides m. None on the other ranks; `sizes` gives you m, k and n.
 
     Returns
     -------
     C : numpy.ndarray or None
-        On rank 0 the product, ``(m, n)``; None on the others.
+        The product, ``(m, n)``, on rank 0; None on the other ranks.
     """
     ### BEGIN SOLUTION
     m, k, n = sizes(A, B)
@@ -115,7 +120,7 @@ def par_matmul_by_row(A, B):
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: by reduction
 #
-# Columns do not lie in one piece. How can they?
+# Columns are not contiguous. How can you make them so?
 
 
 # %% Exercise: par_matmul_by_reduction tags=["exercise", "slide-50"]
@@ -123,12 +128,12 @@ def par_matmul_by_row(A, B):
 def par_matmul_by_reduction(A, B):
     """Multiply A by B: scatter the columns of A and the rows of B, sum the products.
 
-    Each rank multiplies its parts, and the sum is over all ranks.
+    Each rank multiplies its parts; the sum is over all ranks.
 
     Parameters
     ----------
     A, B : numpy.ndarray or None
-        As for `par_matmul_by_row`; here the number of ranks divides k.
+        As for `par_matmul_by_row`, but here the number of ranks divides k.
 
     Returns
     -------
@@ -157,16 +162,16 @@ def numbers(check, m, k, n):
 
 
 def examine(check, function, A, B, keep=False):
-    """Call it with A and B on rank 0; look at the product, and at what each rank sent."""
+    """Call the function with A and B on rank 0; check the product and what each rank sent."""
     (m, k), n = A.shape, B.shape[1]
     answers = ranks.call(function, [dict(A=A, B=B)] + [dict(A=None, B=None)] * 3, show=check.show, keep=keep)
     by_row, want, scale = function == "par_matmul_by_row", A @ B, float(np.abs(A).max() * np.abs(B).max() * k)
-    cut = "a piece of the transposed A, which comes as columns.T and has to be turned back"
-    cause = "parts in another order" if by_row else f"columns of A that are not copied into one piece before they are sent, or {cut}"
+    cut = "a piece of the transposed A that was not transposed back before the product"
+    cause = "parts in the wrong order" if by_row else f"columns of A that were not made contiguous before they were sent, or {cut}"
     for r, (answer, moved) in enumerate(zip(answers, ranks.traffic, strict=True)):
         if by_row and r:
             if answer is not None:
-                check.fail(f"the result on rank {r} must be None", "a Gather whose root is another rank, or an Allgather")
+                check.fail(f"the result on rank {r} must be None", "a Gather with another rank as root, or an Allgather")
         else:
             own = slice(r * k // 4, (r + 1) * k // 4)
             known = None if by_row or k % 4 else {"this rank's own summand": A[:, own] @ B[own]}
@@ -177,7 +182,7 @@ def examine(check, function, A, B, keep=False):
         else:
             least = 8 * m * n
             most = 8 * (1.5 * m * n + (m * k + k * n) * 3 / 4 * (r == 0))
-        check.sent(moved, most + 1000, name=function, rank=r, cause="whole matrices are sent where parts are enough")
+        check.sent(moved, most + 1000, name=function, rank=r, cause="whole matrices are sent where parts would do")
         if sum(payload for *_, payload in moved) < least:
             check.fail(f"rank {r} sent less than its part of the product", "rank 0 does all the work")
         if keep and r == 0:
@@ -187,9 +192,9 @@ def examine(check, function, A, B, keep=False):
             check.among(ranks.arrays[r], want[m * r // 4 : m * (r + 1) // 4], name="its part", rank=r, cause="rank 0 does all the work")
         if keep and not by_row and ranks.arrays[r] is not None and k // 4 < min(m, n):
             sent = np.concatenate([a.ravel() for a in ranks.arrays[r]])
-            summed = [a for a in ranks.arrays[r] if a.size == m * n] or [sent[-m * n :]]  # perhaps in pieces
+            summed = [a for a in ranks.arrays[r] if a.size == m * n] or [sent[-m * n :]]  # it may be sent in pieces
             if not any(np.linalg.matrix_rank(a.reshape(-1, n)) == k // 4 for a in summed if a.size == m * n):
-                check.fail(f"rank {r} did not add the product of its columns and rows", "rank 0 does all the work")
+                check.fail(f"rank {r} did not contribute the product of its columns and rows", "rank 0 does all the work")
 
 
 # %% Check: by row tags=["given"]
@@ -205,7 +210,7 @@ examine(check, "par_matmul_by_reduction", *numbers(check, 30, 40, 50))
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, also 1024³, and look at what is sent.
+# Hidden tests run when your notebook is graded. They draw other sizes, including 1024³, and check what is sent.
 
 # %% Test: par_matmul_by_row tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
@@ -230,9 +235,9 @@ examine(check, "par_matmul_by_reduction", *numbers(check, 1024, 1024, 1024))
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Two products of 1024 x 1024 matrices: what does each rank send? Which of the two would you take for a tall A and a small B, and which for
-# a flat A? (A broadcast goes along the ring: each rank but the last passes the array on. A scatter counts on the root, a gather on all
-# others.)
+# Two products of 1024 x 1024 matrices: what does each rank send? Which method would you choose for a tall A and a small B, and which for a
+# short, wide A? (A broadcast goes along the ring: each rank but the last passes the array on. A scatter counts at the root, a gather at all
+# the other ranks.)
 
 # %% Count the bytes tags=["given"]
 A, B = np.random.default_rng(0).standard_normal((2, 1024, 1024))
@@ -241,12 +246,12 @@ for function in ("par_matmul_by_row", "par_matmul_by_reduction"):
     ranks.call(function, inputs)
     moved[function] = ranks.traffic
 labels = [f"{name[11:].replace('_', ' ')}, rank {r}" for name in moved for r in range(4)]
-plots.traffic([entries for each in moved.values() for entries in each], "Bytes that each rank sends, 1024 x 1024 x 1024", labels)
+plots.traffic([entries for each in moved.values() for entries in each], "Bytes each rank sends, 1024 x 1024 x 1024", labels)
 
 
 # %% Time both tags=["given", "slide-50"]
 def seconds(function, A, B):
-    """On each rank: how long the call takes, at best of three."""
+    """Return how long the call takes on each rank, the best of three."""
     import time
 
     taken = []
@@ -263,12 +268,13 @@ labels = {"par_matmul_by_row": "by row, 4 ranks", "par_matmul_by_reduction": "by
 plots.bars({labels[name]: 1e3 * s for name, s in timed.items()}, "A product of 1024 x 1024 matrices on this machine", "ms")
 
 # %% [markdown] tags=["slide"]
-# Four ranks help only where there are cores for them, and the messages cost time in any case.
+# Four ranks help only if there are cores for them, and the messages cost time in any case.
 #
 # ## Questions worth arguing about
 #
-# 1. On a machine with four cores, how large must the matrices be for the four ranks to win? Which grows faster, work or traffic?
-# 2. If you did parts 03 to 06: a layer was split by columns of the weight, or by rows. Which of the two products here is which?
+# 1. On a machine with four cores, how large must the matrices be for the four ranks to win? Which grows faster, the work or the traffic?
+# 2. If you did parts 03 to 06: there, a layer was split by the columns or by the rows of its weight. Which of these splits does each of the
+#    two products here correspond to?
 #
 # The last cell stops the ranks.
 

@@ -1,79 +1,80 @@
 # %% [markdown] after="# 11 A matrix product on four ranks" tags=["notes"]
-# The grey lines are folded cells: Shift-Enter runs them. Three questions for the room come on the way, each with its answer on the next
-# key.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer.
 
 # %% [markdown] after="The pieces" tags=["notes"]
-# Let the room name the shapes of $A_1 B$ and of $A_1 B_1$ for 8 x 8 matrices: 2 x 8, and 8 x 8. Do not give the collectives away yet; the
-# first two questions are about what follows from it.
+# Let the room name the shapes of $A_1 B$ and of $A_1 B_1$ for 8 x 8 matrices: 2 x 8 and 8 x 8. Do not give away the collectives yet; the
+# first two questions are about what follows from these shapes.
 
 # %% [markdown] after="Draw the pieces by row" tags=["notes"]
 # Grey is what a rank does not have. B is not in the picture, because every rank gets all of it. Ask who computes row 5 of C: rank 2 alone,
-# and it needs nothing from the others for it.
+# and it needs nothing from the others to do so.
 
 # %% [markdown] after="Draw the pieces by row" tags=["slide"]
 # ## A question for the room
 #
-# A by rows, B whole on each rank. Which exchange makes the product?
+# A is split by rows, and B is whole on each rank. Which collective produces the product?
 
 # %% [markdown] tags=["fragment"]
-# None but a gather: each rank has some rows of the product, complete.
+# Only a gather: each rank has some rows of the product, and they are complete.
 
 # %% [markdown] after="Draw the pieces by reduction" tags=["notes"]
-# Rank 1 multiplies 8 x 2 by 2 x 8. The picture shows a quarter of A on each rank, and many conclude that the result is a quarter of C as
-# well; let them say so before you go on.
+# Rank 1 multiplies 8 x 2 by 2 x 8. The picture shows a quarter of A on each rank, and many conclude that the result is also a quarter of C;
+# let them say so before you go on.
 
 # %% [markdown] after="Draw the pieces by reduction" tags=["slide"]
 # ## A question for the room
 #
-# A by columns, B by rows. What does a rank have?
+# A is split by columns, and B by rows. What does a rank end up with?
 
 # %% [markdown] tags=["fragment"]
-# A summand of the whole product, as large as the product. So they must be added: a reduce.
+# A summand that is as large as the whole product. So the summands have to be added: a reduce.
 
 # %% [markdown] after="Deal out and collect" tags=["notes"]
-# Have someone write down rank 2's hand before you run it: 4 and 5, times 3, so 12 and 15. Say that all ranks make each call, also those
-# that pass None; a rank that leaves out the call makes the others wait.
+# Have someone write down rank 2's hand before you run it: 4 and 5, times 3, so 12 and 15. Point out that every rank makes each call,
+# including the ranks that pass None; if one rank skips the call, the others wait.
 
 # %% [markdown] after="Draw the cards" tags=["notes"]
 # Point at ranks 1 to 3 on the right: they still have their two numbers, because a gather copies. Ask what an all-gather would change in the
 # picture: eight numbers on every rank, and more bytes sent.
 
 # %% [markdown] after="## Your turn: by row" tags=["notes"]
-# Ask how NumPy lays out a matrix: row by row, so rows 2 and 3 are one block of memory, and columns are not. B may arrive as a view, too;
+# Ask how NumPy lays out a matrix: row by row, so rows 2 and 3 are one block of memory, but columns are not. B may also arrive as a view;
 # that is why the solution copies it with `np.ascontiguousarray` before the broadcast.
 
 # %% [markdown] after="Exercise: par_matmul_by_row" tags=["notes"]
 # Point at `if rank == 0 else`: it chooses buffers, and never decides who makes a collective call. The usual mistakes are a `Bcast` that
-# only rank 0 calls, which is a deadlock, and a broadcast of A, which gives the right product and sends too much.
+# only rank 0 calls, which is a deadlock, and a broadcast of A, which gives the right product but sends too much.
 
 # %% [markdown] after="## Your turn: by reduction" tags=["notes"]
-# Let the room try first: the columns of A are the rows of its transpose. The trap is that `A.T` is only a view with other strides; nothing
-# has moved in memory until it is copied.
+# Let the room try first: the columns of A are the rows of its transpose. The trap is that `A.T` is only a view with different strides;
+# nothing moves in memory until you copy it.
 
 # %% [markdown] after="Exercise: par_matmul_by_reduction" tags=["notes"]
-# Follow the shapes: `columns` arrives as (k / size, m), so it is transposed back for the product. Scattering A as it is gives a product of
-# the right shape and with wrong numbers. A reduce to rank 0 would do if nobody else needed C.
+# Follow the shapes: `columns` arrives as (k / size, m), so it is transposed back for the product. Scattering A as it is gives a product
+# with the right shape and the wrong numbers. A reduce to rank 0 would do if nobody else needed C.
 
 # %% [markdown] after="## Does it work?" tags=["notes"]
-# The first case is square, 8 x 8 x 8, and does not notice swapped sizes; the second one does. The check also counts bytes: a rank 0 that
-# computes everything alone has the right product, and fails.
+# The first case is square, 8 x 8 x 8, and cannot catch swapped sizes; the second one does. The check also counts bytes: if rank 0 computes
+# everything alone, the product is right and the check still fails.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# A matrix is 8 MiB. By row, rank 0 sends B and three quarters of A, 14 MiB; by reduction three quarters of both and its share of the
-# all-reduce, 24 MiB. A tall A and a small B go by row; with a flat A the product is small, and reduction wins.
+# A matrix is 8 MiB. By row, rank 0 sends B and three quarters of A, 14 MiB; by reduction, three quarters of both and its share of the
+# all-reduce, 24 MiB. A tall A and a small B favour the split by row; with a short, wide A the product is small, and reduction wins.
 
 # %% [markdown] after="Count the bytes" tags=["slide-50"]
 # ## A question for the room
 #
-# In which of them does rank 0 hold more than the others?
+# In which of the two does rank 0 hold more than the others?
 
 # %% [markdown] tags=["fragment"]
-# In both: it has the whole matrices at first. By row, it alone has the product, too. A root is a bottleneck; that is why later parts have none.
+# In both: it starts with the whole matrices. By row, it alone has the product, too. A root is a bottleneck, and that is why the later parts
+# have none.
 
 # %% [markdown] after="Time both" tags=["notes"]
-# It is one core against four: each rank may use one thread, also rank 0 when it works alone. Ask for bets. On a machine with two cores rank
-# 0 alone may well win, and that is no mistake in the code.
+# This is one core against four: each rank may use one thread, including rank 0 when it works alone. Ask for bets. On a machine with two
+# cores, rank 0 alone may well win, and that is not a bug in the code.
 
 # %% [markdown] after="Stop the ranks" tags=["notes"]
-# Question 1: work grows with $n^3$, traffic with $n^2$, so there is always a size from which four ranks win. Question 2: by reduction is
-# the row-parallel layer, with its all-reduce; by row, transposed, is the column-parallel one.
+# Question 1: work grows with $n^3$ and traffic with $n^2$, so there is always a size beyond which four ranks win. Question 2: by reduction
+# is the row-parallel layer, with its all-reduce; by row, transposed, is the column-parallel one.

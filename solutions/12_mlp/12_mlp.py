@@ -31,14 +31,15 @@ from course_lib.autograd import SGD, ArrayDataset, DataLoader, Linear, Module, T
 data = datasets.classification()
 
 # %% [markdown] tags=["slide"]
-# A gradient can be written by hand, as for the layer of part 08. Frameworks find it by themselves: every operation on a `Tensor` remembers
-# its inputs, and how a gradient goes back through it. `loss.backward()` then goes back through all of them, the last one first, and leaves
-# each parameter's gradient in its `grad`. The whole framework is in `course_lib/autograd`, some 500 lines; parts 13 to 15 make it train on
-# several ranks.
+# You can work out a gradient by hand, as for the layer in part 08. A framework finds it for you: every operation on a `Tensor` records its
+# inputs and how a gradient flows back through it. `loss.backward()` then goes back through all the operations, the last one first, and
+# leaves each parameter's gradient in its `grad`. The whole framework is in `course_lib/autograd`, about 500 lines; parts 13 to 15 make it
+# train on several ranks.
 #
-# ## A worked example: gradients by themselves
+# ## A worked example: automatic gradients
 #
-# For $L = \sum_i \tanh(w_i x_i)$ the gradient is $\partial L / \partial w_i = x_i\,(1 - \tanh^2(w_i x_i))$. The framework says the same.
+# For $L = \sum_i \tanh(w_i x_i)$ the gradient is $\partial L / \partial w_i = x_i\,(1 - \tanh^2(w_i x_i))$. The framework gives the same
+# result.
 
 # %% A gradient
 # %%px
@@ -51,14 +52,14 @@ curves = {"by hand": x * (1 - np.tanh(w.data * x) ** 2), "by backward": w.grad}
 plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w)", "w", "gradient", at=np.linspace(-2, 2, 41))
 
 # %% [markdown] tags=["slide"]
-# A `Module` is a function with parameters, such as `Linear(inputs, outputs, bias, random)`, or is made of other modules, which are its
-# attributes, or in a list that is an attribute. `parameters()` finds all parameters in it.
+# A `Module` is a function with parameters. It may be a single layer such as `Linear(inputs, outputs, bias, random)`, or be built from other
+# modules, which it keeps as attributes or in a list that is an attribute. `parameters()` finds all the parameters in it.
 #
-# `Linear` also takes a `dtype`. `operations.tanh(x)` is the hyperbolic tangent, `cross_entropy(logits, labels)` the mean loss of a batch, a
-# Tensor; `t.data` is the array of a Tensor, `t.item()` its single number. Inside of `with no_grad():` nothing is remembered for backward.
-# `SGD(parameters, lr)` has `zero_grad()`, which forgets the gradients, and `step()`, which takes a step. The last outputs, one number a
-# class, are the *logits*. The *cross-entropy* is minus the logarithm of the probability that their softmax gives to the right class. An
-# *epoch* is one pass through the data.
+# `Linear` also takes a `dtype`. `operations.tanh(x)` is the hyperbolic tangent. `cross_entropy(logits, labels)` is the mean loss of a
+# batch, as a Tensor; `t.data` is the array in a Tensor, and `t.item()` its single number. Inside `with no_grad():`, nothing is recorded for
+# backward. `SGD(parameters, lr)` has `zero_grad()`, which clears the gradients, and `step()`, which takes a step. The outputs of the last
+# layer, one number per class, are the *logits*. The *cross-entropy* is minus the logarithm of the probability that their softmax gives to
+# the right class. An *epoch* is one pass through the data.
 
 # %% [markdown] tags=["slide"]
 # ## Your turn: the network
@@ -69,14 +70,14 @@ plots.lines(ranks.pull("curves")[0], "The gradient of tanh(1.5 w)", "w", "gradie
 # %% Exercise: MLP tags=["exercise", "slide-50"]
 # %%px
 class MLP(Module):
-    """A perceptron: n layers without biases, and the hyperbolic tangent between them.
+    """A perceptron: n linear layers without biases, with tanh between them.
 
     Parameters
     ----------
     dims : sequence of int
         n + 1 numbers: inputs, hidden units ..., classes.
     random, dtype : numpy.random.Generator, data type
-        For `Linear`, which draws its weights.
+        Passed on to `Linear`, which draws its weights.
     """
 
     def __init__(self, dims, random, dtype=np.float32):
@@ -86,7 +87,7 @@ class MLP(Module):
         ### END SOLUTION
 
     def forward(self, x):
-        """From samples, ``(batch, inputs)``, to logits, ``(batch, classes)``."""
+        """Compute the logits, ``(batch, classes)``, of samples, ``(batch, inputs)``."""
         ### BEGIN SOLUTION
         for layer in self.layers[:-1]:
             x = operations.tanh(layer(x))
@@ -101,18 +102,18 @@ class MLP(Module):
 # %% Exercise: evaluate tags=["exercise"]
 # %%px
 def evaluate(model, loader):
-    """The loss and the accuracy of a model.
+    """Return the loss and the accuracy of a model.
 
     Parameters
     ----------
     model, loader : Module, DataLoader
-        The loader gives batches of samples and labels; the last one may be smaller.
+        The loader yields batches of samples and labels; the last one may be smaller.
 
     Returns
     -------
     loss, accuracy : float
-        The mean of the cross-entropy over all samples, and the part of them whose
-        largest logit is that of their label.
+        The mean cross-entropy over all samples, and the fraction of samples whose
+        label has the largest logit.
     """
     ### BEGIN SOLUTION
     total, right, samples = 0.0, 0, 0
@@ -129,27 +130,27 @@ def evaluate(model, loader):
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: training
 #
-# The learning rate falls in a straight line, from `1.0 * lr` in the first step of all to `0.3 * lr` in the last.
+# The learning rate falls linearly, from `1.0 * lr` in the very first step to `0.3 * lr` in the last.
 
 
 # %% Exercise: train tags=["exercise", "slide-50"]
 # %%px
 def train(model, loader, epochs, lr):
-    """Train a model by plain gradient descent.
+    """Train a model with plain gradient descent.
 
     Parameters
     ----------
     model, loader : Module, DataLoader
         ``len(loader)`` is the number of batches.
     epochs : int
-        How often to go through the loader; at least two steps in all.
+        Passes through the loader; there are at least two steps in total.
     lr : float
-        Learning rate of the first step; ``lr`` of `SGD` may be changed between steps.
+        Learning rate of the first step; you can change ``lr`` of `SGD` between steps.
 
     Returns
     -------
     list of float
-        The loss of each step's batch, before the step.
+        The loss on each step's batch, before the step.
     """
     ### BEGIN SOLUTION
     optimizer, losses, last = SGD(model.parameters(), lr), [], epochs * len(loader) - 1
@@ -198,7 +199,7 @@ for batch in (1, 4, 7, 50):
 # %% Test: train tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
 check = PerceptronCheck("train", ranks, show=False)
-for batch, epochs, whole, more in ((3, 1, 4, 0), (5, 2, 3, 1), (8, 4, 2, 0), (20, 2, 0, 11)):  # the last batch is smaller, or is not
+for batch, epochs, whole, more in ((3, 1, 4, 0), (5, 2, 3, 1), (8, 4, 2, 0), (20, 2, 0, 11)):  # with and without a smaller last batch
     samples = batch * whole + int(check.random.integers(more, batch) if more else 0)
     check.train(samples, batch, epochs, float(check.random.uniform(0.2, 1.0)))
 ### END HIDDEN TESTS
@@ -206,8 +207,8 @@ for batch, epochs, whole, more in ((3, 1, 4, 0), (5, 2, 3, 1), (8, 4, 2, 0), (20
 # %% [markdown] tags=["slide"]
 # ## See it learn
 #
-# The data are artificial: 10,000 samples with 1024 features in 32 classes, of which 2,000 are kept for the test. The loss on those says
-# what was learned, and not what was learned by heart.
+# The data are synthetic: 10,000 samples with 1024 features in 32 classes, 2,000 of them held out for testing. The loss on those shows what
+# the model has learned rather than memorised.
 
 # %% Train the perceptron
 # %%px
@@ -225,8 +226,8 @@ plots.losses({"training": ranks.pull("losses")[0]}, "Loss of each step, five epo
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. `backward` needs the output of every tanh. How much memory is that for a batch of 64, beside the weights and their gradients?
-# 2. In which order do the gradients of the four weights become final? (Part 14 makes use of it.)
+# 1. `backward` needs the output of every tanh. How much memory does that take for a batch of 64, on top of the weights and their gradients?
+# 2. In which order do the gradients of the four weights become final? (Part 14 makes use of this.)
 #
 # The last cell stops the rank.
 

@@ -41,13 +41,13 @@ def network(seed):
 
 
 # %% [markdown] tags=["slide"]
-# In data parallel training each rank has the whole model, and its own samples. Two things keep the models equal: they start equal, and
-# in each step all take the *mean* of their gradients. `DistributedDataParallel` sees to both.
+# In data parallel training, each rank has the whole model and its own samples. Two things keep the models equal: they start equal, and in
+# each step all ranks use the *mean* of their gradients. `DistributedDataParallel` takes care of both.
 #
 # ## A worked example
 #
 # Each rank has one sample and a model with four inputs and two classes. The picture shows the gradients of the four weights of the second
-# class. Look at the gradients without the wrapper, and with it. What do you expect?
+# class, first without the wrapper and then with it. What do you expect?
 
 # %% One sample a rank
 # %%px
@@ -59,36 +59,36 @@ cross_entropy(alone(x), y).backward()
 
 model = DistributedDataParallel(shared)  # 1: wrap it
 loss = cross_entropy(model(x), y)  # 2: each rank with its own samples
-loss.backward()  # 3: as ever; in the end each gradient is the mean over the ranks
+loss.backward()  # 3: as usual; afterwards each gradient is the mean over the ranks
 before, after = alone.weight.grad[:, 1], shared.weight.grad[:, 1]
 
 # %% Draw the gradients tags=["given", "slide"]
-plots.exchange(ranks.pull("before"), ranks.pull("after"), "The gradients of the second class's four weights, alone and with the wrapper")
+plots.exchange(ranks.pull("before"), ranks.pull("after"), "The gradients of the second class's four weights, without and with the wrapper")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: whose batch is it?
 #
-# All ranks have the same data set, and a loader that goes through it in the same order. So they share the batches without any exchange: each
-# of n ranks takes every n-th batch. But all must take the same number. A rank with one batch more would wait for gradients that never come.
+# All ranks have the same data set, and go through it in the same order. So they can divide the batches without communicating: each of n
+# ranks takes every n-th batch. But all must take the same number; a rank with one more would wait for gradients that never come.
 
 
 # %% Exercise: rank_batches tags=["exercise"]
 # %%px
 def rank_batches(loader, rank, size):
-    """The batches that one rank trains on.
+    """Return the batches that one rank trains on.
 
     Parameters
     ----------
     loader : DataLoader
-        Gives ``len(loader)`` batches. If it shuffles, each loop gives another order.
+        Yields ``len(loader)`` batches. If it shuffles, each pass has a new order.
     rank, size : int
-        Which of how many ranks.
+        The rank, and the number of ranks.
 
     Returns
     -------
     iterable of (numpy.ndarray, numpy.ndarray)
-        Batch number rank, rank + size, rank + 2 size ..., ``len(loader) // size`` in
-        all; what is left at the end is nobody's.
+        Batches number rank, rank + size, rank + 2 size, ...: ``len(loader) // size`` in
+        all. Nobody takes the batches left over at the end.
     """
     ### BEGIN SOLUTION
     last = len(loader) // size * size
@@ -99,13 +99,13 @@ def rank_batches(loader, rank, size):
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: are the models still equal?
 #
-# Rank 0 collects each parameter from all ranks with `comm.Gather`, and compares with its own; `np.allclose` allows for rounding.
+# Rank 0 collects each parameter from all ranks with `comm.Gather` and compares it with its own; `np.allclose` allows for rounding.
 
 
 # %% Exercise: check_parameter_closeness tags=["exercise", "slide-50"]
 # %%px
 def check_parameter_closeness(model):
-    """Whether all ranks have the same parameters; all ranks call it together.
+    """Check whether all ranks have the same parameters; all ranks must call it.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def check_parameter_closeness(model):
     -------
     close : bool
         On rank 0: whether all ranks' parameters are close to rank 0's, by `np.allclose`
-        with its own tolerances. What the other ranks return does not matter.
+        with its default tolerances. It does not matter what the other ranks return.
     """
     ### BEGIN SOLUTION
     close = True
@@ -135,13 +135,13 @@ def check_parameter_closeness(model):
 
 # %% Runs on the ranks tags=["given", "skip"]
 def take(samples, batch, shuffle, size):
-    """The batches of all ranks of a group, found on one."""
+    """Return the batches of every rank in a group, all computed on one rank."""
     dataset = ArrayDataset(np.arange(samples), -np.arange(samples))
     return [[(x, y) for x, y in rank_batches(DataLoader(dataset, batch, shuffle=shuffle), r, size)] for r in range(size)]
 
 
 def compare(values):
-    """The answer for a model with these parameters, and whether it still has them."""
+    """Return the answer for a model with these parameters, and whether the call left them unchanged."""
     model = Sequential(*(Linear(*v.shape, bias=False, dtype=v.dtype) for v in values))
     for p, v in zip(model.parameters(), values, strict=True):
         p.data = v.copy()
@@ -155,28 +155,28 @@ def check_batches(check, samples, batch, size, shuffle):
     loader = DataLoader(ArrayDataset(np.arange(samples), -np.arange(samples)), batch, shuffle=shuffle)
     batches, cause = (
         list(loader),
-        "the last batches, too few for all; a stop that is a number and not a place; blocks instead of every n-th; a second loop over the loader",
+        "leftover batches for some ranks only; a stop that is a count, not an index; blocks, not every n-th; a second pass over the loader",
     )
     answer = ranks.call(take, dict(samples=samples, batch=batch, shuffle=shuffle, size=size), show=check.show)[0]
     for r, got in enumerate(answer):
         expected = batches[r : len(batches) // size * size : size]
         check.value(len(got), len(expected), name="the number of batches", rank=r, cause=cause)
         for i, (pair, (x, y)) in enumerate(zip(got, expected, strict=True)):
-            check.array(pair[0], x, name=f"samples of its batch {i}", rank=r, cause=cause)
-            check.array(pair[1], y, name=f"labels of its batch {i}", rank=r, cause=cause)
+            check.array(pair[0], x, name=f"the samples of its batch {i}", rank=r, cause=cause)
+            check.array(pair[1], y, name=f"the labels of its batch {i}", rank=r, cause=cause)
 
 
 def check_closeness(check, values, close, case):
     check.case = case
     answers = ranks.call(compare, [dict(values=v) for v in values], show=check.show)
     if type(answers[0][0]) not in (bool, np.bool_) or answers[0][0] != close:
-        check.fail(f"on rank 0, {answers[0][0]!r} is wrong", "a parameter or a rank that is not looked at, or == instead of close")
+        check.fail(f"rank 0 returned {answers[0][0]!r}, which is wrong", "a parameter or a rank left out, or == instead of allclose")
     if not all(same for _, same in answers):
-        check.fail("the parameters are not what they were before the call", "a Bcast into the parameter itself")
+        check.fail("the call changed the parameters", "a Bcast into the parameter itself")
 
 
 def parameters(check, dtype=np.float64, scale=1.0):
-    """Three parameters, the same on four ranks."""
+    """Draw three parameters, the same on all four ranks."""
     shapes = check.random.integers(2, 7, (3, 2))
     drawn = [(scale * check.random.uniform(0.5, 2, s) * check.random.choice([-1, 1], s)).astype(dtype) for s in shapes]
     return [[p.copy() for p in drawn] for _ in range(4)]
@@ -193,11 +193,11 @@ check = Check("check_parameter_closeness")
 check_closeness(check, parameters(check), True, "equal parameters")
 values = parameters(check, np.float32)
 values[2][0][0, 0] += 0.5
-check_closeness(check, values, False, "one value of rank 2 that differs by 0.5, float32")
+check_closeness(check, values, False, "one value on rank 2 that differs by 0.5, float32")
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other numbers, and put the differences elsewhere.
+# Hidden tests run when your notebook is graded. They draw other numbers and put the differences in other places.
 
 # %% Test: rank_batches tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
@@ -206,7 +206,7 @@ for size in (1, 2, 3, 4, 7):
     for shuffle in (False, True):
         check_batches(check, batch=int(check.random.integers(1, 5)), samples=int(check.random.integers(40, 60)), size=size, shuffle=shuffle)
 check_batches(check, 5, 2, 4, False)  # three batches: nobody gets one
-check_batches(check, 7, 2, 4, True)  # four: rank 3 gets the last one, which is smaller
+check_batches(check, 7, 2, 4, True)  # four: rank 3 gets the last one, which is smaller than the others
 ### END HIDDEN TESTS
 
 # %% Test: check_parameter_closeness tags=["test"] points=6
@@ -215,29 +215,29 @@ check, cases = Check("check_parameter_closeness", show=False), []
 for dtype, scale in ((np.float64, 1.0), (np.float32, 1.0), (np.float64, 1e-3)):
     drawn = [parameters(check, dtype, scale) for _ in range(18)]
     drawn[1][1][1] *= dtype(1 + 4 * np.finfo(dtype).eps)
-    cases += [(drawn[0], True, "equal parameters"), (drawn[1], True, "a difference of rounding")]
+    cases += [(drawn[0], True, "equal parameters"), (drawn[1], True, "a rounding difference")]
     for k, values in enumerate(drawn[2:14]):  # which rank, which parameter, which place, which sign
         i, place = ((0, (0, 0)), (1, (-1, 0)), (2, (-1, -1)))[k % 3]
         values[k // 3][i][place] += scale * dtype(check.random.choice([-0.01, 0.01]))
-        cases.append((values, False, "one value of one rank that differs"))
+        cases.append((values, False, "one value that differs on one rank"))
     drawn[14][1][0] += dtype(0.1)
     drawn[14][2][0] -= dtype(0.1)
     drawn[15][3][2][0, 0] = np.nan
-    cases += [(drawn[14], False, "differences whose sum is zero"), (drawn[15], False, "one value that is not a number")]
+    cases += [(drawn[14], False, "differences that sum to zero"), (drawn[15], False, "one value that is NaN")]
     cases += [(values, True, "equal parameters") for values in drawn[16:]]
-for k in check.random.permutation(len(cases)):  # nobody knows which comes when
+for k in check.random.permutation(len(cases)):  # in random order
     check_closeness(check, *cases[k])
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
 # ## Train
-# Each rank trains on its batches, once with the wrapper and once without. Without it, four models go their own ways.
+# Each rank trains on its own batches, once with the wrapper and once without. Without it, the four models drift apart.
 
 
 # %% Train with and without tags=["slide-50"]
 # %%px
 def train(model, epochs=2, lr=0.2):
-    """After each step, how far the ranks' first weights are from rank 0's."""
+    """Return how far the ranks' first weights are from rank 0's after each step."""
     loader = DataLoader(ArrayDataset(data.x_train, data.y_train), 8, shuffle=True)
     optimizer, apart = SGD(model.parameters(), lr), []
     for _ in range(epochs):
@@ -261,12 +261,12 @@ without = train(network(seed=0))
 
 # %% Draw how far apart tags=["given", "slide-50"]
 curves = {"with the wrapper": ranks.pull("with_wrapper")[0], "without": ranks.pull("without")[0]}
-plots.lines(curves, "How far the ranks' models are apart", "step", "largest difference of a weight")
+plots.lines(curves, "How far apart the ranks' models are", "step", "largest difference in a weight")
 
 # %% [markdown] tags=["slide-all"]
 # ## The same in PyTorch
-# PyTorch's wrapper has the same name, and is used in the same three lines. Here both train the same model for 20 steps on the same ranks. By
-# how much do the weights differ in the end?
+# PyTorch's wrapper has the same name, and you use it in the same three lines. Here both train the same model for 20 steps on the same
+# ranks. By how much do the weights differ at the end?
 
 # %% Beside PyTorch
 # %%px
@@ -284,15 +284,15 @@ if pytorch.available():
     pairs = zip(model.parameters(), theirs, strict=True)
     apart = max(float(np.abs(p.data - w).max()) for p, w in pairs)
     steps = len(batches)
-    print(f"after {steps} steps the largest difference of a weight is {apart:.1e}")
+    print(f"after {steps} steps, the largest difference in a weight is {apart:.1e}")
 else:
     print(pytorch.HOW)
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. With four ranks and batches of 8, which batch size would one process need for the same steps? What does that say about the learning rate?
-# 2. The wrapper averages the gradients. Where would averaging the weights, after each step, give the same? (Think of momentum, or Adam.)
+# 1. With four ranks and batches of 8, which batch size would one process need for the same steps? What follows for the learning rate?
+# 2. The wrapper averages the gradients. When would averaging the weights after each step do the same? (Think of momentum, or Adam.)
 #
 # The last cell stops the ranks.
 

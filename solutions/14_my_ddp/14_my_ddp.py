@@ -7,7 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 14 Your own DistributedDataParallel
 #
-# **You will build** `MyDP`: a wrapper that makes any model train on several ranks, with collectives that run while `backward` does.
+# **You will build** `MyDP`: a wrapper that lets any model train on several ranks, with collectives that run while `backward` is still
+# computing.
 #
 # *{points} points. About 50 minutes.*
 
@@ -33,7 +34,7 @@ from course_lib.plots import timings
 comm = everyone = Communicator()
 
 # %% [markdown] tags=["slide"]
-# Four ranks have drawn four models. Data parallel training must begin with one: rank 0's.
+# Four ranks have drawn four different models. Data parallel training must start from a single model: rank 0's.
 
 # %% Four models
 # %%px
@@ -48,8 +49,8 @@ plots.exchange(ranks.pull("before"), ranks.pull("after"), "The weights of four m
 # %% [markdown] tags=["slide"]
 # ## A worked example: hooks
 #
-# `parameter.register_hook(function)` has `function(grad)` called in `backward`, as soon as that parameter's gradient is final. If the
-# function returns an array, that becomes the gradient. In which order do you expect the names: the first layer's first, or the last
+# After `parameter.register_hook(function)`, `backward` calls `function(grad)` as soon as that parameter's gradient is final. If the
+# function returns an array, that becomes the gradient. Which layer's name do you expect to see first: the first layer's or the last
 # layer's?
 
 
@@ -67,28 +68,28 @@ cross_entropy(net(np.ones((1, 3), np.float32)), np.zeros(1, int)).backward()
 # %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
-# A rank that waits until `backward` has ended, and exchanges then, has left the network idle all that time. With hooks, the last layer's
-# gradient travels while the layers below still compute. All ranks have the same model, so their hooks fire in the same order: each collective
-# finds its partners.
+# If a rank waits for `backward` to end and only then communicates, the network is idle all that time. With hooks, the last layer's gradient
+# travels while the layers below are still computing. All ranks have the same model, so their hooks fire in the same order, and each
+# collective finds its partners.
 
 
 # %% Exercise: MyDP tags=["exercise", "slide-50"]
 # %%px
 class MyDP(Module):
-    """A model that trains on all ranks of `comm` as it would on one rank with all their
-    samples.
+    """A model that trains on all ranks of `comm` as it would on a single rank with all
+    the samples.
 
     Parameters
     ----------
     model : Module
-        The same on all ranks, up to its parameters' values: ``p.data`` for each p in
-        ``model.parameters()``. Those become rank 0's.
+        The same on all ranks, except for the values of its parameters: ``p.data`` for
+        each p in ``model.parameters()``. All ranks get rank 0's values.
 
     Notes
     -----
-    Each gradient is averaged over the ranks by one all-reduce, in a hook of its
-    parameter. A parameter that the output does not depend on has no gradient: its hook
-    is never called.
+    Each gradient is averaged over the ranks by one all-reduce, in a hook on its
+    parameter. A parameter that the output does not depend on has no gradient, and its
+    hook is never called.
     """
 
     def __init__(self, model):
@@ -99,7 +100,7 @@ class MyDP(Module):
             p.register_hook(self.average)
 
     def average(self, grad):
-        """The mean over the ranks."""
+        """Return the mean over the ranks."""
         mean = np.empty_like(grad)
         comm.Allreduce(grad, mean)
         mean /= comm.Get_size()
@@ -107,7 +108,7 @@ class MyDP(Module):
         ### END SOLUTION
 
     def forward(self, x):
-        """The model's output for this rank's samples."""
+        """Return the model's output for this rank's samples."""
         ### BEGIN SOLUTION
         return self.model(x)
         ### END SOLUTION
@@ -116,8 +117,8 @@ class MyDP(Module):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The model under test has a gate between two layers, which lets a gradient pass when the gradients above have been exchanged, and a layer that is
-# never used.
+# The model under test has a gate between two layers, which lets a gradient through only once the gradients above it have been averaged, and
+# a layer that is never used.
 
 
 # %% Check tags=["given"]
@@ -128,7 +129,7 @@ check.exchanges()
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other shapes and numbers of layers, and also take fewer ranks.
+# Hidden tests run when your notebook is graded. They draw other shapes and numbers of layers, and also use fewer ranks.
 
 # %% Test: all start as rank 0 tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
@@ -158,11 +159,13 @@ check.exchanges(4, 3, np.float32)
 #
 # How long does a step take? The next cell measures one on two ranks, in four ways:
 #
-# 1. Your wrapper, with one all-reduce for each parameter.
-# 2. The ready-made wrapper. It copies several gradients into one larger array, a *bucket*, and exchanges the buckets when `backward` is done.
-# 3. Buckets of half the size, each exchanged as soon as it is full, while `backward` goes on. This takes non-blocking collectives: the call
-#    returns at once, and the rank waits for the result only at the end.
-# 4. Buckets in memory that both ranks can see. Nothing is sent then. Each rank adds up one half of the numbers, and writes the mean for both.
+# 1. Your wrapper, with one all-reduce per parameter.
+# 2. The ready-made wrapper. It copies several gradients into one larger array, a *bucket*, and all-reduces the buckets when `backward` is
+#    done.
+# 3. Buckets of half the size, each all-reduced as soon as it is full, while `backward` continues. This takes non-blocking collectives: the
+#    call returns at once, and the rank waits for the result only at the end.
+# 4. Buckets in memory that both ranks can see. Then nothing is sent: each rank adds up one half of the numbers, and writes the mean for
+#    both.
 
 # %% Time four ways tags=["slide-50"]
 # %%px
@@ -170,9 +173,9 @@ pair = everyone.Split(color=everyone.Get_rank() // 2)  # ranks 0 and 1, ranks 2 
 comm = recorder = timings.Recorder(pair)
 DDP = DistributedDataParallel
 ways = {
-    "one a parameter": MyDP,
+    "one per parameter": MyDP,
     "buckets": lambda net: DDP(net, recorder, 8 << 20, overlap=False, shared=False),
-    "buckets, beside": lambda net: DDP(net, recorder, 4 << 20, shared=False),
+    "buckets, overlapped": lambda net: DDP(net, recorder, 4 << 20, shared=False),
     "in shared memory": lambda net: DDP(net, recorder, 4 << 20),
 }
 x, y, steps = np.ones((16, 1024), np.float32), np.zeros(16, int), {}
@@ -191,8 +194,8 @@ timings.draw({name: (first[name], second[name]) for name in first}, "A step on t
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The exchanges that begin early end hardly earlier here: each dark bar lasts until the rank has its result, and this MPI moves data only
-#    while a rank is in one of its calls. What would change with a network card, or a GPU, that moves data by itself?
+# 1. The all-reduces that start early end hardly any earlier here: each dark bar lasts until the rank has its result, and this MPI moves
+#    data only while a rank is inside one of its calls. What would change with a network card, or a GPU, that moves data by itself?
 # 2. Rank 1 uses a layer that rank 0 does not use in this step. What happens with `MyDP`? What could a wrapper do about it?
 #
 # The last cell stops the ranks.

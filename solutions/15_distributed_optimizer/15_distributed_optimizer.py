@@ -37,29 +37,29 @@ first = [int(np.flatnonzero(y == kind)[0]) for kind in range(10)]
 plots.images(x[first], images.SHAPES, "Ten classes of drawn shapes")
 
 # %% [markdown] tags=["slide"]
-# In parts 13 and 14 a wrapper around the *model* averaged the gradients. Here the *optimizer* is wrapped instead, which is how Horovod does
-# it (Sergeev and Del Balso, 2018, "Horovod: fast and easy distributed deep learning in TensorFlow", section 3). The training loop stays as it
-# was, except for three more lines. A short calculation shows why the result is the same.
+# In parts 13 and 14, a wrapper around the *model* averaged the gradients. Here we wrap the *optimizer* instead, which is how Horovod does
+# it (Sergeev and Del Balso, 2018, "Horovod: fast and easy distributed deep learning in TensorFlow", section 3). The training loop stays as
+# it was, except for three more lines. A short calculation shows why the result is the same.
 #
-# Let $L = \frac1N \sum_{i=1}^N \ell_i$ be the mean loss of a batch. Cut the batch into parts $B_0, \dots, B_{n-1}$ with $N_r$ samples each, and
-# let $L_r = \frac1{N_r} \sum_{i \in B_r} \ell_i$ be the mean loss of a part. The gradient of a sum is the sum of the gradients, so
+# Let $L = \frac1N \sum_{i=1}^N \ell_i$ be the mean loss of a batch. Cut the batch into parts $B_0, \dots, B_{n-1}$, where part $B_r$ has
+# $N_r$ samples, and let $L_r = \frac1{N_r} \sum_{i \in B_r} \ell_i$ be its mean loss. The gradient of a sum is the sum of the gradients, so
 #
 # $$ \nabla L = \frac1N \sum_r \sum_{i \in B_r} \nabla \ell_i = \sum_r \frac{N_r}{N}\, \nabla L_r,
 # \qquad\text{and if all } N_r = \tfrac Nn:\qquad \nabla L = \frac1n \sum_r \nabla L_r. $$
 #
-# So when all parts are equal, the gradient of the batch is the mean of the parts' gradients. When they are not, a plain mean is wrong: a
-# sample in a small part would count for more than a sample in a large one.
+# So when all parts have the same size, the gradient of the batch is the mean of the parts' gradients. When the sizes differ, a plain mean
+# is wrong: a sample in a small part would count more than a sample in a large one.
 #
 # ## A worked example
 #
-# Here is a batch of 24 samples, cut into equal and into unequal parts. What if each part's gradient is multiplied by $N_r n / N$ before the
-# mean: is the result right again?
+# Here is a batch of 24 samples, cut into equal parts and into unequal ones. If you multiply each part's gradient by $N_r n / N$ before
+# taking the mean, is the result right again?
 
 
 # %% Equal and unequal parts tags=["slide"]
 # %%px
 def off(parts, weighted):
-    """How far the parts' mean gradient is from the whole batch's, relative to that."""
+    """Return the relative error of the parts' mean gradient."""
     random = np.random.default_rng(0)
     x, y = random.standard_normal((24, 6)), random.integers(0, 3, 24)
     w = random.standard_normal((6, 3))
@@ -80,11 +80,11 @@ print(f"parts of 12, 6, 4, 2:           off by {off(unequal, weighted=False):.1e
 print(f"parts of 12, 6, 4, 2, weighted: off by {off(unequal, weighted=True):.1e}")
 
 # %% [markdown] tags=["slide-50"]
-# ## Your turn: share the data
+# ## Your turn: divide the data
 #
-# `DataPartitioner(dataset, fractions, seed)` shuffles and cuts; `.use(i)` is part number i, a data set. The seed must be the same on all ranks.
-# Each part is rounded down to whole samples. Before you run the cells: how many of 32 samples does each of the four parts get, and how many are
-# in no part?
+# `DataPartitioner(dataset, fractions, seed)` shuffles the data set and cuts it; `.use(i)` is part number i, itself a data set. The seed
+# must be the same on all ranks. Each part is rounded down to whole samples. Before you run the cells: how many of 32 samples does each of
+# the four parts get, and how many are in no part?
 
 # %% Four parts
 # %%px
@@ -95,7 +95,7 @@ mine = DataPartitioner(samples, [0.4, 0.3, 0.2, 0.1]).use(comm.Get_rank()).x
 plots.holdings(
     np.arange(32).reshape(4, 8),
     ranks.pull("mine"),
-    "32 samples, cut by 0.4, 0.3, 0.2 and 0.1: two are left over",
+    "32 samples, split 0.4, 0.3, 0.2 and 0.1: two are left over",
     ("rows", "samples in a row"),
 )
 
@@ -103,23 +103,23 @@ plots.holdings(
 # %% Exercise: partition_dataset tags=["exercise", "slide-50"]
 # %%px
 def partition_dataset(dataset, batch_size):
-    """A loader of this rank's part of a data set.
+    """Return a loader for this rank's part of a data set.
 
     The data set is shuffled, in the same way on all ranks, and cut into
-    ``comm.Get_size()`` equal parts. What is left over is in no part.
+    ``comm.Get_size()`` equal parts. Samples left over are in no part.
 
     Parameters
     ----------
     dataset : ArrayDataset
         The same on all ranks.
     batch_size : int
-        Samples in a step, over all ranks; a multiple of their number.
+        Samples per step over all ranks; a multiple of the number of ranks.
 
     Returns
     -------
     DataLoader
-        Gives the samples of this rank's part, each once in an epoch and each epoch in
-        another order, in batches of its share of `batch_size`. The last batch may be
+        Yields each sample of this rank's part once per epoch, in a different order each
+        epoch, in batches of this rank's share of `batch_size`. The last batch may be
         smaller.
     """
     ### BEGIN SOLUTION
@@ -130,20 +130,20 @@ def partition_dataset(dataset, batch_size):
 
 
 # %% [markdown] tags=["slide-50"]
-# ## Your turn: begin with one model
+# ## Your turn: start from one model
 
 
 # %% Exercise: broadcast_parameters tags=["exercise"]
 # %%px
 def broadcast_parameters(model, root_rank=0):
-    """Give all ranks of `comm` the parameters that one of them has.
+    """Copy the parameters of one rank to all ranks of `comm`.
 
     Parameters
     ----------
     model : Module
         The values are in ``p.data`` for each p in ``model.parameters()``.
     root_rank : int
-        The rank that has them.
+        The rank whose parameters are copied.
     """
     ### BEGIN SOLUTION
     for p in model.parameters():
@@ -158,12 +158,12 @@ def broadcast_parameters(model, root_rank=0):
 # %% Exercise: DistributedOptimizer tags=["exercise", "slide-50"]
 # %%px
 class DistributedOptimizer:
-    """An optimizer that steps by the mean of the gradients of all ranks of `comm`.
+    """An optimizer that steps with gradients averaged over all ranks of `comm`.
 
     Parameters
     ----------
     opt : Optimizer
-        SGD or Adam: has `params`, `zero_grad()` and `step()`. A parameter whose
+        SGD or Adam; it has `params`, `zero_grad()` and `step()`. A parameter whose
         ``grad`` is None has no gradient in this step, on any rank.
     """
 
@@ -171,11 +171,11 @@ class DistributedOptimizer:
         self.opt = opt
 
     def zero_grad(self):
-        """Forget all gradients."""
+        """Clear all gradients."""
         self.opt.zero_grad()
 
     def step(self):
-        """Take the mean of each gradient, and then the step."""
+        """Average each gradient over the ranks, then take the step."""
         ### BEGIN SOLUTION
         for p in self.opt.params:
             if p.grad is not None:
@@ -198,7 +198,7 @@ check.optimizer(4, "SGD")
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, also of the group, and take Adam as well.
+# Hidden tests run when your notebook is graded. They draw other sizes, including the number of ranks, and use Adam as well.
 
 # %% Test: partition_dataset tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
@@ -229,10 +229,10 @@ check.optimizer(4, "SGD", np.float32)
 # %% [markdown] tags=["slide-50"]
 # ## ResNet-9
 #
-# A network with eight convolutions and residual connections, on images of 32 x 32 pixels as in CIFAR-10. To train on CIFAR-10 itself, with the
-# ready-made wrapper: `mpiexec -n 2 python -m course_lib.resnet --data cifar10`.
+# A network with eight convolutions and residual connections, on images of 32 x 32 pixels as in CIFAR-10. To train on CIFAR-10 itself, with
+# the ready-made wrapper: `mpiexec -n 2 python -m course_lib.resnet --data cifar10`.
 #
-# The next cell trains for half a minute to two, as fast as the machine is. The bar shows how far it is.
+# The next cell trains for half a minute to two minutes, depending on your machine. The bar shows its progress.
 
 # %% Train tags=["slide-50", "long"]
 # %%px
@@ -258,15 +258,15 @@ bar.close()
 
 # %% Draw the loss tags=["given", "slide-50"]
 plots.losses(
-    {f"rank {r}": values for r, values in enumerate(ranks.pull("losses")[:2])}, "ResNet-9 on drawn shapes: each rank's own batches"
+    {f"rank {r}": values for r, values in enumerate(ranks.pull("losses")[:2])}, "ResNet-9 on drawn shapes: loss on each rank's own batches"
 )
 
 # %% [markdown] tags=["slide-all"]
 # ## And on GPUs?
 #
-# CuPy is NumPy for NVIDIA's GPUs, NCCL their library of collectives, NVLink the fast link between GPUs of one machine.
-# `init(backend="nccl")` gives the same communicator for CuPy arrays: the collectives then run over NVLink or the network, from one GPU's
-# memory to another's. `model.to(cupy)` moves a model there. Where there is no GPU, it says so.
+# CuPy is NumPy for NVIDIA GPUs, NCCL is NVIDIA's library of collectives, and NVLink is the fast link between the GPUs of one machine.
+# `init(backend="nccl")` gives you the same communicator for CuPy arrays: the collectives then run over NVLink or the network, from one
+# GPU's memory to another's. `model.to(cupy)` moves a model there. If there is no GPU, `init` says so.
 
 # %% Look for GPUs
 # %%px
@@ -283,8 +283,8 @@ except RuntimeError as error:
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Batch normalisation takes means over a rank's own samples. Is a step on four ranks with 16 samples each still the step on 64?
-# 2. `DistributedOptimizer` exchanges after `backward`, `MyDP` during it. When does that matter?
+# 1. Batch normalisation takes means over a rank's own samples. Is a step on four ranks with 16 samples each still the same as a step on 64?
+# 2. `DistributedOptimizer` communicates after `backward`, `MyDP` during it. When does that matter?
 #
 # The last cell stops the ranks.
 

@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 16 A training step, simulated
 #
-# **You will see** one training step of a large model on 4, 16 and 64 devices: who computes when, who waits, and what fills the memory.
-# From here on you write the loop that each rank runs, and a simulator tells what it costs.
+# **You will see** one training step of a large model on 4, 16 and 64 devices: who computes when, who waits, and what fills the memory. From
+# here on, you write the loop that each rank runs, and a simulator tells you what it costs.
 #
 # *Nothing to grade. About 25 minutes.*
 
@@ -27,39 +27,40 @@ from course_lib.sim import get_next_microbatch
 # %% [markdown] tags=["slide"]
 # ## What is simulated
 #
-# The model is a stack of equal layers, each one $4096 \times 4096$ matrix, on sequences of 1024 tokens, in half precision. The device is an
-# H100 with 80 GiB. No matrix exists: the simulator counts FLOP (floating-point operations) and bytes, and moves a **virtual clock**. A
-# layer's forward takes $2 \cdot 4096^2$ FLOP a token, its backward twice as many. An exchange takes what the ring algorithm takes, on
-# NVLink, the fast link within a group of 8 devices, and on the network beyond.
+# The model is a stack of identical layers, each one $4096 \times 4096$ matrix, on sequences of 1024 tokens, in half precision. The device
+# is an H100 with 80 GiB. There are no actual matrices: the simulator counts FLOP (floating-point operations) and bytes, and advances a
+# **virtual clock**. A layer's forward takes $2 \cdot 4096^2$ FLOP per token, its backward twice as many. Communication takes as long as the
+# ring algorithm would: over NVLink, the fast link within a group of 8 devices, or over the network beyond that.
 #
-# How well a loop does is told by two numbers. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak,
-# over the time that the step really takes. **Memory** is the most that a rank held at once.
+# Two numbers judge a loop. **MFU**, model FLOPs utilisation, is the time that the FLOP would take at the devices' peak, divided by the time
+# that the step really takes. **Memory** is the most that any rank holds at once.
 
 # %% [markdown] tags=["slide"]
 # ## What a loop can do
 #
 # | | |
 # |---|---|
-# | `model.storage()` | five dicts: weights, optimizer states, activations, their gradients, gradients of the weights |
-# | `model.rank`, `world_size`, `num_layers`, `global_batch_size` | which rank this is, of how many; layers; samples of a step |
+# | `model.storage()` | five dicts: weights, optimizer states, activations, activation gradients, weight gradients |
+# | `model.rank`, `world_size`, `num_layers`, `global_batch_size` | this rank, and how many there are; layers; samples per step |
 # | `get_next_microbatch(global_batch_size, world_size, batch_size, rank)` | this rank's samples, in micro-batches |
-# | `model.load_weights(layer, shard, num_shards)` | a layer's weight and optimizer state, there since the step before; or a shard |
+# | `model.load_weights(layer, shard, num_shards)` | a layer's weight and optimizer state from the previous step, or a shard of them |
 # | `model.get_input_activation(samples)` | the input of layer 0 |
 # | `model.forward(layer, activation, weight)` | the input of layer + 1 |
 # | `model.loss(activation)` | the gradient of the last output |
-# | `model.backward(layer, activation, grad_activation, weight)` | the gradients of weight and input |
+# | `model.backward(layer, activation, grad_activation, weight)` | the gradients of the weight and of the input |
 # | `model.update(layer, weight_grad, weight, opt_state)` | the optimizer's step: the new weight and the new state |
-# | `model.set_final_weight(layer, weight)` | says what came out |
-# | `await model.all_reduce(value, layer)`, `all_gather`, `reduce_scatter` | all ranks exchange |
-# | `await model.send(dest, value)`, `await model.receive(source)` | two ranks exchange |
+# | `model.set_final_weight(layer, weight)` | reports the result |
+# | `await model.all_reduce(value, layer)`, `all_gather`, `reduce_scatter` | collectives over all ranks |
+# | `await model.send(dest, value)`, `await model.receive(source)` | messages between two ranks |
 #
-# What is in the five dicts is in the rank's memory, and what you delete is not.
+# Whatever is in the five dicts takes up the rank's memory, and whatever you delete is freed.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example: data parallel training
 #
-# Each rank has all weights and a share of the samples, which it takes in micro-batches. It adds up their gradients (**gradient
-# accumulation**), and in the end all ranks reduce them. `async` and `await` only mean that a rank may have to wait for others there.
+# Each rank has all the weights and a share of the samples, which it processes in micro-batches. It adds up their gradients (**gradient
+# accumulation**), and at the end all ranks all-reduce them. `async` and `await` only mean that a rank may have to wait for others at that
+# point.
 
 
 # %% Data parallel training tags=["slide"]
@@ -110,13 +111,13 @@ print(result)
 result
 
 # %% [markdown] tags=["slide"]
-# A row is a rank, and a box is a micro-batch, with its number. Under the boxes is what is communicated; pale is time in which a rank does
-# not compute, a **bubble**. Backward takes twice as long as forward. Below is the memory: where does it rise, and where does it fall?
+# Each row is a rank, and each box is a micro-batch with its number. Below the boxes is the communication; pale means that a rank is not
+# computing, a **bubble**. Backward takes twice as long as forward. At the bottom is the memory: where does it rise, and where does it fall?
 #
-# ## Freeing
+# ## Freeing memory
 #
-# This loop is the same, but for what it leaves in the storage. Predict the memory before you run it: a sample's activation has
-# $1024 \cdot 4096$ numbers of 2 bytes, 8 MiB.
+# This loop is the same, except for what it leaves in the storage. Predict the memory before you run it: one sample's activation has
+# $1024 \cdot 4096$ numbers of 2 bytes each, 8 MiB.
 
 
 # %% The same, without freeing tags=["slide"]
@@ -159,13 +160,13 @@ kept = sim.run(train_without_freeing, **settings, batch_size=4)
 memory = {"freed as soon as possible": result.memory, "nothing freed": kept.memory}
 
 # %% Draw the memory tags=["given", "slide"]
-plots.bars(ranks.pull("memory")[0], "Most memory of a rank, 4 ranks, 8 layers, micro-batches of 4", "memory")
+plots.bars(ranks.pull("memory")[0], "Peak memory of a rank, 4 ranks, 8 layers, micro-batches of 4", "memory")
 
 # %% [markdown] tags=["slide-50"]
 # ## The size of a micro-batch
 #
-# Larger micro-batches need more memory. Up to a size, they also use the device better, as small matrix products do not fill it; but a rank
-# waits longer for its first input. Where would you stop?
+# Larger micro-batches need more memory. Up to a point, they also use the device better, because small matrix products do not fill it; but a
+# rank waits longer for its first input. Where would you stop?
 
 # %% Several sizes
 # %%px
@@ -180,14 +181,14 @@ by_size = [
 plots.bars(ranks.pull("by_size")[0][0], "MFU of data parallel training, 4 ranks, 8 layers, 64 samples", "%")
 
 # %% Draw memory by size tags=["given", "slide-50"]
-plots.bars(ranks.pull("by_size")[0][1], "Most memory of a rank", "memory")
+plots.bars(ranks.pull("by_size")[0][1], "Peak memory of a rank", "memory")
 
 # %% [markdown] tags=["slide-50"]
 # ## When a loop is wrong
 #
-# The simulator knows what each value is of: which layer, which samples, which shards. A loop that no real training step could be ends with
-# a sentence. Here one rank of four leaves early. Change the loop, and see what else it says: for instance, let rank 2 leave out only the
-# all-reduce.
+# The simulator knows what each value belongs to: which layer, which samples, which shards. A loop that cannot be a real training step ends
+# with a message that says why. Here, one of four ranks leaves early. Change the loop and see what else the simulator says: for instance,
+# let rank 2 skip only the all-reduce.
 
 
 # %% A rank that does not come tags=["slide-50"]
@@ -218,14 +219,15 @@ except sim.SimulationError as error:
 # %% [markdown] tags=["slide-all"]
 # ## More ranks
 #
-# The same loop on 16 ranks: twice the domain that NVLink joins. Every rank has 16 samples, as before. Where does the time go?
+# The same loop on 16 ranks: twice as many as NVLink connects. Every rank has 16 samples, as before. Where does the time go?
 
 # %% Sixteen ranks
 # %%px
 sim.run(train_ddp, world_size=16, num_layers=8, global_batch_size=256, batch_size=4)
 
 # %% [markdown] tags=["slide-all"]
-# And 64 of them. One row is a rank still, but the numbers no longer fit. While a layer's gradients are on the way, all ranks stand still.
+# And on 64. Each row is still a rank, but there is no room for the numbers. While a layer's gradients are being all-reduced, all ranks are
+# idle.
 
 # %% Sixty-four ranks
 # %%px
@@ -234,24 +236,26 @@ sim.run(train_ddp, world_size=64, num_layers=32, global_batch_size=2048, batch_s
 # %% [markdown] tags=["slide-all"]
 # ## Look closer
 #
-# A Chrome trace can be zoomed into: open the file at [ui.perfetto.dev](https://ui.perfetto.dev) (it stays on your machine) or at
-# `chrome://tracing`. Every rank has a row for what it computes, one for what it communicates, one for what it waits for, and its memory.
+# You can zoom into a Chrome trace: open the file at [ui.perfetto.dev](https://ui.perfetto.dev) (it stays on your machine) or at
+# `chrome://tracing`. Every rank has a row for what it computes, one for what it communicates, one for what it waits for, and one for its
+# memory.
 
 # %% Write a trace
 # %%px
 result.trace("train_ddp.json")
 size = wording.size(Path("train_ddp.json").stat().st_size)
-print("Written beside this notebook: train_ddp.json,", size)
+print("Written next to this notebook: train_ddp.json,", size)
 
 # %% [markdown] tags=["slide"]
-# In a script of your own, the same is `models = [Model(rank, dist, ...) for rank in ...]`, then
+# In a script of your own, you would write `models = [Model(rank, dist, ...) for rank in ...]`, then
 # `await asyncio.gather(*(train_ddp(model, 4) for model in models))`, and `get_training_stats(models)`.
 #
 # ## Questions worth arguing about
 #
-# 1. With 64 ranks, the last gradient is ready when backward ends, but that of the last *layer* is ready long before. What could the ranks do
-#    with that time? (In part 20 you may try it.)
-# 2. Each rank holds all optimizer states, 12 bytes a weight, and all ranks compute the same update. What would you do about it? (Part 17.)
+# 1. With 64 ranks, the last gradient is ready when backward ends, but the gradient of the last *layer* is ready long before that. What
+#    could the ranks do with that time? (You can try it in part 20.)
+# 2. Each rank holds all the optimizer states, 12 bytes per weight, and all ranks compute the same update. What would you do about it? (Part
+#    17.)
 #
 # The last cell stops the rank.
 

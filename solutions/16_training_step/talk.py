@@ -1,26 +1,26 @@
 # %% [markdown] after="# 16 A training step, simulated" tags=["notes"]
-# The grey lines are folded cells: Shift-Enter runs them. Three questions for the room come on the way, each with its answer on the next
-# key.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer.
 
 # %% [markdown] after="## What is simulated" tags=["notes"]
-# Ask why backward costs twice as much: it makes two products, for the gradient of the input and for that of the weight. The clock is
-# virtual, so every laptop in the room shows the same numbers. Even a device that never waits reaches 95% at most here.
+# Ask why backward costs twice as much: it computes two products, one for the gradient of the input and one for that of the weight. The
+# clock is virtual, so every laptop in the room shows the same numbers. Even a device that never waits reaches at most 95% here.
 
 # %% [markdown] after="## What a loop can do" tags=["notes"]
 # Do not read the table out. Point at the word `await`, which marks where a rank may have to wait for others, and at the last sentence: that
 # is how memory is counted up to part 20.
 
 # %% [markdown] after="## A worked example: data parallel training" tags=["notes"]
-# Ask how often a layer's gradient crosses the network in a step with four micro-batches: once. Adding up first and exchanging afterwards is
-# the reason why gradient accumulation is cheap.
+# Ask how often a layer's gradient crosses the network in a step with four micro-batches: once. Gradient accumulation is cheap because you
+# add up first and communicate afterwards.
 
 # %% [markdown] after="Data parallel training" tags=["notes"]
 # Let the room find the only `await`: it is in the last loop, after all micro-batches. Then point at each `pop` and at the `del`; the second
 # example is this loop without them.
 
 # %% [markdown] after="Run it on four ranks" tags=["notes"]
-# Point at the start, where all ranks wait for their input, and at the end, where all-reduce and update take turns, eight times. The boxes
-# of all ranks lie exactly below each other. Ask whether they would on a real machine; the next question is about that.
+# Point at the start, where all ranks wait for their input, and at the end, where all-reduce and update alternate eight times. The boxes of
+# all ranks line up exactly. Ask whether they would on a real machine; the next question is about that.
 
 # %% [markdown] after="Run it on four ranks" tags=["slide"]
 # ## A question for the room
@@ -28,19 +28,19 @@
 # One of the ranks is ten percent slower. How long does the step take?
 
 # %% [markdown] tags=["fragment"]
-# As long as the slow one: all wait for it in the all-reduce.
+# As long as the slow rank takes: all the others wait for it in the all-reduce.
 
-# %% [markdown] after="A row is a rank, and a box is a micro-batch, with its number. Under the boxes is what is communicated; pale is time in which a rank does" tags=["notes"]
+# %% [markdown] after="Each row is a rank, and each box is a micro-batch with its number. Below the boxes is the communication; pale means that a rank is not" tags=["notes"]
 # Look at the memory in the first backward: it stays flat, because each layer gives up an activation of 32 MiB and gains a gradient of 32
-# MiB. From the second micro-batch on gradients are added in place, so it falls. Collect guesses for the loop that frees nothing.
+# MiB. From the second micro-batch on, gradients are added in place, so it falls. Collect guesses for the loop that frees nothing.
 
 # %% [markdown] after="The same, without freeing" tags=["notes"]
-# Most people expect four micro-batches of activations to pile up. They do not: the key is the layer, so the next micro-batch replaces the
-# activation of the one before. In part 19 the micro-batch is part of the key.
+# Most people expect four micro-batches of activations to pile up. They do not: the key is the layer, so each micro-batch replaces the
+# previous one's activation. In part 19 the micro-batch is part of the key.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# 2.34 against 2.62 GiB: less than most guess. What is not freed are the activations of one micro-batch and their gradients, nine of each.
-# The time is the same in both runs; freeing costs nothing.
+# 2.34 against 2.62 GiB: a smaller difference than most people guess. What is left over is the activations of one micro-batch and their
+# gradients, nine of each. The time is the same in both runs; freeing costs nothing.
 
 # %% [markdown] after="Draw the memory" tags=["slide"]
 # ## A question for the room
@@ -51,46 +51,46 @@
 # Look at the picture: it depends on the micro-batch. Weights, gradients and Adam's state do not.
 
 # %% [markdown] after="Several sizes" tags=["notes"]
-# All runs take 16 samples on each rank, in 16 micro-batches or in one; the exchange at the end is the same. Let everyone bet on a size
-# before the next picture.
+# Each run processes 16 samples on each rank, in anything from 16 micro-batches to one; the all-reduce at the end is the same. Let everyone
+# bet on a size before the next picture.
 
 # %% [markdown] after="Draw utilisation by size" tags=["notes"]
-# 2 and 4 win, with 75.1%. Below that the matrix products are too small; above it the first input takes longer to arrive than is gained.
-# With 16 samples at once, a rank waits 2.1 ms before it can begin.
+# 2 and 4 win, with 75.1%. Below that, the matrix products are too small; above it, waiting for the first input costs more than the larger
+# products save. With 16 samples at once, a rank waits 2.1 ms before it can begin.
 
 # %% [markdown] after="Draw memory by size" tags=["notes"]
-# From 1 to 16 samples the memory grows from 2.1 to 3.0 GiB, not by a factor of 16. Ask where the rest comes from: 8 layers of 256 MiB for
-# weights, gradients and Adam's states, which no micro-batch changes.
+# From 1 to 16 samples, the memory grows from 2.1 to 3.0 GiB, not by a factor of 16. Ask where the rest comes from: 8 layers of 256 MiB for
+# weights, gradients and Adam's state, whatever the size of the micro-batch.
 
 # %% [markdown] after="Draw memory by size" tags=["slide-50"]
 # ## A question for the room
 #
-# Twice the micro-batch: what happens to time, and what to memory?
+# Twice the micro-batch size: what happens to the time, and what to the memory?
 
 # %% [markdown] tags=["fragment"]
-# The device is better used, up to a point: then the first input, which nobody can compute without, arrives later. The activations take
-# twice the memory.
+# The device is used better, up to a point; but the first input arrives later, and nobody can compute without it. The activations take twice
+# the memory.
 
 # %% [markdown] after="## When a loop is wrong" tags=["notes"]
-# Ask what the same mistake looks like on a real cluster: all other GPUs wait in NCCL until a timeout, and the message does not say which
-# rank is missing or why. That is what a simulator is good for.
+# Ask what the same mistake looks like on a real cluster: all the other GPUs wait in NCCL until a timeout, and the message does not say
+# which rank is missing or why. That is what a simulator is good for.
 
 # %% [markdown] after="A rank that does not come" tags=["notes"]
-# Read the message aloud: who waits, where, for whom, and what that rank does. Then try the change from the text: rank 2 is now stopped at
-# its update, because its gradient lacks the samples of ranks 0, 1 and 3.
+# Read the message aloud: who waits, where, for whom, and what that rank is doing. Then try the change from the text: now rank 2 is stopped
+# at its update, because its gradient lacks the samples of ranks 0, 1 and 3.
 
 # %% [markdown] after="Sixteen ranks" tags=["notes"]
 # Forward and backward take as long as on four ranks; only the end has grown. An all-reduce of one layer takes 2.0 ms instead of 0.23 ms,
 # since the ring now has to use the network. MFU falls from 75 to 42%.
 
 # %% [markdown] after="Sixty-four ranks" tags=["notes"]
-# More than half of the step is the exchange: 32 layers, 4 ms each. Ask what would help without a faster network: more samples in a step, or
-# an exchange that begins during backward.
+# More than half of the step is communication: 32 layers at 4 ms each. Ask what would help without a faster network: more samples per step,
+# or communication that starts during backward.
 
 # %% [markdown] after="Write a trace" tags=["notes"]
-# Show it in Perfetto if you have a minute: it is the same format that PyTorch's profiler writes, so the students will meet it again. The
-# file is of the run on four ranks.
+# Show it in Perfetto if you have a minute: PyTorch's profiler writes the same format, so the students will meet it again. The file is from
+# the run on four ranks.
 
 # %% [markdown] after="Stop the rank" tags=["notes"]
-# Question 1: start each layer's all-reduce as soon as backward of the last micro-batch has passed it; much of the exchange is then hidden.
-# Question 2: shard the states, so that each rank updates its part and the parts are gathered. That is the way to part 17.
+# Question 1: start each layer's all-reduce as soon as the last micro-batch's backward has passed it; much of the communication is then
+# hidden. Question 2: shard the states, so that each rank updates its part and the parts are gathered. That leads to part 17.

@@ -8,7 +8,7 @@
 # # 17 ZeRO as a schedule
 #
 # **You will build** `part1_training_loop`: data parallel training in which weights, gradients and optimizer states are sharded, so that n
-# ranks together hold one of each.
+# ranks together hold one copy of each.
 #
 # *{points} points. About 40 minutes.*
 
@@ -26,22 +26,23 @@ import asyncio
 from course_lib.sim import Dist, Model, get_next_microbatch
 
 # %% [markdown] tags=["slide"]
-# In part 16 every rank held the whole model. A layer has $4096^2$ weights: 32 MiB in half precision, 32 MiB more for their gradients, and
-# 192 MiB for the optimizer, which keeps 12 bytes a weight. The optimizer's part is the largest, and every rank computes the same with it.
+# In part 16, every rank held the whole model. A layer has $4096^2$ weights: 32 MiB in half precision, 32 MiB more for their gradients, and
+# 192 MiB for the optimizer, which keeps 12 bytes per weight. The optimizer's part is the largest, and every rank computes the same update
+# with it.
 #
-# | a rank of n holds, for a layer | weights | gradients | optimizer states |
+# | per layer, a rank of n holds | weights | gradients | optimizer states |
 # |---|---|---|---|
 # | data parallel | 32 MiB | 32 MiB | 192 MiB |
 # | ZeRO stage 3 | 32 MiB / n | 32 MiB / n | 192 MiB / n |
 #
-# A layer can only be computed with its whole weight. So a rank gathers it right before, and lets go of it right after; in forward, and
-# again in backward.
+# To compute a layer, a rank needs the whole weight. So it gathers the weight just before using it and frees it right after, once in forward
+# and again in backward.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example: shards
 #
-# `load_weights(layer, shard, num_shards)` loads one shard. Two ranks with two layers: each loads half of both, gathers layer 0, and looks
-# at its memory. The values say what they are of.
+# `load_weights(layer, shard, num_shards)` loads one shard. Two ranks with two layers: each rank loads half of both layers, gathers layer 0,
+# and looks at its memory. When you print a value, it says what it holds.
 
 
 # %% Shards of two layers
@@ -63,42 +64,43 @@ models = [Model(rank, dist, num_layers=2, global_batch_size=2) for rank in range
 done = await asyncio.gather(*(gather_one(model) for model in models))
 
 # %% [markdown] tags=["slide"]
-# Gradients are sharded by `reduce_scatter(value, layer)`: rank i gets shard i of the sum over all ranks' samples. Gradients of the same shard
-# can be added, and `update` takes shards if all three are the same.
+# `reduce_scatter(value, layer)` shards the gradients: rank i gets shard i of the sum over all ranks' samples. Gradients of the same shard
+# can be added, and `update` takes shards as long as all three are the same shard.
 #
-# **What counts as memory.** What is in the storage; and what a variable holds, as long as an operation still needs it. A gathered weight in
-# a variable is gone after its last use, also without `del`.
+# **What counts as memory.** Everything in the storage, and whatever a variable holds for as long as an operation still needs it. A gathered
+# weight in a variable is freed after its last use, even without `del`.
 #
 # ## Your turn
 #
-# In each micro-batch, a rank gathers every layer twice and scatters its gradient once. More exchanges cost time, and fewer need memory.
-# From [part 16](16_training_step.ipynb) you know `model.storage()`, the five dicts, and `model.set_final_weight`, which says what came out.
+# In each micro-batch, a rank gathers every weight twice and reduce-scatters every gradient once. More communication costs time, and less
+# costs memory. From [part 16](16_training_step.ipynb) you know `model.storage()` with its five dicts, and `model.set_final_weight`, which
+# reports the result.
 #
-# **The target.** Time: each micro-batch's input; then, for each layer and micro-batch, forward, backward, two all-gathers and a
+# **The target.** Time: the input of each micro-batch; then, for each layer and micro-batch, forward, backward, two all-gathers and a
 # reduce-scatter, one after the other; at the end, the update of a shard. Memory: the rank's shards; the activations of one micro-batch, one
-# a layer and four more; five whole weights.
+# per layer and four more; five whole weights.
 
 
 # %% Exercise: part1_training_loop tags=["exercise", "slide-50"]
 # %%px
 async def part1_training_loop(model, batch_size):
-    """One training step of a rank, with ZeRO stage 3.
+    """One training step of one rank, with ZeRO stage 3.
 
     Weights, gradients and optimizer states are sharded over all ranks.
 
     Parameters
     ----------
     model : sim.Model
-        This rank. It takes its samples from `get_next_microbatch`, as in part 16.
+        This rank. It gets its samples from `get_next_microbatch`, as in part 16.
     batch_size : int
-        Samples of a micro-batch.
+        Samples per micro-batch.
 
     Returns
     -------
     sim.Model
         The model. Every rank has set its shard of each final weight, and its storage
-        has its shards of the updated weights and optimizer states, as the next step
-        begins with them.
+        holds its shards of the updated weights and optimizer states, ready for the next
+        step.
     """
     ### BEGIN SOLUTION
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -132,12 +134,12 @@ async def part1_training_loop(model, batch_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The loop runs on the rank. What it did is then played again here, and judged by that.
+# The loop runs on the rank. It is then replayed here, and the check judges the replay.
 
 
 # %% What a step needs tags=["given", "skip"]
 def seconds(world_size, num_layers, global_batch_size, batch_size):
-    """Compute and exchanges one after the other: per layer and micro-batch two all-gathers and a reduce-scatter."""
+    """Computation and communication one after the other: per layer and micro-batch, two all-gathers and a reduce-scatter."""
     link, whole = H100.link(range(world_size)), LAYER.weight_bytes()
     share, total = global_batch_size // world_size, 0.0
     for start in range(0, share, batch_size):
@@ -148,7 +150,7 @@ def seconds(world_size, num_layers, global_batch_size, batch_size):
 
 
 def nbytes(world_size, num_layers, global_batch_size, batch_size):
-    """The shards; the activations of a micro-batch and their gradients; and a few layers that are whole for a moment."""
+    """The shards, the activations of a micro-batch with their gradients, and a few layers that are briefly whole."""
     sharded = num_layers * (2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()) / world_size
     samples = min(batch_size, global_batch_size // world_size)
     return sharded + (num_layers + 4) * LAYER.activation_bytes(samples) + 5 * LAYER.weight_bytes()
@@ -156,10 +158,12 @@ def nbytes(world_size, num_layers, global_batch_size, batch_size):
 
 def examine(check, **settings):
     result = check.run(**settings)
-    cause = "something that is not sharded, gathered weights of more than a layer or two at a time, or activations that nobody needs"
+    cause = "something is not sharded, or more than a layer or two is gathered at a time, or activations are kept after their last use"
     check.memory(result, nbytes(**settings), cause)
     check.time(
-        result, seconds(**settings), "a layer is gathered more often than twice in a micro-batch, or its gradient not scattered but reduced"
+        result,
+        seconds(**settings),
+        "a layer is gathered more than twice per micro-batch, or its gradient all-reduced, not reduce-scattered",
     )
     return result
 
@@ -181,7 +185,7 @@ for settings in (
 result.draw("ZeRO stage 3")
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and look at time and memory.
+# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and check time and memory.
 
 # %% Test: it is a training step tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
@@ -205,25 +209,25 @@ result = examine(check, world_size=4, num_layers=24, global_batch_size=40, batch
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# The most that a rank holds when n ranks share a model with 48 layers. The state, 12 GiB, shrinks with n; the activations of a micro-batch
-# and a few whole weights do not. Data parallel training would hold the first bar on every rank, however many there are.
+# This is the most that a rank holds when n ranks share a model with 48 layers. The state, 12 GiB, shrinks with n; the activations of a
+# micro-batch and a few whole weights do not. In data parallel training, every rank would hold the first bar, however many ranks there are.
 
 # %% Draw the memory tags=["given"]
 runs = {n: check.run(world_size=n, num_layers=48, global_batch_size=64, batch_size=1) for n in (1, 4, 16, 64)}
-plots.bars({f"world_size {n}": r.memory for n, r in runs.items()}, "Most memory of a rank, 48 layers, micro-batches of 1", "memory")
+plots.bars({f"world_size {n}": r.memory for n, r in runs.items()}, "Peak memory of a rank, 48 layers, micro-batches of 1", "memory")
 
 # %% [markdown] tags=["slide-50"]
-# It is paid for in time: every micro-batch moves every weight twice and every gradient once, and a small micro-batch computes little for
-# it.
+# You pay for this in time: every micro-batch moves every weight twice and every gradient once, and a small micro-batch does little
+# computation in return.
 
 # %% Draw the utilisation tags=["given"]
 sizes = {b: check.run(world_size=16, num_layers=8, global_batch_size=1024, batch_size=b) for b in (1, 4, 16, 64)}
 plots.bars(
-    {f"micro-batches of {b}": 100 * r.utilisation for b, r in sizes.items()}, "MFU of ZeRO stage 3 on 16 ranks, 64 samples a rank", "%"
+    {f"micro-batches of {b}": 100 * r.utilisation for b, r in sizes.items()}, "MFU of ZeRO stage 3 on 16 ranks, 64 samples per rank", "%"
 )
 
 # %% [markdown] tags=["slide-50"]
-# With small micro-batches on sixteen ranks, most of the time goes by on the network.
+# With small micro-batches on sixteen ranks, most of the time goes into communication.
 
 # %% Draw sixteen ranks tags=["given"]
 sizes[16].draw("ZeRO stage 3, micro-batches of 16")
@@ -231,9 +235,9 @@ sizes[16].draw("ZeRO stage 3, micro-batches of 16")
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The next layer's weight could be gathered while this one computes. What does it cost, and when does it hide all of the exchange? (A
-#    call without `await` starts an exchange; `await` its result later.)
-# 2. Stages 1 and 2 keep the weights whole. Up to which size of micro-batch would you prefer them to stage 3?
+# 1. The next layer's weight could be gathered while this one computes. What does that cost, and when does it hide all of the communication?
+#    (A call without `await` starts a collective; `await` its result later.)
+# 2. Stages 1 and 2 keep the weights whole. Up to which micro-batch size would you prefer them to stage 3?
 #
 # The last cell stops the rank.
 

@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 18 A pipeline
 #
-# **You will build** `part2_training_loop`: the layers split over the ranks, and the whole batch passed on from rank to rank.
+# **You will build** `part2_training_loop`: the layers are split over the ranks, and the whole batch is passed on from rank to rank.
 #
 # *{points} points. About 40 minutes.*
 
@@ -26,21 +26,23 @@ from course_lib import wording
 from course_lib.sim import Dist, Model
 
 # %% [markdown] tags=["slide"]
-# In **pipeline parallel** training a rank holds some layers only: with 4 ranks and 8 layers, rank 0 has layers 0 and 1, rank 1 has layers 2
-# and 3, and so on. Nothing is gathered or reduced. What goes over the links is one activation on the way forward, and one gradient on the
-# way back:
+# In **pipeline parallel** training, a rank holds only some of the layers: with 4 ranks and 8 layers, rank 0 has layers 0 and 1, rank 1 has
+# layers 2 and 3, and so on. Nothing is gathered or reduced. All that crosses a link is one activation on the way forward and one gradient
+# on the way back:
 #
 # $$ \text{rank } 0 \xrightarrow{\;x_2\;} \text{rank } 1 \xrightarrow{\;x_4\;} \text{rank } 2 \xrightarrow{\;x_6\;} \text{rank } 3 $$
 #
 # $$ \text{rank } 0 \xleftarrow{\;g_2\;} \text{rank } 1 \xleftarrow{\;g_4\;} \text{rank } 2 \xleftarrow{\;g_6\;} \text{rank } 3 $$
 #
-# Activation $x_i$ is the input of layer $i$, and $g_i$ its gradient. Compare: for one sample, $x_i$ has 8 MiB. A layer's weight has 32 MiB.
+# Activation $x_i$ is the input of layer $i$, and $g_i$ is its gradient. For comparison: with one sample, $x_i$ takes 8 MiB, and a layer's
+# weight takes 32 MiB.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example: a message
 #
-# A `send` is **buffered**: the sender goes on when the message has left, whether or not anyone waits for it. A `receive` ends no earlier
-# than the send did. Rank 0 has little to do, and rank 1 much; and then the other way round. Predict the times, if
+# A `send` is **buffered**: the sender continues as soon as the message has left, whether or not anyone is waiting for it. A `receive` never
+# finishes before the send does. First rank 0 has little to do and rank 1 a lot; then it is the other way round. Predict the times, given
+# that
 #
 # {parts_of_the_example}
 
@@ -55,11 +57,11 @@ async def message(model, work):
     if model.rank == 0:
         print(f"rank 0 sends at {wording.seconds(model.time)}", end=", ")
         await model.send(1, own)
-        print(f"goes on at {wording.seconds(model.time)}", end=". ")
+        print(f"continues at {wording.seconds(model.time)}", end=". ")
     else:
-        print(f"rank 1 asks at {wording.seconds(model.time)}", end=", ")
+        print(f"rank 1 asks for it at {wording.seconds(model.time)}", end=", has the ")
         got = await model.receive(0)
-        print(f"has {got.name} of layer {got.layer} at {wording.seconds(model.time)}.")
+        print(f"{got.name} of layer {got.layer} at {wording.seconds(model.time)}.")
 
 
 for work in ((1, 4), (4, 1)):
@@ -68,37 +70,37 @@ for work in ((1, 4), (4, 1)):
     done = await asyncio.gather(*(message(model, work) for model in models))
 
 # %% [markdown] tags=["slide"]
-# What is sent stays in the sender's storage, too, until you take it out. And the message takes memory of the sender until the receiver asks
-# for it.
+# What a rank sends also stays in its own storage until you take it out. And the message takes up memory on the sender until the receiver
+# asks for it.
 #
 # ## Your turn
 #
-# Every rank goes forward and backward once, with all samples. The first rank has the input, and the last one the loss. As in parts
+# Every rank goes forward and backward once, with all samples. The first rank has the input, and the last one has the loss. As in parts
 # [16](16_training_step.ipynb) and [17](17_zero_schedule.ipynb), `model.storage()` gives you the five dicts, and `model.set_final_weight`
-# says what came out.
+# reports the result.
 #
-# **The target.** Time: loading the input; all layers one after the other, forward and backward; one message between neighbours each way;
-# the update of one rank's layers. Memory: a rank's own layers with their gradients and optimizer states, one activation for each of them,
-# and four for what is just computed.
+# **The target.** Time: loading the input; all layers one after the other, forward and backward; one message each way between neighbours;
+# the update of one rank's layers. Memory: a rank's own layers with their gradients and optimizer states; one activation per layer, and four
+# more for whatever is being computed.
 
 
 # %% Exercise: part2_training_loop tags=["exercise", "slide-50"]
 # %%px
 async def part2_training_loop(model):
-    """One training step of a rank in a pipeline.
+    """One training step of one rank in a pipeline.
 
     The rank has ``num_layers / world_size`` layers, and all samples.
 
     Parameters
     ----------
     model : sim.Model
-        This rank. Its world_size divides its num_layers; rank 0 has the first layers.
+        This rank. `world_size` divides `num_layers`; rank 0 has the first layers.
 
     Returns
     -------
     sim.Model
-        The model. Every rank has set its layers' final weights, and its storage has
-        their updated weights and optimizer states, as the next step begins with them.
+        The model. Every rank has set its layers' final weights, and its storage holds
+        their updated weights and optimizer states, ready for the next step.
     """
     ### BEGIN SOLUTION
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -143,20 +145,20 @@ async def part2_training_loop(model):
 
 # %% What a step needs tags=["given", "skip"]
 def seconds(world_size, num_layers, global_batch_size):
-    """All layers one after the other, forward and backward; a message between neighbours each way; the update of one rank's layers."""
+    """All layers one after the other, forward and backward; one message each way between neighbours; the update of one rank's layers."""
     link, message = H100.link(range(world_size)), LAYER.activation_bytes(global_batch_size)
     passed_on = 2 * (world_size - 1) * link.send(message) + H100.host.send(message)
     return num_layers * sum(compute_seconds(global_batch_size)) + passed_on + num_layers / world_size * update_seconds()
 
 
 def nbytes(world_size, num_layers, global_batch_size):
-    """A rank's layers, with their gradients and activations, and what is just computed."""
+    """A rank's layers with their gradients and activations, and whatever is being computed."""
     depth = num_layers / world_size
     return depth * (2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()) + (depth + 4) * LAYER.activation_bytes(global_batch_size)
 
 
 def examine(check, world_size, num_layers, global_batch_size):
-    """Run the loop, and see how the layers are split."""
+    """Run the loop and check how the layers are split."""
     result = check.run(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size)
     for model in result.models:
         depth = num_layers // world_size
@@ -164,10 +166,12 @@ def examine(check, world_size, num_layers, global_batch_size):
         for kind in ("load", "forward", "backward", "update"):
             used = {row[1] for row in model.rows if row[0] == kind}
             if used != own:
-                check.fail(f"rank {model.rank} must {kind} the layers {sorted(own)}; it does {sorted(used)}", "the split, or its order")
+                check.fail(
+                    f"rank {model.rank}: {kind} ran for layers {sorted(used)}, expected {sorted(own)}", "a wrong split, or the wrong order"
+                )
         for event in model.log:
             if event.kind in ("forward", "backward") and len(event.samples) != global_batch_size:
-                check.fail(f"rank {model.rank} goes {event.kind} with {len(event.samples)} of {global_batch_size} samples at once")
+                check.fail(f"rank {model.rank} goes {event.kind} with only {len(event.samples)} of the {global_batch_size} samples at once")
     return result
 
 
@@ -175,8 +179,8 @@ def examine(check, world_size, num_layers, global_batch_size):
 check = ScheduleCheck("part2_training_loop", ranks)
 for sizes in ((1, 3, 4), (2, 2, 4), (4, 8, 64)):
     result = examine(check, *sizes)
-    check.memory(result, nbytes(*sizes), "activations or gradients that nobody needs any more")
-    check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or updates before it has passed the gradient on")
+    check.memory(result, nbytes(*sizes), "activations or gradients that are no longer needed")
+    check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or that updates before it has passed the gradient on")
     check.passed()
 
 # %% [markdown] tags=["slide"]
@@ -186,7 +190,7 @@ for sizes in ((1, 3, 4), (2, 2, 4), (4, 8, 64)):
 result.draw("A pipeline with the whole batch")
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and look at time and memory.
+# Hidden tests run when your notebook is graded. They draw other numbers of ranks, layers and samples, and check time and memory.
 
 # %% Test: the layers are split tags=["test"] points=8
 ### BEGIN HIDDEN TESTS
@@ -201,14 +205,14 @@ check = ScheduleCheck("part2_training_loop", ranks, show=False)
 for world_size, depth in ((1, 6), (4, 5), (8, 6), (16, 3)):
     sizes = world_size, world_size * depth, int(check.random.integers(8, 40))
     result = examine(check, *sizes)
-    check.memory(result, nbytes(*sizes), "activations or gradients that nobody needs any more")
-    check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or updates before it has passed the gradient on")
+    check.memory(result, nbytes(*sizes), "activations or gradients that are no longer needed")
+    check.time(result, seconds(*sizes), "a rank that waits for more than it needs, or that updates before it has passed the gradient on")
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Most of the picture is pale: a rank computes while the others wait. Eight layers on more and more ranks:
+# Most of the picture is pale: one rank computes while the others wait. Here are eight layers on more and more ranks:
 
 # %% Draw the utilisation by ranks tags=["given"]
 by_ranks = {n: check.run(world_size=n, num_layers=8, global_batch_size=64) for n in (1, 2, 4, 8)}
@@ -222,24 +226,25 @@ by_layers = {n: check.run(world_size=4, num_layers=n, global_batch_size=64) for 
 plots.bars({f"{n} layers": 100 * r.utilisation for n, r in by_layers.items()}, "MFU of the pipeline, 4 ranks, 64 samples", "%")
 
 # %% [markdown] tags=["slide-50"]
-# But it does share the memory: no rank has a layer that another one has, and activations are shared as well.
+# But it does spread out the memory: no two ranks have the same layer, and the activations are split up as well.
 
 # %% Draw the memory tags=["given"]
-plots.bars({f"world_size {n}": r.memory for n, r in by_ranks.items()}, "Most memory of a rank, 8 layers, 64 samples", "memory")
+plots.bars({f"world_size {n}": r.memory for n, r in by_ranks.items()}, "Peak memory of a rank, 8 layers, 64 samples", "memory")
 
 # %% [markdown] tags=["slide-50"]
-# Sixteen ranks, with two layers each. The staircase is the pipeline.
+# Here are sixteen ranks with two layers each. The staircase is the pipeline.
 
 # %% Draw sixteen ranks tags=["given"]
-check.run(world_size=16, num_layers=32, global_batch_size=64).draw("A pipeline of sixteen")
+check.run(world_size=16, num_layers=32, global_batch_size=64).draw("A pipeline of sixteen ranks")
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. With four ranks, MFU stays below a quarter of what one rank reaches, and comes closer to it with more layers. Why a quarter, and where
+# 1. With four ranks, MFU stays below a quarter of what one rank reaches, and gets closer to it with more layers. Why a quarter, and where
 #    does the rest go?
-# 2. Twice as many samples do not help either. What if rank 0 did not wait for its last sample before it passed the first one on? (Part 19.)
-# 3. All ranks have the same peak, but at different times. When, and why does it not matter that the last one has the loss?
+# 2. Doubling the number of samples does not help either. What if rank 0 did not wait for its last sample before passing the first one on?
+#    (Part 19.)
+# 3. All ranks have the same peak, but at different times. When, and why does it not matter that the last rank has the loss?
 #
 # The last cell stops the rank.
 

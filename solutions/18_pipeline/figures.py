@@ -11,4 +11,4 @@ def parts_of_the_example() -> str:
     link = H100.link((0, 1))
     message = LAYER.activation_bytes(64)
     seconds = H100.host.send(message), H100.compute(LAYER.forward_flop(64), LAYER.forward_bytes(64)), link.send(message)
-    return "the input takes {}, a forward {}, the message {}.".format(*map(wording.seconds, seconds))
+    return "the input takes {}, a forward {}, and the message {}.".format(*map(wording.seconds, seconds))

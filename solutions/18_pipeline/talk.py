@@ -1,18 +1,18 @@
 # %% [markdown] after="# 18 A pipeline" tags=["notes"]
-# The grey lines are folded cells: Shift-Enter runs them. Three questions for the room come on the way, each with its answer on the next
-# key.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer.
 
-# %% [markdown] after="In **pipeline parallel** training a rank holds some layers only: with 4 ranks and 8 layers, rank 0 has layers 0 and 1, rank 1 has layers 2" tags=["notes"]
-# Take care with the comparison: 8 MiB is for one sample, so from five samples on the activation is larger than a weight. But it is sent
-# once at each border between ranks, and not once for each layer.
+# %% [markdown] after="In **pipeline parallel** training, a rank holds only some of the layers: with 4 ranks and 8 layers, rank 0 has layers 0 and 1, rank 1 has" tags=["notes"]
+# Take care with the comparison: 8 MiB is for one sample, so from five samples on, the activation is larger than a weight. But it is sent
+# once at each boundary between ranks, and not once per layer.
 
 # %% [markdown] after="## A worked example: a message" tags=["notes"]
-# Let everyone write down two times for each case: when rank 0 goes on, and when rank 1 has the activation. Remind them that both ranks
+# Let everyone write down two times for each case: when rank 0 continues, and when rank 1 has the activation. Remind them that both ranks
 # first wait for their own input.
 
 # %% [markdown] after="A message" tags=["notes"]
-# In the first case the message is there at 12.55 ms and rank 1 asks at 17.65 ms: nobody waits. In the second case rank 1 asks at 10.7 ms
-# and gets it at 19.49 ms. A buffered send saves the sender from waiting, never the receiver.
+# In the first case the message is there at 12.55 ms and rank 1 asks for it at 17.65 ms: nobody waits. In the second case rank 1 asks at
+# 10.7 ms and gets it at 19.49 ms. A buffered send saves the sender from waiting, never the receiver.
 
 # %% [markdown] after="A message" tags=["slide"]
 # ## A question for the room
@@ -20,23 +20,23 @@
 # What is sent from stage to stage?
 
 # %% [markdown] tags=["fragment"]
-# Activations on the way forward, their gradients on the way back. No weights, and no gradients of weights.
+# Activations on the way forward, their gradients on the way back. No weights, and no weight gradients.
 
-# %% [markdown] after="What is sent stays in the sender's storage, too, until you take it out. And the message takes memory of the sender until the receiver asks" tags=["notes"]
-# Ask what comes first on a middle rank, sending the activation or waiting for the gradient. The other way round every rank waits, and the
-# simulator says so. A right loop still leaves most ranks idle most of the time; that is what this part is about.
+# %% [markdown] after="What a rank sends also stays in its own storage until you take it out. And the message takes up memory on the sender until the receiver" tags=["notes"]
+# Ask what comes first on a middle rank: sending the activation or waiting for the gradient. The other way round, every rank waits, and the
+# simulator says so. Even a correct loop leaves most ranks idle most of the time; that is what this part is about.
 
 # %% [markdown] after="Exercise: part2_training_loop" tags=["notes"]
 # The branches on `rank` are the whole pipeline; between them it is a loop for one device. Point at the order near the end: the gradient is
-# sent before the update, so the next rank can begin. The other order costs 1 ms of 75 on four ranks.
+# sent before the update, so that the next rank can start. The other order costs 1 ms out of 75 on four ranks.
 
 # %% [markdown] after="Check" tags=["notes"]
-# One rank comes first, which is the first and the last at once: it goes through both branches and sends no message. Among the others is the
-# case of the introduction, four ranks with eight layers.
+# The one-rank case comes first. That rank is both the first and the last: it goes through both branches and sends no message. Among the
+# other cases is the one from the introduction, four ranks with eight layers.
 
 # %% [markdown] after="Draw the pipeline" tags=["notes"]
-# Follow the one box down and back up: no two ranks are ever in forward or backward at once; only updates overlap with other work. Ask which
-# rank waits longest between its two boxes, and which does not wait at all: the first, and the last.
+# Follow the one box down and back up: no two ranks are ever in forward or backward at the same time; only updates overlap with other work.
+# Ask which rank waits longest between its two boxes, and which does not wait at all: the first, and the last.
 
 # %% [markdown] after="Draw the pipeline" tags=["slide"]
 # ## A question for the room
@@ -47,16 +47,16 @@
 # A quarter of the time. Micro-batches are the way out: part 19.
 
 # %% [markdown] after="Draw the utilisation by ranks" tags=["notes"]
-# 81, 39, 18 and 7%. In time it is more striking: the step takes 65 ms on one rank and 90 ms on eight. The layers are still computed one
-# after the other, and each border between ranks adds two messages.
+# 81, 39, 18 and 7%. The times are more striking: the step takes 65 ms on one rank and 90 ms on eight. The layers are still computed one
+# after the other, and each boundary between ranks adds two messages.
 
 # %% [markdown] after="Draw the utilisation by layers" tags=["notes"]
 # Ask what limit it approaches, and why it starts so low. The input and six messages take 19.5 ms however many layers there are; with 32
-# layers they hardly count, and 22% is near the quarter.
+# layers they hardly matter, and 22% is close to a quarter.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# Less on each rank, but on eight ranks 1.75 GiB, not an eighth of 6.78. Every rank still works on all 64 samples, an activation of those
-# has 512 MiB, and the few that are just computed are there on every rank.
+# Each rank needs less, but with eight ranks it is 1.75 GiB, not an eighth of 6.78. Every rank still works on all 64 samples, whose
+# activation takes 512 MiB, and every rank needs a few of those for whatever it is computing.
 
 # %% [markdown] after="Draw the memory" tags=["slide-50"]
 # ## A question for the room
@@ -64,12 +64,12 @@
 # Then what is such a pipeline good for?
 
 # %% [markdown] tags=["fragment"]
-# For memory: no rank holds a layer of another one, and little is sent.
+# For memory: no two ranks hold the same layer, and little is sent.
 
 # %% [markdown] after="Draw sixteen ranks" tags=["notes"]
-# Point at the long grey bar under rank 7, and under rank 8 on the way back: there the message leaves the NVLink domain, and takes 12
-# instead of 1.8 ms. MFU is 4.3%. Ask how one could fill the pale part: by cutting the batch, which is part 19.
+# Point at the long grey bar under rank 7, and under rank 8 on the way back: that is where the message leaves the NVLink domain, and it
+# takes 12 instead of 1.8 ms. MFU is 4.3%. Ask how to fill the pale part: by cutting the batch, which is part 19.
 
 # %% [markdown] after="Stop the rank" tags=["notes"]
-# Question 1: one rank in four computes at a time; input and messages take the rest. Question 2: with 128 samples MFU is 17.6 instead of
-# 17.5%. Question 3: each rank peaks as its own backward begins, and the loss gives the last one no more than the others receive.
+# Question 1: one rank in four computes at a time; input and messages take the rest. Question 2: with 128 samples, MFU is 17.6 instead of
+# 17.5%. Question 3: each rank peaks as its own backward begins, and the loss gives the last rank no more than the others receive.

@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 19 One forward, one backward
 #
-# **You will build** `part3_training_loop`: a pipeline that works on many micro-batches at once, in the order 1F1B.
+# **You will build** `part3_training_loop`: a pipeline that works on many micro-batches at once, in 1F1B order.
 #
 # *{points} points. About 60 minutes.*
 
@@ -35,21 +35,21 @@ from course_lib import wording
 from course_lib.sim import Dist, Model, get_global_batch_list
 
 # %% [markdown] tags=["slide"]
-# In part 18 one rank worked and the others waited. Now the batch is cut into m micro-batches, and rank 0 begins with the second one while
-# rank 1 has the first. Two orders are above. In **GPipe** all go forward first. In **1F1B** (Narayanan et al., 2021) a rank goes backward
-# as soon as it can, and then forward and backward in turn.
+# In part 18, one rank worked while the others waited. Now the batch is cut into m micro-batches, and rank 0 starts the second one while
+# rank 1 works on the first. Two orders are shown above. In **GPipe**, all micro-batches go forward first. In **1F1B** (Narayanan et al.,
+# 2021), a rank goes backward as soon as it can, and then alternates between forward and backward.
 #
-# Both take the same time. With p ranks, and a forward and a backward of $t_f$ and $t_b$ on each,
+# Both take the same time. With p ranks, and a forward of $t_f$ and a backward of $t_b$ on each,
 #
 # $$ T = (m + p - 1)\,(t_f + t_b), \qquad \text{bubbles} = \frac{p - 1}{m + p - 1}. $$
 #
 # But look at what a rank has to keep: between its forward and its backward, a micro-batch is **in flight**, and its activations stay in
-# memory. In GPipe that is m micro-batches. In 1F1B it is at most $p - \text{rank}$.
+# memory. In GPipe, that is m micro-batches. In 1F1B, it is at most $p - \text{rank}$.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example: micro-batches in the storage
 #
-# A key of the storage may be a tuple: layer and micro-batch. Two ranks with a layer each go forward, three micro-batches one after the other.
+# A key in the storage can be a tuple: layer and micro-batch. Two ranks with one layer each run three micro-batches forward, one by one.
 
 
 # %% Three micro-batches go forward tags=["slide"]
@@ -75,34 +75,34 @@ models = [Model(rank, dist, num_layers=2, global_batch_size=24) for rank in rang
 done = await asyncio.gather(*(forward_only(model) for model in models))
 
 # %% [markdown] tags=["slide"]
-# Messages between two ranks arrive in the order in which they are sent, so no micro-batch needs a label.
+# Messages between two ranks arrive in the order in which they were sent, so micro-batches need no labels.
 # ## Your turn
 #
-# How many forwards does rank r do before its first backward? Look at the picture. Then it is one and one, and in the end the rest of
-# backward. Layers are split as in [part 18](18_pipeline.ipynb), with the five dicts of `model.storage()` and `model.set_final_weight`.
+# How many forwards does rank r do before its first backward? Look at the picture. After that the two alternate, until only backwards are
+# left. The layers are split as in [part 18](18_pipeline.ipynb), with the five dicts of `model.storage()` and `model.set_final_weight`.
 #
-# **The target.** Order: that of the picture. Time, where messages are free: $T$ and the update of a rank's layers. Memory of rank r: its
-# layers with gradients and optimizer states, and one more weight; for each of at most $p - r$ micro-batches in flight one activation for
-# each of its layers, and four more.
+# **The target.** Order: as in the picture. Time, where messages are free: $T$ plus the update of a rank's layers. Memory of rank r: its
+# layers with gradients and optimizer states, and one more weight; for each of at most $p - r$ micro-batches in flight, one activation per
+# layer; and four more activations.
 
 
 # %% Exercise: part3_training_loop tags=["exercise", "slide-50"]
 # %%px
 async def part3_training_loop(model, batch_size):
-    """One training step of a rank in a pipeline with the order 1F1B.
+    """One training step of one rank in a pipeline, in 1F1B order.
 
     Parameters
     ----------
     model : sim.Model
-        This rank. Its world_size divides its num_layers; rank 0 has the first layers.
+        This rank. `world_size` divides `num_layers`; rank 0 has the first layers.
     batch_size : int
-        Samples of a micro-batch (`get_global_batch_list`); the last one may have fewer.
+        Samples per micro-batch (`get_global_batch_list`); the last one may have fewer.
 
     Returns
     -------
     sim.Model
-        The model. Every rank has set its layers' final weights, and its storage has
-        their updated weights and optimizer states, as the next step begins with them.
+        The model. Every rank has set its layers' final weights, and its storage holds
+        their updated weights and optimizer states, ready for the next step.
     """
     ### BEGIN SOLUTION
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
@@ -160,7 +160,7 @@ async def part3_training_loop(model, batch_size):
 
 # %% What a step looks like tags=["given", "skip"]
 def examine_order(check, result, order):
-    """Every rank must do its work in the order of the picture; which samples come first is its own affair."""
+    """Every rank must do its work in the order of the picture; which samples come first is up to the loop."""
     for model, wanted in zip(result.models, order, strict=True):
         done, wanted = stats.schedule(model), wanted.split()
         numbers = {mask: k for k, mask in enumerate(dict.fromkeys(mask for kind, mask in done if kind == "forward"))}
@@ -168,29 +168,29 @@ def examine_order(check, result, order):
         if got != wanted:
             at = next((i for i, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), min(len(got), len(wanted)))
             said, expected = (" ".join(work[max(0, at - 3) : at + 4]) for work in (got, wanted))
-            shown = f": {said} where {expected} is expected" if check.show else ""
-            check.fail(f"rank {model.rank} leaves the order of 1F1B at step {at + 1}{shown}", "too many or too few forward at the start")
+            shown = f": it did {said}, expected {expected}" if check.show else ""
+            check.fail(f"rank {model.rank} leaves the 1F1B order at step {at + 1}{shown}", "too many or too few forwards at the start")
 
 
 def examine_memory(check, result, world_size, num_layers, global_batch_size, batch_size):
-    """A rank keeps the activations of the micro-batches in flight, and of what it just computes."""
+    """A rank keeps the activations of the micro-batches in flight, and of whatever it is computing."""
     depth, batches = num_layers // world_size, -(-global_batch_size // batch_size)
     state = depth * (2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()) + LAYER.weight_bytes()
     for model in result.models:
         flying, most = stats.in_flight(model), min(world_size - model.rank, batches)
         if flying > most:
-            check.fail(f"rank {model.rank} has {flying} micro-batches in flight, and {most} are enough", "forward runs ahead of backward")
+            check.fail(f"rank {model.rank} has {flying} micro-batches in flight, and {most} are enough", "forward runs too far ahead")
         enough = state + (most * depth + 4) * LAYER.activation_bytes(batch_size)
         if stats.peak_memory(model) > enough:
             check.fail(f"rank {model.rank} holds too much at its peak{left_over(model)}", "activations not freed after their backward")
 
 
 def examine_time(check, world_size, num_layers, global_batch_size, batch_size):
-    """Where communication is free, the step takes what the formula says, and the update."""
+    """Where communication is free, the step takes the time that the formula gives, plus the update."""
     sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size, batch_size=batch_size)
     result, depth, batches = check.run(**sizes, hardware=FREE_COMMUNICATION), num_layers // world_size, global_batch_size // batch_size
     seconds = (batches + world_size - 1) * depth * sum(compute_seconds(batch_size)) + depth * update_seconds()
-    check.time(result, seconds, "a message that is sent later than it could be, or another order")
+    check.time(result, seconds, "a message that is sent later than it could be, or a different order")
     return result
 
 
@@ -209,13 +209,13 @@ for order, sizes in ((["F0 B0 F1 B1"], small), (one_forward_one_backward, large)
 # %% [markdown] tags=["slide"]
 # ## See it
 #
-# First where communication is free: this is the picture above, from your loop, as it grows. Press the button, or move the slider.
+# First with free communication: the picture above, but drawn from your own loop, step by step. Press the button, or move the slider.
 
 # %% Draw the ideal tags=["given"]
 free.play("1F1B")
 
 # %% [markdown] tags=["slide"]
-# And on a device as it is: every message takes its time, and both sides wait for it.
+# And on a real device: every message takes its time, and both sides wait for it.
 
 # %% Draw the schedule tags=["given"]
 result.draw("1F1B")
@@ -241,7 +241,7 @@ check = ScheduleCheck("part3_training_loop", ranks, show=False)
 cases = ((1, 2, 3, 2), (2, 1, 1, 3), (3, 2, 2, 2), (4, 1, 9, 1), (5, 2, 3, 2), (8, 1, 8, 3), (16, 1, 20, 1))
 for world_size, depth, batches, batch_size in cases:
     batches = batches + int(check.random.integers(0, 2))
-    total = batches * batch_size - int(check.random.integers(batch_size > 1, batch_size))  # the last one is smaller
+    total = batches * batch_size - int(check.random.integers(batch_size > 1, batch_size))  # the last micro-batch is smaller
     result = check.run(world_size=world_size, num_layers=world_size * depth, global_batch_size=total, batch_size=batch_size)
     examine_order(check, result, order_of(world_size, batches))
 ### END HIDDEN TESTS
@@ -266,8 +266,8 @@ for world_size, depth, batches, batch_size in ((1, 1, 4, 1), (2, 3, 5, 2), (4, 2
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# More micro-batches make the bubbles small. But small micro-batches use the device badly, and each has its messages. What would you choose
-# for eight ranks, sixteen layers and 256 samples?
+# More micro-batches make the bubbles smaller. But small micro-batches use the device poorly, and each one needs its own messages. What
+# would you choose for eight ranks, sixteen layers and 256 samples?
 
 # %% Draw the utilisation tags=["given"]
 runs = {b: check.run(world_size=8, num_layers=16, global_batch_size=256, batch_size=b) for b in (1, 2, 4, 8, 16, 32)}
@@ -275,13 +275,13 @@ used = {f"{256 // b} micro-batches of {b}": 100 * r.utilisation for b, r in runs
 plots.bars(used, "MFU of 1F1B, 8 ranks, 16 layers, 256 samples", "%")
 
 # %% [markdown] tags=["slide-50"]
-# The memory depends on the size of a micro-batch, and not on how many there are.
+# The memory depends on the size of a micro-batch, not on how many there are.
 
 # %% Draw the memory tags=["given"]
-plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Most memory of a rank", "memory")
+plots.bars({f"{256 // b} micro-batches of {b}": r.memory for b, r in runs.items()}, "Peak memory of a rank", "memory")
 
 # %% [markdown] tags=["slide-50"]
-# Sixteen ranks, 48 micro-batches. NVLink joins ranks 0 to 7 and ranks 8 to 15; find the place where messages go over the network.
+# Sixteen ranks, 48 micro-batches. NVLink connects ranks 0 to 7 and ranks 8 to 15; find the place where messages go over the network.
 
 # %% Draw sixteen ranks tags=["given"]
 check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).draw("1F1B on sixteen ranks")
@@ -290,9 +290,8 @@ check.run(world_size=16, num_layers=32, global_batch_size=384, batch_size=8).dra
 # ## Questions worth arguing about
 #
 # 1. The formula gives GPipe and 1F1B the same time. Why does everybody use 1F1B?
-# 2. In the picture with messages (*See it*), a rank waits for a message in every round. Which calls could it start earlier, and await
-#    later?
-# 3. If each rank had two pieces of the model, layers 0 and 4 of 8 for rank 0 of 4, say, the bubbles would be half as large (interleaved
+# 2. In the picture with messages (*See it*), a rank waits for a message in every round. Which calls could it start earlier and await later?
+# 3. If each rank had two pieces of the model (say, layers 0 and 4 of 8 for rank 0 of 4), the bubbles would be half as large (interleaved
 #    1F1B, section 2.2 of the paper). What would it cost?
 #
 # The last cell stops the rank.
