@@ -8,18 +8,18 @@
 # # 00 Warm-up: four collectives
 #
 # To train a model on several devices, you run the same program on each of them, and the programs exchange arrays. In this notebook you
-# start eight such programs on your own machine and try four collectives that most of the course is built from: **all-reduce**,
-# **all-gather**, **reduce-scatter**, and a **split** into groups.
+# start eight such programs on your own machine and try out the four operations that most of this course is built on: **all-reduce**,
+# **all-gather**, **reduce-scatter**, and **split**, which forms smaller groups.
 #
-# *Nothing to grade. About 20 minutes.* For each exchange: read the picture of what the ranks hold, write down what you
-# think one of them holds afterwards, run, and look.
+# *Nothing to grade. About 20 minutes.* For each operation, write down what you expect one rank to hold afterwards, run it, and compare with
+# the picture of what all ranks hold.
 
 # %% [markdown] tags=["slide"]
 # ## Eight processes
 #
-# Each process has a number, its *rank*, and the process itself is called a rank, too. Ranks share no variables: if one of them
-# needs something that another one has, it has to be sent. The next cell starts eight ranks. After that, a cell whose first line
-# is `%%px` runs on all of them. All other cells run here, in the notebook's own process.
+# Each process has a number, its *rank*, and the process itself is called a rank too. Ranks share no variables: if one rank needs something
+# that another rank has, it has to be sent. The next cell starts eight ranks. After that, every cell whose first line is `%%px` runs on all
+# of them. All other cells run here, in the notebook's own process.
 
 # %% Start the ranks tags=["given"]
 import numpy as np
@@ -42,10 +42,11 @@ rank, size = comm.Get_rank(), comm.Get_size()
 print(f"There are {size} of us.")
 
 # %% [markdown] tags=["slide"]
-# **MPI** (Message Passing Interface) is the usual standard for exchanging arrays between processes; mpi4py is its Python package. `comm` is
-# a *communicator*: it stands for a group of ranks, here all of them, which messages call *world*. A call that all ranks of a group make
-# together is a *collective*. The methods of `comm` have mpi4py's names. Two things are added: it checks your arrays before it sends them,
-# and it never hangs. When all ranks print the same, you see it once. When they print different things, you see who printed what:
+# **MPI** (Message Passing Interface) is the usual standard for exchanging arrays between processes, and mpi4py is its Python package.
+# `comm` is a *communicator*: it stands for a group of ranks. Here the group contains all of them; error messages call it *world*. A call
+# that all ranks of a group make together is a *collective*. The methods of `comm` have the same names as in mpi4py, with two additions:
+# `comm` checks your arrays before it sends them, and it never hangs. When all ranks print the same thing, you see it once. When they print
+# different things, you see who printed what:
 
 # %% Print the rank
 # %%px
@@ -54,13 +55,13 @@ print("I am", "even" if rank % 2 == 0 else "odd")
 # %% [markdown] tags=["slide"]
 # ## All-reduce
 #
-# `comm.Allreduce(before, after, op=...)` combines the arrays of all ranks element by element, and puts the result into `after` on *every* rank; the call itself returns nothing. The
-# default is the sum. Here we take the smallest:
+# `comm.Allreduce(before, after, op=...)` combines the arrays of all ranks element by element and writes the result into `after` on *every*
+# rank; the call itself returns nothing. By default it computes the sum. Here we take the minimum:
 #
 # $$\text{after}[i] = \min_r \; \text{before}_r[i].$$
 #
-# Rank $r$ starts with $[\,r,\; 7 - r,\; 3r \bmod 8 + 1\,]$. What will rank 2 hold? Put your three numbers in the place of `None`. To draw,
-# `ranks.pull("before")` fetches a variable from all ranks, as a list.
+# Rank $r$ starts with $[\,r,\; 7 - r,\; 3r \bmod 8 + 1\,]$. What will rank 2 hold? Replace the `None`s with your three numbers. To draw the
+# picture, `ranks.pull("before")` fetches a variable from all ranks and returns a list.
 
 # %% Predict the all-reduce
 # %%px
@@ -76,19 +77,18 @@ comm.Allreduce(before, after, op=MPI.MIN)
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
-    "Allreduce with op=MIN: every rank gets the smallest of each column",
+    "Allreduce with op=MIN: every rank gets the minimum of each column",
     (2, ranks.pull("prediction")[2]),
 )
 
 # %% [markdown]
-# A dark frame is a right guess, a red one a wrong one. Change `op` to `MPI.MAX` or `MPI.SUM` and run again, if you like.
+# A dark frame marks a right guess, a red frame a wrong one. If you like, change `op` to `MPI.MAX` or `MPI.SUM` and run it again.
 
 # %% [markdown] tags=["slide-50"]
 # ## All-gather
 #
-# `comm.Allgather(before, after)` puts the ranks' arrays one after the other, in the order of the ranks. Nothing is added up, so
-# `after` must have room for eight times as much. Each rank gives two numbers, $[\,10r,\; 10r + 1\,]$.
-# What are the sixteen numbers on rank 5?
+# `comm.Allgather(before, after)` puts the arrays of all ranks one after the other, in rank order. Nothing is added up, so `after` needs
+# room for eight times as much. Each rank contributes two numbers, $[\,10r,\; 10r + 1\,]$. Which sixteen numbers does rank 5 end up with?
 
 # %% Predict the all-gather
 # %%px
@@ -104,16 +104,16 @@ comm.Allgather(before, after)
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
-    "Allgather: every rank gets all arrays, in the order of the ranks",
+    "Allgather: every rank gets all arrays, in rank order",
     (5, ranks.pull("prediction")[5]),
 )
 
 # %% [markdown] tags=["slide-50"]
 # ## Reduce-scatter
 #
-# `comm.Reduce_scatter(before, after)` adds up as an all-reduce does, but each rank keeps only its own part of the sum: rank 0 the first
-# eighth, rank 1 the second, and so on. Rank $r$ starts with $10\,r + [0, 1, \dots, 7]$.
-# Which single number is left on rank 3?
+# `comm.Reduce_scatter(before, after)` adds up the arrays just as an all-reduce does, but each rank keeps only its own part of the sum: rank
+# 0 the first eighth, rank 1 the second, and so on. Rank $r$ starts with $10\,r + [0, 1, \dots, 7]$. Which single number does rank 3 end up
+# with?
 
 # %% Predict the reduce-scatter
 # %%px
@@ -129,19 +129,19 @@ comm.Reduce_scatter(before, after)
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
-    "Reduce_scatter: the sum of all arrays, one part for each rank",
+    "Reduce_scatter: the sum of all arrays, one part on each rank",
     (3, ranks.pull("prediction")[3]),
 )
 
 # %% [markdown]
-# A reduce-scatter and then an all-gather give what an all-reduce gives. Later parts use that to save memory.
+# A reduce-scatter followed by an all-gather gives the same result as an all-reduce. Later parts use this to save memory.
 
 # %% [markdown] tags=["slide-50"]
 # ## Split
 #
-# `comm.Split(color, key)` makes smaller groups: ranks with the same *color* come together, and *key* says in which order. A
-# collective on the new group involves its ranks only. Here the color is `rank % 2`, so there is a group of even ranks and one of
-# odd ranks. Each rank gives its own number. What is the sum on rank 6?
+# `comm.Split(color, key)` forms smaller groups: ranks with the same *color* end up in the same group, and *key* sets their order in it. A
+# collective on the new group involves only its own ranks. Here the color is `rank % 2`, so the even ranks form one group and the odd ranks
+# another. Each rank contributes its own number. What sum does rank 6 get?
 
 # %% Predict the sum in a group
 # %%px
@@ -158,15 +158,15 @@ group.Allreduce(before, after)
 plots.exchange(
     ranks.pull("before"),
     ranks.pull("after"),
-    "Allreduce after Split: even ranks add up among themselves, and so do odd ranks",
+    "Allreduce after Split: even ranks add up among themselves, and so do the odd ones",
     (6, ranks.pull("prediction")[6]),
 )
 
 # %% [markdown] tags=["slide"]
-# ## When a rank does not come
+# ## When a rank does not show up
 #
-# A collective needs every rank of its group. The cell below forgets one, which is the commonest mistake in this field. With plain
-# MPI, seven processes would now wait until you kill them. Run it, and read what it says. The next cell works as before.
+# A collective needs every rank of its group. The cell below leaves one out, which is the most common mistake in this field. With plain MPI,
+# the other seven processes would now wait until you kill them. Run it and read the message. The next cell works as usual.
 
 # %% Forget a rank tags=["given", "raises-exception"]
 # %%px
@@ -176,12 +176,13 @@ if rank != 4:
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# How much does each of these send? The whole array has 8,000 numbers of 8 bytes, 64 kB. In the all-gather, each rank gives an eighth of it.
-# When the ranks form a ring, an all-reduce sends $2\frac{n-1}{n}$ times the array from each of $n$ ranks, an all-gather and a
-# reduce-scatter half of that.
+# How much data does each of these send? The whole array has 8,000 numbers of 8 bytes, which is 64 kB. In the all-gather, each rank
+# contributes an eighth of it. If the $n$ ranks form a ring, each of them sends $2\frac{n-1}{n}$ times the array in an all-reduce, and half
+# of that in an all-gather or a reduce-scatter.
 #
-# The next cell runs in the notebook, and has no `%%px`. It uses `ranks.call(function, arguments)`, which sends a function of the
-# notebook to all ranks and calls it there, where it finds `comm`, `group` and all else that your `%%px` cells have made.
+# The next cell has no `%%px`, so it runs in the notebook. It uses `ranks.call(function, arguments)`, which sends a function from the
+# notebook to all ranks and calls it there. On the ranks, the function finds `comm`, `group` and everything else that your `%%px` cells have
+# defined.
 
 
 # %% Count the bytes tags=["given", "slide-50"]
@@ -205,20 +206,21 @@ for operation in alternatives:
 plots.traffic(moved, "What rank 0 sends for 8,000 numbers of 8 bytes", alternatives)
 
 # %% [markdown] tags=["slide"]
-# Where does $2\frac{n-1}{n}$ come from? Your ranks have just done it once more, step by step. Each array has eight pieces. In each step, each
-# rank sends one piece to the next rank: first these add up, then the complete sums go round. Dark is complete. Press the button, or move
-# the slider.
+# Where does $2\frac{n-1}{n}$ come from? The picture below shows another all-reduce on your ranks, step by step. Each array is cut into
+# eight pieces. In each step, every rank sends one piece to the next rank: first the pieces are added up along the way, then the finished
+# sums travel around the ring. Dark pieces are finished. Press the button or move the slider.
 
 # %% Draw a ring tags=["given"]
 arrays = [dict(mine=10.0 ** (r % 3) * np.arange(1, 9)) for r in range(8)]
-plots.ring(ranks.call(ring.allreduce, arrays), ranks.call(ring.allreduce, dict(mine=np.ones(8))), "An all-reduce in a ring")
+plots.ring(ranks.call(ring.allreduce, arrays), ranks.call(ring.allreduce, dict(mine=np.ones(8))), "A ring all-reduce")
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Eight ranks hold the same model, and each has its own gradient. Which of the four exchanges would you use to give all of them the
-#    mean gradient, and what would you divide by?
-# 2. In an all-reduce, *each rank* sends nearly twice the array, whether 8 or 800 ranks take part. Why not more with more ranks?
+# 1. Eight ranks hold the same model, and each has its own gradient. Which of the four operations would you use to give all of them the mean
+#    gradient, and what would you divide by?
+# 2. In an all-reduce, *each rank* sends nearly twice the array, whether 8 or 800 ranks take part. Why does it not send more when there are
+#    more ranks?
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

@@ -1,87 +1,88 @@
 # %% [markdown] after="# 00 Warm-up: four collectives" tags=["notes"]
-# The first deadlock is on purpose: let the room say what will happen before you run it. The grey lines are folded cells: Shift-Enter runs
-# them. Three questions for the room come on the way, each with its answer on the next key.
+# The first deadlock is on purpose: have the room predict what will happen before you run it. The grey lines are folded cells; Shift-Enter
+# runs them. There are three questions for the room along the way; the next key shows the answer.
 
 # %% [markdown] after="Start the ranks" tags=["notes"]
-# These are eight processes of the operating system, and not threads. Ask where a variable lives that is set in a cell without `%%px`: only
-# in the notebook, so no rank knows it. A forgotten `%%px` is the usual slip of the first hour.
+# These are eight operating system processes, not threads. Ask where a variable lives if you set it in a cell without `%%px`: only in the
+# notebook, so no rank knows it. Forgetting `%%px` is the classic slip of the first hour.
 
 # %% [markdown] after="Print the rank" tags=["notes"]
-# Point at the grouping: eight processes have printed, and you see two texts, each under the ranks that printed it. Students ask which rank
-# was first: the output is collected and then grouped, so its order says nothing about that.
+# Point out the grouping: eight processes have printed, but you see only two texts, each below the ranks that printed it. Students ask which
+# rank was first. The output is collected and then grouped, so its order says nothing about that.
 
 # %% [markdown] after="Run the all-reduce" tags=["notes"]
-# Type the room's guess before you run it. Rank 2 starts with 2, 5, 7 and ends with 0, 0, 1. The usual wrong answer has 2, the smallest of
-# rank 2's own numbers: the minimum goes over the ranks, at each position by itself.
+# Type in the room's guess before you run it. Rank 2 starts with 2, 5, 7 and ends with 0, 0, 1. The usual wrong answer contains 2, the
+# smallest of rank 2's own numbers. But the minimum is taken over the ranks, separately at each position.
 
 # %% [markdown] after="Run the all-reduce" tags=["slide"]
 # ## A question for the room
 #
-# After an all-reduce with the sum over eight ranks, which rank has the result?
+# After an all-reduce that computes the sum over eight ranks, which rank has the result?
 
 # %% [markdown] tags=["fragment"]
-# All of them: that is what the *all* stands for. A plain reduce gives it to one.
+# All of them: that is what the *all* stands for. A plain reduce gives it to only one.
 
 # %% [markdown] after="Draw the all-reduce" tags=["notes"]
-# In the right half all eight rows are the same. If there is time, go back, change the operation to `MPI.SUM`, and ask for the numbers
+# In the right half, all eight rows are the same. If there is time, go back, change the operation to `MPI.SUM`, and ask for the numbers
 # first: 28, 28, 36.
 
 # %% [markdown] after="Run the all-gather" tags=["notes"]
-# Rank 5's own numbers are 50 and 51. Ask at which positions they end up: 10 and 11, counted from 0. If somebody asks why the size of
-# `after` is given at all: MPI writes into memory that is there already, and makes no array.
+# Rank 5's own numbers are 50 and 51. Ask where they end up: at positions 10 and 11, counting from 0. If somebody asks why you have to give
+# the size of `after` at all: MPI does not create an array, it writes into memory that already exists.
 
 # %% [markdown] after="Draw the all-gather" tags=["notes"]
-# Again all rows are equal, but now each rank holds eight times what it gave. That is the price of an all-gather. Part 03 collects
-# activations with it, part 08 the weights of a sharded layer.
+# Again, all rows are the same, but now each rank holds eight times what it contributed. That is the price of an all-gather. Part 03 uses it
+# to collect activations, part 08 to collect the weights of a sharded layer.
 
 # %% [markdown] after="Run the reduce-scatter" tags=["notes"]
-# The answer is 304, the sum at position 3: 10 times 28, and 8 times 3 more. Who says 268 has added up rank 3's own eight numbers.
+# The answer is 304, the sum at position 3: 10 times 28, plus 8 times 3. Anyone who says 268 has added up rank 3's own eight numbers.
 
 # %% [markdown] after="Draw the reduce-scatter" tags=["notes"]
-# Read the right half from top to bottom: it is the one row that an all-reduce would leave on every rank, 280, 288, 296 and so on, one number
-# for each rank. Keep this in mind for the ring, where an all-reduce is done in these two halves.
+# Read the right half from top to bottom: 280, 288, 296 and so on. It is the one row that an all-reduce would leave on every rank, but here
+# each rank has just one number of it. Keep this in mind for the ring, where an all-reduce is done as a reduce-scatter and then an
+# all-gather.
 
 # %% [markdown] after="Run the sum in a group" tags=["notes"]
-# Ask for both groups: 0 + 2 + 4 + 6 = 12 for the even ranks, 16 for the odd ones. All eight make the same call, and each reaches its own
-# group only. Mention that rank 6 has the number 3 in its new group.
+# Ask for the sums of both groups: 0 + 2 + 4 + 6 = 12 for the even ranks, 16 for the odd ones. All eight ranks make the same call, and each
+# reaches only its own group. Mention that rank 6 has the number 3 in its new group.
 
 # %% [markdown] after="Draw the sum in a group" tags=["notes"]
-# Two results instead of one, on four ranks each. Part 02 makes the rows and columns of a grid of ranks in just this way, and most exchanges
-# of the course stay in one of them.
+# Two results instead of one, on four ranks each. Part 02 builds the rows and columns of a grid of ranks in just this way, and most of the
+# communication in this course stays within a row or a column.
 
 # %% [markdown] after="Forget a rank" tags=["notes"]
-# Read the message aloud: who waits, in which call, and that rank 4 has finished the cell without it. The cause is nearly always the one
-# that it names, an `if` on the rank around a collective. Then run any other cell, to show that the ranks are fine.
+# Read the message aloud: who is waiting, in which call, and that rank 4 has finished the cell without it. The cause is nearly always the
+# one it names, an `if` on the rank around a collective. Then run any other cell to show that the ranks are fine.
 
 # %% [markdown] after="Forget a rank" tags=["slide"]
 # ## A question for the room
 #
-# Seven ranks call the all-reduce, and one does not. What happens on a cluster with a thousand ranks?
+# Seven ranks call the all-reduce, and one does not. What would happen on a cluster with a thousand ranks?
 
 # %% [markdown] tags=["fragment"]
-# The others wait, without a word, until somebody looks or the job's time is over. Here the ranks tell each other where they are, so it
-# takes a second.
+# The others wait silently until somebody looks or the job's time is up. Here the ranks tell each other where they are, so you know within
+# about a second.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
-# Work out one bar on the board before the chart: the all-reduce sends 1.75 times 64 kB, 112 kB, from each rank. Then ask what it is in the
-# group of four. Most say half of that; the chart will show 96 kB.
+# Before you show the chart, work out one bar on the board: in the all-reduce, each rank sends 1.75 times 64 kB, which is 112 kB. Then ask
+# about the group of four. Most people say half of that; the chart will show 96 kB.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# Compare the first bar with the last: with half the ranks the factor only goes from 1.75 to 1.5. The two bars in the middle are halves of
-# the first, as the ring on the next slide shows. The calls are those that the ranks really made, the bytes come from the ring formula.
+# Compare the first bar with the last: with half the ranks, the factor only drops from 1.75 to 1.5. The two bars in the middle are half of
+# the first, and the ring on the next slide shows why. The calls are the ones the ranks really made; the bytes come from the ring formula.
 
 # %% [markdown] after="Draw a ring" tags=["notes"]
-# The frame marks the piece that has just come. Stop at step 7: every rank has one dark piece, each a different one, and that is the
-# reduce-scatter. Steps 8 to 14 only copy, which is the all-gather: 14 steps of one eighth make 1.75.
+# The frame marks the piece that has just arrived. Stop at step 7: every rank has one dark piece, each a different one, and that is the
+# reduce-scatter. Steps 8 to 14 only copy, and that is the all-gather: 14 steps of one eighth each make 1.75.
 
 # %% [markdown] after="Draw a ring" tags=["slide-50"]
 # ## A question for the room
 #
-# With 800 ranks in place of 8, how much more does each one send?
+# With 800 ranks instead of 8, how much more does each one send?
 
 # %% [markdown] tags=["fragment"]
-# Hardly anything: $2\frac{n-1}{n}$ goes from 1.75 arrays to 1.9975. But there are 1,598 steps in place of 14, and each takes its time.
+# Hardly any more: $2\frac{n-1}{n}$ goes from 1.75 arrays to 1.9975. But there are 1,598 steps instead of 14, and every step takes time.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# 1: an all-reduce, divided by 8, if each gradient is a mean over equally many samples; part 07 does this. 2: with twice the ranks there are
-# about twice as many steps, and each piece is half as large, so the total stays below two arrays.
+# 1: an all-reduce, divided by 8, if each gradient is a mean over the same number of samples; part 07 does this. 2: with twice as many ranks
+# there are about twice as many steps, but each piece is half as large, so the total stays below two arrays.

@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 02 Process groups
 #
-# **You will build** `get_info`: from its number, a rank learns its place in the grid, the two groups that it talks to, and the size of
-# its part of a layer.
+# **You will build** `get_info`, which works out a rank's place in the grid, the two groups it communicates with, and the size of its part
+# of a layer.
 #
 # *{points} points. About 40 minutes.*
 
@@ -24,12 +24,12 @@ mesh = Mesh(dp=2, mp=4)
 plots.groups(mesh, "mp_size=4, dp_size=2")
 
 # %% [markdown] tags=["slide"]
-# Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations: the ranks of a row hold one model. Along
-# its column (**dp group**) it exchanges gradients: the ranks of a column hold the same part of the model. Its index in the row
-# is `mp_idx`, its index in the column `dp_idx`. In the picture, rank 6 has `mp_idx` 2 and `dp_idx` 1.
+# Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations, because the ranks of a row hold one model
+# together. Along its column (**dp group**) it exchanges gradients, because the ranks of a column hold the same part of the model. Its index
+# in the row is `mp_idx`, and its index in the column is `dp_idx`. In the picture, rank 6 has `mp_idx` 2 and `dp_idx` 1.
 #
-# The numbers of the ranks run along the first row, then along the second: neighbours are in the same mp group. This order is called
-# *model parallel major*.
+# The ranks are numbered along the first row, then along the second, so neighbours are in the same mp group. This order is called
+# *model-parallel-major*.
 
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
@@ -43,33 +43,33 @@ rank = comm.Get_rank()
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# `comm.Split(color, key)` is called by all ranks. Those that give the same color form a group; the key says in which order. Here the
-# first four ranks form one group and the last four another, each in reverse order. Change the color and the key, and see.
+# All ranks call `comm.Split(color, key)`. Those that pass the same color form a group, and the key sets their order in it. Here the first
+# four ranks form one group and the last four another, each in reverse order. Change the color and the key and see what happens.
 
 # %% Split in halves
 # %%px
 half = comm.Split(color=rank // 4, key=-rank)
-print(f"rank {rank} of all is rank {half.Get_rank()} of {half.Get_size()} in its half")
+print(f"world rank {rank} is rank {half.Get_rank()} of {half.Get_size()} in its half")
 
 # %% [markdown] tags=["slide"]
 # ## The parts of a layer
 #
-# The model of parts 02 to 10 is a *perceptron*: fc1, then ReLU (negative numbers become 0), then fc2. What goes from layer to layer are the
-# *activations*. The output of fc1 is the *hidden layer*, and its columns are the *hidden units*.
+# The model of parts 02 to 10 is a *perceptron*: fc1, then ReLU (which turns negative numbers into 0), then fc2. The arrays passed from
+# layer to layer are the *activations*. The output of fc1 is the *hidden layer*, and its columns are the *hidden units*.
 #
-# A fully connected layer multiplies by a weight of shape `(in_dim, out_dim)`. The ranks of an mp group share it:
+# A fully connected layer multiplies by a weight of shape `(in_dim, out_dim)`. The ranks of an mp group split it among themselves:
 #
 # | style | fc1 (first layer) | fc2 (second layer) |
 # |---|---|---|
 # | naive | columns: `(in_dim, out_dim / mp_size)` | columns: `(in_dim, out_dim / mp_size)` |
 # | Megatron | columns: `(in_dim, out_dim / mp_size)` | rows: `(in_dim / mp_size, out_dim)` |
 #
-# Why Megatron's second layer takes rows is the subject of part 04 (Shoeybi et al., 2019, "Megatron-LM", section 3).
+# Part 04 explains why Megatron splits the second layer by rows (Shoeybi et al., 2019, "Megatron-LM", section 3).
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
-# All ranks call `get_info` together, so all of them make the same two calls of `Split`.
+# All ranks call `get_info` together, so all of them make the same two calls to `Split`.
 
 
 # %% Exercise: get_info tags=["exercise", "slide-50"]
@@ -82,9 +82,9 @@ def get_info(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_d
     comm : Communicator
         All ``mp_size * dp_size`` ranks.
     rank : int
-        This rank in `comm`. The grid is model parallel major.
+        This rank's number in `comm`. The grid is model-parallel-major.
     mp_size, dp_size : int
-        Ranks in a model parallel and in a data parallel group.
+        Number of ranks in a model parallel and in a data parallel group.
     is_fc1 : bool
         Whether the layer is the first one (True) or the second one (False).
     is_megatron_mp : bool
@@ -97,7 +97,7 @@ def get_info(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_d
     mp_idx, dp_idx : int
         This rank's index in its model parallel group and in its data parallel group.
     mp_comm, dp_comm : Communicator
-        The two groups, in the order of the ranks.
+        The two groups, in rank order.
     part_in_dim, part_out_dim : int
         Shape of this rank's part of the weight.
     """
@@ -117,8 +117,8 @@ def get_info(comm, rank, mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_d
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# `look` runs on each rank. It calls your function, and then has every group exchange a number that identifies its members: whom a group
-# really reaches is what counts.
+# `look` runs on each rank. It calls your function and then has the members of every group exchange a number that identifies them, because
+# what counts is which ranks a group really reaches.
 
 
 # %% A look at the groups tags=["given", "skip"]
@@ -126,7 +126,7 @@ def look(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_d
     everyone = Communicator()
     part = everyone.Split(color=int(everyone.Get_rank() >= size), key=everyone.Get_rank())
     if everyone.Get_rank() >= size:
-        return None  # this grid has fewer ranks
+        return None  # this grid needs fewer ranks
     answer = get_info(part, part.Get_rank(), mp_size, dp_size, is_fc1, is_megatron_mp, in_dim, out_dim)
     if not isinstance(answer, (tuple, list)) or len(answer) != 6:
         return answer
@@ -135,7 +135,7 @@ def look(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_d
     for name, group in (("mp_comm", mp_comm), ("dp_comm", dp_comm)):
         if not hasattr(group, "Allgather"):
             order = "mp_idx, dp_idx, mp_comm, dp_comm, part_in_dim, part_out_dim"
-            raise TypeError(f"get_info must return {order}, in this order; in the place of {name} is {group!r}.")
+            raise TypeError(f"get_info must return {order}, in this order; got {group!r} instead of {name}.")
         found = np.empty(group.Get_size(), np.int64)
         group.Allgather(np.array([secret], np.int64), found)
         members.append(found)
@@ -143,7 +143,7 @@ def look(size, secret, mp_size, dp_size, is_fc1=True, is_megatron_mp=False, in_d
 
 
 # %% Check tags=["given"]
-check = Check("get_info for all grids of 8 and of 4 ranks, and all kinds of layers")
+check = Check("get_info for all grids of 8 and 4 ranks and all kinds of layers")
 swapped = "color and key swapped: the color is what all members share"
 split = "only Megatron's second layer is split by rows (in_dim); all others are split by columns (out_dim)"
 for size, grid in ((8, mesh), *((n, some) for n in (8, 4) for some in grids(n))):
@@ -155,21 +155,19 @@ for size, grid in ((8, mesh), *((n, some) for n in (8, 4) for some in grids(n)))
         answers = ranks.call(look, each, show=grid is mesh and is_fc1 and not is_megatron_mp)
         answers = [check.tuple(answer, 6, name="get_info", rank=r) for r, answer in enumerate(answers[:size])]
         for r, (mp_idx, dp_idx, *_) in enumerate(answers):
-            check.value(mp_idx, r % mp_size, name="mp_idx", rank=r, cause="the place in the row is the remainder of rank / mp_size")
-            check.value(dp_idx, r // mp_size, name="dp_idx", rank=r, cause="the number of the row is rank / mp_size, rounded down")
+            check.value(mp_idx, r % mp_size, name="mp_idx", rank=r, cause="the index in the row is the remainder of rank / mp_size")
+            check.value(dp_idx, r // mp_size, name="dp_idx", rank=r, cause="the index in the column is rank / mp_size, rounded down")
         for r, (_, _, in_mp, in_dp, part_in, part_out) in enumerate(answers):
             row, column = grid.groups("mp")[r // mp_size], grid.groups("dp")[r % mp_size]
             if list(in_mp) == list(column) != list(row) and list(in_dp) == list(row):
-                check.fail(
-                    f"on rank {r}, mp_comm has the ranks of dp_comm, and dp_comm those of mp_comm", f"{swapped}; or the order of return"
-                )
+                check.fail(f"on rank {r}, mp_comm has the ranks of dp_comm and vice versa", f"{swapped}; or returned in the wrong order")
             for name, got, want in (("mp_comm", list(in_mp), list(row)), ("dp_comm", list(in_dp), list(column))):
                 if got != want:
-                    inside = f"split from {'d' if name[0] == 'm' else 'm'}p_comm, and not from comm"
-                    order = "a key that gives another order than that of the ranks"
+                    inside = f"split from {'d' if name[0] == 'm' else 'm'}p_comm instead of comm"
+                    order = "a key that does not keep the ranks in order"
                     fewer = len(got) < len(want) and set(got) < set(want)
                     why = order if sorted(got) == sorted(want) else inside if fewer else swapped
-                    check.fail(f"{name} on rank {r} has the ranks {[int(g) for g in got]}, expected {want}", why)
+                    check.fail(f"{name} on rank {r} contains ranks {[int(g) for g in got]}, expected {want}", why)
             check.value(part_in, 16 // mp_size if rows else 16, name="part_in_dim", rank=r, cause=split)
             check.value(part_out, 24 if rows else 24 // mp_size, name="part_out_dim", rank=r, cause=split)
 check.passed()
@@ -177,7 +175,7 @@ check.passed()
 # %% [markdown] tags=["slide"]
 # ## See it
 #
-# The grid as your own groups tell it: each rank reports whom it reached.
+# This is the grid according to your own groups: each rank reports which ranks it reached.
 
 # %% Draw your groups tags=["given"]
 answers = ranks.call(look, [dict(size=8, secret=r, mp_size=2, dp_size=4) for r in range(8)])
@@ -186,7 +184,7 @@ dp_groups = sorted({tuple(a[3].tolist()) for a in answers})
 plots.groups({"mp": mp_groups, "dp": dp_groups}, "Your groups for mp_size=2, dp_size=4")
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They call your function for other grids and layers.
+# Hidden tests run when your notebook is graded. They call your function with other grids and layers.
 
 # %% Test: the place in the grid tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
@@ -198,8 +196,8 @@ for size in (8, 6, 4, 1):
         for r, answer in enumerate(ranks.call(look, sizes)[:size]):
             mp_idx, dp_idx, *_ = check.tuple(answer, 6, name="get_info", rank=r)
             row, column = mesh.coordinates(r)
-            check.value(mp_idx, column, name="mp_idx", rank=r, cause="the grid is model parallel major: neighbours are in one mp group")
-            check.value(dp_idx, row, name="dp_idx", rank=r, cause="the grid is model parallel major: neighbours are in one mp group")
+            check.value(mp_idx, column, name="mp_idx", rank=r, cause="a grid that is not model-parallel-major: neighbours share a row")
+            check.value(dp_idx, row, name="dp_idx", rank=r, cause="a grid that is not model-parallel-major: neighbours share a row")
 ### END HIDDEN TESTS
 
 # %% Test: the groups tags=["test"] points=10
@@ -214,7 +212,7 @@ for size in (8, 6, 4):
         for r, answer in enumerate(answers[:size]):
             _, _, in_mp, in_dp, _, _ = check.tuple(answer, 6, name="get_info", rank=r)
             row, column = mesh.coordinates(r)
-            cause = "color and key swapped, or an order other than that of the ranks"
+            cause = "color and key swapped, or members that are not in rank order"
             check.array(in_mp, secrets[list(mesh.groups("mp")[row])], name="mp_comm (the ranks in it)", rank=r, cause=cause)
             check.array(in_dp, secrets[list(mesh.groups("dp")[column])], name="dp_comm (the ranks in it)", rank=r, cause=cause)
 ### END HIDDEN TESTS
@@ -240,7 +238,7 @@ for mesh in grids(8):
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Groups save traffic. Say that each rank has a gradient of 1 MB for its part of the model. The two upper bars show what it costs to average
+# Groups save traffic. Suppose each rank has a gradient of 1 MB for its part of the model. The two upper bars show what it costs to average
 # it within the dp groups. The bottom bar shows what it would cost if all eight ranks took part.
 
 
@@ -259,8 +257,9 @@ plots.traffic(moved, "What rank 0 sends to average 1 MB", ["dp_size 2", "dp_size
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Eight ranks on two machines with four cores each, and a slow cable between them. Which of the two groups should stay inside a machine?
-# 2. `Split` has to be called by all ranks, even those whose group you do not need. Why can it not be otherwise?
+# 1. Eight ranks run on two machines with four cores each, and the cable between the machines is slow. Which of a rank's two groups should
+#    stay within one machine?
+# 2. All ranks have to call `Split`, even those whose group you do not need. Why is there no way around that?
 #
 # The last cells save your function to `func_impl.py`, where part 10 finds it, and stop the ranks.
 

@@ -1,61 +1,61 @@
 # %% [markdown] after="# 02 Process groups" tags=["notes"]
-# The slider runs your groups on the ranks, for every value that you choose. The grey lines are folded cells: Shift-Enter runs them. Three
-# questions for the room come on the way, each with its answer on the next key.
+# The slider runs your groups on the ranks for every value you choose. The grey lines are folded cells; Shift-Enter runs them. There are
+# three questions for the room along the way; the next key shows the answer.
 
-# %% [markdown] after="Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations: the ranks of a row hold one model. Along" tags=["notes"]
-# Ask for rank 5: `mp_idx` 1 and `dp_idx` 1. Say already here that `dp_idx` is also the number of the row, and `mp_idx` the number of the
-# column. This crossing is what confuses people in the exercise.
+# %% [markdown] after="Each rank is in one row and one column. Along its row (**mp group**) it exchanges activations, because the ranks of a row hold one model" tags=["notes"]
+# Ask about rank 5: `mp_idx` 1 and `dp_idx` 1. Point out now that `dp_idx` is also the number of the row, and `mp_idx` the number of the
+# column. This crossover is what confuses people in the exercise.
 
 # %% [markdown] after="Split in halves" tags=["notes"]
-# Ask what rank 0 prints: it is rank 3 of its half, since the keys 0, -1, -2, -3 are sorted upwards. Then change the color to `rank % 2`.
-# Colors only have to be equal or different; which one is larger has no meaning.
+# Ask what rank 0 prints: it is rank 3 of its half, because the keys 0, -1, -2, -3 are sorted in ascending order. Then change the color to
+# `rank % 2`. Colors only have to be equal or different; which one is larger does not matter.
 
 # %% [markdown] after="Split in halves" tags=["slide"]
 # ## A question for the room
 #
-# All ranks call Split with color 0 and key -rank. What comes out?
+# All ranks call Split with color 0 and key -rank. What do you get?
 
 # %% [markdown] tags=["fragment"]
-# One group of all ranks, in reverse order: the color says who, the key says in which order.
+# One group of all ranks, in reverse order: the color says who is in it, the key says in which order.
 
 # %% [markdown] after="## The parts of a layer" tags=["notes"]
-# Only one entry of the table is different, fc2 in Megatron's style. Ask for an example: fc1 of 784 by 256 with mp_size 4 is 784 by 64 on
-# each rank, in both styles. Both hold equally many numbers, so the memory for weights is no reason to prefer one.
+# Only one entry in the table is different: fc2 in Megatron's style. Ask for an example: fc1 of 784 by 256 with mp_size 4 is 784 by 64 on
+# each rank, in both styles. Both styles hold the same number of weights, so memory for weights is no reason to prefer one of them.
 
 # %% [markdown] after="## The parts of a layer" tags=["slide"]
 # ## A question for the room
 #
-# On a grid of 2 by 4, how many groups is a rank in, beside that of all?
+# On a grid of 2 by 4, how many groups is a rank in, apart from the group of all ranks?
 
 # %% [markdown] tags=["fragment"]
-# Two: its row, with which it shares a copy of the model, and its column, with which it shares the same part of it.
+# Two: its row, whose ranks share one copy of the model, and its column, whose ranks hold the same part of the model.
 
 # %% [markdown] after="## Your turn" tags=["notes"]
-# The typical deadlock here is an `if` around one of the two splits, so that only some ranks make it. Every rank calls both, also when
-# mp_size is 1 and its row is itself alone.
+# The typical deadlock here comes from an `if` around one of the two splits, so that only some ranks call it. Every rank has to call both,
+# even when mp_size is 1 and the rank is alone in its row.
 
 # %% [markdown] after="Exercise: get_info" tags=["notes"]
-# Point at the crossing: the row has `color=dp_idx`, as that is the number its members share. `key=rank` would do as well. Divide with `//`:
-# with `/` a dimension is a float, and NumPy makes no array of that shape.
+# Point out the crossover: the row uses `color=dp_idx`, because that is the number its members share. `key=rank` would work as well. Divide
+# with `//`: with `/` a dimension becomes a float, and NumPy refuses to make an array of that shape.
 
 # %% [markdown] after="Check" tags=["notes"]
-# Exchange color and key in both calls, and run again: the check says that mp_comm has the ranks of dp_comm. It goes through all four grids
-# of eight ranks and all four kinds of layers, so a solution for one grid does not pass.
+# Swap color and key in both calls and run it again: the check says that mp_comm has the ranks of dp_comm. The check goes through all four
+# grids of eight ranks and all four kinds of layers, so a solution for just one grid does not pass.
 
 # %% [markdown] after="Draw your groups" tags=["notes"]
-# The first picture was 2 by 4, this grid is 4 by 2. Ask where rank 6 has gone: from `mp_idx` 2, `dp_idx` 1 to `mp_idx` 0, `dp_idx` 3. The
-# boxes are drawn from what the ranks received, so a wrong color would show.
+# The grid in the first picture was 2 by 4, this one is 4 by 2. Ask where rank 6 has gone: from `mp_idx` 2, `dp_idx` 1 to `mp_idx` 0,
+# `dp_idx` 3. The boxes are drawn from what the ranks received, so a wrong color would show up.
 
 # %% [markdown] after="Draw your groups" tags=["slide-50"]
 # ## A question for the room
 #
-# Which exchange goes along a row, and which along a column?
+# What is exchanged along a row, and what along a column?
 
 # %% [markdown] tags=["fragment"]
-# Along a row: activations and their gradients, in every layer. Along a column: the gradients of weights, once a step.
+# Along a row: activations and their gradients, in every layer. Along a column: the gradients of the weights, once per step.
 
 # %% [markdown] tags=["slide"]
-# ## More along the rows, or along the columns?
+# ## More traffic along the rows, or along the columns?
 
 # %% A slider tags=["given"]
 # Change mp_size
@@ -85,13 +85,14 @@ def grid_of(mp_size):
 
 
 # %% [markdown] tags=["notes"]
-# Go to 4 and then to 8, and ask for the column's bar first: at 4 it is about 1 MB, at 8 it is gone, as each rank is alone in its column.
-# The row's bar is one all-gather of one layer; a real step has several in each layer, and they grow with the batch.
+# Go to 4 and then to 8, and ask about the column's bar first: at 4 it is about 1 MB, at 8 it is gone, because each rank is alone in its
+# column. The row's bar is a single all-gather for one layer; a real step has several in each layer, and they grow with the batch.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# The bars differ less than most expect, 1, 1.5 and 1.75 MB, because of the ring's factor. With more than one column, averaging over all
-# eight would also be wrong, as the columns hold different parts of the model.
+# The bars (1, 1.5 and 1.75 MB) differ less than most people expect, because of the ring's factor. With more than one column, averaging over
+# all eight ranks would also be wrong, because the columns hold different parts of the model.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# 1: the row, as it exchanges activations in every layer; with mp_size 4 the numbering puts each row on one machine. 2: nobody knows the
-# members until every rank has told its color. In plain MPI, a rank that wants no group calls it with MPI_UNDEFINED.
+# 1: the row, because it exchanges activations in every layer; with mp_size 4, the numbering puts each row on one machine. 2: nobody knows
+# the members until every rank has announced its color. In plain MPI, a rank that does not need a group still makes the call, with
+# MPI_UNDEFINED.

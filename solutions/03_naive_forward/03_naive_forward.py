@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 03 Naive model parallelism, forward
 #
-# **You will build** the two functions with which four ranks compute one layer together: `naive_collect_forward_input` and
+# **You will build** the two functions that let four ranks compute one layer together: `naive_collect_forward_input` and
 # `naive_collect_forward_output`.
 #
 # *{points} points. About 40 minutes.*
@@ -37,8 +37,8 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group, when every `size` consecutive ranks form one."""
-    me = comm.Get_rank()  # and not `rank`, which another cell may have changed
+    """This rank's group, if every `size` consecutive ranks form a group."""
+    me = comm.Get_rank()  # not `rank`, because another cell may have changed it
     return comm.Split(color=me // size, key=me)
 
 
@@ -49,19 +49,20 @@ plots.holdings(whole, held, "After fc1, each rank holds its columns of the hidde
 
 # %% [markdown]
 # With `mp_size=4`, part 02 gives each rank a quarter of the columns of fc1's weight. So each rank computes a quarter of the columns of the
-# output of the first layer, **fc1**, for all samples of the batch. In the picture, four ranks share 12 hidden units.
+# output of the first layer, **fc1**, for all samples in the batch. In the picture, four ranks share 12 hidden units.
 #
-# The second layer, **fc2**, multiplies by a weight that is split by columns again. For that a rank needs *all* hidden units:
+# The second layer, **fc2**, has a weight that is split by columns as well. To multiply by its columns, a rank needs *all* hidden units:
 #
 # $$ Y = X W, \qquad Y_{\text{columns of rank } r} = X \, W_{\text{columns of rank } r} $$
 #
-# So before fc2 the ranks collect $X$, and after it they collect $Y$. That is the naive way. It is right, and it sends a lot.
+# So the ranks collect $X$ before fc2, and they collect $Y$ after it. That is the naive way. It is correct, but it sends a lot of data.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# `Allgather` brings the parts together. But MPI knows neither rows nor columns: it puts the *memory* of rank 0 first, then that of rank 1,
-# and so on. Each rank has two samples with two hidden units. Before you run the next cells: where in `received` is the second sample?
+# `Allgather` brings the parts together. But MPI knows nothing about rows and columns: it puts the *memory* of rank 0 first, then that of
+# rank 1, and so on. Here, each rank has two samples with two hidden units. Before you run the next cells: where in `received` is the second
+# sample?
 
 # %% Gather the parts
 # %%px
@@ -71,11 +72,11 @@ received = np.empty((4, 2, 2), part.dtype)
 comm.Allgather(part, received)
 
 # %% Draw what MPI delivers tags=["given", "slide"]
-plots.exchange(ranks.pull("part"), ranks.pull("received"), "Allgather: the parts lie one after the other")
+plots.exchange(ranks.pull("part"), ranks.pull("received"), "Allgather: the parts come one after the other")
 
 # %% [markdown]
-# The first sample is 1, 2, 3 ... 8. In `received` its numbers do not lie side by side: `received[r]` is the part of rank r. What you want
-# is an array of shape `(2, 8)`, whose row 0 is the first sample. `np.concatenate` and `np.transpose` can both help. (`%%px --targets 0`
+# The first sample is 1, 2, 3 ... 8. In `received`, its numbers are not next to each other: `received[r]` is the part of rank r. What you
+# want is an array of shape `(2, 8)` whose row 0 is the first sample. Both `np.concatenate` and `np.transpose` can help. (`%%px --targets 0`
 # runs a cell on rank 0 only.)
 
 # %% Put the parts side by side tags=["slide"]
@@ -87,8 +88,8 @@ print(np.concatenate([received[0], received[1]], axis=1))
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the input of fc2
 #
-# The result must be **C-contiguous**: row after row in memory, as MPI needs it in the next exchange. A copy always is, and
-# `np.ascontiguousarray` makes one where it must.
+# The result must be **C-contiguous**, that is, stored row after row in memory, because MPI needs it that way in the next exchange. A copy
+# always is, and `np.ascontiguousarray` makes one only if it has to.
 
 
 # %% Exercise: naive_collect_forward_input tags=["exercise", "slide-50"]
@@ -100,11 +101,11 @@ def naive_collect_forward_input(x, mp_comm, mp_size):
     ----------
     x : numpy.ndarray
         Shape ``(batch_size, part_in_dim)``: this rank's columns.
-        C-contiguous; leave it as it is.
+        C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
-        Ranks in it.
+        Number of ranks in it.
 
     Returns
     -------
@@ -122,7 +123,7 @@ def naive_collect_forward_input(x, mp_comm, mp_size):
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the output of fc2
 #
-# Each rank now has its columns of the output, for all samples.
+# Now each rank has its columns of the output, for all samples.
 
 
 # %% Exercise: naive_collect_forward_output tags=["exercise", "slide-50"]
@@ -134,11 +135,11 @@ def naive_collect_forward_output(out, mp_comm, mp_size):
     ----------
     out : numpy.ndarray
         Shape ``(batch_size, part_out_dim)``: this rank's columns.
-        C-contiguous; leave it as it is.
+        C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
-        Ranks in it.
+        Number of ranks in it.
 
     Returns
     -------
@@ -156,8 +157,8 @@ def naive_collect_forward_output(out, mp_comm, mp_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# `collect_input` and `collect_output` run on each rank and call your functions. They also return what they were given, so that a check
-# sees whether you changed it.
+# `collect_input` and `collect_output` run on each rank and call your functions. They also return their argument, so that the check can see
+# whether you modified it.
 
 
 # %% A call on each rank tags=["given", "skip"]
@@ -170,7 +171,7 @@ def collect_output(x, size):
 
 
 def compare(check, function, name, whole, size):
-    """Split `whole`, (groups, batch, columns), among the ranks of each group, call, and expect the whole."""
+    """Split `whole`, (groups, batch, columns), among the ranks of each group, call, and expect all of it back."""
     parts = [np.ascontiguousarray(np.split(whole[r // size], size, axis=1)[r % size]) for r in range(4)]
     answers = ranks.call(function, [dict(x=part, size=size) for part in parts], show=check.show)
     for r, answer in enumerate(answers):
@@ -178,14 +179,14 @@ def compare(check, function, name, whole, size):
         group = parts[r // size * size :][:size]
         known = {
             "the parts as MPI delivers them, one after the other": np.ravel(group).reshape(whole[0].shape),
-            "this rank's part": parts[r],
+            "only this rank's own part": parts[r],
         }
-        known["the parts below each other"] = np.concatenate(group)
-        cause = "parts below each other, or in another order"
-        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
+        known["the parts stacked on top of each other"] = np.concatenate(group)
+        cause = "parts stacked on top of each other, or in another order"
+        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
         check.array(got, whole[r // size], name=name, rank=r, cause=cause, contiguous=True, instead=known)
         needed = wire_bytes("Allgather", size, whole[0].nbytes)
-        check.sent(ranks.traffic[r], needed, name=name, rank=r, cause="one all-gather of the parts sends least")
+        check.sent(ranks.traffic[r], needed, name=name, rank=r, cause="one all-gather of the parts is enough")
 
 
 # %% Check tags=["given"]
@@ -199,15 +200,15 @@ for size in (4, 2):
 # %% [markdown] tags=["slide"]
 # ## See it
 #
-# What your function really leaves on each rank: every rank has all columns now.
+# This is what your function really leaves on each rank: now every rank has all the columns.
 
 # %% Draw the collected input tags=["given"]
 whole = np.arange(8 * 12.0).reshape(8, 12)
 answers = ranks.call(collect_input, [dict(x=np.ascontiguousarray(whole[:, 3 * r : 3 * r + 3]), size=4) for r in range(4)])
-plots.holdings(whole, [got for got, _ in answers], "After your all-gather, each rank holds all of it", ("samples", "hidden units"))
+plots.holdings(whole, [got for got, _ in answers], "After your all-gather, each rank holds all the columns", ("samples", "hidden units"))
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
 
 # %% Test: the collected input tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
@@ -252,8 +253,8 @@ for size in (1, 2, 4):
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Another way: each rank puts its columns into an array of zeros, and all ranks all-reduce it. That is also right. Here is what a rank sends
-# for a batch of 60 samples and 256 hidden units.
+# There is another way: each rank writes its columns into an array of zeros, and the ranks all-reduce that array. The result is just as
+# correct. Here is what a rank sends for a batch of 60 samples and 256 hidden units.
 
 
 # %% Count the bytes tags=["given"]
@@ -271,7 +272,7 @@ for function in (collect_input, padded):
 plots.traffic(moved, "What rank 0 sends to collect the input of fc2", ["your function", "zeros and all-reduce"])
 
 # %% [markdown] tags=["slide-50"]
-# And in memory: after it, each rank holds as many hidden units as if there were no model parallelism at all.
+# And memory? After the all-gather, each rank holds as many hidden units as it would without any model parallelism.
 
 # %% Draw the memory tags=["given"]
 collected = ranks.call(collect_input, dict(x=x, size=4))[0][0]
@@ -280,8 +281,8 @@ plots.bars({"its columns": x.nbytes, "collected": collected.nbytes}, "Hidden uni
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The bytes grow with the batch, and not with the weight. For which layers is this cheaper than sending the weights?
-# 2. Every rank computes with all hidden units. What would have to be different about fc2, so that a rank needs only its own?
+# 1. The traffic grows with the batch, not with the weight. For which layers is this cheaper than sending the weights?
+# 2. Every rank computes with all hidden units. What would have to be different about fc2 so that a rank needs only its own?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
 

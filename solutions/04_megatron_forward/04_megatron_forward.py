@@ -37,8 +37,8 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group, when every `size` consecutive ranks form one."""
-    me = comm.Get_rank()  # and not `rank`, which another cell may have changed
+    """This rank's group, if every `size` consecutive ranks form a group."""
+    me = comm.Get_rank()  # not `rank`, because another cell may have changed it
     return comm.Split(color=me // size, key=me)
 
 
@@ -53,19 +53,19 @@ held = ranks.call(my_part, dict(whole=weight, axis=0))
 plots.holdings(weight, held, "Rows of the weight of fc2, in Megatron style", ("hidden units", "outputs"))
 
 # %% [markdown]
-# fc1 leaves each rank with a few *columns* of the hidden layer. Give it the *rows* of fc2's weight that belong to these hidden units, and it
-# can multiply at once:
+# fc1 leaves each rank with a few *columns* of the hidden layer. Give the rank the *rows* of fc2's weight that belong to these hidden units,
+# and it can multiply right away:
 #
 # $$ X W = \sum_{r} X_{\text{columns of rank } r} \, W_{\text{rows of rank } r} $$
 #
-# Each rank's product has the shape of the whole output, and is one summand of it. This is how Megatron-LM splits a perceptron (Shoeybi et
-# al., 2019, section 3): the first weight by columns, the second by rows.
+# Each rank's product already has the shape of the whole output, but it is only one term of the sum: a *partial* output. This is how
+# Megatron-LM splits a perceptron (Shoeybi et al., 2019, section 3): the first weight by columns, the second by rows.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# One sample, four hidden units, two outputs. Each rank has one hidden unit and its row of the weight. Which numbers must be added to give
-# the output? Change the weight and look again.
+# One sample, four hidden units, two outputs. Each rank has one hidden unit and the matching row of the weight. Which numbers have to be
+# added to get the output? Change the weight and look again.
 
 # %% Multiply the parts
 # %%px
@@ -80,28 +80,28 @@ plots.exchange(ranks.pull("summand"), ranks.pull("product"), "Before: each rank'
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the input of fc2
 #
-# What does a rank have to receive, before it can multiply? Send no more than that.
+# What does a rank have to receive before it can multiply? Send no more than that.
 
 
 # %% Exercise: megatron_collect_forward_input tags=["exercise"]
 # %%px
 def megatron_collect_forward_input(x, mp_comm, mp_size):
-    """Give a rank what it needs as the input of fc2, whose weight is split by rows.
+    """Give a rank the input it needs for fc2, whose weight is split by rows.
 
     Parameters
     ----------
     x : numpy.ndarray
         Shape ``(batch_size, part_in_dim)``: this rank's columns of the hidden layer.
-        C-contiguous; leave it as it is. It may be returned itself.
+        C-contiguous; do not modify it. You may return the array itself.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
-        Ranks in it.
+        Number of ranks in it.
 
     Returns
     -------
     collected_x : numpy.ndarray
-        What is multiplied by this rank's rows of the weight,
+        What this rank multiplies by its rows of the weight, which have shape
         ``(part_in_dim, out_dim)``. The dtype of `x`, C-contiguous.
     """
     ### BEGIN SOLUTION
@@ -121,12 +121,12 @@ def megatron_collect_forward_output(out, mp_comm, mp_size):
     Parameters
     ----------
     out : numpy.ndarray
-        Shape ``(batch_size, out_dim)``: this rank's summand of the output.
-        C-contiguous; leave it as it is.
+        Shape ``(batch_size, out_dim)``: this rank's partial output.
+        C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
-        Ranks in it.
+        Number of ranks in it.
 
     Returns
     -------
@@ -144,7 +144,7 @@ def megatron_collect_forward_output(out, mp_comm, mp_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# As in part 03, what runs on the ranks also returns what it was given.
+# As in part 03, the functions that run on the ranks also return their argument.
 
 
 # %% A call on each rank tags=["given", "skip"]
@@ -157,25 +157,25 @@ def collect_output(x, size):
 
 
 def compare_input(check, parts, size):
-    """Call with each rank's part, and expect that part, and no traffic."""
+    """Call with each rank's part, and expect that part back and no traffic."""
     answers = ranks.call(collect_input, [dict(x=part, size=size) for part in parts], show=check.show)
     for r, (got, given) in enumerate(answers):
-        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
-        check.array(got, parts[r], name="the input of fc2", rank=r, cause="more than this rank's rows of the weight need", contiguous=True)
-        check.sent(ranks.traffic[r], 0, name="the input of fc2", rank=r, cause="what a rank needs may be there already")
+        check.array(given, parts[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
+        check.array(got, parts[r], name="the input of fc2", rank=r, cause="more columns than this rank's rows need", contiguous=True)
+        check.sent(ranks.traffic[r], 0, name="the input of fc2", rank=r, cause="a rank may already have what it needs")
 
 
 def compare_output(check, summands, size):
-    """Call with each rank's summand, and expect the sum over its group."""
+    """Call with each rank's partial output, and expect the sum over its group."""
     answers = ranks.call(collect_output, [dict(x=summand, size=size) for summand in summands], show=check.show)
     rtol = 1e-5 if summands[0].dtype == np.float32 else 1e-12
     for r, (got, given) in enumerate(answers):
         total = sum(summands[r // size * size :][:size])
-        known, cause = {"this rank's own summand": summands[r], "the sum over all ranks": sum(summands)}, "not the sum over the group"
-        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
+        known, cause = {"this rank's partial output": summands[r], "the sum over all ranks": sum(summands)}, "a sum over the wrong group"
+        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
         check.array(got, total, name="the output of fc2", rank=r, cause=cause, rtol=rtol, contiguous=True, instead=known)
-        needed = wire_bytes("Allreduce", size, total.nbytes + 2 * size * total.itemsize)  # some pad the array
-        check.sent(ranks.traffic[r], needed, name="the output of fc2", rank=r, cause="one all-reduce sends least")
+        needed = wire_bytes("Allreduce", size, total.nbytes + 2 * size * total.itemsize)  # some answers pad the array
+        check.sent(ranks.traffic[r], needed, name="the output of fc2", rank=r, cause="one all-reduce is enough")
 
 
 # %% Check tags=["given"]
@@ -197,7 +197,7 @@ answers = ranks.call(collect_output, [dict(x=summand, size=4) for summand in sum
 plots.exchange(summands, [got for got, _ in answers], "Your megatron_collect_forward_output")
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
 
 # %% Test: the input tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
@@ -217,7 +217,7 @@ for size in (1, 2, 4):
         batch, width = check.sizes(2, 5, 12)
         check.case = f"mp_size {size}, a batch of {batch}, {width} outputs, {np.dtype(dtype)}"
         compare_output(check, [check.random.standard_normal((batch, width)).astype(dtype) for _ in range(4)], size)
-    check.case = f"mp_size {size}, a batch of 5, 7 outputs"  # which 2 and 4 do not divide
+    check.case = f"mp_size {size}, a batch of 5, 7 outputs"  # neither 2 nor 4 divides these
     compare_output(check, list(check.random.standard_normal((4, 5, 7))), size)
 ### END HIDDEN TESTS
 
@@ -232,7 +232,7 @@ def layer(x, w, size):
 check = Check("the whole layer", show=False)
 for size in (1, 2, 4):
     width, batch, out = check.sizes(3, 2, 6)
-    batch, out = 2 * batch + 1, 2 * out + 1  # which no group divides
+    batch, out = 2 * batch + 1, 2 * out + 1  # no group size divides these
     x, w = check.random.standard_normal((batch, size * width)), check.random.standard_normal((size * width, out))
     check.case = f"mp_size {size}, a batch of {batch}, a weight of shape {w.shape}"
     xs, ws = [np.ascontiguousarray(part) for part in np.split(x, size, axis=1)], np.split(w, size, axis=0)
@@ -243,7 +243,8 @@ for size in (1, 2, 4):
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# fc2 with a batch of 60, 256 hidden units and 12 outputs. The naive way gathers the hidden units and the outputs; yours sums the outputs.
+# Take fc2 with a batch of 60, 256 hidden units and 12 outputs. The naive way gathers the hidden units and the outputs; yours sums the
+# outputs.
 
 
 # %% Count the bytes tags=["given"]
@@ -268,7 +269,8 @@ for size in (2, 4):
 plots.traffic(moved, "What rank 0 sends in the forward pass of fc2", labels)
 
 # %% [markdown] tags=["slide-50"]
-# In memory: the naive way holds the whole hidden layer on each rank, Megatron's way a part. Both hold a part of the weight.
+# And memory? The naive way holds the whole hidden layer on each rank, Megatron's way only a part of it. Both hold only a part of the
+# weight.
 
 # %% Draw the memory tags=["given"]
 held = {"naive: whole": 60 * 256 * 4}
@@ -280,8 +282,8 @@ plots.bars(held, "The input of fc2 on each rank, batch of 60", "bytes")
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The bias of fc2 is not split. What goes wrong when every rank adds it to its summand?
-# 2. ReLU stands between fc1 and fc2, and needs no communication. What if it were a softmax over the hidden units?
+# 1. The bias of fc2 is not split. What goes wrong if every rank adds it to its partial output?
+# 2. The ReLU between fc1 and fc2 needs no communication. What if it were a softmax over the hidden units?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
 

@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 05 Naive model parallelism, backward
 #
-# **You will build** the way back through the naive layer: `naive_collect_backward_output` and `naive_collect_backward_x`.
+# **You will build** the backward pass through the naive layer: `naive_collect_backward_output` and `naive_collect_backward_x`.
 #
 # *{points} points. About 40 minutes.*
 
@@ -36,35 +36,35 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group, when every `size` consecutive ranks form one."""
-    me = comm.Get_rank()  # and not `rank`, which another cell may have changed
+    """This rank's group, if every `size` consecutive ranks form a group."""
+    me = comm.Get_rank()  # not `rank`, because another cell may have changed it
     return comm.Split(color=me // size, key=me)
 
 
 # %% Draw the gradient of the output tags=["given", "slide"]
 whole = np.arange(8 * 12).reshape(8, 12)
 held = ranks.call(my_columns, {"whole": whole})
-plots.holdings(whole, held, "Of the gradient of the output, a rank needs its columns", ("samples", "outputs"))
+plots.holdings(whole, held, "Each rank needs its own columns of the gradient of the output", ("samples", "outputs"))
 
 # %% [markdown] tags=["slide"]
-# Forward, the ranks collected the input $X$ of fc2, multiplied by their columns of $W$, and collected the output $Y$. Backward, the gradient
-# $G$ of the output arrives whole on every rank, and three things follow from it:
+# In the forward pass, the ranks collected the input $X$ of fc2, multiplied it by their columns of $W$, and collected the output $Y$. In the
+# backward pass, the gradient $G$ of the output is whole on every rank, and three things follow from it:
 #
 # $$ \nabla W = X^T G, \qquad \nabla b = \sum_{\text{samples}} G, \qquad \nabla X = G \, W^T $$
 #
-# A rank has some columns of $W$. For $\nabla W$ and $\nabla b$ it needs the same columns of $G$, as in the picture. With these it finds only
-# a *part of the sum* $\nabla X$:
+# A rank has some columns of $W$. For $\nabla W$ and $\nabla b$ it needs the same columns of $G$, as in the picture. With these columns it
+# can compute only one term of $\nabla X$, a *partial sum*:
 #
 # $$ G \, W^T = \sum_r G_{\text{columns of rank } r} \, (W_{\text{columns of rank } r})^T $$
 #
-# The sum has a column for each hidden unit, and fc1 needs on each rank only the columns of its own hidden units. To sum, and to leave each
-# rank with its part of the sum: that is a reduce-scatter.
+# The sum has one column for each hidden unit, and on each rank fc1 needs only the columns of that rank's own hidden units. Adding up and
+# leaving each rank with its part of the sum: that is a reduce-scatter.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# `Reduce_scatter` cuts the *memory* of the send buffer into one block a rank, adds the blocks up, and leaves rank r with block r. Each rank
-# here has two samples with four columns. Before you run it: which numbers of the 2 by 4 arrays does rank 1 get?
+# `Reduce_scatter` cuts the *memory* of the send buffer into one block per rank, adds up the blocks, and leaves rank r with block r. Here,
+# each rank has two samples with four columns. Before you run it: which numbers of the 2 by 4 arrays does rank 1 get?
 
 # %% Reduce and scatter
 # %%px
@@ -73,11 +73,11 @@ mine = np.empty((2, 1), grad.dtype)
 comm.Reduce_scatter(grad, mine)
 
 # %% Draw what MPI delivers tags=["given", "slide"]
-plots.exchange(ranks.pull("grad"), ranks.pull("mine"), "Reduce_scatter: rank 1 gets two numbers of the same sample")
+plots.exchange(ranks.pull("grad"), ranks.pull("mine"), "Reduce_scatter: rank 1 gets two numbers from the same sample")
 
 # %% [markdown]
-# Rank 1 has the third and fourth number of the first sample. It should have the second *column*: one number of each sample. So the columns
-# have to be laid out block after block before they are sent.
+# Rank 1 has the third and fourth numbers of the first sample. It should have the second *column*: one number from each sample. So before
+# you send the array, rearrange it so that each column is one block of memory.
 
 # %% A column is not one block tags=["slide"]
 # %%px --targets 0
@@ -89,7 +89,7 @@ print("as blocks     ", np.array(np.split(grad, 4, axis=1)).tolist())
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the gradient of the output
 #
-# Every rank has the whole of it, so nothing has to be sent. A slice of columns is a view that is not contiguous; return a contiguous array.
+# Every rank already has all of it, so nothing is sent. A slice of columns is a view that is not contiguous; return a contiguous array.
 
 
 # %% Exercise: naive_collect_backward_output tags=["exercise", "slide-50"]
@@ -100,16 +100,16 @@ def naive_collect_backward_output(output_grad, mp_group_idx, mp_size):
     Parameters
     ----------
     output_grad : numpy.ndarray
-        Shape ``(batch_size, out_dim)``: the whole gradient. Leave it as it is.
+        Shape ``(batch_size, out_dim)``: the whole gradient. Do not modify it.
     mp_group_idx : int
         This rank's index in its model parallel group.
     mp_size : int
-        Ranks in the group; it divides out_dim.
+        Number of ranks in the group; it divides out_dim.
 
     Returns
     -------
     collected_output_grad : numpy.ndarray
-        Shape ``(batch_size, out_dim // mp_size)``: the columns of this rank.
+        Shape ``(batch_size, out_dim // mp_size)``: this rank's columns.
         The dtype of `output_grad`, C-contiguous.
     """
     ### BEGIN SOLUTION
@@ -126,17 +126,17 @@ def naive_collect_backward_output(output_grad, mp_group_idx, mp_size):
 # %% Exercise: naive_collect_backward_x tags=["exercise"]
 # %%px
 def naive_collect_backward_x(grad_x, mp_comm, mp_size):
-    """Add up the ranks' parts of the sum, and leave each rank with its columns.
+    """Add up the ranks' partial sums, and leave each rank with its columns.
 
     Parameters
     ----------
     grad_x : numpy.ndarray
-        Shape ``(batch_size, in_dim)``: this rank's summand.
-        C-contiguous; leave it as it is.
+        Shape ``(batch_size, in_dim)``: this rank's partial sum.
+        C-contiguous; do not modify it.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
-        Ranks in it; it divides in_dim.
+        Number of ranks in it; it divides in_dim.
 
     Returns
     -------
@@ -166,33 +166,33 @@ def collect_x(grad_x, size):
 
 
 def compare_output(check, whole, size):
-    """Call with the whole gradient, and expect the columns of some index."""
+    """Call with the whole gradient, and expect the columns that belong to the index."""
     indices = [(r + 1) % size for r in range(4)]
     answers = ranks.call(collect_output, [dict(output_grad=whole, index=i, size=size) for i in indices], show=check.show)
     for r, (got, given) in enumerate(answers):
         want = np.split(whole, size, axis=1)[indices[r]]
         name = f"the gradient of the output (mp_group_idx={indices[r]})"
-        known = {f"the columns of index {i}": part for i, part in enumerate(np.split(whole, size, axis=1))}
-        cause = "rows instead of columns, or a slice that begins elsewhere"
-        check.array(given, whole, name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
+        known = {f"the columns for index {i}": part for i, part in enumerate(np.split(whole, size, axis=1))}
+        cause = "rows instead of columns, or a slice that starts in the wrong place"
+        check.array(given, whole, name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
         check.array(got, want, name=name, rank=r, cause=cause, contiguous=True, instead=known)
-        check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="every rank has the whole gradient already")
+        check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="every rank already has the whole gradient")
 
 
 def compare_x(check, summands, size):
-    """Call with each rank's summand, and expect its columns of the sum over its group."""
+    """Call with each rank's partial sum, and expect its columns of the sum over its group."""
     answers = ranks.call(collect_x, [dict(grad_x=summand, size=size) for summand in summands], show=check.show)
     rtol = 1e-5 if summands[0].dtype == np.float32 else 1e-12
     for r, (got, given) in enumerate(answers):
         total = sum(summands[r // size * size :][:size])
         want = np.split(total, size, axis=1)[r % size]
-        known = {f"the columns of the group's rank {i}": part for i, part in enumerate(np.split(total, size, axis=1))}
-        known["of this rank's summand alone"] = np.split(summands[r], size, axis=1)[r % size]
-        cause = "the blocks that MPI cuts are no columns, a block is not turned back after it has come, or the sum is not over the group"
-        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
+        known = {f"the columns of rank {i} of the group": part for i, part in enumerate(np.split(total, size, axis=1))}
+        known["the columns of this rank's own partial sum"] = np.split(summands[r], size, axis=1)[r % size]
+        cause = "the blocks that MPI cuts are not columns, a block is not transposed back afterwards, or the sum is not over the group"
+        check.array(given, summands[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
         check.array(got, want, name="the gradient of the input", rank=r, cause=cause, rtol=rtol, contiguous=True, instead=known)
         needed = wire_bytes("Reduce_scatter", size, given.nbytes)
-        check.sent(ranks.traffic[r], needed, name="the gradient of the input", rank=r, cause="one reduce-scatter sends least")
+        check.sent(ranks.traffic[r], needed, name="the gradient of the input", rank=r, cause="one reduce-scatter is enough")
 
 
 # %% Check tags=["given"]
@@ -208,7 +208,7 @@ for size in (4, 2):
 # %% [markdown] tags=["slide"]
 # ## See it
 #
-# What your functions leave on each rank: its own columns, and nothing else.
+# This is what your functions leave on each rank: its own columns and nothing else.
 
 # %% Draw the gradient of the input tags=["given"]
 whole = np.arange(8 * 12.0).reshape(8, 12)
@@ -216,7 +216,7 @@ held = [got for got, _ in ranks.call(collect_x, [dict(grad_x=whole * (r == 0), s
 plots.holdings(whole, held, "The gradient of the hidden layer, as your function leaves it", ("samples", "hidden units"))
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
 
 # %% Test: the gradient of the output tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
@@ -260,7 +260,7 @@ for size in (1, 2, 4):
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# An all-reduce and a slice would give the same. Here is what a rank sends for a batch of 60 and 256 hidden units.
+# An all-reduce followed by a slice would give the same result. Here is what a rank sends for a batch of 60 and 256 hidden units.
 
 
 # %% Count the bytes tags=["given"]
@@ -277,17 +277,17 @@ for function in (collect_x, all_reduce_and_slice):
 plots.traffic(moved, "What rank 0 sends for the gradient of the hidden layer", ["your function", "all-reduce, slice"])
 
 # %% [markdown] tags=["slide-50"]
-# And in memory: the summand is as large as if there were no model parallelism. What stays is a quarter.
+# And memory? The partial sum is as large as it would be without model parallelism. Only a quarter of that stays.
 
 # %% Draw the memory tags=["given"]
-held = {"summand": grad_x.nbytes, "what stays": ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0].nbytes}
+held = {"partial sum": grad_x.nbytes, "what stays": ranks.call(collect_x, dict(grad_x=grad_x, size=4))[0][0].nbytes}
 plots.bars(held, "Gradient of the hidden layer on each rank, batch of 60, 4 ranks", "bytes")
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Forward all-gathers what backward reduce-scatters. Is that a coincidence? What is the backward of an all-reduce?
-# 2. The gradients of the weight need no exchange within the model parallel group. Why not?
+# 1. The forward pass all-gathers what the backward pass reduce-scatters. Is that a coincidence? What is the backward of an all-reduce?
+# 2. The gradient of the weight needs no exchange within the model parallel group. Why not?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
 

@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 06 Megatron model parallelism, backward
 #
-# **You will build** the way back through Megatron's fc2: `megatron_collect_backward_output` and `megatron_collect_backward_x`. It is
-# short. Knowing why it is short is the point.
+# **You will build** the backward pass through Megatron's fc2: `megatron_collect_backward_output` and `megatron_collect_backward_x`. It is
+# short. The point is to understand why.
 #
 # *{points} points. About 20 minutes.*
 
@@ -37,7 +37,7 @@ rank = comm.Get_rank()
 
 
 def mp_group(size):
-    """This rank's group, when every `size` consecutive ranks form one."""
+    """This rank's group, if every `size` consecutive ranks form a group."""
     return comm.Split(color=comm.Get_rank() // size, key=comm.Get_rank())
 
 
@@ -48,18 +48,18 @@ parts = ranks.call(my_part_of_grad_x, dict(grad=grad, weight=weight))
 plots.holdings(grad @ weight.T, parts, "G times the transposed rows of W, as each rank computes it", ("samples", "hidden units"))
 
 # %% [markdown]
-# In part 04 each rank had some *rows* of the weight of fc2, and the output $Y = \sum_r X_r W_r$ was made by an all-reduce. Its gradient $G$
-# is whole on every rank. Look at one summand: $Y$ depends on $X_r W_r$ with a factor of one. So the gradient of each *summand* is $G$, too.
+# In part 04, each rank had some *rows* of fc2's weight, and an all-reduce computed the output $Y = \sum_r X_r W_r$. Its gradient $G$ is
+# whole on every rank. Now look at a single term: $X_r W_r$ enters $Y$ with a factor of one, so the gradient of each *term* is also $G$.
 #
 # $$ \nabla W_r = X_r^T \, G, \qquad \nabla X_r = G \, W_r^T $$
 #
-# The picture shows $G \, W_r^T$ for real matrices on your four ranks. Compare with what fc1 needs on each rank.
+# The picture shows $G \, W_r^T$ for real matrices on your four ranks. Compare it with what fc1 needs on each rank.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# Is the gradient of a summand really $G$? We move one number of one rank's summand a little, and see how a loss changes that is computed from
-# the sum. Try other ranks and other places.
+# Is the gradient of a partial output really $G$? We change one number of one rank's partial output a little and watch a loss that is
+# computed from the sum. Try other ranks and other places.
 
 # %% Move one number tags=["slide"]
 # %%px
@@ -67,9 +67,9 @@ summand = np.full((2, 3), 1.0 + rank)
 
 
 def loss_when(who, place, change):
-    """The loss when one rank's summand is changed in one place.
+    """The loss when one rank changes one number of its summand.
 
-    The loss is half the sum of squares of the output.
+    The loss is half the sum of the squares of the output.
     """
     moved = summand.copy()
     if rank == who:
@@ -89,17 +89,17 @@ print("slope", round(slope, 6), "   G at that place: 1 + 2 + 3 + 4 =", 10.0)
 # %% Exercise: megatron_collect_backward_output tags=["exercise"]
 # %%px
 def megatron_collect_backward_output(output_grad, mp_group_idx, mp_size):
-    """Give a rank the gradient of its summand of fc2's output.
+    """Give a rank the gradient of its partial output of fc2.
 
     Parameters
     ----------
     output_grad : numpy.ndarray
-        Shape ``(batch_size, out_dim)``: the output's gradient, whole on every rank.
-        C-contiguous; leave it as it is. It may be returned itself.
+        Shape ``(batch_size, out_dim)``: the output's gradient, the same on every rank.
+        C-contiguous; do not modify it. You may return the array itself.
     mp_group_idx : int
         This rank's index in its model parallel group.
     mp_size : int
-        Ranks in the group.
+        Number of ranks in the group.
 
     Returns
     -------
@@ -123,12 +123,12 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
     Parameters
     ----------
     grad_x : numpy.ndarray
-        Shape ``(batch_size, part_in_dim)``: the gradient times the transposed rows of
-        this rank. C-contiguous; leave it as it is. It may be returned itself.
+        Shape ``(batch_size, part_in_dim)``: the gradient times this rank's rows,
+        transposed. C-contiguous; do not modify it. You may return the array itself.
     mp_comm : Communicator
         This rank's model parallel group.
     mp_size : int
-        Ranks in it.
+        Number of ranks in it.
 
     Returns
     -------
@@ -143,7 +143,7 @@ def megatron_collect_backward_x(grad_x, mp_comm, mp_size):
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The check multiplies as the layer does, and compares with the gradient of the whole layer.
+# The check multiplies as the layer does and compares the result with the gradient of the whole layer.
 
 
 # %% A call on each rank tags=["given", "skip"]
@@ -162,27 +162,27 @@ def layer(grad, rows, size):
 
 
 def compare(check, function, arrays, size, name, cause):
-    """Call with an array on each rank, and expect what the layer needs, and no traffic."""
+    """Call with an array on each rank, and expect what the layer needs and no traffic."""
     answers = ranks.call(function, [dict(array=a, index=r % size, size=size) for r, a in enumerate(arrays)], show=check.show)
     for r, (got, given) in enumerate(answers):
-        check.array(given, arrays[r], name="the argument, after the call,", rank=r, cause="an operation in place, or swapped buffers")
+        check.array(given, arrays[r], name="the argument, after the call,", rank=r, cause="an in-place operation, or swapped buffers")
         check.array(got, arrays[r], name=name, rank=r, cause=cause, contiguous=True)
-        check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="what a rank needs may be there already")
+        check.sent(ranks.traffic[r], 0, name=name, rank=r, cause="a rank may already have what it needs")
 
 
 def compare_layer(check, batch, width, out, size, rtol):
-    """The gradient of the layer's input, against the unsharded product."""
+    """Compare the gradient of the layer's input with the unsharded product."""
     grad, w = check.random.standard_normal((batch, out)), check.random.standard_normal((size * width, out))
     rows = np.split(w, size, axis=0)
     for r, got in enumerate(ranks.call(layer, [dict(grad=grad, rows=rows[r % size], size=size) for r in range(4)], show=check.show)):
         want = np.split(grad @ w.T, size, axis=1)[r % size]
         check.array(
-            got, want, name="the gradient of the hidden units", rank=r, cause="a rank needs those of its own hidden units", rtol=rtol
+            got, want, name="the gradient of the hidden units", rank=r, cause="a rank needs the gradient of its own hidden units", rtol=rtol
         )
 
 
-OUTPUT = "the gradient of the output", "the naive way takes a slice; here every summand has the same gradient"
-INPUT = "the gradient of the input", "each rank computes the gradient of its own hidden units, whole and not as a summand"
+OUTPUT = "the gradient of the output", "the naive way takes a slice; here every partial output has the same gradient"
+INPUT = "the gradient of the input", "each rank computes the whole gradient of its own hidden units, not a partial sum"
 
 # %% Check tags=["given"]
 for size in (4, 2):
@@ -198,7 +198,7 @@ for size in (4, 2):
 # %% [markdown] tags=["slide"]
 # ## See it
 #
-# Your two functions around the product, on real ranks: each one ends up with the gradient of its own hidden units.
+# Here are your two functions around the product, on real ranks: each rank ends up with the gradient of its own hidden units.
 
 # %% Draw the gradient of the input tags=["given"]
 rows = np.split(weight, 4, axis=0)
@@ -206,7 +206,7 @@ held = ranks.call(layer, [dict(grad=grad, rows=rows[r], size=4) for r in range(4
 plots.holdings(grad @ weight.T, held, "The gradient of the hidden layer, as your functions leave it", ("samples", "hidden units"))
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and also count the bytes that you send.
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and also count the bytes you send.
 
 # %% Test: the gradient of the output tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
@@ -241,8 +241,8 @@ for size in (1, 2, 4):
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# All exchanges of a model parallel step through fc2, forward and backward, for a batch of 60, 256 hidden units and 12 outputs. The naive way
-# makes those of parts 03 and 05, Megatron's way that of part 04 and yours.
+# Here is everything that a model parallel step exchanges in fc2, forward and backward, for a batch of 60, 256 hidden units and 12 outputs.
+# The naive way makes the exchanges of parts 03 and 05, Megatron's way the one of part 04 and yours.
 
 
 # %% Count the bytes tags=["given"]
@@ -268,12 +268,12 @@ for function in (megatron, naive):
 plots.traffic(moved, "What rank 0 sends in a step through fc2, mp_size 4", ["Megatron", "naive"])
 
 # %% [markdown] tags=["slide-50"]
-# In memory: the gradient of the hidden layer that stays on a rank is a quarter in both styles. But on its way there, the naive one is whole.
+# And memory? In both styles a rank keeps a quarter of the hidden layer's gradient, but on the way there the naive style holds all of it.
 
 
 # %% Draw the memory tags=["given"]
 def naive_gradient(grad, columns):
-    return grad @ columns.T  # of this rank's columns of the weight: a summand for all hidden units
+    return grad @ columns.T  # with this rank's columns of the weight: a partial sum for all hidden units
 
 
 one = np.ones((256, 12), np.float32)
@@ -285,9 +285,9 @@ plots.bars(sizes, "Largest gradient of the hidden layer on a rank, batch of 60, 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. fc1 is the first layer. If there were one before it, what would its backward have to exchange? (Shoeybi et al., 2019, section 3, call
-#    it f; see part 04.)
-# 2. A transformer block has two such pairs of layers. How many all-reduces does a step need for each block?
+# 1. fc1 is the first layer. If there were a layer before it, what would fc1's backward pass have to exchange? (Shoeybi et al., 2019,
+#    section 3, call it f; see part 04.)
+# 2. A transformer block has two such pairs of layers. How many all-reduces does a step need per block?
 #
 # The last cells save your functions to `func_impl.py`, where part 10 finds them, and stop the ranks.
 

@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 07 The gradient of the weights
 #
-# **You will build** `collect_weight_grad`: the one exchange of data parallel training.
+# **You will build** `collect_weight_grad`, the only exchange that data parallel training needs.
 #
 # *{points} points. About 20 minutes.*
 
@@ -35,22 +35,22 @@ rank = comm.Get_rank()
 
 def dp_group(mp_size):
     """This rank's data parallel group: a column of the grid."""
-    me = comm.Get_rank()  # and not `rank`, which another cell may have changed
+    me = comm.Get_rank()  # not `rank`, because another cell may have changed it
     return comm.Split(color=me % mp_size, key=me)
 
 
 # %% [markdown] tags=["slide"]
-# The ranks of a **dp group** (a column of the grid) hold the same part of the model, and each looks at its own samples. Each finds the
-# gradient of the mean loss over *its* samples. For a step with the whole batch, all need the gradient of the mean loss over *all* samples.
-# As each rank has equally many samples, that is the mean of the ranks' gradients:
+# The ranks of a **dp group** (a column of the grid) hold the same part of the model, and each works on its own samples. Each rank computes
+# the gradient of the mean loss over *its* samples. For a step with the whole batch, all of them need the gradient of the mean loss over
+# *all* samples. Because each rank has the same number of samples, that is the mean of the ranks' gradients:
 #
 # $$ \nabla L = \frac{1}{n} \sum_{r=0}^{n-1} \nabla L_r $$
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# Four samples, one on each rank. The loss of a sample is half the squared distance of $w$ from it, so its gradient is $w - x$. Each rank
-# computes its own and, for comparison, that of the mean loss. Which exchange turns one into the other?
+# Four samples, one on each rank. The loss of a sample $x$ is half the squared distance between $w$ and $x$, so its gradient is $w - x$.
+# Each rank computes its own gradient and, for comparison, the gradient of the mean loss. Which exchange turns one into the other?
 
 # %% One sample on each rank
 # %%px
@@ -60,7 +60,7 @@ own = w - samples[rank]
 of_all = np.mean(w - samples, axis=0)
 
 # %% Draw the gradients tags=["given", "slide"]
-plots.exchange(ranks.pull("own"), ranks.pull("of_all"), "Before: the gradient of each rank's sample. After: that of the mean loss")
+plots.exchange(ranks.pull("own"), ranks.pull("of_all"), "Before: each rank's own gradient. After: the gradient of the mean loss")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn
@@ -76,8 +76,8 @@ def collect_weight_grad(grad_w, grad_b, dp_comm):
     Parameters
     ----------
     grad_w, grad_b : numpy.ndarray
-        This rank's gradients of the weight and of the bias: float32 or float64, any
-        shape, the same on all ranks of the group. C-contiguous; leave them as they are.
+        This rank's gradients of the weight and of the bias: float32 or float64, of any
+        shape, but the same on all ranks of the group. C-contiguous; do not modify them.
     dp_comm : Communicator
         This rank's data parallel group.
 
@@ -122,13 +122,13 @@ def compare(check, grads, mesh):
             known = {"the sum, not the mean": want * len(column), "this rank's own gradient": grads[r][i]}
             known["the mean over all ranks, not over the group"] = np.mean([each[i] for each in grads], axis=0)
             scale = max(np.abs(grads[member][i]).max() for member in column)
-            changed = "an operation in place, or swapped buffers"
+            changed = "an in-place operation, or swapped buffers"
             check.array(given[i], grads[r][i], name=f"{name}, after the call,", rank=r, cause=changed)
             check.array(
                 means[i], want, name=f"the collected {name}", rank=r, cause=cause, rtol=rtol, scale=scale, contiguous=True, instead=known
             )
-            needed += wire_bytes("Allreduce", mesh.dp, want.nbytes + 2 * mesh.dp * want.itemsize)  # some pad the array
-        check.sent(ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="an all-reduce of each sends least")
+            needed += wire_bytes("Allreduce", mesh.dp, want.nbytes + 2 * mesh.dp * want.itemsize)  # some answers pad the array
+        check.sent(ranks.traffic[r], needed, name="collect_weight_grad", rank=r, cause="one all-reduce of each is enough")
 
 
 # %% Check tags=["given"]
@@ -140,7 +140,7 @@ for mesh in (Mesh(dp=4, mp=1), Mesh(dp=2, mp=2)):
 # %% [markdown] tags=["slide"]
 # ## See it
 #
-# The gradients of the worked example, given to your function as `grad_b`.
+# Here your function is called with the gradients of the worked example as `grad_b`.
 
 # %% Draw the mean tags=["given"]
 before = ranks.pull("own")
@@ -148,7 +148,7 @@ answers = ranks.call(collect, [dict(grad_w=np.zeros(1), grad_b=b, mp_size=1) for
 plots.exchange(before, [answer[1] for answer, *_ in answers], "Your collect_weight_grad over four ranks")
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other grids, shapes and dtypes, and also count the bytes that you send.
+# Hidden tests run when your notebook is graded. They use other grids, shapes and dtypes, and also count the bytes you send.
 
 # %% Test: the mean in every grid tags=["test"] points=7
 ### BEGIN HIDDEN TESTS
@@ -176,8 +176,8 @@ for shape_w, shape_b in (((40,), (5,)), ((3, 4, 5), (1, 4)), ((6, 1), (1,)), ((2
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# On Fashion-MNIST, the perceptron of part 10 has 784 inputs, 256 hidden units and 10 classes. Here is what a rank sends in a step to
-# average its part of the gradients. Unlike the exchanges of parts 03 to 06, it does not depend on the batch.
+# On Fashion-MNIST, the perceptron of part 10 has 784 inputs, 256 hidden units and 10 classes. Here is what a rank sends per step to average
+# its part of the gradients. Unlike the traffic in parts 03 to 06, it does not depend on the batch.
 
 
 # %% Count the bytes tags=["given"]
@@ -190,20 +190,20 @@ moved = []
 for mesh in (Mesh(dp=4, mp=1), Mesh(dp=2, mp=2)):
     ranks.call(step, dict(mp_size=mesh.mp))
     moved.append(ranks.traffic[0])
-plots.traffic(moved, "What rank 0 sends in a step to average gradients", ["mp 1, dp 4", "mp 2, dp 2"])
+plots.traffic(moved, "What rank 0 sends per step to average gradients", ["mp 1, dp 4", "mp 2, dp 2"])
 
 # %% [markdown] tags=["slide-50"]
-# In memory, the collected gradients come on top of the rank's own.
+# And memory? The averaged gradients come on top of the rank's own.
 
 # %% Draw the memory tags=["given"]
 (mean_w, _), own_w, _ = ranks.call(collect, dict(grad_w=np.ones((784, 256), np.float32), grad_b=np.ones(256, np.float32), mp_size=1))[0]
-plots.bars({"its own": own_w.nbytes, "and the mean": own_w.nbytes + mean_w.nbytes}, "Gradient of fc1's weight on each rank", "bytes")
+plots.bars({"own gradient": own_w.nbytes, "own and mean": own_w.nbytes + mean_w.nbytes}, "Gradient of fc1's weight on each rank", "bytes")
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. When the ranks have unequally many samples, the mean of the means is wrong. What would you exchange then?
-# 2. The gradient of fc2 is ready before that of fc1. What could a rank do with the time? (Part 14 does it.)
+# 1. If the ranks have different numbers of samples, the mean of the means is wrong. What would you exchange instead?
+# 2. The gradient of fc2 is ready before the gradient of fc1. What could a rank do in the meantime? (Part 14 does this.)
 #
 # The last cells save your function to `func_impl.py`, where part 10 finds it, and stop the ranks.
 

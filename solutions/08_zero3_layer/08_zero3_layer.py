@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 08 A fully sharded layer
 #
-# **You will build** `ZeroDPStage3FCLayer`: a layer of which each data parallel rank keeps one part, and nobody the whole.
+# **You will build** `ZeroDPStage3FCLayer`, a layer sharded over the data parallel ranks: each keeps one part, and none keeps the whole.
 #
 # *{points} points. About 60 minutes.*
 
@@ -35,12 +35,12 @@ weight = np.arange(1, 12 * 16 + 1).reshape(12, 16)
 plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data parallel ranks", ("inputs", "outputs"))
 
 # %% [markdown] tags=["slide"]
-# In data parallel training every rank holds the whole model, its gradients and the optimizer's state, all of them the same. **ZeRO**
+# In data parallel training, every rank holds the whole model, its gradients and the optimizer state, identical on all ranks. **ZeRO**
 # (Rajbhandari et al., SC'20, "ZeRO: memory optimizations toward training trillion parameter models", section 5) lets each of $n$ ranks keep
-# one $n$-th: in stage 1 of the optimizer's state, in stage 2 of the gradients, too, and in stage 3 of the parameters, too. The picture
-# shows what is left of a weight on each rank.
+# only one $n$-th of that. Stage 1 shards the optimizer state, stage 2 also the gradients, and stage 3 also the parameters. The picture
+# shows the part of a weight that each rank keeps.
 #
-# To compute, a rank needs the whole weight after all. So it gathers it for the moment:
+# To compute, a rank still needs the whole weight, so it gathers it for just that moment:
 #
 # | | exchange | kept afterwards |
 # |---|---|---|
@@ -48,16 +48,16 @@ plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data p
 # | backward | all-gather the weight again | |
 # | | reduce-scatter the gradients: sum over the ranks | this rank's shard of the sum |
 #
-# A shard is a slice of the *flat* array, not of rows or columns: that works for every shape. If the size is not a multiple of the ranks,
-# zeros are added at the end. Why a sum, when part 07 took the mean? In part 09, `backward` gets a gradient that is divided by `dp_size`
-# already. `comm.Reduce_scatter` gives each rank an equal part of the sum; its third argument, a list of counts, is for parts that are not
-# equal.
+# A shard is a slice of the *flat* array, not of rows or columns, so it works for every shape. If the size is not a multiple of the number
+# of ranks, zeros are added at the end. Why a sum, when part 07 took the mean? In part 09, `backward` gets a gradient that has already been
+# divided by `dp_size`. `comm.Reduce_scatter` gives each rank an equal part of the sum; its third argument, a list of counts, is for parts
+# of different sizes.
 
 # %% [markdown] tags=["slide"]
 # ## A worked example
 #
-# A view keeps the whole array alive. Here a rank takes its eighth of an array of 8 MB, once as a view and once as a copy, and forgets the
-# rest. `alive` counts the bytes of all arrays that the process can still reach. What do you expect for each?
+# A view keeps the whole array alive. Here a rank takes its eighth of an 8 MB array, once as a view and once as a copy, and drops the rest.
+# `alive` counts the bytes of all arrays that the process can still reach. What do you expect for each?
 
 # %% A view and a copy
 # %%px --targets 0
@@ -67,19 +67,19 @@ before = alive()
 whole = np.ones(1_000_000)
 part = whole[:125_000]
 del whole
-print(f"a view of an eighth keeps {(alive() - before) / 1e6:.1f} MB")
+print(f"a view of an eighth keeps {(alive() - before) / 1e6:.1f} MB alive")
 part = part.copy()
-print(f"a copy of an eighth keeps {(alive() - before) / 1e6:.1f} MB")
+print(f"a copy of an eighth keeps {(alive() - before) / 1e6:.1f} MB alive")
 del part
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
-# The class has three gaps. Fill one after the other: below it there is a check for each. You may add methods of your own.
+# The class has three gaps. Fill them one after the other; there is a check for each of them below. You may add methods of your own.
 #
-# - `_partition_flat_tensor`: flatten, pad with zeros at the end to a multiple of the ranks, and give one shard: a copy.
+# - `_partition_flat_tensor`: flatten, pad with zeros at the end to a multiple of the number of ranks, and return one shard, as a copy.
 # - `forward`: gather, multiply, drop what was gathered.
-# - `backward`: gather again; reduce-scatter the full gradients, padded as the shards are.
+# - `backward`: gather again; reduce-scatter the full gradients, padded like the shards.
 
 
 # %% Exercise: ZeroDPStage3FCLayer tags=["exercise", "slide-50"]
@@ -94,8 +94,8 @@ class ZeroDPStage3FCLayer:
     in_dim, out_dim : int
         Shape of the whole weight; the bias has shape ``(out_dim,)``.
     full_w, full_b : numpy.ndarray, optional
-        The whole weight and bias, the same on all ranks. By default the weight is
-        drawn from `seed`, and the bias is zero.
+        The whole weight and bias, the same on all ranks. By default, the weight is
+        drawn at random with `seed`, and the bias is zero.
 
     Attributes
     ----------
@@ -129,14 +129,14 @@ class ZeroDPStage3FCLayer:
         self.grad_b_shard = np.zeros_like(self.b_shard)
 
     def _partition_flat_tensor(self, tensor, shard_idx, num_shards):
-        """Shard number `shard_idx` of `num_shards` equal ones of an array of any shape.
+        """Cut an array of any shape into `num_shards` equal shards; return one of them.
 
         Returns
         -------
         tensor_shard : numpy.ndarray
-            Shape ``(shard_size,)``, the dtype of `tensor`; its own memory, not a view.
+            Shard `shard_idx`: ``(shard_size,)``, dtype of `tensor`; a copy, not a view.
         shard_size : int
-            Elements in each shard, padding included.
+            Number of elements in each shard, including padding.
         """
         ### BEGIN SOLUTION
         shard_size = -(-tensor.size // num_shards)
@@ -147,7 +147,7 @@ class ZeroDPStage3FCLayer:
         ### END SOLUTION
 
     def forward(self, x):
-        """The output, ``(batch_size, out_dim)``, for this rank's samples x; keeps x."""
+        """The output for this rank's samples x, ``(batch_size, out_dim)``; keeps x."""
         ### BEGIN SOLUTION
         self.x = x
         out = x @ self._gather(self.w_shard, (self.in_dim, self.out_dim))
@@ -155,7 +155,7 @@ class ZeroDPStage3FCLayer:
         return out
 
     def _gather(self, shard, shape):
-        """The whole array of which each rank has a shard."""
+        """Gather the whole array from the ranks' shards."""
         full = np.empty(shard.size * self.dp_size, shard.dtype)
         self.comm.Allgather(shard, full)
         return full[: int(np.prod(shape))].reshape(shape)
@@ -170,7 +170,7 @@ class ZeroDPStage3FCLayer:
         ### END SOLUTION
 
     def backward(self, output_grad):
-        """From the output's gradient, ``(batch_size, out_dim)``, to ``[grad_x]``.
+        """Turn the output's gradient, ``(batch_size, out_dim)``, into ``[grad_x]``.
 
         grad_x has shape ``(batch_size, in_dim)``. `grad_w_shard` and `grad_b_shard`
         become this rank's shards of the sum of all ranks' gradients.
@@ -187,8 +187,8 @@ class ZeroDPStage3FCLayer:
 
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
-# Fill a gap, run the cell with the class again, and then the check. The checks make a layer on each rank, take a few steps, and compare with
-# the same steps on the whole layer. They also look at memory: how many bytes does the layer keep alive between its calls?
+# Fill a gap, run the cell with the class again, and then run its check. The checks create a layer on each rank, take a few steps, and
+# compare with the same steps on the whole layer. They also look at memory: how many bytes does the layer keep alive between calls?
 
 
 # %% Check the partition tags=["given"]
@@ -197,8 +197,8 @@ for count in (10, 12):
     whole = np.append(np.arange(1, count + 1), np.zeros(12 - count)).astype(np.float32)
     for i, answer in enumerate(ranks.call(partition, dict(tensor=whole[:count].reshape(2, -1), shards=4))[0]):
         got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=0)
-        check.array(got, whole[3 * i : 3 * i + 3], name=f"shard {i} of {count} numbers", rank=0, cause="padded at the end; by shard_idx")
-        check.value(size, 3, name=f"shard_size, for {count} numbers on 4 ranks,", rank=0, cause="round up; size counts all, len one axis")
+        check.array(got, whole[3 * i : 3 * i + 3], name=f"shard {i} of {count} numbers", rank=0, cause="padding in front, or wrong shard")
+        check.value(size, 3, name=f"shard_size, for {count} numbers on 4 ranks,", rank=0, cause="rounding down, or len() for .size")
 check.passed()
 
 # %% Check forward tags=["given"]
@@ -213,7 +213,7 @@ check.kept(4, (1400, 1300))
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups of 1 to 8 ranks, and look at memory and traffic.
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups of 1 to 8 ranks, and look at memory and traffic.
 
 # %% Test: the shards tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
@@ -225,8 +225,8 @@ for count, axes, dtype in ((c, a, d) for c in range(1, 9) for a in (1, 2, 3) for
     for r, answers in enumerate(ranks.call(partition, dict(tensor=tensor, shards=count))):
         for i, (answer, want) in enumerate(zip(answers, np.split(np.pad(tensor.ravel(), (0, -tensor.size % count)), count), strict=True)):
             got, size = check.tuple(answer, 2, name="_partition_flat_tensor", rank=r)
-            check.array(got, want, name=f"shard {i}", rank=r, cause="padded at the end; by shard_idx", contiguous=True)
-            check.value(size, want.size, name="shard_size", rank=r, cause="round up; size counts all, len one axis")
+            check.array(got, want, name=f"shard {i}", rank=r, cause="padding in front, or wrong shard", contiguous=True)
+            check.value(size, want.size, name="shard_size", rank=r, cause="rounding down, or len() for .size")
 ### END HIDDEN TESTS
 
 # %% Test: forward tags=["test"] points=4
@@ -251,13 +251,13 @@ for size in range(1, 9):
 ### BEGIN HIDDEN TESTS
 check = ShardCheck("what a rank keeps", ranks, show=False)
 for size, dtype, least in ((4, np.float32, 447), (8, np.float64, 316)):
-    check.kept(size, tuple(4 * n + (size == 4) for n in check.sizes(2, least, least + 4)), dtype)  # 4 does not divide odd numbers
+    check.kept(size, tuple(4 * n + (size == 4) for n in check.sizes(2, least, least + 4)), dtype)  # sizes that 4 does not divide
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
-# A step through one layer of 784 inputs and 256 outputs on 8 ranks. Plain data parallelism all-reduces the gradients. Your layer gathers the
-# weight twice, and reduce-scatters the gradients, which is half of an all-reduce. For half as much traffic again, each rank holds an eighth.
+# One step through a layer of 784 inputs and 256 outputs on 8 ranks: plain data parallelism all-reduces the gradients. Your layer gathers
+# the weight twice and reduce-scatters the gradients, which is half of an all-reduce. For 50% more traffic, each rank holds only an eighth.
 
 
 # %% Count the bytes tags=["given"]
@@ -286,10 +286,10 @@ plots.bars({"stage 3, as measured": kept, "data parallel": 2 * 4 * 785 * 256}, "
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Why gather the weight a second time in backward, instead of keeping it? What would a model of 12 such layers hold at most, either way?
+# 1. Why gather the weight again in the backward pass instead of keeping it? What would a model of 12 such layers hold at most, either way?
 # 2. While a layer computes, the next one's weight could already be on its way. What would that cost in memory?
 #
-# The last cells save your class to `zero_dp_stage3.py`, and stop the ranks.
+# The last cells save your class to `zero_dp_stage3.py` and stop the ranks.
 
 # %% Save the class tags=["given", "skip"]
 from course_lib import saving

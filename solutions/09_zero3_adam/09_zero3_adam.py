@@ -7,7 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 09 Adam on shards
 #
-# **You will build** `ZeroDPAdam.step`: the optimizer of which each rank keeps one part. Then you will see what each stage of ZeRO saves.
+# **You will build** `ZeroDPAdam.step`, one step of an optimizer whose state is sharded over the ranks. Then you will see what each stage of
+# ZeRO saves.
 #
 # *{points} points. About 40 minutes.*
 
@@ -20,7 +21,7 @@ from course_lib.check.zero import AdamCheck, train
 from course_lib.zero import formula
 
 ranks = cluster.start(4)
-plots.memory({f"stage {s}": formula(s, 1_000_000, 4) for s in range(4)}, "ZeRO's formula: a model of a million parameters, 4 ranks")
+plots.memory({f"stage {s}": formula(s, 1_000_000, 4) for s in range(4)}, "ZeRO's formula: a model with a million parameters, 4 ranks")
 
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
@@ -34,7 +35,7 @@ rank = comm.Get_rank()
 
 
 class Shards:
-    """Stands for a sharded layer: all that an optimizer sees of one."""
+    """Stands in for a sharded layer: everything an optimizer sees of one."""
 
     def __init__(self, w_shard, b_shard):
         self.w_shard, self.b_shard = w_shard, b_shard
@@ -42,22 +43,23 @@ class Shards:
 
 
 # %% [markdown] tags=["slide"]
-# The picture is the paper's formula (Rajbhandari et al., SC'20, section 3) for float32 and Adam: 4 bytes for a parameter, 4 for its
-# gradient, 8 for Adam's two moments. Adam's state is the largest part, and the first that ZeRO shards: stage 0 shards nothing, stage 1
-# Adam's state, stage 2 the gradients, too, and stage 3 the parameters, too.
+# The picture shows the paper's formula (Rajbhandari et al., SC'20, section 3) for float32 and Adam: 4 bytes for a parameter, 4 for its
+# gradient, and 8 for Adam's two moments. Adam's state is the largest part and the first one that ZeRO shards: stage 0 shards nothing, stage
+# 1 shards the optimizer state, stage 2 also the gradients, and stage 3 also the parameters.
 #
-# Adam (Kingma and Ba, 2015, algorithm 1) keeps for each parameter a running mean $m$ of its gradient $g$, and $v$ of its square. In step $t$,
-# counted from 1:
+# For each parameter, Adam (Kingma and Ba, 2015, algorithm 1) keeps a running mean $m$ of its gradient $g$ and a running mean $v$ of the
+# squared gradient. In step $t$, counting from 1:
 #
 # $$ m \leftarrow \beta_1 m + (1 - \beta_1) g, \qquad v \leftarrow \beta_2 v + (1 - \beta_2) g^2 $$
 #
 # $$ w \leftarrow w - \mathrm{lr} \; \frac{m / (1 - \beta_1^t)}{\sqrt{v / (1 - \beta_2^t)} + \varepsilon} $$
 #
-# Every element is updated by itself. So a rank that has the shards of a parameter and of its gradient needs nobody else: no exchange.
+# Every element is updated independently. So each rank updates its shard of the parameters without communicating: it only needs its shard of
+# the gradients.
 #
 # ## A worked example
 #
-# One parameter and three gradients of very different size. By how much does Adam move it in the first step? Try other gradients.
+# One parameter and three gradients of very different sizes. How far does Adam move the parameter in the first step? Try other gradients.
 
 # %% The first step tags=["slide"]
 # %%px --targets 0
@@ -69,7 +71,8 @@ for g in (1e-3, 1.0, 1e3):
 # %% [markdown] tags=["slide-50"]
 # ## Your turn
 #
-# `step` updates the shards of all layers. The state is there already: zeros at the start, one entry for each layer's weight and bias.
+# `step` updates the shards of all layers. The state is already there: one entry for each layer's weight and one for its bias, all zeros at
+# the start.
 
 
 # %% Exercise: ZeroDPAdam tags=["exercise", "slide-50"]
@@ -81,13 +84,13 @@ class ZeroDPAdam:
     ----------
     layers : list
         Objects with flat arrays ``w_shard``, ``b_shard``, ``grad_w_shard`` and
-        ``grad_b_shard``, such as part 08's layers. A step keeps their dtypes.
+        ``grad_b_shard``, such as the layers of part 08. A step keeps their dtypes.
 
     Attributes
     ----------
     state : dict
-        From ``(layer_index, "w")`` or ``"b"`` to a dict with the arrays "m" and "v",
-        like the shard. Steps are counted in `t`.
+        ``(layer_index, "w")`` and ``(layer_index, "b")`` map to dicts with the arrays
+        "m" and "v", shaped like the shard. `t` counts the steps.
     """
 
     def __init__(self, layers, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
@@ -99,7 +102,7 @@ class ZeroDPAdam:
             self.state[i, "b"] = {"m": np.zeros_like(b), "v": np.zeros_like(b)}
 
     def step(self):
-        """Update every ``w_shard`` and ``b_shard``; the gradients stay as they are."""
+        """Update every ``w_shard`` and ``b_shard``; do not modify the gradients."""
         ### BEGIN SOLUTION
         self.t += 1
         rate = self.lr / (1 - self.beta1**self.t)
@@ -126,8 +129,8 @@ class ZeroDPAdam:
 # %% [markdown] tags=["slide-50"]
 # ## Does it work?
 #
-# The check takes steps on some shards, with a fresh gradient for each. It uses $\beta_1 = \beta_2 = \frac12$,
-# and gradients of $g$ and $-g$, so that you can follow it on paper: the first step moves by lr, the second back by a third of it.
+# The check takes steps on some shards, with a new gradient for each step. It uses $\beta_1 = \beta_2 = \frac12$ and gradients $g$ and $-g$,
+# so that you can follow it on paper: the first step moves by lr, the second one back by a third of that.
 
 
 # %% Check tags=["given"]
@@ -136,7 +139,7 @@ check.by_hand()
 check.passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests take more steps, and train a model. They bring their own layers: part 08 does not count here.
+# The hidden tests take more steps and train a model. They bring their own layers, so part 08 does not matter here.
 
 
 # %% Test: 50 steps tags=["test"] points=7
@@ -151,7 +154,7 @@ def adam(values, grads, lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8):
 
 
 def compare(check, sizes, steps, dtype, rtol, **settings):
-    """Cut whole arrays into shards, take steps on each rank, and compare with Adam on the whole."""
+    """Cut whole arrays into shards, take steps on each rank, and compare with Adam on the whole arrays."""
     check.case = f"{steps} steps, layers with {sizes} parameters, {np.dtype(dtype).name}, {settings or 'default settings'}"
     whole = [[check.random.standard_normal(4 * n).astype(dtype) for n in pair] for pair in sizes]
     grads = [[[check.random.standard_normal(4 * n).astype(dtype) for n in pair] for pair in sizes] for _ in range(steps)]
@@ -165,9 +168,9 @@ def compare(check, sizes, steps, dtype, rtol, **settings):
                 check.fail(f"the state's keys on rank {r} are not (layer_index, 'w') and (layer_index, 'b') for each layer")
             found = (shards[i][j], *state[f"{i} {'wb'[j]}"])
             for what, got, want in zip((name, f"m for {name}", f"v for {name}"), found, wanted, strict=True):
-                cause = "t counts steps from 1; both moments are kept; it is the layer's own array that changes"
+                cause = "t does not count steps from 1, a moment is not kept, or a copy changes instead of the layer's own array"
                 check.array(got, np.split(want, 4)[r].astype(dtype), name=what, rank=r, cause=cause, rtol=rtol, scale=np.abs(want).max())
-            check.array(after[i][j], cut_grads[r][-1][i][j], name=f"grad_{name}", rank=r, cause="changed in place")
+            check.array(after[i][j], cut_grads[r][-1][i][j], name=f"grad_{name}", rank=r, cause="an in-place operation")
 
 
 check = Check("ZeroDPAdam.step", show=False)
@@ -184,7 +187,7 @@ for dtype, rtol in ((np.float64, 1e-6), (np.float32, 1e-3)):
 def epoch(x, y, seed, lr):
     from course_lib.layers import softmax_cross_entropy
 
-    comm = Communicator()  # whatever other cells have made of this name
+    comm = Communicator()  # other cells may have reused this name
     random, shapes = np.random.default_rng(seed), [((64, 128), (128,)), ((128, 10), (10,))]
     draw = [(random.standard_normal(w) * np.sqrt(2 / w[0]), np.zeros(b)) for w, b in shapes]
     layers = [
@@ -219,21 +222,21 @@ answers = ranks.call(epoch, [dict(x=data.x_train[r::4], y=data.y_train[r::4], se
 for r, ((w1, b1), (w2, b2)) in enumerate(answers):
     accuracy = np.mean((np.maximum(data.x_test @ w1 + b1, 0) @ w2 + b2).argmax(1) == data.y_test)
     if not accuracy >= 0.90:
-        check.fail(f"rank {r} classifies {accuracy:.3f} of the test images rightly after an epoch; at least 0.90 is expected")
+        check.fail(f"after an epoch, rank {r} classifies {accuracy:.3f} of the test images correctly; expected at least 0.90")
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs, stage by stage
 #
-# The same model at all four stages: 64 pixels, four hidden layers of 512 units, 10 classes, 40 steps on the digits. The layers of stages 0
-# to 2 are the course's (`course_lib/zero.py`, readable in one sitting), that of stage 3 is yours, of part 08, loaded from
-# `zero_dp_stage3.py`. The optimizer is yours at all stages: it updates the shards that the layers give it.
+# The same model at all four stages: 64 pixels, four hidden layers of 512 units, 10 classes, 40 steps on the digits. The layers for stages 0
+# to 2 come with the course (`course_lib/zero.py`, short enough to read in one sitting). The layer for stage 3 is yours from part 08, loaded
+# from `zero_dp_stage3.py`. The optimizer is yours at every stage: it updates the shards that the layers give it.
 
 
 # %% A run at one stage tags=["given", "skip"]
 # %%px
 def run_stage(stage, x, y):
-    """What `zero.survey` tells of one stage; None when part 08 is missing."""
+    """What `zero.survey` measures at one stage; None if part 08 is missing."""
     student = students.load(".")
     student.ZeroDPAdam = globals().get("ZeroDPAdam")
     if stage < 3 or hasattr(student, "ZeroDPStage3FCLayer"):
@@ -245,36 +248,36 @@ data, results = datasets.load("digits"), {}
 for stage in range(4):
     answers = ranks.call("run_stage", [dict(stage=stage, x=data.x_train[r::4], y=data.y_train[r::4]) for r in range(4)])
     if answers[0] is None:
-        print("Stage 3 is left out: zero_dp_stage3.py has no ZeroDPStage3FCLayer. Finish part 08 and run its last cells.")
+        print("Skipping stage 3: zero_dp_stage3.py has no ZeroDPStage3FCLayer. Finish part 08 and run its last cells.")
     else:
         results[f"stage {stage}"] = answers[0]
 for name, r in results.items():
     apart = np.max(np.abs(r["losses"] - results["stage 0"]["losses"]))
-    print(f"{name}: loss {r['losses'][0]:.4f} to {r['losses'][-1]:.4f}, {apart:.0e} from stage 0; {1000 * r['seconds']:.1f} ms a step")
+    print(f"{name}: loss {r['losses'][0]:.4f} to {r['losses'][-1]:.4f}, {apart:.0e} from stage 0; {1000 * r['seconds']:.1f} ms per step")
 
 # %% Draw the memory tags=["given", "slide-50"]
 plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of rank 0 at each stage of ZeRO, 4 ranks")
 
 # %% [markdown]
-# The bars are what the layers say that they hold. The short line is what Python's own `tracemalloc` saw at most; the rest are temporary
-# arrays. And here is the paper's formula beside what a rank held at most.
+# The bars show the memory that the layers report. The short line is the peak that Python's own `tracemalloc` saw; the difference is
+# temporary arrays. The next cell prints the most that a rank held, beside the paper's formula.
 
 # %% Compare with the formula tags=["given"]
 parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))
 for stage, (name, r) in enumerate(results.items()):
     said = formula(stage, parameters, 4).items()
-    print(f"{name}: " + ", ".join(f"{k} {r['most'][k] / 1e6:.2f} MB ({r['most'][k] / n:.2f} of the formula)" for k, n in said))
+    print(f"{name}: " + ", ".join(f"{k} {r['most'][k] / 1e6:.2f} MB ({r['most'][k] / n:.2f} times the formula)" for k, n in said))
 
 # %% Draw the traffic tags=["given", "slide-50"]
-plots.traffic([r["moved"] for r in results.values()], "Bytes that rank 0 sent in a step", list(results))
+plots.traffic([r["moved"] for r in results.values()], "Bytes that rank 0 sent per step", list(results))
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Stages 1 and 2 send as much as stage 0. Why does anyone use stage 0?
-# 2. With 64 ranks instead of 4, which bars shrink, which stay, and which exchange becomes the slowest?
+# 1. Stages 1 and 2 send as much as stage 0. Why would anyone use stage 0?
+# 2. With 64 ranks instead of 4, which bars shrink, which stay the same, and which exchange becomes the slowest?
 #
-# The last cells save your class to `zero_dp_stage3.py`, and stop the ranks.
+# The last cells save your class to `zero_dp_stage3.py` and stop the ranks.
 
 # %% Save the class tags=["given", "skip"]
 from course_lib import saving
