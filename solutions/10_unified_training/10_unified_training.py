@@ -55,13 +55,8 @@ def finish():
 # %% [markdown] tags=["slide-50"]
 # ## Your functions
 #
-<<<<<<< HEAD
-# The notebooks 01 to 07 saved them next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell says which are still
-# missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
-=======
 # Notebooks 01 to 07 saved them next to this one, in `func_impl.py` and `data_parallel_preprocess.py`. This cell lists the ones that are
-# still missing. (Lecturers: `python -m grading.source.reference my_work` writes the solutions there.)
->>>>>>> 9cacf39516fedb406ddd2c866420cda91f296fb5
+# still missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
 
 # %% Look for the functions tags=["given"]
 functions = students.load(".")
