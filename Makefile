@@ -129,10 +129,10 @@ student-archive: $(GRADING) ## Write dist/distributed-training-course.zip, for s
 	@$(RUN) grading.authoring.archive
 
 gradescope: $(GRADING) ## Write dist/gradescope-PART.zip, an autograder for Gradescope (PART=..., PYTHON_VERSION=3.12, MINUTES=10)
-	@PYTHON_VERSION=$(PYTHON_VERSION) MINUTES=$(MINUTES) $(RUN) grading.elsewhere.make gradescope $(PART)
+	@PYTHON_VERSION=$(PYTHON_VERSION) MINUTES=$(MINUTES) $(RUN) grading.autograders.build_archive gradescope $(PART)
 
 autolab: $(GRADING) ## Write dist/autolab-PART/, an autograder for Autolab (PART=..., PYTHON_VERSION=3.12, MINUTES=10)
-	@PYTHON_VERSION=$(PYTHON_VERSION) MINUTES=$(MINUTES) $(RUN) grading.elsewhere.make autolab $(PART)
+	@PYTHON_VERSION=$(PYTHON_VERSION) MINUTES=$(MINUTES) $(RUN) grading.autograders.build_archive autolab $(PART)
 
 hub: $(HUB) ## Start JupyterHub for a class, as root (COURSE_INSTRUCTORS=ada,grace; docs/jupyterhub.md has the settings)
 	@$(RUN) jupyterhub --config=hub/jupyterhub_config.py

@@ -23,15 +23,15 @@ from nbformat import NotebookNode
 
 from docs import links, offline
 from grading.authoring import reference
-from grading.handin.execute import sockets
 from grading.paths import GRADING, NOTEBOOKS, ROOT, parts
+from grading.submission.execute import ipc_kernel_config
 from lectures import talk
 
 DOCS = Path(__file__).resolve().parent
-OUT = DOCS / "_build"
+OUTPUT_FOLDER = DOCS / "_build"
 LEADERBOARD = GRADING / "leaderboard.html"  # if `make leaderboard` has written it
-PAGES = ["slurm", "jupyterhub", "containers"]  # written by hand, as they are
-LONGEST = 600  # seconds for a cell
+STATIC_PAGES = ["slurm", "jupyterhub", "containers"]  # written by hand, as they are
+CELL_TIMEOUT_SECONDS = 600  # seconds for a cell
 
 
 class SiteError(RuntimeError):
@@ -52,10 +52,10 @@ def executed(part: str, cache_folder: Path) -> NotebookNode:
     notebook, cache = talk.solved(part), get_cache(str(cache_folder))
     loads = functions() if any("students" in cell.source for cell in notebook.cells) else ""
     try:
-        _, found = cache.merge_match_into_notebook(bare(notebook, loads))
+        _, found = cache.merge_match_into_notebook(cache_form(notebook, loads))
     except KeyError:
         began = time.monotonic()
-        found = bare(run(talk.solved(part), part), loads)
+        found = cache_form(run(talk.solved(part), part), loads)
         found.metadata = notebook.metadata  # a run adds to it, and by it the cache knows a notebook
         cache.cache_notebook_bundle(CacheBundleIn(found, f"{part}.ipynb"), check_validity=False, overwrite=True)
         print(f"{part}: ran in {time.monotonic() - began:.0f} s", flush=True)
@@ -71,7 +71,7 @@ def functions() -> str:
         return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(reference.write(folder)))).hexdigest()[:16]
 
 
-def bare(notebook: NotebookNode, loads: str = "") -> NotebookNode:
+def cache_form(notebook: NotebookNode, loads: str = "") -> NotebookNode:
     """A notebook as the cache knows it: by its cells' sources, and by what it loads.
 
     Cells' metadata are left out: where a slide begins changes nothing in what a run gives.
@@ -91,19 +91,21 @@ def run(notebook: NotebookNode, part: str) -> NotebookNode:
     with tempfile.TemporaryDirectory() as folder:
         reference.write(folder)
         where = {"metadata": {"path": folder}}
-        client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources=where, config=sockets(folder))
+        client = NotebookClient(
+            notebook, timeout=CELL_TIMEOUT_SECONDS, kernel_name="python3", resources=where, config=ipc_kernel_config(folder)
+        )
         try:
             return client.execute()
         except CellExecutionError as error:
             failed = next((c.id for c in notebook.cells for o in c.get("outputs", []) if o.output_type == "error"), "?")
             raise SiteError(f"{part} does not run: cell {failed!r}: {error.ename}: {error.evalue}") from None
         except CellTimeoutError:
-            raise SiteError(f"{part} does not run: one of its cells takes more than {LONGEST} seconds.") from None
+            raise SiteError(f"{part} does not run: one of its cells takes more than {CELL_TIMEOUT_SECONDS} seconds.") from None
         except DeadKernelError:
             raise SiteError(f"{part} does not run: its kernel died. A usual cause: too little memory.") from None
 
 
-def key() -> str:
+def environment_key() -> str:
     """Changes when what notebooks run on does."""
     found = hashlib.sha256()
     for path in [ROOT / "constraints.txt", *sorted((ROOT / "course_lib").rglob("*.py"))]:
@@ -169,22 +171,24 @@ def sources(folder: Path, cache: Path, solutions: bool) -> dict[str, NotebookNod
     (folder / "downloads").mkdir(exist_ok=True)
     leaders = '<a href="leaderboard.html">The leaderboard of part 20.</a>' if LEADERBOARD.exists() else ""
     words = (DOCS / "index.md").read_text().replace("{{ parts }}", table()).replace("{{ leaderboard }}", leaders)
-    put(words, folder / "index.md")
-    for name in PAGES:
-        put((DOCS / f"{name}.md").read_text(), folder / f"{name}.md")
-    put((DOCS / "api.md").read_text().replace("{{ modules }}", "\n".join(f"api/{name}" for name in modules())), folder / "api.md")
+    write_if_changed(words, folder / "index.md")
+    for name in STATIC_PAGES:
+        write_if_changed((DOCS / f"{name}.md").read_text(), folder / f"{name}.md")
+    write_if_changed(
+        (DOCS / "api.md").read_text().replace("{{ modules }}", "\n".join(f"api/{name}" for name in modules())), folder / "api.md"
+    )
     (folder / "api").mkdir(exist_ok=True)
     for old in (folder / "api").glob("*.md"):
         if old.stem not in modules():
             old.unlink()  # of a module that has another name now
     for name in modules():
-        put(f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n", folder / "api" / f"{name}.md")
+        write_if_changed(f"# {name}\n\n```{{eval-rst}}\n.. automodule:: {name}\n   :members:\n```\n", folder / "api" / f"{name}.md")
     done = {}
     print(f"{len(parts())} parts; those that have changed run first. All of them took ten minutes on two busy cores.", flush=True)
     for part in parts():
         done[part] = executed(part, cache)
-        put(nbformat.writes(with_links(page(part, done[part], solutions), part)), folder / "parts" / f"{part}.ipynb")
-        put((NOTEBOOKS / part / f"{part}.ipynb").read_text(), folder / "downloads" / f"{part}.ipynb")
+        write_if_changed(nbformat.writes(with_links(page(part, done[part], solutions), part)), folder / "parts" / f"{part}.ipynb")
+        write_if_changed((NOTEBOOKS / part / f"{part}.ipynb").read_text(), folder / "downloads" / f"{part}.ipynb")
     return done
 
 
@@ -211,13 +215,13 @@ def table() -> str:
     return "\n".join([*rows[:2], *(row for row in rows[2:] if any(f"(parts/{part}.ipynb)" in row for part in parts()))])
 
 
-def put(text: str, path: Path) -> None:
+def write_if_changed(text: str, path: Path) -> None:
     """Write a file if it changes: what is as it was, Sphinx does not read again."""
     if not path.exists() or path.read_text() != text:
         path.write_text(text)
 
 
-def site(solutions: bool = False, out: Path = OUT) -> Path:
+def site(solutions: bool = False, out: Path = OUTPUT_FOLDER) -> Path:
     """Build the site.
 
     Returns
@@ -231,7 +235,7 @@ def site(solutions: bool = False, out: Path = OUT) -> Path:
         A notebook does not run, Sphinx has a warning, or a link leads nowhere.
     """
     _fresh(parts())
-    cache, name = out / "cache" / key(), "with-solutions" if solutions else "site"
+    cache, name = out / "cache" / environment_key(), "with-solutions" if solutions else "site"
     for old in (out / "cache").glob("*"):
         if old != cache:
             shutil.rmtree(old)
@@ -252,14 +256,14 @@ def site(solutions: bool = False, out: Path = OUT) -> Path:
         (html / "leaderboard.html").unlink(missing_ok=True)
     (html / "slides").mkdir(exist_ok=True)
     for part, notebook in done.items():
-        put(offline.slides(page(part, notebook, solutions), part), html / "slides" / f"{part}.html")
-    broken = links.broken(html)
+        write_if_changed(offline.slides(page(part, notebook, solutions), part), html / "slides" / f"{part}.html")
+    broken = links.broken_links(html)
     if broken:
         raise SiteError("These links lead nowhere:\n" + "\n".join(broken))
     return html / "index.html"
 
 
-def check(part: str, out: Path = OUT) -> Path:
+def check(part: str, out: Path = OUTPUT_FOLDER) -> Path:
     """Run one part, and write its slides as the site has them: whether it can be a page.
 
     Raises
@@ -268,10 +272,10 @@ def check(part: str, out: Path = OUT) -> Path:
         It does not run, its notebook is not that of its source, or a figure has no text.
     """
     _fresh([part])
-    (cache := out / "cache" / key()).mkdir(parents=True, exist_ok=True)
+    (cache := out / "cache" / environment_key()).mkdir(parents=True, exist_ok=True)
     html = offline.slides(page(part, executed(part, cache), False), part)
     (folder := out / "checked").mkdir(exist_ok=True)
-    put(html, folder / f"{part}.html")
+    write_if_changed(html, folder / f"{part}.html")
     return folder / f"{part}.html"
 
 

@@ -6,40 +6,40 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
-WHERE = {"a": "href", "link": "href", "img": "src", "script": "src", "iframe": "src", "source": "src"}
+LINK_ATTRIBUTES = {"a": "href", "link": "href", "img": "src", "script": "src", "iframe": "src", "source": "src"}
 
 
-class Page(HTMLParser):
+class LinkParser(HTMLParser):
     """The links of a page, its places, and its pictures without a text."""
 
     def __init__(self, text: str):
         super().__init__()
         self.links: list[str] = []
         self.places: set[str] = set()
-        self.silent: list[str] = []
+        self.images_without_alt: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         found = dict(attributes)
         self.places |= {found[name] for name in ("id", "name") if found.get(name)}
-        if link := found.get(WHERE.get(tag, "")):
+        if link := found.get(LINK_ATTRIBUTES.get(tag, "")):
             self.links.append(link)
         if tag == "img" and not (found.get("alt") or "").strip():
-            self.silent.append((found.get("src") or "")[:80])
+            self.images_without_alt.append((found.get("src") or "")[:80])
 
 
-def broken(folder: Path) -> list[str]:
+def broken_links(folder: Path) -> list[str]:
     """Links that lead nowhere or out of the folder, and pictures without a text, a line each.
 
     What lies on other servers is not asked for.
     """
     folder = folder.resolve()
     paths = [path for path in sorted(folder.rglob("*.html")) if "_static" not in path.parts]  # a theme's templates lie there
-    pages = {path: Page(path.read_text(encoding="utf-8", errors="replace")) for path in paths}
+    pages = {path: LinkParser(path.read_text(encoding="utf-8", errors="replace")) for path in paths}
     found = []
     for path, page in pages.items():
         name = path.relative_to(folder)
-        found += [f"{name}: a picture without a text: {source}" for source in page.silent]
+        found += [f"{name}: a picture without a text: {source}" for source in page.images_without_alt]
         for link in page.links:
             address, place = urldefrag(link)
             parts = urlsplit(address)

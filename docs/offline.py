@@ -34,7 +34,7 @@ def put_mathjax(folder: Path) -> None:
         shutil.copyfile(mathjax(), folder / "tex-svg.js")
 
 
-START = """
+REVEAL_SETUP = """
 Reveal.initialize({
   hash: true, transition: "none", slideNumber: "c/t", center: false, width: 1280, height: 720, margin: 0.04, plugins: [RevealNotes]
 });
@@ -78,7 +78,7 @@ def slides(notebook: NotebookNode, part: str) -> str:
     page = re.sub(r'href="(\w+)\.ipynb(#[^"]*)?"', r'href="\1.html"', page)  # to another part: to its slides
     head = "".join(f"<style>{_fonts_away(css.read_text())}</style>" for css in styles) + f"<style>{STYLE}</style>"
     head += f"<script>MathJax = {{tex: {{inlineMath: [['$', '$']]}}}}</script><script>{_closed(mathjax().read_text())}</script>"
-    foot = "".join(f"<script>{_closed(path.read_text())}</script>" for path in scripts) + f"<script>{START}</script>"
+    foot = "".join(f"<script>{_closed(path.read_text())}</script>" for path in scripts) + f"<script>{REVEAL_SETUP}</script>"
     page = page.replace("</head>", head + "</head>", 1)
     place = page.rindex("</html>")
     page = page[:place] + foot + page[place:]

@@ -6,7 +6,7 @@ import sys
 sys.modules.setdefault("rfc3987_syntax", None)
 
 
-def _said(kind, error, trace) -> None:
+def _end_quietly_on_interrupt(kind, error, trace) -> None:
     """Ctrl-C ends a command in a sentence, also while it still imports what it needs."""
     if issubclass(kind, KeyboardInterrupt):
         print("\nInterrupted.", file=sys.stderr)
@@ -15,4 +15,4 @@ def _said(kind, error, trace) -> None:
 
 
 if sys.argv[:1] == ["-m"]:  # one of these modules is run as a command
-    sys.excepthook = _said
+    sys.excepthook = _end_quietly_on_interrupt

@@ -17,20 +17,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from grading.collecting import platforms, records
-from grading.collecting.choosing import apart, choose, strangers
-from grading.collecting.collected import Collected, table
-from grading.collecting.contents import is_notebook, look, why_not
-from grading.collecting.owners import HandIn, whose
-from grading.collecting.submitted import NotPut, Submitted, record
-from grading.collecting.unpack import HIDDEN, Download, File, unpack
-from grading.config import ConfigError
-from grading.paths import GRADING, one
+from grading.collecting.choosing import ambiguous_submissions, choose, disambiguation_hint
+from grading.collecting.collected import CollectResult, format_table
+from grading.collecting.contents import inspect_notebook, is_notebook, mismatch_reason
+from grading.collecting.owners import CandidateSubmission, attribute_files
+from grading.collecting.submitted import NotStored, Submitted, make_record
+from grading.collecting.unpack import HIDDEN, Download, DownloadedFile, unpack
+from grading.config import GradingConfigError
+from grading.formatting import is_utf8, printable
+from grading.paths import GRADING, required_part
 from grading.people import allowances, ids, roster
 from grading.people.roster import Roster
-from grading.plain import is_utf8, printable
 
 
-def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
+def collect(part: str, folder: Path, home: Path = GRADING) -> CollectResult:
     """Copy the newest hand-in of each student to submitted/STUDENT/PART/, with a timestamp.txt where the time is known.
 
     Raises
@@ -38,15 +38,15 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
     roster.RosterError
         The roster cannot be used.
     """
-    people, last = roster.read(home / "roster.csv"), due(part, home)
-    done = Collected(due=last)
+    people, last = roster.read(home / "roster.csv"), due_date(part, home)
+    done = CollectResult(due=last)
     with tempfile.TemporaryDirectory(prefix="course-collect-") as work:
         found = unpack(folder, Path(work))
         done.refused += found.refused
         keep_index(part, found.files, home)
-        students = sort(part, found, people, done)
-        used = {_place(hand_in.file) for hand_ins in students.values() for hand_in in hand_ins}
-        done.refused += [(str(file), "hidden, as editors leave such files") for file in found.hidden if _place(file) not in used]
+        students = sort_by_student(part, found, people, done)
+        used = {_upload_folder(hand_in.file) for hand_ins in students.values() for hand_in in hand_ins}
+        done.refused += [(str(file), "hidden, as editors leave such files") for file in found.hidden if _upload_folder(file) not in used]
         owners: dict[str, set[str]] = {}
         for student, hand_ins in students.items():
             for hand_in in hand_ins:
@@ -62,8 +62,8 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
             if newest := choice.newest:
                 more = allowances.extension(people.row(student), part) if people else timedelta()
                 try:
-                    replaced = there.put(newest, student, came(newest, last))
-                except NotPut as why:
+                    replaced = there.put(newest, student, submission_time(newest, last))
+                except NotStored as why:
                     done.refused.append((str(newest.file), str(why)))
                     done.refuse(student, newest, str(why))
                     continue
@@ -78,7 +78,7 @@ def collect(part: str, folder: Path, home: Path = GRADING) -> Collected:
     return done
 
 
-def keep_refused(part: str, done: Collected, home: Path) -> None:
+def keep_refused(part: str, done: CollectResult, home: Path) -> None:
     """Keep why nothing of a student counts, for grades, report and feedback, and where it came from, for the zips of pages."""
     for student in {**done.matched, **done.without}:
         with contextlib.suppress(OSError):  # a full disk: the table says it all
@@ -88,70 +88,70 @@ def keep_refused(part: str, done: Collected, home: Path) -> None:
             for_student = student not in done.private
             records.refuse(home, student, part, done.reason(student), for_student=for_student)
             if for_student and not (home / "submitted" / student / part).exists():
-                records.write(home, student, part, record(done.told[student]))
+                records.write(home, student, part, make_record(done.for_students[student]))
 
 
-def _place(file: File) -> tuple[str, ...]:
+def _upload_folder(file: DownloadedFile) -> tuple[str, ...]:
     """Where a file lies: what a platform has named, else its folder."""
-    folders = tuple(itertools.takewhile(lambda name: not HIDDEN.fullmatch(name), file.way[:-1]))
-    level = next((i for i, name in enumerate(file.way) if platforms.read(name)), None)
+    folders = tuple(itertools.takewhile(lambda name: not HIDDEN.fullmatch(name), file.path_parts[:-1]))
+    level = next((i for i, name in enumerate(file.path_parts) if platforms.parse_name(name)), None)
     if level is None:
         return folders
-    said = platforms.read(file.way[level])
-    return (*file.way[:level], said.student, said.number)
+    said = platforms.parse_name(file.path_parts[level])
+    return (*file.path_parts[:level], said.student, said.number)
 
 
-def keep_index(part: str, files: list[File], home: Path) -> None:
+def keep_index(part: str, files: list[DownloadedFile], home: Path) -> None:
     """Keep Brightspace's table of a download, which lies beside the students' folders: it goes back with the feedback."""
     for file in files:
         *folders, name = file.inside
         if name == "index.html" and file.path != Path(os.devnull):
             beside = {f.inside[len(folders)] for f in files if f.container == file.container and [*f.inside[: len(folders)]] == folders}
-            if any(said.platform == "brightspace" for other in beside if (said := platforms.read(other))):
+            if any(said.platform == "brightspace" for other in beside if (said := platforms.parse_name(other))):
                 (home / "submitted").mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file.path, home / "submitted" / f"{part}-index.html")
 
 
-def sort(part: str, found_files: Download, people: Roster | None, done: Collected) -> dict[str, list[HandIn]]:
+def sort_by_student(part: str, found_files: Download, people: Roster | None, done: CollectResult) -> dict[str, list[CandidateSubmission]]:
     """The hand-ins of each student; what is nobody's goes to `done.refused`."""
     hand_ins, whole = [], {}
-    others = [(File("", tuple(name.split("/")), Path(os.devnull), None), why) for name, why in found_files.refused]
+    others = [(DownloadedFile("", tuple(name.split("/")), Path(os.devnull), None), why) for name, why in found_files.refused]
     for file in found_files.files:
-        content = look(file.path) if is_notebook(file) else None
-        why = why_not(part, file, content)
+        content = inspect_notebook(file.path) if is_notebook(file) else None
+        why = mismatch_reason(part, file, content)
         if why:
             done.refused.append((str(file), why))
             others.append((file, why))
         else:
             hand_ins.append(file)
-            whole[file.path] = content.whole
-    found: dict[str, list[HandIn]] = {}
-    for file, owner in zip(hand_ins, whose(part, hand_ins, people), strict=True):
-        student, why = known(owner, people) if isinstance(owner, HandIn) else ("", owner)
+            whole[file.path] = content.is_readable
+    found: dict[str, list[CandidateSubmission]] = {}
+    for file, owner in zip(hand_ins, attribute_files(part, hand_ins, people), strict=True):
+        student, why = resolve_student(owner, people) if isinstance(owner, CandidateSubmission) else ("", owner)
         if why:
             done.refused.append((str(file), why))
         else:
-            owner.whole = whole[file.path]
+            owner.is_readable = whole[file.path]
             found.setdefault(student, []).append(owner)
-    for student, hand_in, why in strangers(found, people):
+    for student, hand_in, why in ambiguous_submissions(found, people):
         if hand_in in found[student]:
             done.refused.append((str(hand_in.file), why))
             found[student].remove(hand_in)
             done.refuse(student, hand_in, why)
-    owners = whose(part, [*hand_ins, *(file for file, _ in others)], people)[len(hand_ins) :] if others else []
+    owners = attribute_files(part, [*hand_ins, *(file for file, _ in others)], people)[len(hand_ins) :] if others else []
     for (_, why), owner in zip(others, owners, strict=True):
-        if isinstance(owner, HandIn) and (people or owner.platform) and not (of := known(owner, people))[1]:
+        if isinstance(owner, CandidateSubmission) and (people or owner.platform) and not (of := resolve_student(owner, people))[1]:
             done.refuse(of[0], owner, why, for_student=True)
     return {student: hand_ins for student, hand_ins in found.items() if hand_ins}
 
 
-def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
+def resolve_student(hand_in: CandidateSubmission, people: Roster | None) -> tuple[str, str | None]:
     """The student's id, or why there is none."""
     said = hand_in.platform
     if not is_utf8(hand_in.student):
         return "", "its name is not in UTF-8, as old programs write it; rename it"
     if people is None:
-        return hand_in.student, ids.why_not(hand_in.student)
+        return hand_in.student, ids.id_problem(hand_in.student)
     found = people.find(hand_in.student, *((said.platform, said.key, said.number) if said else ()))
     others = {people.rows[student].get("canvas", "").strip() for student in found} - {""} if said and said.platform == "canvas" else set()
     if others and said.key not in others:
@@ -164,7 +164,7 @@ def known(hand_in: HandIn, people: Roster | None) -> tuple[str, str | None]:
     who = f"{hand_in.student!r} may be {' or '.join(found)}" if found else f"nobody in roster.csv is called {hand_in.student!r}"
     column = f"its column {said.platform!r} can say who {said.key!r} is" if said else "its column 'id' has the names of folders"
     if len(found) > 1 and said and said.platform != "canvas":
-        column = apart(said.platform, said.key, said.number)
+        column = disambiguation_hint(said.platform, said.key, said.number)
     return "", f"{who}; {column}"
 
 
@@ -175,7 +175,7 @@ def _behind_a_group(name: str, people: Roster) -> list[str]:
     return sorted({found for rest in rests for found in people.find(rest)})
 
 
-def came(hand_in: HandIn, last: datetime | None) -> datetime | None:
+def submission_time(hand_in: CandidateSubmission, last: datetime | None) -> datetime | None:
     """When a hand-in came, in UTC, as well as that is known.
 
     In a zip of Canvas a file has the time of the download. So what it does not call late has no time, and loses no points; and what it
@@ -186,22 +186,22 @@ def came(hand_in: HandIn, last: datetime | None) -> datetime | None:
     return hand_in.time.astimezone(UTC) if hand_in.time else None
 
 
-def is_late(hand_in: HandIn, last: datetime | None, more: timedelta) -> bool:
+def is_late(hand_in: CandidateSubmission, last: datetime | None, more: timedelta) -> bool:
     """Whether it came after the part was due, and after what the roster grants the student beyond that."""
-    time = came(hand_in, last)
+    time = submission_time(hand_in, last)
     if hand_in.late:  # surely in time is only what was downloaded before the time of this student was over
         return not (more and last and hand_in.time and hand_in.time.astimezone(UTC) <= last + more)
     return bool(last and time and time > last + more)
 
 
-def due(part: str, home: Path) -> datetime | None:
+def due_date(part: str, home: Path) -> datetime | None:
     """When the part is due, if nbgrader's gradebook says so."""
     from nbgrader.api import MissingEntry
 
     from grading import config
 
     settings = config.load(home)
-    if not config.is_there(settings):
+    if not config.gradebook_exists(settings):
         return None
     with config.gradebook(settings) as gradebook:
         try:
@@ -215,16 +215,16 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # whatever a file is called
     usage = "make collect PART=01_data_split FROM=~/Downloads/part01"
-    part = one(sys.argv[1:], usage)
+    part = required_part(sys.argv[1:], usage)
     folder = Path(sys.argv[2]).expanduser() if len(sys.argv) > 2 and sys.argv[2] else None
     if folder is None or not folder.exists():
         which = "Which folder?" if folder is None else f"There is no {printable(str(folder))}."
         sys.exit(f"{which} {usage}. It holds what a platform lets you download, or files such as ada_{part}.ipynb or ada/{part}.ipynb.")
     try:
         done = collect(part, folder)
-    except (roster.RosterError, ConfigError) as error:
+    except (roster.RosterError, GradingConfigError) as error:
         sys.exit(str(error))
-    if text := table(done):
+    if text := format_table(done):
         print(text)
     if not done.matched:
         sys.exit(f"No hand-ins of {part} there. Expected files such as ada_{part}.ipynb or ada/{part}.ipynb, or a zip of them.")

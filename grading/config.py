@@ -35,7 +35,7 @@ def _log_to(path: Path) -> None:
     log.setLevel(logging.ERROR)
 
 
-def reason(home: Path) -> str:
+def last_log_error(home: Path) -> str:
     """The last error in nbgrader's log, in one line."""
     try:
         lines = (home / ".nbgrader.log").read_text(errors="replace").splitlines()
@@ -45,7 +45,7 @@ def reason(home: Path) -> str:
     return (told or ["unknown"])[-1]
 
 
-class ConfigError(ValueError):
+class GradingConfigError(ValueError):
     """The configuration cannot be used; the message says why."""
 
 
@@ -59,20 +59,20 @@ def load(home: Path = GRADING, release: Path = NOTEBOOKS) -> Config:
 
     Raises
     ------
-    ConfigError
+    GradingConfigError
         The file has a mistake.
     """
     path = home / "nbgrader_config.py"
     try:
         config = PyFileConfigLoader(path.name, str(home)).load_config() if path.exists() else configure(Config(), home, release)
     except Exception as error:
-        raise ConfigError(f"{path.name} cannot be used: {type(error).__name__}: {error}") from error
+        raise GradingConfigError(f"{path.name} cannot be used: {type(error).__name__}: {error}") from error
     if release != NOTEBOOKS:
         config.CourseDirectory.release_directory = str(release)
     return config
 
 
-def is_there(config: Config) -> bool:
+def gradebook_exists(config: Config) -> bool:
     """Whether there is a gradebook; false only where it would be a file."""
     kind, _, path = config.CourseDirectory.db_url.partition(":///")
     return kind != "sqlite" or Path(path).exists()
@@ -83,7 +83,7 @@ def gradebook(config: Config) -> Gradebook:
 
     Raises
     ------
-    ConfigError
+    GradingConfigError
         There is none to be had at that address.
     """
     from nbgrader.api import Gradebook
@@ -94,26 +94,26 @@ def gradebook(config: Config) -> Gradebook:
         return Gradebook(course.db_url, course.course_id)
     except (SQLAlchemyError, ImportError) as error:
         told = str(error).splitlines()[0]
-        raise ConfigError(
+        raise GradingConfigError(
             f"The gradebook {_without_password(course.db_url)} cannot be opened: {told}. Usual causes: the server does not run, the name "
             "or the password in nbgrader_config.py is wrong, or the driver is not installed (for PostgreSQL, psycopg)."
         ) from error
 
 
 @contextlib.contextmanager
-def writing(home: Path = GRADING) -> Iterator[None]:
+def gradebook_lock(home: Path = GRADING) -> Iterator[None]:
     """Be the only one who writes to the gradebook meanwhile.
 
     Raises
     ------
-    ConfigError
+    GradingConfigError
         Somebody else does.
     """
     try:
         with FileLock(home / ".autograde.lock", blocking=False):
             yield
     except Timeout:
-        raise ConfigError(
+        raise GradingConfigError(
             "Another `make autograde` or `make release` runs in this folder. One at a time writes to the gradebook."
         ) from None
 
@@ -146,7 +146,14 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
         SaveAutoGrades,
     )
 
-    from grading.handin.preprocessors import CELL_SECONDS, ExecuteOnRanks, HideTests, LimitPictures, MarkGraded, TakeStudentCells
+    from grading.submission.preprocessors import (
+        SUBMISSION_CELL_SECONDS,
+        ExecuteOnRanks,
+        HideTests,
+        LimitPictures,
+        MarkGraded,
+        TakeStudentCells,
+    )
 
     programs = str(Path(sys.executable).parent)  # nbgrader calls alembic by its name
     if programs not in os.environ["PATH"].split(os.pathsep):
@@ -179,7 +186,7 @@ def configure(config: Config, home: Path = GRADING, release: Path = NOTEBOOKS) -
         MarkGraded,
     ]
     config.GenerateFeedback.preprocessors = [GetGrades, HideTests, LimitPictures, "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor"]
-    config.ExecuteOnRanks.timeout = 5 * CELL_SECONDS  # a net; the library's own limits are far shorter
+    config.ExecuteOnRanks.timeout = 5 * SUBMISSION_CELL_SECONDS  # a net; the library's own limits are far shorter
     config.ExecuteOnRanks.shutdown_kernel = "immediate"  # its ranks end with it, and its folder after it
     config.ExecuteOnRanks.extra_arguments = ["--HistoryManager.hist_file=:memory:", "--IPKernelApp.log_level=40"]
     return config

@@ -16,16 +16,16 @@ from pathlib import Path
 import psutil
 
 from grading.authoring import build
-from grading.config import ConfigError, load, reason
-from grading.paths import GRADING, NOTEBOOKS, one
+from grading.config import GradingConfigError, last_log_error, load
+from grading.formatting import printable
+from grading.paths import GRADING, NOTEBOOKS, required_part
 from grading.people import ids, roster
-from grading.plain import printable
-from grading.results import marks, packing, ungraded
-from grading.results.marks import Course
-from grading.running import own_process, waiting
+from grading.results import course_grades, packing, ungraded
+from grading.results.course_grades import CourseGrades
+from grading.running import limited_process, pending
 
-DEADLINE, MEMORY = 60, 2 << 30  # seconds and bytes for the page of one student
-MOST_AT_A_TIME = 8
+PAGE_DEADLINE_SECONDS, PAGE_MEMORY_BYTES = 60, 2 << 30  # seconds and bytes for the page of one student
+MAX_PARALLEL_PAGES = 8
 
 
 def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> dict[str, str]:
@@ -43,48 +43,48 @@ def feedback(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> di
     """
     from tqdm import tqdm
 
-    course = marks.read(home, notebooks)
-    students = graded(part, home)
-    jobs = [(part, home, notebooks, student, _told(course, part, student)) for student in students]
+    course = course_grades.read(home, notebooks)
+    students = graded_students(part, home)
+    jobs = [(part, home, notebooks, student, _page_context(course, part, student)) for student in students]
     importlib.import_module("grading.results.pages")  # once, and not in each process
     forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
     pool = ProcessPoolExecutor(
-        min(MOST_AT_A_TIME, len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else 2), forks, _no_interrupt
+        min(MAX_PARALLEL_PAGES, len(psutil.Process().cpu_affinity()) if sys.platform == "linux" else 2), forks, _no_interrupt
     )
     try:
-        told = list(tqdm(pool.map(_alone, jobs), total=len(jobs), unit="page", disable=None))
+        told = list(tqdm(pool.map(_render_in_own_process, jobs), total=len(jobs), unit="page", disable=None))
     finally:
         pool.shutdown(cancel_futures=True)
     return {student: problem for student, problem in zip(students, told, strict=True) if problem}
 
 
-def graded(part: str, home: Path) -> list[str]:
+def graded_students(part: str, home: Path) -> list[str]:
     """The students of whom a part is graded, as they have handed it in."""
     students = sorted(path.parents[1].name for path in (home / "autograded").glob(f"*/{part}/{part}.ipynb"))
-    now = waiting.tests(part, home)
-    return [student for student in students if waiting.state(part, student, home, now) in (waiting.DONE, waiting.GONE)]
+    now = pending.current_key(part, home)
+    return [student for student in students if pending.submission_state(part, student, home, now) in (pending.DONE, pending.GONE)]
 
 
-def ungradable(part: str, course: Course) -> dict[str, str]:
+def ungradable(part: str, course: CourseGrades) -> dict[str, str]:
     """The students who must know why nothing of theirs was graded, and the reason."""
-    done = set(graded(part, course.home))
+    done = set(graded_students(part, course.home))
     without = [s for s in course.students if s not in done and not getattr(course.submissions.get((s, part)), "points", None)]
-    found = {student: ungraded.told(part, student, course.home) for student in without}
-    return {student: why for student, why in found.items() if why and not ids.why_not_graded(student)}
+    found = {student: ungraded.reason_for_student(part, student, course.home) for student in without}
+    return {student: why for student, why in found.items() if why and not ids.folder_problem(student)}
 
 
-def write_reasons(part: str, course: Course) -> list[str]:
+def write_reasons(part: str, course: CourseGrades) -> list[str]:
     """Write feedback/STUDENT/PART/PART.html for all of whom nothing could be graded, with the reason; returns the students."""
     from grading.results import pages
 
     found = ungradable(part, course)
     for student, why in found.items():
         page = pages.without_points(part, course.row(student).get("name", "").strip() or student, why)
-        build.put(page, course.home / "feedback" / student / part / f"{part}.html")
+        build.write_atomically(page, course.home / "feedback" / student / part / f"{part}.html")
     return list(found)
 
 
-def _told(course: Course, part: str, student: str) -> dict:
+def _page_context(course: CourseGrades, part: str, student: str) -> dict:
     """What a page says beside what nbgrader knows."""
     told = dict(part=part, name=course.row(student).get("name", "").strip() or student)
     found = course.submissions.get((student, part))
@@ -99,8 +99,8 @@ def _no_interrupt() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the command is told, and ends this process
 
 
-def _alone(job: tuple) -> str | None:
-    return own_process.told(_page, job, DEADLINE, MEMORY)
+def _render_in_own_process(job: tuple) -> str | None:
+    return limited_process.run_or_explain(_page, job, PAGE_DEADLINE_SECONDS, PAGE_MEMORY_BYTES)
 
 
 def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> str | None:
@@ -108,7 +108,7 @@ def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> s
 
     from grading.results import pages
 
-    if why := ids.why_not_graded(student):
+    if why := ids.folder_problem(student):
         return why
     config = pages.configured(load(home, notebooks))
     config.CourseDirectory.assignment_id = part
@@ -117,40 +117,40 @@ def _page(part: str, home: Path, notebooks: Path, student: str, told: dict) -> s
         shutil.copytree(home / "autograded" / student / part, Path(folder) / student / part)
         config.CourseDirectory.autograded_directory = folder
         logging.getLogger("traitlets").addHandler(logging.FileHandler(Path(folder) / ".nbgrader.log", delay=True))  # that of this page
-        page = pages.Page(coursedir=CourseDirectory(config=config), config=config)
-        page.told = pages.Told(**told)
+        page = pages.FeedbackConverter(coursedir=CourseDirectory(config=config), config=config)
+        page.context = pages.PageContext(**told)
         try:
             page.start()
         except (Exception, SystemExit):
-            return reason(Path(folder))
+            return last_log_error(Path(folder))
     return None
 
 
-def without(course: Course, part: str, problems: dict[str, str]) -> dict[str, str]:
+def students_without_page(course: CourseGrades, part: str, problems: dict[str, str]) -> dict[str, str]:
     """Who has no page, and why."""
-    done, why = set(graded(part, course.home)), dict(problems)
+    done, why = set(graded_students(part, course.home)), dict(problems)
     for student in course.students:
         if student not in done:
-            said = ungraded.why(part, student, course.home)
-            why[student] = f"{said}; make autograde PART={part} says why" if said == ungraded.NOT_YET else said
+            said = ungraded.missing_grade_reason(part, student, course.home)
+            why[student] = f"{said}; make autograde PART={part} says why" if said == ungraded.NOT_GRADED_YET else said
     return why
 
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # whatever a student is called
-    part = one(sys.argv[1:], "make feedback PART=01_data_split")
+    part = required_part(sys.argv[1:], "make feedback PART=01_data_split")
     try:
-        course = marks.read(GRADING)
-        if not graded(part, GRADING) and not ungradable(part, course):
+        course = course_grades.read(GRADING)
+        if not graded_students(part, GRADING) and not ungradable(part, course):
             sys.exit(f"{part}: nothing is graded yet. First: make autograde PART={part}.")
         problems = feedback(part, GRADING)
         told = write_reasons(part, course)
-    except (roster.RosterError, ConfigError) as error:
+    except (roster.RosterError, GradingConfigError) as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
         sys.exit("\nInterrupted. The pages so far are kept; nothing is packed.")
-    written = [student for student in graded(part, GRADING) if student not in problems]
+    written = [student for student in graded_students(part, GRADING) if student not in problems]
     print(f"{_pages(len(written))} in grading/feedback/*/{part}/")
     if told:
         print(f"{_pages(len(told))} that say why nothing was graded, there, too")
@@ -159,7 +159,7 @@ def main() -> None:
         print(f"{_pages(number)} of them in grading/feedback/{archive}")
     if not packed.archives:
         print("No zip for a platform: none of these came from one.")
-    without_page = {student: why for student, why in without(course, part, problems).items() if student not in told}
+    without_page = {student: why for student, why in students_without_page(course, part, problems).items() if student not in told}
     for title, why in (("without a page", without_page), ("in no zip", packed.left if packed.archives else {})):
         if why:
             print(f"{title}: {len(why)}", *(printable(f"    {student}: {said}") for student, said in sorted(why.items())), sep="\n")

@@ -16,24 +16,24 @@ from pathlib import Path
 
 from grading import tables
 from grading.collecting import platforms, records
-from grading.config import ConfigError
+from grading.config import GradingConfigError
+from grading.formatting import printable
 from grading.paths import GRADING, NOTEBOOKS
 from grading.paths import parts as all_parts
 from grading.people import roster
-from grading.plain import printable
-from grading.results import marks, ungraded
-from grading.results.marks import Course, Mark
+from grading.results import course_grades, ungraded
+from grading.results.course_grades import CourseGrades, PartGrade
 
 EXCUSED = "EX"  # what Canvas calls a part of which nothing counts
 POSSIBLE = "Points Possible"  # Canvas knows the line with the maxima by these words, wherever they stand in a name
 
 
-def grades(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> tuple[Course, list[str]]:
+def grades(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> tuple[CourseGrades, list[str]]:
     """Write grades.csv and the files for platforms; nothing where nothing is released.
 
     Returns
     -------
-    marks.Course, list of str
+    course_grades.CourseGrades, list of str
         What they were made from, and what an instructor must know of them, in sentences.
 
     Raises
@@ -41,7 +41,7 @@ def grades(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> tuple[Course, l
     roster.RosterError
         The roster cannot be used.
     """
-    course = marks.read(home, notebooks)
+    course = course_grades.read(home, notebooks)
     if not course.tests:
         return course, []
     found = {student: {part: course.mark(student, part) for part in course.tests} for student in course.students}
@@ -54,7 +54,7 @@ def grades(home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> tuple[Course, l
     return course, notes(course, found, numbers)
 
 
-def table(course: Course, found: dict[str, dict[str, Mark]]) -> list[list[object]]:
+def table(course: CourseGrades, found: dict[str, dict[str, PartGrade]]) -> list[list[object]]:
     """A line for each student, with all that is known."""
     head = ["id", "name", "email"]
     for part in course.tests:
@@ -69,7 +69,7 @@ def table(course: Course, found: dict[str, dict[str, Mark]]) -> list[list[object
     return lines
 
 
-def canvas(course: Course, found: dict[str, dict[str, Mark]], parts: list[str], numbers: dict[str, str]) -> list[list[object]]:
+def canvas(course: CourseGrades, found: dict[str, dict[str, PartGrade]], parts: list[str], numbers: dict[str, str]) -> list[list[object]]:
     """The columns of Canvas's gradebook. Where a number or a login is there, the name is not looked at."""
     lines: list[list[object]] = [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", *parts]]
     lines.append([f"    {POSSIBLE}", "", "", "", "", *(_possible(course, part) for part in parts)])
@@ -82,7 +82,7 @@ def canvas(course: Course, found: dict[str, dict[str, Mark]], parts: list[str], 
     return lines
 
 
-def moodle(course: Course, found: dict[str, dict[str, Mark]], parts: list[str]) -> list[list[object]]:
+def moodle(course: CourseGrades, found: dict[str, dict[str, PartGrade]], parts: list[str]) -> list[list[object]]:
     """Columns that Moodle's import of a CSV file can map."""
     lines: list[list[object]] = [["Email address", "ID number", "Username", *parts]]
     for student, of in found.items():
@@ -92,7 +92,7 @@ def moodle(course: Course, found: dict[str, dict[str, Mark]], parts: list[str]) 
     return lines
 
 
-def brightspace(course: Course, found: dict[str, dict[str, Mark]], parts: list[str]) -> list[list[object]]:
+def brightspace(course: CourseGrades, found: dict[str, dict[str, PartGrade]], parts: list[str]) -> list[list[object]]:
     """The columns of Brightspace's import; a line ends with the mark that it asks for."""
     lines: list[list[object]] = [["OrgDefinedId", "Username", *(f"{part} Points Grade" for part in parts), "End-of-Line Indicator"]]
     for student, of in found.items():
@@ -103,12 +103,12 @@ def brightspace(course: Course, found: dict[str, dict[str, Mark]], parts: list[s
     return lines
 
 
-def _possible(course: Course, part: str) -> float:
+def _possible(course: CourseGrades, part: str) -> float:
     """What a part is worth on a platform, which knows one maximum for all: without what counts for nobody."""
     return float(course.maximum(part, course.dropped("", part)))
 
 
-def _scaled(course: Course, part: str, mark: Mark, excused: str = "") -> object:
+def _scaled(course: CourseGrades, part: str, mark: PartGrade, excused: str = "") -> object:
     """Points as of the platform's maximum: who has a test less gets the same share of it."""
     if not mark.maximum:
         return excused
@@ -121,11 +121,11 @@ def _collected(home: Path, student: str) -> str:
     return next((str(r["key"]) for r in found if r.get("platform") == "canvas" and str(r.get("key")).isdecimal()), "")
 
 
-def _who_now(course: Course, student: str) -> str:
+def _who_now(course: CourseGrades, student: str) -> str:
     """Somebody who is not in the roster; with who that is there, if their hand-in says so."""
     for part in course.tests:
         record = records.read(course.home, student, part)
-        named = platforms.read(record.get("name") or "")
+        named = platforms.parse_name(record.get("name") or "")
         found = course.people.find(named.student, named.platform, named.key, named.number) if named else []
         if len(found) == 1:
             rule = "an id must stay what it was when hand-ins were collected; change it back"
@@ -133,14 +133,16 @@ def _who_now(course: Course, student: str) -> str:
     return student
 
 
-def notes(course: Course, found: dict[str, dict[str, Mark]], numbers: dict[str, str]) -> list[str]:
+def notes(course: CourseGrades, found: dict[str, dict[str, PartGrade]], numbers: dict[str, str]) -> list[str]:
     """What an instructor must know of the files."""
     rows = {student: course.row(student) for student in found}
     strangers = [student for student in found if course.people and student not in course.people.rows]
     said = {
         "not in roster.csv, with points all the same": [_who_now(course, student) for student in strangers],
         "not all graded, see the columns 'not graded'": [
-            student for student, of in found.items() if any(m.missing not in ("", ungraded.NOTHING) and not m.by_hand for m in of.values())
+            student
+            for student, of in found.items()
+            if any(m.missing not in ("", ungraded.NOTHING_SUBMITTED) and not m.by_hand for m in of.values())
         ],
         "points by hand are still to be given, see the columns 'not graded'": [
             student for student, of in found.items() if any(mark.by_hand for mark in of.values())
@@ -175,7 +177,7 @@ def main() -> None:
         stream.reconfigure(errors="replace")  # whatever a student is called
     try:
         course, said = grades(GRADING)
-    except (roster.RosterError, ConfigError) as error:
+    except (roster.RosterError, GradingConfigError) as error:
         sys.exit(str(error))
     if not course.tests:
         sys.exit("Nothing is released yet, so there is nothing to get points for. First: make release, make collect, make autograde.")

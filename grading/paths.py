@@ -17,7 +17,7 @@ def parts() -> list[str]:
     return sorted(p.name for p in SOLUTIONS.iterdir() if (p / f"{p.name}.py").exists())
 
 
-def chosen(arguments: list[str]) -> list[str]:
+def selected_parts(arguments: list[str]) -> list[str]:
     """The parts that a command line names, by their names or numbers; all of them if it names none.
 
     Raises
@@ -34,8 +34,8 @@ def chosen(arguments: list[str]) -> list[str]:
     return found or known
 
 
-def one(arguments: list[str], usage: str) -> str:
+def required_part(arguments: list[str], usage: str) -> str:
     """The one part that a command line must name."""
     if not arguments:
         sys.exit(f"Which part? {usage}. The parts: {', '.join(parts())}.")
-    return chosen(arguments[:1])[0]
+    return selected_parts(arguments[:1])[0]

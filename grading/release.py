@@ -11,8 +11,8 @@ from pathlib import Path
 import nbformat
 
 from grading.authoring import build
-from grading.config import ConfigError, gradebook, load, writing
-from grading.paths import GRADING, NOTEBOOKS, ROOT, chosen
+from grading.config import GradingConfigError, gradebook, gradebook_lock, load
+from grading.paths import GRADING, NOTEBOOKS, ROOT, selected_parts
 
 
 def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Path:
@@ -34,7 +34,7 @@ def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Pat
     """
     notebooks.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=notebooks, prefix=".") as folder:  # the old one stays until the new one is whole
-        made, path = _made(part, home, Path(folder)), notebooks / part / f"{part}.ipynb"
+        made, path = _build_release(part, home, Path(folder)), notebooks / part / f"{part}.ipynb"
         path.parent.mkdir(exist_ok=True)
         os.replace(made, path)
     return path
@@ -43,19 +43,19 @@ def release(part: str, home: Path = GRADING, notebooks: Path = NOTEBOOKS) -> Pat
 def register(part: str, home: Path = GRADING) -> None:
     """The same for grading alone: nbgrader's source and gradebook have the part as `solutions/` has it, and no student gets anything."""
     with tempfile.TemporaryDirectory(prefix="course-release-") as folder:
-        _made(part, home, Path(folder))
+        _build_release(part, home, Path(folder))
 
 
-def _made(part: str, home: Path, folder: Path) -> Path:
+def _build_release(part: str, home: Path, folder: Path) -> Path:
     """Write nbgrader's source, tell the gradebook, and make the students' notebook in a folder."""
     from nbgrader.converters import GenerateAssignment
     from nbgrader.coursedir import CourseDirectory
 
-    from grading.running.book import Book
+    from grading.running.gradebook_writer import GradebookWriter
 
     source, config = build.build(part), load(home, folder)
     with gradebook(config) as book:
-        Book(book, config).fit(part, source)
+        GradebookWriter(book, config).sync_cells(part, source)
     path = home / "source" / part / f"{part}.ipynb"
     before = path.read_bytes() if path.exists() else None
     build.write(source, path)
@@ -83,9 +83,9 @@ def in_table(text: str, part: str, points: float) -> str:
 
 def main() -> None:
     try:
-        with writing():
-            _release_all(chosen(sys.argv[1:]))
-    except (ConfigError, build.SourceError) as problem:
+        with gradebook_lock():
+            _release_all(selected_parts(sys.argv[1:]))
+    except (GradingConfigError, build.SourceError) as problem:
         sys.exit(str(problem))
 
 
@@ -95,7 +95,7 @@ def _release_all(parts: list[str]) -> None:
         path = release(part)
         text = readme.read_text(encoding="utf-8")
         if (now := in_table(text, part, build.points(build.build(part)))) != text:
-            build.put(now, readme)
+            build.write_atomically(now, readme)
         print(f"{path.relative_to(NOTEBOOKS.parent)}")
 
 

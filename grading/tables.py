@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from grading.authoring import build
-from grading.plain import is_utf8, printable
+from grading.formatting import is_utf8, printable
 
 
 def is_formula(text: str) -> bool:
@@ -49,4 +49,4 @@ def write(path: Path, rows: Iterable[Sequence[object]], for_spreadsheets: bool =
     """
     text = io.StringIO()
     csv.writer(text, quoting=csv.QUOTE_NONNUMERIC).writerows([cell(value) for value in row] for row in rows)
-    build.put("\ufeff" * for_spreadsheets + text.getvalue(), path)
+    build.write_atomically("\ufeff" * for_spreadsheets + text.getvalue(), path)

@@ -19,15 +19,15 @@ from nbformat.v4 import new_code_cell
 from course_lib import host
 from course_lib.cluster import time_limits
 from grading.authoring import answers, build
-from grading.handin import sandbox
-from grading.handin.execute import environment, on_ranks, settle, sockets
-from grading.paths import chosen
-from grading.plain import readable
+from grading.formatting import display_name
+from grading.paths import selected_parts
+from grading.submission import sandbox
+from grading.submission.execute import environment_variables, ipc_kernel_config, on_ranks, reduce_to_verdict
 
-CELL_SECONDS = 15  # that a cell may take on a quiet machine
+VARIANT_CELL_SECONDS = 15  # that a cell may take on a quiet machine
 UNTOUCHED = "untouched"
 # Another answer has all its time, and an account of memory of its own.
-ANEW = """
+RESET_LIMITS = """
 from course_lib.cluster import time_limits
 time_limits.forget()
 ranks.held()  # gives back what is free
@@ -36,7 +36,7 @@ getattr(ranks._connection.client, "anew", lambda: None)()
 _STUB = re.compile("### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)  # as nbgrader does it for the students' notebook
 
 
-class Part:
+class RunningPart:
     """A part's notebook in a running kernel, with all exercises solved.
 
     Use as a context manager; its ranks and its kernel end with it.
@@ -44,7 +44,7 @@ class Part:
 
     def __init__(self, part: str):
         self.part, self.notebook = part, build.build(part)
-        self.cells = {kind: [c for c in self.notebook.cells if build.kind_of(c) == kind] for kind in (*build.KINDS, "example")}
+        self.cells = {kind: [c for c in self.notebook.cells if build.kind_of(c) == kind] for kind in (*build.CODE_CELL_KINDS, "example")}
         self._needs: dict[str, list[str]] = {}
         self._failed: list[str] = []  # the hidden tests whose messages `points` gave last
         self._seconds: Counter[str] = Counter()  # the longest that each hidden test has taken
@@ -55,14 +55,16 @@ class Part:
             allow_errors=True,
             resources={"metadata": {"path": self._folder.name}},
             kernel_name="python3",
-            config=sockets(self._folder.name),
+            config=ipc_kernel_config(self._folder.name),
             extra_arguments=["--IPKernelApp.log_level=40"],  # it warns that it is not encrypted, on this machine
         )
 
-    def __enter__(self) -> Part:
+    def __enter__(self) -> RunningPart:
         with ExitStack() as stack:
             stack.callback(self._folder.cleanup)
-            stack.enter_context(environment({time_limits.UNATTENDED: f"{CELL_SECONDS * host.load():.0f}", **sandbox.settings()}))
+            stack.enter_context(
+                environment_variables({time_limits.UNATTENDED: f"{VARIANT_CELL_SECONDS * host.load():.0f}", **sandbox.sandbox_variables()})
+            )
             stack.enter_context(self._client.setup_kernel())
             self.begin()
             self._close = stack.pop_all().close  # whatever fails before this line, nothing is left
@@ -94,7 +96,7 @@ class Part:
         """Define an answer on the ranks."""
         self._run(on_ranks(source))
 
-    def needs(self, exercise: NotebookNode) -> list[str]:
+    def tests_decided_by(self, exercise: NotebookNode) -> list[str]:
         """The hidden tests that an exercise decides about, in the notebook's order: those that lose points without it."""
         if exercise.id not in self._needs:
             self.answer(_stub(exercise))
@@ -102,7 +104,7 @@ class Part:
             self.answer(exercise.source)
         return self._needs[exercise.id]
 
-    def about(self, exercise: NotebookNode) -> list[str]:
+    def tests_naming(self, exercise: NotebookNode) -> list[str]:
         """The hidden tests that name a function of this exercise (these first), of one that uses it, or of none."""
         first = own = _names(exercise)
         names = {name for cell in self.cells["exercise"] for name in _names(cell)}
@@ -127,7 +129,7 @@ class Part:
             earned, said = self._earned(tests[test])
             lost += tests[test].metadata.nbgrader.points - earned
             messages += [said] if said else []
-            self._failed += [readable(test)] if said else []
+            self._failed += [display_name(test)] if said else []
         return self.maximum() - lost, messages
 
     def _likely(self, left: list[str], to_lose: float) -> str:
@@ -144,7 +146,7 @@ class Part:
         began = time.monotonic()
         ran = self._run(cell.source, cell.metadata)
         self._seconds[cell.id] = max(self._seconds[cell.id], time.monotonic() - began)
-        settle(ran)
+        reduce_to_verdict(ran)
         errors = [o for o in ran.outputs if o.output_type == "error"]
         if errors:
             return 0.0, f"{errors[0].ename}: {errors[0].evalue}"
@@ -153,7 +155,7 @@ class Part:
 
     def judge(self, answer: answers.Answer, say: Callable, *, once: bool = False, only: list[str] | None = None) -> bool:
         """Whether an answer gets the points that it should; with `only`, from these tests."""
-        given, said = self.given(answer, once=once, only=only)
+        given, said = self.run_answer(answer, once=once, only=only)
         expected = self.maximum() - answer.loses
         good = given == expected
         say(f"{'ok  ' if good else 'FAIL'} {self.part} {answer.function} {answer.name}: expected {expected:g}, given {given:g}")
@@ -162,35 +164,35 @@ class Part:
             say("\n".join(failed) or "       every hidden test passed")
         return good
 
-    def given(self, answer: answers.Answer, *, once: bool = False, only: list[str] | None = None) -> tuple[float, list[str]]:
+    def run_answer(self, answer: answers.Answer, *, once: bool = False, only: list[str] | None = None) -> tuple[float, list[str]]:
         """The points that an answer gets, and what failed tests say; the solution is back afterwards.
 
-        With `once`, the hidden tests about the exercise run, see `about`, until the answer has lost what it should; which of them it
+        With `once`, the hidden tests about the exercise run, see `tests_naming`, until the answer has lost what it should; which of them it
         decides is not found out first.
         """
         everything = self.cells["exercise"]
         cells = [] if answer.source or answer.name != UNTOUCHED else everything
         if answer.source:
-            cells = everything if answer.function == answers.CELL else [self.exercise(answer.function)]
+            cells = everything if answer.function == answers.CELL_ANSWER else [self.exercise(answer.function)]
             if len(cells) == 1 < len(everything):
-                only = self.about(*cells) if once else self.needs(*cells)
+                only = self.tests_naming(*cells) if once else self.tests_decided_by(*cells)
         for cell in cells:
-            alone = answer.source and answer.function != answers.CELL
+            alone = answer.source and answer.function != answers.CELL_ANSWER
             self.answer(answer.source if alone else _stub(cell))
-        if answer.function == answers.CELL:
+        if answer.function == answers.CELL_ANSWER:
             self.answer(answer.source)
-        self._run(ANEW)
+        self._run(RESET_LIMITS)
         result = self.points(only, answer.loses if once and answer.loses else math.inf)
         for cell in cells:
             self.answer(cell.source)
         return result
 
-    def together(self, right: list[answers.Answer], say: Callable) -> list[bool]:
+    def judge_together(self, right: list[answers.Answer], say: Callable) -> list[bool]:
         """Judge right answers to different exercises at once, by the tests about these; one by one where they lose points."""
         about: list[str] = []
         for answer in right:
             self.answer(answer.source)
-            about += [test for test in self.about(self.exercise(answer.function)) if test not in about]
+            about += [test for test in self.tests_naming(self.exercise(answer.function)) if test not in about]
         all_good = self.judge(
             answers.Answer("all", " and ".join(answer.name for answer in right), "", 0), say, only=about if right else None
         )
@@ -223,7 +225,7 @@ def _stub(exercise: NotebookNode) -> str:
 
 
 def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int, int]:
-    """Run a part's variants on the same ranks; with `once` (see `Part.given`), right answers to different exercises run together.
+    """Run a part's variants on the same ranks; with `once`, right answers to different exercises run together.
 
     The solution is then left to what grades whole notebooks.
 
@@ -236,26 +238,26 @@ def check(part: str, say: Callable = print, *, once: bool = False) -> tuple[int,
     if not todo:
         return 0, 0
     right, wrong = ([answer for answer in todo if bool(answer.loses) == bad] for bad in (False, True))
-    with Part(part) as running:
+    with RunningPart(part) as running:
         solved, untouched = answers.Answer("all", "the solution", "", 0), answers.Answer("all", UNTOUCHED, "", running.maximum())
         good = [running.judge(answer, say) for answer in ([untouched] if once else [solved, untouched])]
         # The right ones first: a wrong one may leave something in the ranks' memory.
         if once:
             for several in _one_of_each(right):
-                good += running.together(several, say)
+                good += running.judge_together(several, say)
         else:
             good += [running.judge(answer, say) for answer in right]
         good += [running.judge(answer, say, once=once) for answer in wrong]
     return sum(good), len(good) - sum(good)
 
 
-def few(part: str, say: Callable = print) -> tuple[int, int]:
+def check_first_variants(part: str, say: Callable = print) -> tuple[int, int]:
     """The same for the first right answers to all exercises at once, and for the first wrong answer to each."""
-    todo = [answer for answer in answers.read(part) if answer.function != answers.CELL]
+    todo = [answer for answer in answers.read(part) if answer.function != answers.CELL_ANSWER]
     wrong = {answer.function: answer for answer in reversed(todo) if answer.loses}
-    with Part(part) as running:
+    with RunningPart(part) as running:
         rounds = _one_of_each([answer for answer in todo if not answer.loses])
-        good = [all(running.together(next(rounds, []), say))]
+        good = [all(running.judge_together(next(rounds, []), say))]
         good += [running.judge(answer, say, once=True) for answer in wrong.values()]
     return sum(good), len(good) - sum(good)
 
@@ -272,7 +274,7 @@ def _one_of_each(todo: list[answers.Answer]) -> Iterator[list[answers.Answer]]:
 def cheats(part: str, say: Callable = print, *, once: bool = False) -> tuple[int, int]:
     """The same for a part's cheats, each on ranks of its own."""
     good, todo = [], answers.read(part, "cheats.py")
-    with Part(part) if todo else nullcontext() as running:
+    with RunningPart(part) if todo else nullcontext() as running:
         for answer in todo:
             if good:
                 running._run("ranks.stop()")
@@ -284,7 +286,7 @@ def cheats(part: str, say: Callable = print, *, once: bool = False) -> tuple[int
 def main() -> None:
     """``python -m grading.variants [--cheats] [PART ...]``."""
     passed, failed, run = 0, 0, cheats if "--cheats" in sys.argv else check
-    for part in chosen([word for word in sys.argv[1:] if word != "--cheats"]):
+    for part in selected_parts([word for word in sys.argv[1:] if word != "--cheats"]):
         good, bad = run(part)
         passed, failed = passed + good, failed + bad
     print(f"{passed} passed, {failed} failed")

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from tornado.httpserver import HTTPServer
 
 from course_lib.tools import first_cell
-from hub import limits, members, settings, walled
+from hub import authenticator, bubblewrap_spawner, limits, settings
 
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a class has more connections than a shell's 1024
@@ -29,7 +29,7 @@ for said in filter(None, (problem, settings.problem(s))):
     print(said, flush=True)
 
 c = get_config()  # noqa: F821  JupyterHub defines it
-course = settings.COURSE
+course = settings.COURSE_FOLDER
 hub_socket = s.sockets / "hub.sock"
 
 
@@ -43,10 +43,12 @@ def unix(path):
 # One port is open, on loopback: the proxy's. The Hub, the proxy's interface and the servers listen on Unix sockets that root reaches.
 c.JupyterHub.bind_url = f"http://127.0.0.1:{s.port}"
 c.JupyterHub.hub_bind_url = c.JupyterHub.hub_connect_url = unix(hub_socket)
-c.JupyterHub.hub_socket_mode = 0o600  # each wall has a door of its own to it, see `doors`; who comes by it says who it is, with a token
+c.JupyterHub.hub_socket_mode = (
+    0o600  # each wall has a door of its own to it, see `socket_proxy`; who comes by it says who it is, with a token
+)
 c.JupyterHub.trusted_downstream_ips = ["127.0.0.1", "::1"]  # a web server with TLS, which says from where somebody comes
 c.ConfigurableHTTPProxy.api_url = unix(s.sockets / "proxy.sock")
-c.ConfigurableHTTPProxy.auth_token = walled.secret(s.home / "proxy.secret")
+c.ConfigurableHTTPProxy.auth_token = bubblewrap_spawner.secret(s.home / "proxy.secret")
 c.ConfigurableHTTPProxy.pid_file = str(s.home / "proxy.pid")
 proxy = course / ".venv" / "node_modules" / ".bin" / "configurable-http-proxy"
 c.ConfigurableHTTPProxy.command = [*with_hub, str(proxy) if proxy.exists() else shutil.which("configurable-http-proxy") or str(proxy)]
@@ -56,28 +58,34 @@ c.JupyterHub.cookie_secret_file = str(s.home / "cookie.secret")
 c.JupyterHub.db_url = f"sqlite:///{s.home / 'jupyterhub.sqlite'}"
 
 # Who may come in: users of this server, with their passwords. Nobody is JupyterHub's administrator, who could enter others' servers.
-c.JupyterHub.authenticator_class = members.Members
+c.JupyterHub.authenticator_class = authenticator.ThrottledPAMAuthenticator
 c.PAMAuthenticator.allowed_groups = {s.group}
 c.PAMAuthenticator.executor_threads = 64  # a wrong password holds one for seconds
 c.PAMAuthenticator.pam_normalize_username = True  # JupyterHub's own way is small letters, and two accounts may differ in that alone
 c.Authenticator.allowed_users = set(s.instructors)
 c.Authenticator.allow_existing_users = False  # who was once in is not let in for that
-c.Members.auth_refresh_strict = c.Members.refresh_pre_spawn = True  # its second look is for tokens as well
+c.ThrottledPAMAuthenticator.auth_refresh_strict = c.ThrottledPAMAuthenticator.refresh_pre_spawn = (
+    True  # its second look is for tokens as well
+)
 
 # Their servers.
-c.JupyterHub.spawner_class = walled.Walled
-c.Walled.folder, c.Walled.course, c.Walled.exchange = str(s.sockets), str(course), str(s.exchange)
-c.Walled.hub_socket, c.Walled.instructors = str(hub_socket), set(s.instructors)
-c.Walled.readable = [s.data] if s.data else []
-c.Walled.mem_limit, c.Walled.instructor_memory, c.Walled.cpu_limit = s.memory, s.instructor_memory, s.cores or None
-c.Walled.limited = problem is None
+c.JupyterHub.spawner_class = bubblewrap_spawner.BubblewrapSpawner
+c.BubblewrapSpawner.folder, c.BubblewrapSpawner.course, c.BubblewrapSpawner.exchange = str(s.sockets), str(course), str(s.exchange)
+c.BubblewrapSpawner.hub_socket, c.BubblewrapSpawner.instructors = str(hub_socket), set(s.instructors)
+c.BubblewrapSpawner.readable = [s.data] if s.data else []
+c.BubblewrapSpawner.mem_limit, c.BubblewrapSpawner.instructor_memory, c.BubblewrapSpawner.cpu_limit = (
+    s.memory,
+    s.instructor_memory,
+    s.cores or None,
+)
+c.BubblewrapSpawner.limited = problem is None
 c.JupyterHub.concurrent_spawn_limit = 0  # a whole class comes in the same minute
 c.JupyterHub.active_server_limit = s.servers
-c.Walled.cmd = [sys.executable, "-I", "-m", "course_lib.tools.hub"]
-c.Walled.env_keep = ["LANG", "LC_ALL"]
-c.Walled.disable_user_config = True
-c.Walled.default_url = "/lab"
-c.Walled.start_timeout = c.Walled.http_timeout = 180  # a whole class at once
+c.BubblewrapSpawner.cmd = [sys.executable, "-I", "-m", "course_lib.tools.hub"]
+c.BubblewrapSpawner.env_keep = ["LANG", "LC_ALL"]
+c.BubblewrapSpawner.disable_user_config = True
+c.BubblewrapSpawner.default_url = "/lab"
+c.BubblewrapSpawner.start_timeout = c.BubblewrapSpawner.http_timeout = 180  # a whole class at once
 
 
 def of(kind):
@@ -86,15 +94,15 @@ def of(kind):
 
 
 config = [str(Path(__file__).parent / "config" / who) for who in ("student", "instructor")]
-c.Walled.environment = {
+c.BubblewrapSpawner.environment = {
     "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin",
     "COURSE_RANKS": str(s.ranks),
-    "COURSE_REST": str(s.rest),
+    "COURSE_REST": str(s.rank_idle_seconds),
     "COURSE_DATA_DIR": s.data,
-    "COURSE_WORK": lambda spawner: f"{walled.account(spawner.user.name).pw_dir}/distributed-training",
-    "COURSE_GRADING": lambda spawner: f"{walled.account(spawner.user.name).pw_dir}/grading" if spawner.instructor else "",
+    "COURSE_WORK": lambda spawner: f"{bubblewrap_spawner.account(spawner.user.name).pw_dir}/distributed-training",
+    "COURSE_GRADING": lambda spawner: f"{bubblewrap_spawner.account(spawner.user.name).pw_dir}/grading" if spawner.instructor else "",
     "JUPYTERHUB_ROOT_DIR": lambda spawner: (
-        walled.account(spawner.user.name).pw_dir + ("" if spawner.instructor else "/distributed-training")
+        bubblewrap_spawner.account(spawner.user.name).pw_dir + ("" if spawner.instructor else "/distributed-training")
     ),
     "JUPYTER_CONFIG_PATH": of([f"{folder}:{course / 'course_lib' / 'tools' / 'config'}" for folder in config]),
 }

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from course_lib.sandbox import cgroup
 
-PROCESSES = 512  # and threads, of one user: a server with three notebooks of 8 ranks has about 200
-OF_INSTRUCTORS = 8192  # who grade several hand-ins at a time
-FILES = 4096  # that a process may have open: eight ranks take a hundred sockets
+STUDENT_PROCESSES = 512  # and threads, of one user: a server with three notebooks of 8 ranks has about 200
+INSTRUCTOR_PROCESSES = 8192  # who grade several hand-ins at a time
+MAX_OPEN_FILES = 4096  # that a process may have open: eight ranks take a hundred sockets
 
 
 def name_of(hub: Path, uid: int | str) -> str:
@@ -32,11 +32,11 @@ def tidy(hub: Path) -> None:
     cgroup.tidy(name_of(hub, ""), lambda group: True)
 
 
-def enter(groups: list[Path], processes: int = PROCESSES) -> None:
+def enter(groups: list[Path], processes: int = STUDENT_PROCESSES) -> None:
     """Put this process, root's still, under the limits, and all that it will start."""
     cgroup.join(groups, os.getpid())
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = FILES if most == resource.RLIM_INFINITY else min(FILES, most)
+    files = MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))  # of the user, here as well as in other walls
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -52,7 +52,7 @@ def missing(groups: list[Path]) -> list[str]:
 
 def problem(hub: Path) -> str | None:
     """What is missing of these limits on this machine, in a sentence; None if all hold."""
-    groups = made(hub, 0, 1 << 30, 1, PROCESSES)
+    groups = made(hub, 0, 1 << 30, 1, STUDENT_PROCESSES)
     found = missing(groups)
     for group in groups:
         cgroup.end(group)

@@ -12,18 +12,18 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from hub.wall import FOLDERS, account
+from hub.isolation import EXCHANGE_FOLDER_MODES, account
 
-COURSE = Path(__file__).resolve().parent.parent
+COURSE_FOLDER = Path(__file__).resolve().parent.parent
 COURSE_ID = "distributed-training"  # nbgrader's name for it, as in grading.config
 
 
-class SettingsError(SystemExit):
+class HubSettingsError(SystemExit):
     """A setting cannot be used; the message says which, and what it should be."""
 
 
 @dataclass(frozen=True)
-class Settings:
+class HubSettings:
     """The settings, and where things lie."""
 
     home: Path
@@ -32,7 +32,7 @@ class Settings:
     group: str
     domain: str
     ranks: int
-    rest: int
+    rank_idle_seconds: int
     memory: str
     instructor_memory: str
     servers: int
@@ -52,39 +52,43 @@ class Settings:
         return self.home / "run"
 
 
-def read() -> Settings:
+def read() -> HubSettings:
     """The settings of this environment.
 
     Raises
     ------
-    SettingsError
+    HubSettingsError
         One of them is missing or wrong.
     """
     if os.geteuid():
-        raise SettingsError("The hub starts servers for others, so it runs as root: sudo make hub COURSE_HUB=... COURSE_INSTRUCTORS=...")
+        raise HubSettingsError("The hub starts servers for others, so it runs as root: sudo make hub COURSE_HUB=... COURSE_INSTRUCTORS=...")
     said = os.environ.get
     home = Path(said("COURSE_HUB", "/srv/course-hub"))
     if not home.is_absolute() or str(home) != str(home).lower() or len(str(home)) > 60:
-        raise SettingsError(f"COURSE_HUB={home}: expected a full path of at most 60 characters in lower case, for it is part of addresses.")
+        raise HubSettingsError(
+            f"COURSE_HUB={home}: expected a full path of at most 60 characters in lower case, for it is part of addresses."
+        )
     instructors = tuple(name.strip() for name in said("COURSE_INSTRUCTORS", "").split(",") if name.strip())
     if not instructors:
-        raise SettingsError("COURSE_INSTRUCTORS is not set. Who grades? COURSE_INSTRUCTORS=ada,grace: the first one releases and collects.")
+        raise HubSettingsError(
+            "COURSE_INSTRUCTORS is not set. Who grades? COURSE_INSTRUCTORS=ada,grace: the first one releases and collects."
+        )
     domain = said("COURSE_HUB_DOMAIN", "")
     if domain and not re.fullmatch(r"https?://[^/]+", domain):
-        raise SettingsError(f"COURSE_HUB_DOMAIN={domain}: expected an address such as https://hub.example.org.")
+        raise HubSettingsError(f"COURSE_HUB_DOMAIN={domain}: expected an address such as https://hub.example.org.")
     for name in instructors:
         try:
             account(name)
         except PermissionError as why:
-            raise SettingsError(f"COURSE_INSTRUCTORS: {why}") from None
-    return Settings(
+            raise HubSettingsError(f"COURSE_INSTRUCTORS: {why}") from None
+    return HubSettings(
         home=home,
         port=_number("COURSE_HUB_PORT", 8000),
         instructors=instructors,
         group=said("COURSE_GROUP", "students"),
         domain=domain,
         ranks=_number("COURSE_RANKS", 8),
-        rest=_number("COURSE_REST", 900),
+        rank_idle_seconds=_number("COURSE_REST", 900),
         memory=_memory("COURSE_MEMORY", "2G"),
         instructor_memory=_memory("COURSE_INSTRUCTOR_MEMORY", "16G"),
         servers=_number("COURSE_SERVERS", 250),
@@ -100,7 +104,7 @@ def lock(home: Path) -> None:
 
     Raises
     ------
-    SettingsError
+    HubSettingsError
         Another hub has it.
     """
     home.mkdir(parents=True, exist_ok=True)
@@ -109,7 +113,7 @@ def lock(home: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise SettingsError(
+        raise HubSettingsError(
             f"A hub runs already in {home}: process {os.read(descriptor, 20).decode().strip()}. End it first, or give this one "
             "a folder and a port of its own: COURSE_HUB=/srv/another-hub COURSE_HUB_PORT=8001"
         ) from None
@@ -117,24 +121,24 @@ def lock(home: Path) -> None:
     os.write(descriptor, f"{os.getpid()}\n".encode())
 
 
-def problem(settings: Settings) -> str | None:
+def problem(settings: HubSettings) -> str | None:
     """What will keep somebody out, though the hub can start; None if nothing will.
 
     Raises
     ------
-    SettingsError
+    HubSettingsError
         The port is taken.
     """
     try:
         socket.create_server(("127.0.0.1", settings.port)).close()
     except OSError as error:
-        raise SettingsError(f"Port {settings.port} of 127.0.0.1: {error.strerror}. Take another: COURSE_HUB_PORT=8001") from None
+        raise HubSettingsError(f"Port {settings.port} of 127.0.0.1: {error.strerror}. Take another: COURSE_HUB_PORT=8001") from None
     if settings.group and settings.group not in [group.gr_name for group in grp.getgrall()]:
         return f"COURSE_GROUP: there is no group {settings.group}, so no student can come in: groupadd {settings.group}"
     return None
 
 
-def make_folders(settings: Settings) -> None:
+def make_folders(settings: HubSettings) -> None:
     """What is in the hub's folder: a place for sockets, and the exchange, as nbgrader wants it.
 
     Students put hand-ins into inbound/, and cannot list, change or remove those of others.
@@ -142,7 +146,7 @@ def make_folders(settings: Settings) -> None:
     owner = pwd.getpwnam(settings.instructors[0])
     shutil.rmtree(settings.sockets, ignore_errors=True)  # of a hub that was killed
     settings.sockets.mkdir(mode=0o700)
-    for folder, mode in ((settings.exchange, 0o755), *((settings.exchange / name, mode) for name, mode in FOLDERS.items())):
+    for folder, mode in ((settings.exchange, 0o755), *((settings.exchange / name, mode) for name, mode in EXCHANGE_FOLDER_MODES.items())):
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_DIRECTORY | os.O_NOFOLLOW)
         os.fchown(descriptor, owner.pw_uid, owner.pw_gid)
@@ -153,12 +157,12 @@ def make_folders(settings: Settings) -> None:
 def _memory(name: str, default: str) -> str:
     text = os.environ.get(name) or default
     if not re.fullmatch(r"\d+(\.\d+)?[KMGT]?", text):
-        raise SettingsError(f"{name}={text}: expected a number of bytes, such as 2G or 512M.")
+        raise HubSettingsError(f"{name}={text}: expected a number of bytes, such as 2G or 512M.")
     return text
 
 
 def _number(name: str, default: int) -> int:
     text = os.environ.get(name) or str(default)
     if not text.isdigit():
-        raise SettingsError(f"{name}={text}: expected a whole number.")
+        raise HubSettingsError(f"{name}={text}: expected a whole number.")
     return int(text)

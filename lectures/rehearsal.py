@@ -11,12 +11,12 @@ from pathlib import Path
 
 from lectures import show
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
-PATIENCE = 60  # seconds until JupyterLab must be up
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+STARTUP_TIMEOUT_SECONDS = 60  # seconds until JupyterLab must be up
 
 
 @contextmanager
-def opened(
+def open_talk(
     browser, part: str, work: Path, *, width: int = 1280, height: int = 720, minutes: int | None = None
 ) -> Iterator[tuple[object, float]]:
     """A talk as `make lecture` opens it.
@@ -51,17 +51,17 @@ def opened(
         server = subprocess.Popen(words, cwd=work, env=show.ENVIRONMENT, stdout=file, stderr=file)
     try:
         while not (address := re.search(r"http://127\.0\.0\.1:\S+", said.read_text())):
-            if server.poll() is not None or time.monotonic() - began > PATIENCE:
+            if server.poll() is not None or time.monotonic() - began > STARTUP_TIMEOUT_SECONDS:
                 raise RuntimeError(f"JupyterLab does not come up. It said: {said.read_text()}")
             time.sleep(0.05)
         page = browser.new_page(viewport={"width": width, "height": height})
         page.goto(address[0])
-        page.wait_for_selector("body.lecture .lecture-corner", timeout=1000 * PATIENCE)
+        page.wait_for_selector("body.lecture .lecture-corner", timeout=1000 * STARTUP_TIMEOUT_SECONDS)
         yield page, time.monotonic() - began
     finally:
         server.terminate()
         try:
-            server.wait(PATIENCE)
+            server.wait(STARTUP_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             server.kill()
             server.wait()

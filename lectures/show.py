@@ -17,25 +17,25 @@ from course_lib.plots.figures import PLACE
 from course_lib.tools import first_cell
 from course_lib.tools.lab import command, environment
 from grading.authoring import build, reference
-from grading.paths import ROOT, chosen, parts
+from grading.paths import ROOT, parts, selected_parts
 from lectures import talk
 
-FRONT = Path(__file__).resolve().parent / "front"
-WORK = ROOT / "my_lectures"
+FRONTEND = Path(__file__).resolve().parent / "front"
+LECTURES_FOLDER = ROOT / "my_lectures"
 ENVIRONMENT = {
     **os.environ,
     PLACE: "slides",  # so figures have type that the last row reads
     # Extensions that no slide needs (grading, comparing, terminals) would take a third of the time until the first one.
-    "JUPYTER_CONFIG_PATH": os.pathsep.join([str(FRONT / "config"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]),
+    "JUPYTER_CONFIG_PATH": os.pathsep.join([str(FRONTEND / "config"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]),
 }
-SHORTEST = 15  # minutes: what every slide that is not cut away needs
+MIN_TALK_MINUTES = 15  # minutes: what every slide that is not cut away needs
 
 
 class TalkError(ValueError):
     """A talk cannot be opened; the message says why."""
 
 
-def put(notebook: nbformat.NotebookNode, path: Path, anew: bool) -> bool:
+def write_unless_present(notebook: nbformat.NotebookNode, path: Path, anew: bool) -> bool:
     """Write a notebook, unless there is one already and it was not asked for a new one; whether it was written."""
     if path.exists() and not anew:
         return False
@@ -60,7 +60,7 @@ def put_solved(names: list[str], work: Path, anew: bool) -> list[Path]:
     """
     work.mkdir(exist_ok=True)
     put_functions(work, anew and len(names) == len(parts()))
-    return [path for name in names if not put(talk.solved(name), path := work / f"{name}.ipynb", anew)]
+    return [path for name in names if not write_unless_present(talk.solved(name), path := work / f"{name}.ipynb", anew)]
 
 
 def put_talk(part: str, minutes: int | None, work: Path, anew: bool) -> tuple[Path, bool]:
@@ -71,12 +71,12 @@ def put_talk(part: str, minutes: int | None, work: Path, anew: bool) -> tuple[Pa
     TalkError
         It is too short, or what is there is no notebook.
     """
-    if minutes is not None and minutes < SHORTEST:
-        raise TalkError(f"MINUTES={minutes} is too short: talks of {SHORTEST} and of 50 minutes are prepared.")
+    if minutes is not None and minutes < MIN_TALK_MINUTES:
+        raise TalkError(f"MINUTES={minutes} is too short: talks of {MIN_TALK_MINUTES} and of 50 minutes are prepared.")
     work.mkdir(exist_ok=True)
     put_functions(work, False)
     path = work / (f"{part}.talk.ipynb" if minutes is None else f"{part}.talk-{minutes}.ipynb")
-    stays = not put(talk.talk(part, minutes), path, anew)
+    stays = not write_unless_present(talk.talk(part, minutes), path, anew)
     if stays:
         try:
             notebook = nbformat.read(path, as_version=4)
@@ -85,7 +85,7 @@ def put_talk(part: str, minutes: int | None, work: Path, anew: bool) -> tuple[Pa
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs, cell.execution_count = [], None
-        put(notebook, path, anew=True)
+        write_unless_present(notebook, path, anew=True)
     return path, stays
 
 
@@ -93,9 +93,9 @@ def slide_show(work: Path, path: Path, arguments: list[str]) -> list[str]:
     """The command that opens a talk as slides, with settings of its own: those of the lecturer's JupyterLab stay as they are."""
     own = work / ".jupyter"
     shutil.rmtree(own / "workspaces", ignore_errors=True)  # which tabs were open the last time
-    shutil.copytree(FRONT / "settings", own / "settings", dirs_exist_ok=True)
+    shutil.copytree(FRONTEND / "settings", own / "settings", dirs_exist_ok=True)
     words = [
-        f"--LabApp.extra_labextensions_path={FRONT / 'labextensions'}",
+        f"--LabApp.extra_labextensions_path={FRONTEND / 'labextensions'}",
         f"--LabApp.user_settings_dir={own / 'settings'}",
         f"--LabApp.workspaces_dir={own / 'workspaces'}",
         f"--LabApp.default_url=/lab/tree/{path.name}",
@@ -111,26 +111,26 @@ def main() -> None:
     parser.add_argument("--new", action="store_true", help="write anew what is in my_lectures/ already")
     options, others = parser.parse_known_args()
     if options.part:
-        (options.part,) = chosen([options.part])
+        (options.part,) = selected_parts([options.part])
     if options.minutes and not options.minutes.isdigit():
-        parser.exit(2, f"MINUTES={options.minutes} is no number of minutes: talks of {SHORTEST} and of 50 are prepared.\n")
+        parser.exit(2, f"MINUTES={options.minutes} is no number of minutes: talks of {MIN_TALK_MINUTES} and of 50 are prepared.\n")
     first_cell.put()
     if options.what == "lecture":
         if not options.part:
             parser.exit(2, f"Which part? make lecture PART=06_megatron_backward. The parts: {', '.join(parts())}.\n")
         try:
-            path, stays = put_talk(options.part, int(options.minutes) if options.minutes else None, WORK, options.new)
+            path, stays = put_talk(options.part, int(options.minutes) if options.minutes else None, LECTURES_FOLDER, options.new)
         except TalkError as error:
             parser.exit(2, f"{error}\n")
         left = [path] if stays else []
-        words = slide_show(WORK, path, others)
+        words = slide_show(LECTURES_FOLDER, path, others)
     else:
-        left = put_solved([options.part] if options.part else parts(), WORK, options.new)
-        words = command(WORK, [*([f"--LabApp.default_url=/lab/tree/{options.part}.ipynb"] if options.part else []), *others])
+        left = put_solved([options.part] if options.part else parts(), LECTURES_FOLDER, options.new)
+        words = command(LECTURES_FOLDER, [*([f"--LabApp.default_url=/lab/tree/{options.part}.ipynb"] if options.part else []), *others])
     if left:
         print(f"Yours, as they were: {', '.join(p.name for p in left)}. NEW=1 writes them anew.")
     print(f"Opening {'the slides' if options.what == 'lecture' else 'JupyterLab'} in my_lectures/. Ctrl-C twice ends it.", flush=True)
-    os.chdir(WORK)
+    os.chdir(LECTURES_FOLDER)
     os.execve(words[0], words, ENVIRONMENT if options.what == "lecture" else environment())
 
 

@@ -17,7 +17,7 @@ from grading.authoring import build
 from grading.paths import SOLUTIONS
 
 # What is not for the room: the points and the time of the exercises, and where the functions go.
-FOR_STUDENTS = re.compile(r"\*[^*\n]*About \d+ minutes\.\* ?|^The last cells? (?:saves?|stops?) [^\n]*(?:\n[^\n]+)*", re.MULTILINE)
+STUDENT_ONLY_TEXT = re.compile(r"\*[^*\n]*About \d+ minutes\.\* ?|^The last cells? (?:saves?|stops?) [^\n]*(?:\n[^\n]+)*", re.MULTILINE)
 
 
 def solved(part: str) -> NotebookNode:
@@ -27,7 +27,7 @@ def solved(part: str) -> NotebookNode:
     for cell in notebook.cells:
         kind = build.kind_of(cell)
         cell.metadata.pop("nbgrader", None)
-        if kind == build.WRITTEN:
+        if kind == build.WRITTEN_ANSWER:
             cell.metadata["slideshow"] = {"slide_type": "skip"}
         if kind in ("given", "exercise"):
             cell.metadata["course"] = cell.metadata.get("course", {}) | {"kind": kind}
@@ -53,7 +53,7 @@ def talk(part: str, minutes: int | None = None) -> NotebookNode:
     notebook = solved(part)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            cell.source = FOR_STUDENTS.sub("", cell.source).rstrip()
+            cell.source = STUDENT_ONLY_TEXT.sub("", cell.source).rstrip()
     source = SOLUTIONS / part / "talk.py"
     if source.exists():
         insert(notebook, jupytext.reads(source.read_text(), fmt="py:percent").cells, part)

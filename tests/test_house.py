@@ -82,7 +82,14 @@ def test_a_room_uses_only_what_lies_below_it():
 
 
 # Those of grading, from the top down; the modules outside of them are commands, above, and what all of them use, below.
-GRADING_FLOORS = (("report", "elsewhere", "new_part"), ("results",), ("collecting", "running"), ("handin",), ("people",), ("authoring",))
+GRADING_FLOORS = (
+    ("report", "autograders", "new_part"),
+    ("results",),
+    ("collecting", "running"),
+    ("submission",),
+    ("people",),
+    ("authoring",),
+)
 
 
 def test_a_room_of_grading_uses_only_what_lies_below_it():

@@ -27,16 +27,16 @@ def nothing_is_left():
 
 @pytest.mark.parametrize("name", ["root", "daemon", "nobody-of-that-name"])
 def test_the_systems_own_accounts_get_no_server(name):
-    from hub.wall import account
+    from hub.isolation import account
 
     with pytest.raises(PermissionError, match=r"has the number \d+: servers are for users from 1000 on|has no account on this server"):
         account(name)
 
 
 def test_who_is_asked_for_users_that_are_not_in_etc_is_reached_from_behind_the_wall(monkeypatch, tmp_path):
-    from hub import wall
+    from hub import isolation
 
-    monkeypatch.setattr(wall, "NAMES", ("/run/course-hub-test", "/run/course-hub-none"))
+    monkeypatch.setattr(isolation, "NAME_SERVICE_SOCKETS", ("/run/course-hub-test", "/run/course-hub-none"))
     home, names = tmp_path / "home", Path("/run/course-hub-test")
     home.mkdir()
     names.mkdir()
@@ -46,8 +46,8 @@ def test_who_is_asked_for_users_that_are_not_in_etc_is_reached_from_behind_the_w
             (names / "socket").chmod(0o666)
             s.listen()
             user = pwd.struct_passwd(("hubada", "x", 12345, 12345, "", str(home), "/bin/sh"))
-            words = wall.Wall(user, ROOT, names / "socket", tmp_path, instructor=True).command(0)
-            for folder in wall.FOLDERS:
+            words = isolation.ServerIsolation(user, ROOT, names / "socket", tmp_path, instructor=True).command(0)
+            for folder in isolation.EXCHANGE_FOLDER_MODES:
                 (tmp_path / folder).mkdir()
             connect = "import os, socket; socket.socket(socket.AF_UNIX).connect('/var/run/course-hub-test/socket'); os.mkdir('{}/mine')"
             done = subprocess.run([*words, "/usr/bin/python3", "-c", connect.format(names)], capture_output=True, text=True)
@@ -74,7 +74,7 @@ def test_a_wrong_setting_is_said_in_a_sentence(settings, said, monkeypatch):
         monkeypatch.delenv(name)
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(hub_settings.SettingsError, match=said):
+    with pytest.raises(hub_settings.HubSettingsError, match=said):
         hub_settings.read()
 
 
@@ -82,11 +82,11 @@ def test_settings_that_would_keep_people_out_are_said_at_the_start(monkeypatch):
     from hub import settings as hub_settings
 
     monkeypatch.setenv("COURSE_MEMORY", "lots")
-    with pytest.raises(hub_settings.SettingsError, match="COURSE_MEMORY=lots: expected a number of bytes, such as 2G"):
+    with pytest.raises(hub_settings.HubSettingsError, match="COURSE_MEMORY=lots: expected a number of bytes, such as 2G"):
         hub_settings._memory("COURSE_MEMORY", "2G")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(hub_settings.SettingsError, match=f"Port {port} of 127.0.0.1: Address already in use"):
+        with pytest.raises(hub_settings.HubSettingsError, match=f"Port {port} of 127.0.0.1: Address already in use"):
             hub_settings.problem(SimpleNamespace(port=port, group=""))
     said = hub_settings.problem(SimpleNamespace(port=0, group="hubnogroup"))
     assert said == "COURSE_GROUP: there is no group hubnogroup, so no student can come in: groupadd hubnogroup"
@@ -95,7 +95,7 @@ def test_settings_that_would_keep_people_out_are_said_at_the_start(monkeypatch):
 def test_a_server_that_ends_as_it_starts_is_said_at_once():
     hub = Hub(["hubteach", "hubada"], own="", COURSE_HUB_LOG="ERROR")
     try:
-        (hub.folder / "hub" / "own.py").open("a").write("c.Walled.cmd = ['/bin/false']\n")
+        (hub.folder / "hub" / "own.py").open("a").write("c.BubblewrapSpawner.cmd = ['/bin/false']\n")
         hub.end()
         hub.start()
         ada, began = Person(hub, "hubada"), time.monotonic()

@@ -19,8 +19,8 @@ from traitlets.config import Config
 from grading.authoring import answers, build
 from grading.authoring.build import kind_of
 from grading.config import configure
-from grading.handin.submission import fingerprint
-from grading.running import waiting
+from grading.running import pending
+from grading.submission.assembly import fingerprint
 
 PART = "12_mlp"  # three exercises of about a hundred tokens each, 29 variants
 HAND_INS = 1000
@@ -46,16 +46,16 @@ def make(home: Path, students: int) -> None:
     """A graded class of so many, each hand-in another mixture of the part's variants and lines of its own."""
     from nbgrader.api import BaseCell, Grade, Gradebook
 
-    from grading.report import named
+    from grading.report import variant_messages
 
     draw, source = random.Random(0), build.build(PART)
     build.write(source, home / "source" / PART / f"{PART}.ipynb")
     variants = answers.read(PART)
     tests = [cell for cell in source.cells if kind_of(cell) == "test"]
-    said = {named.key(variant): [sentence(draw, i)] for i, variant in enumerate(variants)}
+    said = {variant_messages.variant_id(variant): [sentence(draw, i)] for i, variant in enumerate(variants)}
     cache = home / "reports" / "variants" / f"{PART}.json"
     cache.parent.mkdir(parents=True)
-    cache.write_text(json.dumps({"fingerprint": named.fingerprint(PART), "said": said}))
+    cache.write_text(json.dumps({"fingerprint": variant_messages.variants_fingerprint(PART), "said": said}))
     names = [f"student{i:04d}" for i in range(students)]
     (home / "roster.csv").write_text("id,name\n" + "".join(f'{name},"Name, {name}"\n' for name in [*names, "missing"]))
     failed = {name: [test.id for test in tests if draw.random() < 0.3] for name in names}
@@ -63,7 +63,7 @@ def make(home: Path, students: int) -> None:
         path = home / "submitted" / name / PART / f"{PART}.ipynb"
         build.write(notebook(source, variants, failed[name], draw), path)
         graded = json.loads(path.read_text())
-        graded["metadata"]["course"] |= {"graded": fingerprint(path.read_bytes()), "key": waiting.tests(PART, home), "flags": []}
+        graded["metadata"]["course"] |= {"graded": fingerprint(path.read_bytes()), "key": pending.current_key(PART, home), "flags": []}
         target = home / "autograded" / name / PART / path.name
         target.parent.mkdir(parents=True)
         target.write_text(json.dumps(graded))

@@ -19,9 +19,9 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
 
     firsts, steps = [], []
     with sync_playwright() as play:
-        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=rehearsal.FLAGS)
+        browser = play.chromium.launch(executable_path=shutil.which("chromium"), args=rehearsal.CHROMIUM_FLAGS)
         for _ in range(TURNS):
-            with tempfile.TemporaryDirectory() as folder, rehearsal.opened(browser, PART, Path(folder)) as (page, seconds):
+            with tempfile.TemporaryDirectory() as folder, rehearsal.open_talk(browser, PART, Path(folder)) as (page, seconds):
                 firsts.append(seconds)
                 for _ in range(8):
                     steps.append(step(page))

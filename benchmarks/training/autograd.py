@@ -104,7 +104,7 @@ def torch_network(x: np.ndarray, y: np.ndarray) -> Step:
         parts = [nn.Conv2d(a, b, 3, padding=1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
         return nn.Sequential(*parts, *([nn.MaxPool2d(2)] if pool else []))
 
-    class Residual(nn.Module):
+    class TorchResidual(nn.Module):
         def __init__(self, n: int):
             super().__init__()
             self.inner = nn.Sequential(block(n, n), block(n, n))
@@ -113,8 +113,8 @@ def torch_network(x: np.ndarray, y: np.ndarray) -> Step:
             return x + self.inner(x)
 
     w = WIDTH
-    deep = block(2 * w, 4 * w, True), block(4 * w, 8 * w, True), Residual(8 * w), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(8 * w, 10)
-    model = nn.Sequential(block(3, w), block(w, 2 * w, True), Residual(2 * w), *deep)
+    deep = block(2 * w, 4 * w, True), block(4 * w, 8 * w, True), TorchResidual(8 * w), nn.MaxPool2d(4), nn.Flatten(), nn.Linear(8 * w, 10)
+    model = nn.Sequential(block(3, w), block(w, 2 * w, True), TorchResidual(2 * w), *deep)
     xt, yt = torch.from_numpy(x.transpose(0, 3, 1, 2).copy()), torch.from_numpy(y)
     loss = nn.CrossEntropyLoss()
 

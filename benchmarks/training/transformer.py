@@ -44,7 +44,7 @@ def torch_block(width: int, heads: int) -> object:
     from torch import nn
     from torch.nn import functional
 
-    class Block(nn.Module):
+    class TorchBlock(nn.Module):
         def __init__(self):
             super().__init__()
             self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
@@ -57,7 +57,7 @@ def torch_block(width: int, heads: int) -> object:
             x = x + self.out(seen.transpose(1, 2).reshape(x.shape))
             return x + self.down(functional.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
-    return Block()
+    return TorchBlock()
 
 
 def torch_step() -> Step:

@@ -1,6 +1,6 @@
 """A user's server on JupyterHub: new notebooks come into the user's folder, and JupyterLab is served on a socket that is open already.
 
-The Hub starts it behind a wall, see `hub.wall`.
+The Hub starts it behind a wall, see `hub.isolation`.
 """
 
 from __future__ import annotations

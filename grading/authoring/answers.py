@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from grading.paths import SOLUTIONS
 
-CELL = "cell"  # an answer that is a cell of its own
+CELL_ANSWER = "cell"  # an answer that is a cell of its own
 
 
 def loses(points: float) -> Callable:
@@ -69,7 +69,7 @@ def read(part: str, file: str = "variants.py") -> list[Answer]:
         for call in changed:
             texts = [constants[a.id] if isinstance(a, ast.Name) else ast.literal_eval(a) for a in call.args]
             source = _changed(solution(part, function), texts, f"{path}: {node.name}")
-        if function == CELL:
+        if function == CELL_ANSWER:
             source = textwrap.dedent("\n".join(source.splitlines()[node.body[0].lineno - node.lineno :]))
         answers.append(Answer(function, name, source, points, (ast.get_docstring(node) or "").partition("\n")[0]))
     return answers

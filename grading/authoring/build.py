@@ -42,8 +42,8 @@ from nbformat import NotebookNode
 
 from grading.paths import SOLUTIONS
 
-KINDS = ("given", "exercise", "test")
-WRITTEN = "written"
+CODE_CELL_KINDS = ("given", "exercise", "test")
+WRITTEN_ANSWER = "written"
 YOUR_ANSWER = "*Your answer, in words: double-click here, write it in place of this line, then press Shift-Enter.*"
 SLIDES = {  # what nbconvert and other programs call it, and from how many minutes on
     "slide": ("slide", 15),
@@ -53,12 +53,12 @@ SLIDES = {  # what nbconvert and other programs call it, and from how many minut
     "notes": ("notes", None),
     "skip": ("skip", None),
 }
-OTHERS = ("long", "raises-exception")
-MARKS = tuple(f"### {side} {what}" for what in ("SOLUTION", "HIDDEN TESTS") for side in ("BEGIN", "END"))
+OTHER_TAGS = ("long", "raises-exception")
+SOURCE_MARKS = tuple(f"### {side} {what}" for what in ("SOLUTION", "HIDDEN TESTS") for side in ("BEGIN", "END"))
 # The first word in the title of a given cell that only shows something.
-SHOWS = ("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "time", "train")
-MAY_SHOW = (ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.Try)  # statements
-SHOWN = 88  # columns of a line of code that fit where a student sees it
+DISPLAY_TITLE_WORDS = ("draw", "count", "check", "compare", "forget", "kill", "measure", "run", "time", "train")
+DISPLAY_STATEMENTS = (ast.Expr, ast.For, ast.While, ast.If, ast.With, ast.Try)  # statements
+MAX_CODE_COLUMNS = 88  # columns of a line of code that fit where a student sees it
 HIDDEN_NOTE = "# A hidden test: it runs when your notebook is graded."
 
 
@@ -104,7 +104,7 @@ def from_text(text: str, part: str) -> NotebookNode:
     for cell in notebook.cells:
         if "notes" in cell.metadata.get("tags", []):
             raise SourceError(f"{part}: a speaker's notes stand in talk.py; here students would read them.")
-        if cell.cell_type == "markdown" and WRITTEN not in cell.metadata.get("tags", []) and "points" not in cell.metadata:
+        if cell.cell_type == "markdown" and WRITTEN_ANSWER not in cell.metadata.get("tags", []) and "points" not in cell.metadata:
             texts += 1
             _known_tags(cell, f"{part}, the text that begins with {cell.source[:60]!r}: ")
             cell.id, cell.metadata = f"text-{texts}", nbformat.from_dict(slide(cell))
@@ -139,8 +139,8 @@ def _check_marks(text: str, part: str) -> None:
             raise SourceError(f"{part}.py, line {began[0]}: {began[1]!r} has no {began[1].replace('BEGIN', 'END')!r} in its cell.")
         if not mark.startswith("###"):
             continue
-        if mark not in MARKS:
-            near = difflib.get_close_matches(mark, MARKS, 1, 0.5)
+        if mark not in SOURCE_MARKS:
+            near = difflib.get_close_matches(mark, SOURCE_MARKS, 1, 0.5)
             raise SourceError(f"{part}.py, line {number}: {mark!r} is not a mark." + (f" Is {near[0]!r} meant?" if near else ""))
         if (mark == began[1].replace("BEGIN", "END")) if began else ("BEGIN" in mark):
             began = None if began else (number, mark)
@@ -173,24 +173,24 @@ def _figure(part: str, name: str) -> str:
 
 def points(notebook: NotebookNode) -> float:
     """What a part is worth: its hidden tests, and its written answers."""
-    return sum(cell.metadata.nbgrader["points"] for cell in notebook.cells if kind_of(cell) in ("test", WRITTEN))
+    return sum(cell.metadata.nbgrader["points"] for cell in notebook.cells if kind_of(cell) in ("test", WRITTEN_ANSWER))
 
 
 def _metadata(cell: NotebookNode, name: str) -> dict:
     if unread := cell.metadata.get("incorrectly_encoded_metadata"):
         raise SourceError(f'{unread} is not understood; the form is tags=["test"] points=3.')
     tags = _known_tags(cell)
-    kind = next((t for t in tags if t in (*KINDS, WRITTEN)), None)
-    others = [t for t in tags if t not in (*KINDS, WRITTEN, *SLIDES)]
+    kind = next((t for t in tags if t in (*CODE_CELL_KINDS, WRITTEN_ANSWER)), None)
+    others = [t for t in tags if t not in (*CODE_CELL_KINDS, WRITTEN_ANSWER, *SLIDES)]
     metadata: dict = {"tags": others} if others else {}
     if cell.cell_type == "markdown" and kind is None:
-        raise SourceError(f"a text with points needs tags=[{WRITTEN!r}].")
+        raise SourceError(f"a text with points needs tags=[{WRITTEN_ANSWER!r}].")
     if kind:
         points = cell.metadata.get("points")
-        if kind in ("test", WRITTEN) and (isinstance(points, bool) or not isinstance(points, (int, float)) or not 0 < points < 1000):
+        if kind in ("test", WRITTEN_ANSWER) and (isinstance(points, bool) or not isinstance(points, (int, float)) or not 0 < points < 1000):
             raise SourceError(f"a {kind if kind == 'test' else 'written answer'} needs points=, a number above 0; got {points!r}.")
-        if (kind == WRITTEN) != (cell.cell_type == "markdown"):
-            raise SourceError(f"the tag {WRITTEN!r}, and no other of the kinds, is for a text, with [markdown] after its title.")
+        if (kind == WRITTEN_ANSWER) != (cell.cell_type == "markdown"):
+            raise SourceError(f"the tag {WRITTEN_ANSWER!r}, and no other of the kinds, is for a text, with [markdown] after its title.")
         if kind == "exercise":
             if "### BEGIN SOLUTION" not in cell.source or not cell.source.startswith("%%px"):
                 raise SourceError("an exercise needs %%px on top, and BEGIN SOLUTION and END SOLUTION.")
@@ -199,16 +199,16 @@ def _metadata(cell: NotebookNode, name: str) -> dict:
                 raise SourceError("a test needs one pair of BEGIN and END HIDDEN TESTS round all of it.")
             cell.source = f"{HIDDEN_NOTE}\n{cell.source}"
         metadata["nbgrader"] = {
-            "grade": kind in ("test", WRITTEN),
+            "grade": kind in ("test", WRITTEN_ANSWER),
             "grade_id": name,
-            "locked": kind not in ("exercise", WRITTEN),
+            "locked": kind not in ("exercise", WRITTEN_ANSWER),
             "schema_version": 3,
-            "solution": kind in ("exercise", WRITTEN),
+            "solution": kind in ("exercise", WRITTEN_ANSWER),
             "task": False,
         }
-        if kind in ("test", WRITTEN):
+        if kind in ("test", WRITTEN_ANSWER):
             metadata["nbgrader"]["points"] = points
-        if kind == "given" and ("\n" in cell.source or len(cell.source) > SHOWN):
+        if kind == "given" and ("\n" in cell.source or len(cell.source) > MAX_CODE_COLUMNS):
             cell.source = _titled(_with_confirmation(cell.source), cell.metadata["title"])
             metadata["jupyter"] = {"source_hidden": True}
     return metadata
@@ -218,8 +218,8 @@ def _known_tags(cell: NotebookNode, where: str = "") -> list[str]:
     """The tags of a cell; SourceError where one is misspelt."""
     tags = cell.metadata.get("tags", [])
     for tag in tags if isinstance(tags, list) else [tags]:
-        if tag not in (*KINDS, WRITTEN, *SLIDES, *OTHERS):
-            near = difflib.get_close_matches(str(tag), (*KINDS, WRITTEN, *SLIDES, *OTHERS), 1)
+        if tag not in (*CODE_CELL_KINDS, WRITTEN_ANSWER, *SLIDES, *OTHER_TAGS):
+            near = difflib.get_close_matches(str(tag), (*CODE_CELL_KINDS, WRITTEN_ANSWER, *SLIDES, *OTHER_TAGS), 1)
             raise SourceError(f"{where}there is no tag {tag!r}." + (f" Is {near[0]!r} meant?" if near else ""))
     return tags
 
@@ -248,7 +248,7 @@ def _with_confirmation(source: str) -> str:
         body = ast.parse(source).body
     except SyntaxError:  # a line for IPython
         return source
-    if not body or any(isinstance(statement, MAY_SHOW) for statement in body):
+    if not body or any(isinstance(statement, DISPLAY_STATEMENTS) for statement in body):
         return source
     names = [s.name for s in body if isinstance(s, (ast.FunctionDef, ast.ClassDef))]
     sign = "ranks" if "cluster.start(" in source else f"print({'Defined: ' + ', '.join(names) + '.' if names else 'Done.'!r})"
@@ -259,7 +259,7 @@ def kind_of(cell: NotebookNode) -> str:
     """ "given", "exercise", "test", "example", "written" or "text", for a cell that `build` made."""
     marks = cell.metadata.get("nbgrader")
     if cell.cell_type != "code":
-        return WRITTEN if marks and marks["solution"] else "text"
+        return WRITTEN_ANSWER if marks and marks["solution"] else "text"
     if not marks:
         return "example"
     return "exercise" if marks["solution"] else "test" if marks["grade"] else "given"
@@ -267,15 +267,15 @@ def kind_of(cell: NotebookNode) -> str:
 
 def only_shows(cell: NotebookNode) -> bool:
     """Whether a given cell is there for a person's eyes alone."""
-    return kind_of(cell) == "given" and cell.id.partition("-")[0] in SHOWS
+    return kind_of(cell) == "given" and cell.id.partition("-")[0] in DISPLAY_TITLE_WORDS
 
 
 def write(notebook: NotebookNode, path: Path) -> None:
     """Write a notebook, always the same bytes for the same notebook."""
-    put(nbformat.writes(notebook, version=4), path)
+    write_atomically(nbformat.writes(notebook, version=4), path)
 
 
-def put(text: str, path: Path) -> None:
+def write_atomically(text: str, path: Path) -> None:
     """Write a file, whole or not at all, whatever ends this process meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.part")

@@ -6,9 +6,9 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from grading.collecting.owners import HandIn
-from grading.collecting.tree import without_number
-from grading.people.ids import folded
+from grading.collecting.owners import CandidateSubmission
+from grading.collecting.tree import split_copy_number
+from grading.people.ids import case_folded
 from grading.people.roster import Roster
 
 
@@ -18,20 +18,20 @@ class Choice:
 
     Attributes
     ----------
-    newest : HandIn, optional
+    newest : CandidateSubmission, optional
         The one that counts; None where nobody can tell.
-    older : list of HandIn
+    older : list of CandidateSubmission
         Those that it replaces.
     refused : list of (str, str)
         A file, or the student, and why that does not count.
     """
 
-    newest: HandIn | None = None
-    older: list[HandIn] = field(default_factory=list)
+    newest: CandidateSubmission | None = None
+    older: list[CandidateSubmission] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def choose(student: str, hand_ins: list[HandIn], classes: set[str]) -> Choice:
+def choose(student: str, hand_ins: list[CandidateSubmission], classes: set[str]) -> Choice:
     """The newest hand-in of a student.
 
     Parameters
@@ -40,7 +40,9 @@ def choose(student: str, hand_ins: list[HandIn], classes: set[str]) -> Choice:
         The zips with files of several students.
     """
     found = Choice()
-    hand_ins = _only(hand_ins, [h for h in hand_ins if h.whole], f"cannot be read as a notebook, and another one of {student} can", found)
+    hand_ins = _only(
+        hand_ins, [h for h in hand_ins if h.is_readable], f"cannot be read as a notebook, and another one of {student} can", found
+    )
     usual: dict[tuple, tuple] = {}
     for h in hand_ins:
         usual[h.upload] = min(h.oddness, usual.get(h.upload, h.oddness))
@@ -59,7 +61,7 @@ def choose(student: str, hand_ins: list[HandIn], classes: set[str]) -> Choice:
     return found
 
 
-def _only(hand_ins: list[HandIn], kept: list[HandIn], why: str, found: Choice) -> list[HandIn]:
+def _only(hand_ins: list[CandidateSubmission], kept: list[CandidateSubmission], why: str, found: Choice) -> list[CandidateSubmission]:
     """Those that are kept, if there are any; the others go to `found.refused`."""
     if not kept:
         return hand_ins
@@ -68,7 +70,9 @@ def _only(hand_ins: list[HandIn], kept: list[HandIn], why: str, found: Choice) -
     return kept
 
 
-def _unsure(newest: HandIn, others: list[HandIn], hand_ins: list[HandIn], classes: set[str]) -> str | None:
+def _unsure(
+    newest: CandidateSubmission, others: list[CandidateSubmission], hand_ins: list[CandidateSubmission], classes: set[str]
+) -> str | None:
     """What more there is to say where nobody can tell which counts; None where that is clear."""
     if [h for h in others if h.age == newest.age] or any(h.odd and h.by_name for h in hand_ins):
         return ""
@@ -82,30 +86,30 @@ def _unsure(newest: HandIn, others: list[HandIn], hand_ins: list[HandIn], classe
     return "" if several and (own or mixed) else None
 
 
-def _one_place(one: HandIn, other: HandIn) -> bool:
+def _one_place(one: CandidateSubmission, other: CandidateSubmission) -> bool:
     """Whether two lie in the same place, or in downloads of the same name but for a number."""
-    stems = [{stem, without_number(stem)[0]} for stem in (Path(h.file.container).stem for h in (one, other))]
+    stems = [{stem, split_copy_number(stem)[0]} for stem in (Path(h.file.container).stem for h in (one, other))]
     folders = [() if h.platform else h.file.inside[:-1] for h in (one, other)]
     return bool(stems[0] & stems[1]) and folders[0] == folders[1]
 
 
-def strangers(found: dict[str, list[HandIn]], people: Roster | None) -> list[tuple[str, HandIn, str]]:
+def ambiguous_submissions(found: dict[str, list[CandidateSubmission]], people: Roster | None) -> list[tuple[str, CandidateSubmission, str]]:
     """Hand-ins of students who may be one, or of whom there may be two: student, hand-in and why.
 
     Parameters
     ----------
-    found : dict of str to list of HandIn
+    found : dict of str to list of CandidateSubmission
         By student.
     """
     unclear, alike = [], {}
     for student in sorted(found):
-        alike.setdefault(folded(student), []).append(student)
+        alike.setdefault(case_folded(student), []).append(student)
     for students in alike.values():
         if len(students) > 1:
             why = f"{', '.join(students)} may be one student; rename the folder or file of one of them"
             unclear += [(student, hand_in, why) for student in students for hand_in in found[student]]
     for student, hand_ins in found.items():
-        users: dict[tuple[str, str], list[HandIn]] = {}
+        users: dict[tuple[str, str], list[CandidateSubmission]] = {}
         for hand_in in hand_ins:
             if hand_in.platform:
                 users.setdefault((hand_in.platform.platform, hand_in.platform.number), []).append(hand_in)
@@ -113,18 +117,18 @@ def strangers(found: dict[str, list[HandIn]], people: Roster | None) -> list[tup
             numbers = {number: mine for (where, number), mine in users.items() if where == platform}
             sure = [n for n in numbers if people and people.knows(platform, n)]  # Canvas: the roster says who has this number
             if len(numbers) > 1:
-                why = two(student, platform, sorted(numbers))
+                why = duplicate_name_message(student, platform, sorted(numbers))
                 unclear += [(student, hand_in, why) for n, mine in numbers.items() if sure != [n] for hand_in in mine]
     return unclear
 
 
-def two(student: str, platform: str, numbers: list[str]) -> str:
+def duplicate_name_message(student: str, platform: str, numbers: list[str]) -> str:
     """What to say where a platform has several numbers for one name."""
     both = "both" if len(numbers) == 2 else "all"
-    return f"users {' and '.join(numbers)} are {both} called {student}; {apart(platform, student, numbers[0])}"
+    return f"users {' and '.join(numbers)} are {both} called {student}; {disambiguation_hint(platform, student, numbers[0])}"
 
 
-def apart(platform: str, name: str, number: str) -> str:
+def disambiguation_hint(platform: str, name: str, number: str) -> str:
     """What an instructor can do where two are called alike; the number stays in the name, as the platform takes a page back by it."""
     column = f"the column {platform!r} of roster.csv can tell them apart"
     if platform == "canvas":

@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from grading.collecting import platforms
-from grading.collecting.owners import HandIn
-from grading.plain import printable
+from grading.collecting.owners import CandidateSubmission
+from grading.formatting import printable
 
-MOST_REASONS = 5  # of one student
-MOST_LINES, MOST_OF_ONE = 20_000, 10  # of a group in the table, and of one student's files that are not matched
+MAX_REASONS_PER_STUDENT = 5  # of one student
+MAX_LINES_PER_GROUP, MAX_UNMATCHED_PER_STUDENT = 20_000, 10  # of a group in the table, and of one student's files that are not matched
 
 
 @dataclass
-class Collected:
+class CollectResult:
     """What became of each file.
 
     Attributes
     ----------
-    matched : dict of str to HandIn
+    matched : dict of str to CandidateSubmission
         By student.
     refused : list of (str, str)
         A file, and why it is nobody's.
@@ -34,7 +34,7 @@ class Collected:
         Who is in the roster and has nothing in submitted/.
     without : dict of str to list of str
         By student: why their files do not count.
-    told : dict of str to HandIn
+    for_students : dict of str to CandidateSubmission
         By student: one of these, where the reason is for them to read.
     private : set of str
         Students of whom something was refused for a reason that is the instructor's alone: it names others, or their folders.
@@ -42,21 +42,21 @@ class Collected:
         When the part is due, if the gradebook says so.
     """
 
-    matched: dict[str, HandIn] = field(default_factory=dict)
+    matched: dict[str, CandidateSubmission] = field(default_factory=dict)
     refused: list[tuple[str, str]] = field(default_factory=list)
     replaced: list[tuple[str, str, str]] = field(default_factory=list)
     late: list[str] = field(default_factory=list)
     granted: dict[str, timedelta] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     without: dict[str, list[str]] = field(default_factory=dict)
-    told: dict[str, HandIn] = field(default_factory=dict)
+    for_students: dict[str, CandidateSubmission] = field(default_factory=dict)
     private: set[str] = field(default_factory=set)
     due: datetime | None = None
 
-    def refuse(self, student: str, hand_in: HandIn, why: str, *, for_student: bool = False) -> None:
+    def refuse(self, student: str, hand_in: CandidateSubmission, why: str, *, for_student: bool = False) -> None:
         """Note why a file of a student does not count; `for_student`, if it says nothing that only an instructor should read."""
         if for_student:
-            self.told.setdefault(student, hand_in)
+            self.for_students.setdefault(student, hand_in)
         else:
             self.private.add(student)
         own = hand_in.platform.rest if hand_in.platform else ""  # as the student has called it
@@ -65,11 +65,11 @@ class Collected:
     def reason(self, student: str) -> str:
         """Why nothing of a student counts, in a sentence of bounded length."""
         why = self.without.get(student, [])
-        more = f"; and {len(why) - MOST_REASONS} more" if len(why) > MOST_REASONS else ""
-        return printable("; ".join(why[:MOST_REASONS]) + more)
+        more = f"; and {len(why) - MAX_REASONS_PER_STUDENT} more" if len(why) > MAX_REASONS_PER_STUDENT else ""
+        return printable("; ".join(why[:MAX_REASONS_PER_STUDENT]) + more)
 
 
-def table(done: Collected) -> str:
+def format_table(done: CollectResult) -> str:
     """What became of each file, for a person."""
     groups = {
         "matched": [f"{student}: {hand_in.file}" for student, hand_in in done.matched.items()],
@@ -80,8 +80,8 @@ def table(done: Collected) -> str:
     }
     lines, counts = [], {name: len(entries) for name, entries in groups.items()} | {"not matched": len(done.refused)}
     for name, entries in groups.items():
-        lines += [f"{name}: {counts[name]}", *(f"    {entry}" for entry in entries[:MOST_LINES])] if entries else []
-        lines += [f"    and {len(entries) - MOST_LINES} more"] if len(entries) > MOST_LINES else []
+        lines += [f"{name}: {counts[name]}", *(f"    {entry}" for entry in entries[:MAX_LINES_PER_GROUP])] if entries else []
+        lines += [f"    and {len(entries) - MAX_LINES_PER_GROUP} more"] if len(entries) > MAX_LINES_PER_GROUP else []
     return "\n".join(map(printable, lines))
 
 
@@ -90,14 +90,16 @@ def _shortened(refused: list[tuple[str, str]]) -> list[str]:
     lines, seen = [], Counter()
     for file, why in refused:
         names = file.split("/")
-        level = next((i + 1 for i, name in enumerate(names) if platforms.read(name)), 0)
+        level = next((i + 1 for i, name in enumerate(names) if platforms.parse_name(name)), 0)
         whose = "/".join(names[:level])
         seen[whose] += 1
-        lines += [f"{file}: {why}"] if not whose or seen[whose] <= MOST_OF_ONE else []
-    return lines + [f"and {n - MOST_OF_ONE} more of {whose}" for whose, n in seen.items() if whose and n > MOST_OF_ONE]
+        lines += [f"{file}: {why}"] if not whose or seen[whose] <= MAX_UNMATCHED_PER_STUDENT else []
+    return lines + [
+        f"and {n - MAX_UNMATCHED_PER_STUDENT} more of {whose}" for whose, n in seen.items() if whose and n > MAX_UNMATCHED_PER_STUDENT
+    ]
 
 
-def _how_late(done: Collected, student: str) -> str:
+def _how_late(done: CollectResult, student: str) -> str:
     if not done.matched[student].late:
         return ""
     more = done.granted.get(student)

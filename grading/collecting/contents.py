@@ -7,10 +7,10 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from grading.collecting.unpack import NOTEBOOK, File
+from grading.collecting.unpack import NOTEBOOK, DownloadedFile
 from grading.paths import NOTEBOOKS, parts
 
-LONGEST = 10 << 20  # bytes of a notebook of which the metadata are read: what is larger takes too much memory
+MAX_INSPECTED_BYTES = 10 << 20  # bytes of a notebook of which the metadata are read: what is larger takes too much memory
 
 
 @dataclass(frozen=True)
@@ -19,19 +19,19 @@ class Content:
 
     Attributes
     ----------
-    whole : bool
+    is_readable : bool
         Whether it can be read as a notebook, or is too large to look.
     part : str, optional
         The part that its own metadata name, also those of its cells.
     """
 
-    whole: bool
+    is_readable: bool
     part: str | None = None
 
 
-def look(path: Path) -> Content:
+def inspect_notebook(path: Path) -> Content:
     """What is in a file that is called as a notebook."""
-    if path.stat().st_size > LONGEST:
+    if path.stat().st_size > MAX_INSPECTED_BYTES:
         return Content(True)
     try:
         notebook = json.loads(path.read_bytes().decode("utf-8-sig"))
@@ -45,7 +45,7 @@ def look(path: Path) -> Content:
     return Content(True, next((part for part, own in exercises().items() if own & ids), None))
 
 
-def why_not(part: str, file: File, content: Content | None) -> str | None:
+def mismatch_reason(part: str, file: DownloadedFile, content: Content | None) -> str | None:
     """Why a file is no notebook of this part, or None if it is one."""
     name = file.inside[-1]
     if content is None:
@@ -55,7 +55,7 @@ def why_not(part: str, file: File, content: Content | None) -> str | None:
     return f"a notebook of {content.part}" if content.part else f"nothing in it says that it is a notebook of {part}, nor does its name"
 
 
-def is_notebook(file: File) -> bool:
+def is_notebook(file: DownloadedFile) -> bool:
     """Whether a file is called as a notebook."""
     return NOTEBOOK.search(file.inside[-1]) is not None
 

@@ -20,13 +20,13 @@ MONTHS = (
     "nov",
     "dec dez déc dic",
 )
-NUMBERS = {start: number for number, starts in enumerate(MONTHS, 1) for start in starts.split()}
+MONTH_NUMBERS = {start: number for number, starts in enumerate(MONTHS, 1) for start in starts.split()}
 CLOCK = re.compile(r"\b(?P<hour>\d{1,2})[ .:h-]?(?P<minute>\d\d)\s*(?P<half>[ap]\.?\s?m\.?)?$", re.IGNORECASE)
-DAY = re.compile(r"(?P<year>\d{4})-(?P<month>\d\d?)-(?P<day>\d\d?)$")
-WORDS = re.compile(r"(?P<day>\d\d?)?\s*(?P<month>[^\W\d_]{3,})\s*(?P<other>\d\d?)?\s*(?P<year>\d{4})$")
+NUMERIC_DATE = re.compile(r"(?P<year>\d{4})-(?P<month>\d\d?)-(?P<day>\d\d?)$")
+WORDED_DATE = re.compile(r"(?P<day>\d\d?)?\s*(?P<month>[^\W\d_]{3,})\s*(?P<other>\d\d?)?\s*(?P<year>\d{4})$")
 
 
-def read(text: str) -> datetime | None:
+def parse_date(text: str) -> datetime | None:
     """The time that a text says, such as "Oct 3, 2026 1159 PM", "3 October, 2026 2359" or "2026-10-03 23-59"; None where it cannot be read.
 
     >>> read("Oct 3, 2026 1159 PM"), read("3. Oktober 2026 23-59"), read("some day")
@@ -36,12 +36,12 @@ def read(text: str) -> datetime | None:
     if not clock:
         return None
     date = re.sub(r"[\s.,]+|\b(?:de|of)\b", " ", text.strip()[: clock.start()]).strip().lower()
-    found = DAY.fullmatch(date) or WORDS.fullmatch(re.sub(" +", " ", date))
+    found = NUMERIC_DATE.fullmatch(date) or WORDED_DATE.fullmatch(re.sub(" +", " ", date))
     if not found:
         return None
     words, half = found.groupdict(), (clock["half"] or "").lower()[:1]
     day = words["day"] or words.get("other")
-    month = words["month"] if words["month"].isdigit() else NUMBERS.get(words["month"][:4]) or NUMBERS.get(words["month"][:3])
+    month = words["month"] if words["month"].isdigit() else MONTH_NUMBERS.get(words["month"][:4]) or MONTH_NUMBERS.get(words["month"][:3])
     hour = int(clock["hour"]) % 12 + 12 * (half == "p") if half else int(clock["hour"])
     try:
         return datetime(int(words["year"]), int(month), int(day), hour, int(clock["minute"]))

@@ -21,24 +21,26 @@ from pathlib import Path
 from nbgrader.exchange.default import ExchangeCollect, ExchangeReleaseFeedback
 from nbgrader.utils import parse_utc
 
+from grading.formatting import printable
 from grading.people import ids
-from grading.plain import printable
 
-FORM = re.compile(r"(?P<student>.+)\+(?P<part>[^+]+)\+(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})? UTC)(\+[\w=-]+)?", re.ASCII)
-AHEAD = timedelta(minutes=10)  # that a clock may be
-SLACK = timedelta(minutes=1)  # that handing in may take
-MOST = 20 << 20  # bytes of a notebook
-TRIES = 20  # of a student's hand-ins, the newest first, until one can be read
-SECRET = "submission_secret.txt"  # with which a student finds the feedback
-TIME = "timestamp.txt"
-SECRETS = re.compile(rb"[!-~]{16,200}")  # nbgrader's have 128 letters; it reads them as text
-NOBODY = {"username": "", "filename": "", "timestamp": datetime(1970, 1, 1)}
+FOLDER_NAME = re.compile(
+    r"(?P<student>.+)\+(?P<part>[^+]+)\+(?P<time>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})? UTC)(\+[\w=-]+)?", re.ASCII
+)
+MAX_CLOCK_SKEW = timedelta(minutes=10)  # that a clock may be
+SUBMIT_TOLERANCE = timedelta(minutes=1)  # that handing in may take
+MAX_NOTEBOOK_BYTES = 20 << 20  # bytes of a notebook
+MAX_EARLIER_TRIED = 20  # of a student's hand-ins, the newest first, until one can be read
+SECRET_FILE = "submission_secret.txt"  # with which a student finds the feedback
+TIMESTAMP_FILE = "timestamp.txt"
+SECRET_PATTERN = re.compile(rb"[!-~]{16,200}")  # nbgrader's have 128 letters; it reads them as text
+EMPTY_RECORD = {"username": "", "filename": "", "timestamp": datetime(1970, 1, 1)}
 
 
-class CollectOwn(ExchangeCollect):
+class VerifiedCollect(ExchangeCollect):
     """nbgrader's collect, for folders that are what their names say."""
 
-    check_owner = False  # `read` does; nbgrader's own look ends the run if a folder goes meanwhile
+    check_owner = False  # `read_folder_name` does; nbgrader's own look ends the run if a folder goes meanwhile
 
     def init_src(self) -> None:
         """Find what is there, the newest of each student."""
@@ -52,13 +54,13 @@ class CollectOwn(ExchangeCollect):
     def _path_to_record(self, path: str) -> dict:
         folder = Path(path)
         try:
-            owner = whose(folder.lstat())
-            record = read(folder, self.coursedir.assignment_id)
+            owner = owner_name(folder.lstat())
+            record = read_folder_name(folder, self.coursedir.assignment_id)
         except OSError:  # it went meanwhile
-            return NOBODY
+            return EMPTY_RECORD
         except ValueError as why:
             self.refused[owner, str(why)].append(folder.name)
-            return NOBODY
+            return EMPTY_RECORD
         self.records.append(record)
         return record
 
@@ -67,7 +69,7 @@ class CollectOwn(ExchangeCollect):
         chosen = next(r for r in self.src_records if r["filename"] == Path(src).name)
         student = chosen["username"]
         earlier = [r for r in self.records if r["username"] == student and r["timestamp"] <= chosen["timestamp"]]
-        for record in sorted(earlier, key=lambda r: (r is chosen, r["timestamp"]), reverse=True)[:TRIES]:
+        for record in sorted(earlier, key=lambda r: (r is chosen, r["timestamp"]), reverse=True)[:MAX_EARLIER_TRIED]:
             try:
                 self._copy(record, Path(dest))
             except (OSError, ValueError) as error:
@@ -82,21 +84,21 @@ class CollectOwn(ExchangeCollect):
             Path(dest).parent.rmdir()  # there is nothing of this student
 
     def _copy(self, record: dict, target: Path) -> None:
-        student, said = record["username"], FORM.fullmatch(record["filename"])["time"]
-        notebook, secret, changed = contents(Path(self.inbound_path) / record["filename"], self.coursedir.assignment_id, student)
-        if changed > record["timestamp"].replace(tzinfo=UTC) + SLACK:
+        student, said = record["username"], FOLDER_NAME.fullmatch(record["filename"])["time"]
+        notebook, secret, changed = read_folder(Path(self.inbound_path) / record["filename"], self.coursedir.assignment_id, student)
+        if changed > record["timestamp"].replace(tzinfo=UTC) + SUBMIT_TOLERANCE:
             self.log.warning("%s says that it came %s, and was changed at %s: that counts.", student, said, changed)
             said = changed.strftime("%Y-%m-%d %H:%M:%S.%f UTC")
         target.mkdir()
         (target / f"{self.coursedir.assignment_id}.ipynb").write_bytes(notebook)
-        (target / TIME).write_text(said)
+        (target / TIMESTAMP_FILE).write_text(said)
         if secret:
-            (target / SECRET).write_bytes(secret)
+            (target / SECRET_FILE).write_bytes(secret)
         else:
-            self.log.warning("%s's %s is none that nbgrader writes: no feedback goes back by the exchange.", student, SECRET)
+            self.log.warning("%s's %s is none that nbgrader writes: no feedback goes back by the exchange.", student, SECRET_FILE)
 
 
-class ReleaseToOwner(ExchangeReleaseFeedback):
+class VerifiedReleaseFeedback(ExchangeReleaseFeedback):
     """nbgrader's release of feedback, for pages that `make feedback` wrote: the secret of each hand-in lies in submitted/."""
 
     def copy_files(self) -> None:
@@ -104,19 +106,19 @@ class ReleaseToOwner(ExchangeReleaseFeedback):
         others = []
         for page in Path(self.coursedir.root).glob(f"feedback/*/{self.coursedir.assignment_id}"):
             came = Path(self.coursedir.root) / "submitted" / page.parent.name / page.name
-            secret = (came / SECRET).read_bytes() if (came / SECRET).exists() else None
-            if secret and SECRETS.fullmatch(secret) and (came / TIME).exists():
-                (page / SECRET).write_bytes(secret)
-                (page / TIME).write_bytes((came / TIME).read_bytes())
+            secret = (came / SECRET_FILE).read_bytes() if (came / SECRET_FILE).exists() else None
+            if secret and SECRET_PATTERN.fullmatch(secret) and (came / TIMESTAMP_FILE).exists():
+                (page / SECRET_FILE).write_bytes(secret)
+                (page / TIMESTAMP_FILE).write_bytes((came / TIMESTAMP_FILE).read_bytes())
                 continue
             others.append(page.parent.name)
             if secret is not None:
-                self.log.warning("Not released: the feedback of %s, whose %s is none that nbgrader writes.", page.parent.name, SECRET)
+                self.log.warning("Not released: the feedback of %s, whose %s is none that nbgrader writes.", page.parent.name, SECRET_FILE)
         self.coursedir.student_id_exclude = ",".join(filter(None, [self.coursedir.student_id_exclude, *others]))
         super().copy_files()
 
 
-def whose(facts: os.stat_result) -> str:
+def owner_name(facts: os.stat_result) -> str:
     """The name of an owner."""
     return _named(facts.st_uid)
 
@@ -129,7 +131,7 @@ def _named(uid: int) -> str:  # somebody may make thousands of folders
         return f"user {uid}"
 
 
-def read(folder: Path, part: str) -> dict:
+def read_folder_name(folder: Path, part: str) -> dict:
     """What a folder of the exchange says: who, and when.
 
     Raises
@@ -137,27 +139,27 @@ def read(folder: Path, part: str) -> dict:
     ValueError
         It is no hand-in of that part by its owner; the message says why.
     """
-    found = FORM.fullmatch(folder.name)
+    found = FOLDER_NAME.fullmatch(folder.name)
     if not found or found["part"] != part:
         raise ValueError("its name is not student+part+time+letters, as nbgrader gives it")
     facts = folder.lstat()
     if not stat.S_ISDIR(facts.st_mode):
         raise ValueError("it is no folder")
-    owner = whose(facts)
+    owner = owner_name(facts)
     if owner != found["student"]:
         raise ValueError(f"it is {owner}'s, and says to be another's")
-    if why := ids.why_not(owner):
+    if why := ids.id_problem(owner):
         raise ValueError(why)
     try:
         time = parse_utc(found["time"])
     except (ValueError, OverflowError):
         raise ValueError("its time is none") from None
-    if time.replace(tzinfo=UTC) > datetime.now(UTC) + AHEAD:
+    if time.replace(tzinfo=UTC) > datetime.now(UTC) + MAX_CLOCK_SKEW:
         raise ValueError("it says to come from the future")
     return {"username": owner, "filename": folder.name, "timestamp": time}
 
 
-def contents(folder: Path, part: str, student: str) -> tuple[bytes, bytes | None, datetime]:
+def read_folder(folder: Path, part: str, student: str) -> tuple[bytes, bytes | None, datetime]:
     """What is in a folder that somebody else owns, and may change meanwhile.
 
     Returns
@@ -176,17 +178,17 @@ def contents(folder: Path, part: str, student: str) -> tuple[bytes, bytes | None
     place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         facts = os.fstat(place)
-        if whose(facts) != student:
-            raise ValueError(f"it was {student}'s, and now is {whose(facts)}'s")
-        notebook, changed = _content(f"{part}.ipynb", place, facts.st_uid, MOST)
+        if owner_name(facts) != student:
+            raise ValueError(f"it was {student}'s, and now is {owner_name(facts)}'s")
+        notebook, changed = _content(f"{part}.ipynb", place, facts.st_uid, MAX_NOTEBOOK_BYTES)
         try:
-            secret, _ = _content(SECRET, place, facts.st_uid, 1 << 10)
+            secret, _ = _content(SECRET_FILE, place, facts.st_uid, 1 << 10)
         except (OSError, ValueError):
             secret = b""
         changed = max(changed, os.fstat(place).st_ctime)  # afterwards: what was put there meanwhile counts
     finally:
         os.close(place)
-    return notebook, secret if SECRETS.fullmatch(secret) else None, datetime.fromtimestamp(changed, UTC)
+    return notebook, secret if SECRET_PATTERN.fullmatch(secret) else None, datetime.fromtimestamp(changed, UTC)
 
 
 def _content(name: str, place: int, owner: int, most: int) -> tuple[bytes, float]:

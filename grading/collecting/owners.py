@@ -10,23 +10,23 @@ from datetime import datetime
 from pathlib import Path
 
 from grading.collecting import platforms
-from grading.collecting.tree import Tree, is_zip, named, without_number
-from grading.collecting.unpack import File
+from grading.collecting.tree import Tree, is_zip, split_copy_number, student_from_file
+from grading.collecting.unpack import DownloadedFile
 from grading.people.roster import Roster
 
 
 @dataclass
-class HandIn:
+class CandidateSubmission:
     """A notebook of the part, and whose it is.
 
     Attributes
     ----------
-    file : File
+    file : DownloadedFile
     student : str
         As the name says; `collect` makes it the id in the roster.
-    platform : platforms.Named, optional
+    platform : platforms.PlatformName, optional
         What the platform says.
-    again : int
+    copy_number : int
         The number that a later upload has behind its name.
     odd : bool
         Whether something else stands behind the name of the part.
@@ -36,19 +36,19 @@ class HandIn:
         Whether the name of its zip says whose it is.
     level : int
         Which part of the file's way says whose it is.
-    whole : bool
+    is_readable : bool
         Whether it can be read as a notebook.
     """
 
-    file: File
+    file: DownloadedFile
     student: str
-    platform: platforms.Named | None
-    again: int
+    platform: platforms.PlatformName | None
+    copy_number: int
     odd: bool
     by_name: bool = False
     by_zip: bool = False
     level: int = 0
-    whole: bool = True
+    is_readable: bool = True
 
     @property
     def time(self) -> datetime | None:
@@ -71,45 +71,51 @@ class HandIn:
         """
         seconds = self.time.timestamp() if self.time else 0.0
         if self.platform and not self.platform.upload:
-            return (0, seconds, self.again)
-        return (self.platform.upload if self.platform else 0, self.again, seconds)
+            return (0, seconds, self.copy_number)
+        return (self.platform.upload if self.platform else 0, self.copy_number, seconds)
 
     @property
     def upload(self) -> tuple[str, ...]:
         """Where a platform has put what this student handed in at that time: what lies there is all of one hand-in."""
-        way = self.file.way
+        way = self.file.path_parts
         return (*way[: self.level + (self.level < len(way) - 1)], self.platform.number if self.platform else "")
 
     @property
     def oddness(self) -> tuple[bool, int]:
         """How far a file's name and place are from what is expected."""
-        return self.odd, len(self.file.way) - self.level
+        return self.odd, len(self.file.path_parts) - self.level
 
 
-def whose(part: str, files: list[File], people: Roster | None) -> list[HandIn | str]:
+def attribute_files(part: str, files: list[DownloadedFile], people: Roster | None) -> list[CandidateSubmission | str]:
     """Who handed in each of these: by the platform's name, by the folder or the zip, by the file's own name; or why nobody can tell."""
     tree = Tree(part, files, people)
     return [_owner(part, file, tree) for file in files]
 
 
-def _owner(part: str, file: File, tree: Tree) -> HandIn | str:
+def _owner(part: str, file: DownloadedFile, tree: Tree) -> CandidateSubmission | str:
     level = tree.level(file)
     if isinstance(level, str):
         return level
-    name, own = file.way[level], file.way[-1]
-    if said := platforms.read(name):
-        return HandIn(file, said.student, said, *_ending(part, said.rest or own), level=level)
-    again, odd = _ending(part, own)
-    if level < len(file.way) - 1:
-        return HandIn(file, tree.student(file.way[: level + 1]), None, again, False, by_zip=is_zip(name), level=level)
-    student = named(part, name)
+    name, own = file.path_parts[level], file.path_parts[-1]
+    if said := platforms.parse_name(name):
+        return CandidateSubmission(file, said.student, said, *_ending(part, said.rest or own), level=level)
+    copy_number, odd = _ending(part, own)
+    if level < len(file.path_parts) - 1:
+        return CandidateSubmission(
+            file, tree.student(file.path_parts[: level + 1]), None, copy_number, False, by_zip=is_zip(name), level=level
+        )
+    student = student_from_file(part, name)
     if student is None:
-        zipped = f"; or call the zip as the student, {file.way[-2]!r} is nobody" if len(file.way) > 1 and is_zip(file.way[-2]) else ""
+        zipped = (
+            f"; or call the zip as the student, {file.path_parts[-2]!r} is nobody"
+            if len(file.path_parts) > 1 and is_zip(file.path_parts[-2])
+            else ""
+        )
         return f"whose is it? Expected ada_{part}.ipynb or ada/{part}.ipynb{zipped}"
-    return HandIn(file, student, None, again, odd, by_name=True, level=level)
+    return CandidateSubmission(file, student, None, copy_number, odd, by_name=True, level=level)
 
 
 def _ending(part: str, name: str) -> tuple[int, bool]:
     """The number of a later upload, and whether something else stands behind the part's name."""
-    stem, again = without_number(Path(name).stem)
-    return again, part in stem and not stem.endswith(part)
+    stem, copy_number = split_copy_number(Path(name).stem)
+    return copy_number, part in stem and not stem.endswith(part)

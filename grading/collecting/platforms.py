@@ -15,7 +15,7 @@ from grading.collecting import dates
 
 
 @dataclass(frozen=True)
-class Named:
+class PlatformName:
     """What a name says.
 
     Attributes
@@ -56,13 +56,13 @@ PLATFORMS = ("canvas", "moodle", "brightspace")
 CANVAS = re.compile(r"(?P<name>[^_]+(?:_(?=\d*[^_\d])[^_]+)*?)(?P<late>_LATE)?_(?P<user>\d+)_(?P<upload>\d+)_(?P<rest>.+)", re.DOTALL)
 # Moodle: "First Last_987_assignsubmission_file_", a folder, or the beginning of a file's name. The number is the user's there.
 MOODLE = re.compile(r"(?P<name>.+?)_(?P<number>\d+)_assignsubmission_file_?(?P<rest>.*)", re.DOTALL)
-BLIND = ("Participant", "Teilnehmer/in", "Teilnehmer", "Participante", "Partecipante", "Deelnemer")
+ANONYMOUS_NAMES = ("Participant", "Teilnehmer/in", "Teilnehmer", "Participante", "Partecipante", "Deelnemer")
 # Brightspace: "12345-67890 - First Last - Oct 3, 2026 1159 PM", a folder; the time is written as the country writes it.
 DATE = r"(?:\d{4}-\d\d?-\d\d?[^-]*|[^-]*\d{4}[^-]*)(?:-\d\d)?"
 BRIGHTSPACE = re.compile(rf"(?P<number>\d+)-\d+ - (?P<name>.+?) ?- (?P<time>{DATE})(?: - (?P<rest>.+))?", re.DOTALL)
 
 
-def read(name: str) -> Named | None:
+def parse_name(name: str) -> PlatformName | None:
     """What a folder's or a file's name says, or None if it is not a platform's.
 
     Parameters
@@ -71,19 +71,19 @@ def read(name: str) -> Named | None:
         Without the folders that it lies in.
     """
     if found := CANVAS.fullmatch(name):  # first: what stands behind it is the student's, a name of Moodle, too
-        student, user, upload = person(found["name"]), found["user"], int(found["upload"])
-        return Named(student, "canvas", user, user, upload, found["late"] is not None, rest=found["rest"], name=name)
+        student, user, upload = clean_name(found["name"]), found["user"], int(found["upload"])
+        return PlatformName(student, "canvas", user, user, upload, found["late"] is not None, rest=found["rest"], name=name)
     if found := MOODLE.fullmatch(name):
         # Where names are hidden, the number is all that tells people apart.
-        who = f"{found['name']} {found['number']}" if found["name"] in BLIND else found["name"]
-        return Named(person(who), "moodle", who, found["number"], rest=found["rest"], name=name)
+        who = f"{found['name']} {found['number']}" if found["name"] in ANONYMOUS_NAMES else found["name"]
+        return PlatformName(clean_name(who), "moodle", who, found["number"], rest=found["rest"], name=name)
     if found := BRIGHTSPACE.fullmatch(name):
-        who, time = found["name"], dates.read(found["time"])
-        return Named(person(who), "brightspace", who, found["number"], time=time, rest=found["rest"] or "", name=name)
+        who, time = found["name"], dates.parse_date(found["time"])
+        return PlatformName(clean_name(who), "brightspace", who, found["number"], time=time, rest=found["rest"] or "", name=name)
     return None
 
 
-def page(name: str, part: str) -> str | None:
+def feedback_path(name: str, part: str) -> str | None:
     """Where a feedback page lies in a zip that the platform takes back, by the name under which the hand-in came.
 
     Canvas goes by the first two numbers in a file's name, Moodle by the number in a folder's, Brightspace by the folder. What the student
@@ -103,7 +103,7 @@ def page(name: str, part: str) -> str | None:
     return None
 
 
-def person(name: str) -> str:
+def clean_name(name: str) -> str:
     """A name as a folder of nbgrader's may have it: one way to write an accent, no brackets, one blank for several, no invisible signs."""
     name = unicodedata.normalize("NFC", name).translate({ord("["): "(", ord("]"): ")"})
     name = "".join(c for c in name if unicodedata.category(c) != "Cf")

@@ -12,9 +12,9 @@ from pathlib import Path
 from grading.authoring import build
 from grading.collecting import platforms
 
-REFUSED = ".refused.txt"
-LONGEST = 2000  # characters of a reason
-AGES = 3  # numbers of an age, see `owners.HandIn`
+REFUSAL_SUFFIX = ".refused.txt"
+MAX_REASON_CHARS = 2000  # characters of a reason
+AGES = 3  # numbers of an age, see `owners.CandidateSubmission`
 
 
 def path(home: Path, student: str, part: str) -> Path:
@@ -34,12 +34,12 @@ def read(home: Path, student: str, part: str) -> dict:
     sound = isinstance(age, list) and len(age) == AGES and all(type(n) in (int, float) for n in age)
     if not sound or not all(isinstance(text, str) for text in texts):
         return {}
-    if not found.get("number") and (said := platforms.read(found.get("name") or "")):
+    if not found.get("number") and (said := platforms.parse_name(found.get("name") or "")):
         found["number"] = said.number  # an earlier version did not keep it
     return found
 
 
-def of(home: Path, student: str) -> Iterator[tuple[str, dict]]:
+def records_of_student(home: Path, student: str) -> Iterator[tuple[str, dict]]:
     """All records of a student whose hand-in still lies there, each with its part."""
     for folder in (home / "collected").glob("*/"):
         if (home / "submitted" / student / folder.name).exists() and (found := read(home, student, folder.name)):
@@ -59,7 +59,7 @@ def numbers(home: Path, part: str) -> dict[tuple[str, str], str]:
 def refuse(home: Path, student: str, part: str, why: str, *, for_student: bool = False) -> None:
     """Keep why nothing of a student was collected, and whether that is for them to read; with an empty reason, forget it."""
     if why:
-        build.put(f"{int(for_student)}{why[:LONGEST]}", _refusal(home, student, part))
+        build.write_atomically(f"{int(for_student)}{why[:MAX_REASON_CHARS]}", _refusal(home, student, part))
     else:
         _refusal(home, student, part).unlink(missing_ok=True)
 
@@ -75,13 +75,13 @@ def refused(home: Path, student: str, part: str) -> tuple[str, bool]:
 
 def all_refused(home: Path, part: str) -> list[str]:
     """List the students of whom something was refused."""
-    return sorted(path.name.removesuffix(REFUSED) for path in (home / "collected" / part).glob(f"*{REFUSED}"))
+    return sorted(path.name.removesuffix(REFUSAL_SUFFIX) for path in (home / "collected" / part).glob(f"*{REFUSAL_SUFFIX}"))
 
 
 def _refusal(home: Path, student: str, part: str) -> Path:
-    return home / "collected" / part / f"{student}{REFUSED}"
+    return home / "collected" / part / f"{student}{REFUSAL_SUFFIX}"
 
 
 def write(home: Path, student: str, part: str, record: dict) -> None:
     """Keep a record, whole or not at all."""
-    build.put(json.dumps(record), path(home, student, part))
+    build.write_atomically(json.dumps(record), path(home, student, part))

@@ -8,14 +8,14 @@ from datetime import datetime
 from pathlib import Path
 
 from grading.collecting import records
-from grading.collecting.choosing import two
-from grading.collecting.contents import look
-from grading.collecting.owners import HandIn
-from grading.people.ids import folded
+from grading.collecting.choosing import duplicate_name_message
+from grading.collecting.contents import inspect_notebook
+from grading.collecting.owners import CandidateSubmission
+from grading.people.ids import case_folded
 from grading.people.roster import Roster
 
 
-class NotPut(Exception):
+class NotStored(Exception):
     """A hand-in cannot take its place; the message says why."""
 
 
@@ -34,9 +34,9 @@ class Submitted:
         self._numbers = records.numbers(home, part)
         self._names: dict[str, set[str]] = {}
         for path in (home / "submitted").glob("*/"):
-            self._names.setdefault(folded(path.name), set()).add(path.name)
+            self._names.setdefault(case_folded(path.name), set()).add(path.name)
 
-    def put(self, hand_in: HandIn, student: str, time: datetime | None) -> str | None:
+    def put(self, hand_in: CandidateSubmission, student: str, time: datetime | None) -> str | None:
         """Copy a hand-in there, with a timestamp.txt where its time is known.
 
         Returns
@@ -46,13 +46,13 @@ class Submitted:
 
         Raises
         ------
-        NotPut
+        NotStored
             It is older than what lies there, is another person's, or cannot be written.
         """
         target = self.home / "submitted" / student / self.part
         partial, stamp, there = target / f".{self.part}.part", target / "timestamp.txt", target / f"{self.part}.ipynb"
         try:
-            before, now = records.read(self.home, student, self.part), record(hand_in)
+            before, now = records.read(self.home, student, self.part), make_record(hand_in)
             other = there.exists() and there.read_bytes() != hand_in.file.path.read_bytes()
             self._check(hand_in, student, before, there if other else None)
             if there.exists() and not other and before and (not hand_in.platform or before["age"] >= now["age"]):
@@ -67,39 +67,46 @@ class Submitted:
             if time:
                 stamp.write_text(f"{time:%Y-%m-%d %H:%M:%S} UTC\n")
         except (OSError, ValueError) as error:  # a name that is too long for a disk, say
-            raise NotPut(f"cannot be written: {getattr(error, 'strerror', None) or error}") from error
+            raise NotStored(f"cannot be written: {getattr(error, 'strerror', None) or error}") from error
         if other:
             return f"what was collected before, {before['file']}" if before else "what lay there"
         return None
 
-    def _check(self, hand_in: HandIn, student: str, before: dict, there: Path | None) -> None:
+    def _check(self, hand_in: CandidateSubmission, student: str, before: dict, there: Path | None) -> None:
         """Raise NotPut where what lies there is somebody else's, or counts more."""
-        alike = self._names.get(folded(student), set()) - {student}
+        alike = self._names.get(case_folded(student), set()) - {student}
         if alike:
-            raise NotPut(f"{student} may be one student with {', '.join(sorted(alike))} in submitted/; rename the folder or file")
+            raise NotStored(f"{student} may be one student with {', '.join(sorted(alike))} in submitted/; rename the folder or file")
         said = hand_in.platform
         if said and (owner := self._numbers.get((said.platform, said.number), student)) != student:
-            raise NotPut(f"user {said.number} is {owner}, from whom a hand-in was collected before; is {student} another name of theirs?")
-        for part, record in records.of(self.home, student):
+            raise NotStored(
+                f"user {said.number} is {owner}, from whom a hand-in was collected before; is {student} another name of theirs?"
+            )
+        for part, record in records.records_of_student(self.home, student):
             same = said and record.get("platform") == said.platform and (part == self.part or said.platform == "canvas")
             sure = said and self.people is not None and self.people.knows(said.platform, said.number)
             if same and record["number"] != said.number and not sure:
                 numbers = [record["number"], said.number]
-                raise NotPut(f"{two(student, said.platform, numbers)}. {record['number']} was collected before, from {record['file']}")
-        if not there or not look(there).whole:
+                raise NotStored(
+                    f"{duplicate_name_message(student, said.platform, numbers)}. "
+                    f"{record['number']} was collected before, from {record['file']}"
+                )
+        if not there or not inspect_notebook(there).is_readable:
             return
         names = (before.get("platform"), before.get("number")) if before.get("platform") else ()
         of_same = before and names == ((said.platform, said.number) if said else ())
-        if not hand_in.whole:
+        if not hand_in.is_readable:
             why = "cannot be read as a notebook, unlike"
         elif of_same and before["age"] > list(hand_in.age):
             why = "older than"
         else:
             return
-        raise NotPut(f"{why} {before.get('file', 'what lies there')}, which was collected before; to have it, delete {there.parent} first")
+        raise NotStored(
+            f"{why} {before.get('file', 'what lies there')}, which was collected before; to have it, delete {there.parent} first"
+        )
 
 
-def record(hand_in: HandIn) -> dict:
+def make_record(hand_in: CandidateSubmission) -> dict:
     """Describe a hand-in as `records` keeps it."""
     said = hand_in.platform
     of_platform = dict(platform=said.platform, key=said.key, number=said.number, name=said.name) if said else dict(platform=None)

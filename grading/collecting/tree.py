@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from grading.collecting import platforms
-from grading.collecting.unpack import File
-from grading.people.ids import folded
+from grading.collecting.unpack import DownloadedFile
+from grading.people.ids import case_folded
 from grading.people.roster import Roster
 
-Place = tuple[str, ...]  # folders and zips, from the outside
-AGAIN = re.compile(r"(?P<name>.*?)(?:[ _-]?\((?P<a>\d{1,3})\)|-(?P<b>\d{1,3}))", re.DOTALL)  # of a second upload or download
-STUDENT, AROUND = "a student's", "around students'"
+FolderPath = tuple[str, ...]  # folders and zips, from the outside
+COPY_NUMBER = re.compile(r"(?P<name>.*?)(?:[ _-]?\((?P<a>\d{1,3})\)|-(?P<b>\d{1,3}))", re.DOTALL)  # of a second upload or download
+STUDENT_FOLDER, CONTAINER_FOLDER = "a student's", "around students'"
 
 
 @dataclass
-class Inside:
+class FolderContents:
     """What lies in a folder or a zip.
 
     Attributes
@@ -53,7 +53,7 @@ class Inside:
 
 
 @dataclass
-class Beside:
+class SiblingTraits:
     """What the folders of one place, or its zips, are like.
 
     Attributes
@@ -80,101 +80,102 @@ class Tree:
     Parameters
     ----------
     part : str
-    files : iterable of File
+    files : iterable of DownloadedFile
         The notebooks.
     people : Roster, optional
     """
 
-    def __init__(self, part: str, files: Iterable[File], people: Roster | None):
+    def __init__(self, part: str, files: Iterable[DownloadedFile], people: Roster | None):
         self.part, self.people = part, people
-        self.children: dict[Place, set[str]] = {}
+        self.children: dict[FolderPath, set[str]] = {}
         self._students: set[str] = set()  # whom names of folders and files name
         for file in files:
-            for i, name in enumerate(file.way):
-                self.children.setdefault(file.way[:i], set()).add(name)
-            if len(file.way) > 1 and not is_zip(file.way[-2]):
-                self._students.add(bare(file.way[-2]))
-            elif len(file.way) == 1 and (student := named(part, file.way[0])):
+            for i, name in enumerate(file.path_parts):
+                self.children.setdefault(file.path_parts[:i], set()).add(name)
+            if len(file.path_parts) > 1 and not is_zip(file.path_parts[-2]):
+                self._students.add(student_from_folder(file.path_parts[-2]))
+            elif len(file.path_parts) == 1 and (student := student_from_file(part, file.path_parts[0])):
                 self._students.add(student)
         self.verdict, self.inside = functools.cache(self._verdict), functools.cache(self._inside)
         self.beside = functools.cache(self._beside)
 
-    def level(self, file: File) -> int | str:
+    def level(self, file: DownloadedFile) -> int | str:
         """Which of the folders and zips that a file lies in, or its own name, is the student's; or why nobody can tell."""
-        for i in range(len(file.way) - 1):
-            here = file.way[: i + 1]
+        for i in range(len(file.path_parts) - 1):
+            here = file.path_parts[: i + 1]
             verdict = self.verdict(here)
-            if verdict == STUDENT:
+            if verdict == STUDENT_FOLDER:
                 others = {said for said in self.inside(here).said if not self._same(self.student(here), said)}
-                if is_zip(here[-1]) and not platforms.read(here[-1]) and others:
-                    return f"the zip is called {bare(here[-1])!r}, and in it a platform names {_some(others)}: rename it, or take that out"
+                if is_zip(here[-1]) and not platforms.parse_name(here[-1]) and others:
+                    named = student_from_folder(here[-1])
+                    return f"the zip is called {named!r}, and in it a platform names {_some(others)}: rename it, or take that out"
                 return i
-            if verdict != AROUND:
+            if verdict != CONTAINER_FOLDER:
                 return verdict
-        return len(file.way) - 1
+        return len(file.path_parts) - 1
 
-    def student(self, here: Place) -> str:
+    def student(self, here: FolderPath) -> str:
         """Whom the name of a folder or of a zip names; of a zip without the number of a second download, if the first lies beside."""
-        name = bare(here[-1])
+        name = student_from_folder(here[-1])
         if is_zip(here[-1]) and not (self.people and self.people.find(name)):
-            first, number = without_number(name)
-            beside = {bare(other) for other in self.children[here[:-1]] if is_zip(other)}
+            first, number = split_copy_number(name)
+            beside = {student_from_folder(other) for other in self.children[here[:-1]] if is_zip(other)}
             if number and (first in beside or name.endswith(")")):
                 name = first
-        return named(self.part, f"{name}.ipynb") or name
+        return student_from_file(self.part, f"{name}.ipynb") or name
 
-    def _named(self, here: Place) -> bool:
+    def _named(self, here: FolderPath) -> bool:
         """Whether a platform or the roster says whose it is."""
-        return bool(platforms.read(here[-1]) or (self.people and self.people.find(self.student(here))))
+        return bool(platforms.parse_name(here[-1]) or (self.people and self.people.find(self.student(here))))
 
     def _same(self, one: str, other: str) -> bool:
         if self.people:
             return self.people.find(one) == self.people.find(other) != []
-        return folded(platforms.person(one)) == folded(platforms.person(other))
+        return case_folded(platforms.clean_name(one)) == case_folded(platforms.clean_name(other))
 
-    def _verdict(self, here: Place) -> str:
+    def _verdict(self, here: FolderPath) -> str:
         """STUDENT, AROUND, or a sentence that says why nobody can tell."""
         if self._named(here):
-            return STUDENT
+            return STUDENT_FOLDER
         if here[-1] == self.part:
-            return AROUND
+            return CONTAINER_FOLDER
         inside, beside = self.inside(here), self.beside(here[:-1], is_zip(here[-1]))
         like_students = beside.like_students - {here[-1]}
         alone = len([n for n in self.children[here[:-1]] if is_zip(here[-1]) <= is_zip(n)]) == 1
         if inside.said and not inside.other:
             around = not like_students and (is_zip(here[-1]) or len(inside.said) > 1 or alone or beside.of_platforms)
-            return AROUND if around else self._doubt(here, inside.said)
+            return CONTAINER_FOLDER if around else self._doubt(here, inside.said)
         if self.people and not like_students:
             several = len(inside.called) > 1 or beside.classes
             if inside.known or inside.said or (several and any(map(self.people.find, inside.called))):
-                return AROUND
+                return CONTAINER_FOLDER
         if is_zip(here[-1]):
             students = len(like_students) + self._like_a_students(here) > 1  # each zip is a student's
-            return STUDENT if students or (inside.files and self.student(here) in self._students) else AROUND
+            return STUDENT_FOLDER if students or (inside.files and self.student(here) in self._students) else CONTAINER_FOLDER
         own = inside.folders - beside.usual
         if alone and (inside.folders or len(inside.called) > 1):
-            return AROUND
+            return CONTAINER_FOLDER
         if len(inside.called) > 1 or (beside.classes and inside.called) or len(own) > 1:
-            return self._doubt(here, inside.called | set(map(bare, own)))
+            return self._doubt(here, inside.called | set(map(student_from_folder, own)))
         if own and not inside.files and not like_students and not beside.usual:
-            return self._doubt(here, set(map(bare, own)))
-        return STUDENT
+            return self._doubt(here, set(map(student_from_folder, own)))
+        return STUDENT_FOLDER
 
-    def _doubt(self, here: Place, others: set[str]) -> str:
-        name = bare(here[-1])
+    def _doubt(self, here: FolderPath, others: set[str]) -> str:
+        name = student_from_folder(here[-1])
         return f"{name!r} may be a student, or lie around what {_some(others)} handed in; then collect it by itself, FROM=.../{here[-1]}"
 
-    def _inside(self, here: Place) -> Inside:
-        found = Inside()
+    def _inside(self, here: FolderPath) -> FolderContents:
+        found = FolderContents()
         for name in self.children[here]:
             there = (*here, name)
-            said = platforms.read(name)
+            said = platforms.parse_name(name)
             if said:
                 found.said.add(said.student)
             elif there not in self.children:
                 found.files.add(name)
                 found.other = True
-                found.called |= {named(self.part, name)} - {None, bare(here[-1])}
+                found.called |= {student_from_file(self.part, name)} - {None, student_from_folder(here[-1])}
             else:
                 below = self.inside(there)
                 found.said |= below.said
@@ -183,7 +184,7 @@ class Tree:
                 found.folders |= {name} - {self.part}
         return found
 
-    def _like_a_students(self, here: Place) -> bool:
+    def _like_a_students(self, here: FolderPath) -> bool:
         """Whether notebooks lie directly in it that no platform has named, and that are not called as others."""
         inside = self.inside(here)
         if not inside.files or inside.said:
@@ -191,14 +192,14 @@ class Tree:
         others = is_zip(here[-1]) or any(map(self.people.find, inside.called)) if self.people else is_zip(here[-1])
         return len(inside.called) < (1 if others else 2)
 
-    def _beside(self, above: Place, zips: bool) -> Beside:
-        found, folders, only = Beside(), Counter(), Counter()
+    def _beside(self, above: FolderPath, zips: bool) -> SiblingTraits:
+        found, folders, only = SiblingTraits(), Counter(), Counter()
         for name in self.children[above]:
             here = (*above, name)
             if here not in self.children or is_zip(name) != zips:
                 continue
             inside = self.inside(here)
-            if platforms.read(name):
+            if platforms.parse_name(name):
                 found.of_platforms = False
                 continue
             if self._like_a_students(here):
@@ -220,18 +221,18 @@ def is_zip(name: str) -> bool:
     return name.lower().endswith(".zip")
 
 
-def bare(folder: str) -> str:
+def student_from_folder(folder: str) -> str:
     """A folder's or a zip's name as a student's."""
-    return platforms.person(re.sub(r"\.zip$", "", folder, flags=re.IGNORECASE))
+    return platforms.clean_name(re.sub(r"\.zip$", "", folder, flags=re.IGNORECASE))
 
 
-def named(part: str, name: str) -> str | None:
+def student_from_file(part: str, name: str) -> str | None:
     """The student in ada_01_data_split.ipynb."""
     found = re.fullmatch(rf"(?P<student>.*?[^_\s-])[ _-]+{part}.*", Path(name).stem, re.DOTALL)
-    return platforms.person(found["student"]) if found else None
+    return platforms.clean_name(found["student"]) if found else None
 
 
-def without_number(stem: str) -> tuple[str, int]:
+def split_copy_number(stem: str) -> tuple[str, int]:
     """A name without the number of a later upload or download, and that number."""
-    found = AGAIN.fullmatch(stem)
+    found = COPY_NUMBER.fullmatch(stem)
     return (found["name"], int(found["a"] or found["b"])) if found else (stem, 0)

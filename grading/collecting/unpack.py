@@ -14,17 +14,17 @@ from datetime import datetime
 from pathlib import Path
 
 from grading.collecting import platforms
-from grading.handin.submission import LARGEST, is_plain
+from grading.submission.assembly import MAX_NOTEBOOK_BYTES, is_regular_file
 
-MOST, MOST_BYTES = 100_000, 20 << 30  # notebooks and zips, and their bytes, in all zips together
-MOST_OWN, MOST_BYTES_OWN, DEEPEST = 1000, 256 << 20, 3  # of one student, in all zips; a zip in a zip in a zip
+MAX_FILES, MAX_BYTES = 100_000, 20 << 30  # notebooks and zips, and their bytes, in all zips together
+MAX_FILES_PER_STUDENT, MAX_BYTES_PER_STUDENT, MAX_ZIP_DEPTH = 1000, 256 << 20, 3  # of one student, in all zips; a zip in a zip in a zip
 SYSTEMS = re.compile(r"__MACOSX|\._.*")  # what no student has written
 HIDDEN = re.compile(r"\.(?!ipynb$).*")  # what editors leave, such as .ipynb_checkpoints
 NOTEBOOK = re.compile(r"\.ipynb(?:\.(?:txt|json))?$", re.IGNORECASE)  # as some browsers and mail programs call one
 
 
 @dataclass
-class File:
+class DownloadedFile:
     """A file of a download.
 
     Attributes
@@ -48,7 +48,7 @@ class File:
     packed: datetime | None = None
 
     @property
-    def way(self) -> tuple[str, ...]:
+    def path_parts(self) -> tuple[str, ...]:
         """The folders and zips that it lies in, from the outside, and its name."""
         return (*filter(None, self.container.split("/")), *self.inside)
 
@@ -62,19 +62,19 @@ class Download:
 
     Attributes
     ----------
-    files : list of File
-    hidden : list of File
+    files : list of DownloadedFile
+    hidden : list of DownloadedFile
         Notebooks and zips that were not looked at, as editors and systems hide such ones.
     refused : list of (str, str)
         A file, and why it was left out.
     """
 
-    files: list[File] = field(default_factory=list)
-    hidden: list[File] = field(default_factory=list)
+    files: list[DownloadedFile] = field(default_factory=list)
+    hidden: list[DownloadedFile] = field(default_factory=list)
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-class Room:
+class UnpackQuota:
     """How much there may be in all zips together, and of one student in them.
 
     Parameters
@@ -84,18 +84,18 @@ class Room:
     """
 
     def __init__(self, work: Path):
-        self.left = [MOST, min(MOST_BYTES, shutil.disk_usage(work).free // 2)]
+        self.left = [MAX_FILES, min(MAX_BYTES, shutil.disk_usage(work).free // 2)]
         self._own: dict[str, list[int]] = {}
 
     def take(self, student: str, size: int) -> str | None:
         """Take room for one file of a student; or why there is none."""
-        own = self._own.setdefault(student, [MOST_OWN, MOST_BYTES_OWN])
+        own = self._own.setdefault(student, [MAX_FILES_PER_STUDENT, MAX_BYTES_PER_STUDENT])
         if not own[0] or size > own[1]:
-            return f"not unpacked; expected at most {MOST_OWN:,} notebooks, and {MOST_BYTES_OWN >> 20} MB, of one student in zips"
+            most = f"{MAX_FILES_PER_STUDENT:,} notebooks, and {MAX_BYTES_PER_STUDENT >> 20} MB"
+            return f"not unpacked; expected at most {most}, of one student in zips"
         if not self.left[0] or size > self.left[1]:
-            return (
-                f"not unpacked; there is room for {MOST:,} notebooks, and {MOST_BYTES >> 30} GB or half of the disk, in all zips together"
-            )
+            most = f"{MAX_FILES:,} notebooks, and {MAX_BYTES >> 30} GB or half of the disk"
+            return f"not unpacked; there is room for {most}, in all zips together"
         for account in (own, self.left):
             account[0] -= 1
             account[1] -= size
@@ -112,9 +112,9 @@ def unpack(folder: Path, work: Path) -> Download:
     work : Path
         An empty folder, for what comes out of zips. No file there has a name from outside.
     """
-    found, room = Download(), Room(work)
-    if NOTEBOOK.search(folder.name) and is_plain(folder, LARGEST):
-        found.files.append(File("", (folder.name,), folder, _mtime(folder)))
+    found, room = Download(), UnpackQuota(work)
+    if NOTEBOOK.search(folder.name) and is_regular_file(folder, MAX_NOTEBOOK_BYTES):
+        found.files.append(DownloadedFile("", (folder.name,), folder, _mtime(folder)))
         return found
     if folder.is_file():
         _zip(folder, folder.name, (), found, work, room)
@@ -127,19 +127,19 @@ def unpack(folder: Path, work: Path) -> Download:
             inside = path.relative_to(folder).parts
             if any(map(HIDDEN.fullmatch, inside)):
                 _hide("", inside, found)
-            elif is_plain(path) and not os.access(path, os.R_OK):
+            elif is_regular_file(path) and not os.access(path, os.R_OK):
                 found.refused.append(("/".join(inside), "it cannot be read: Permission denied"))
-            elif not is_plain(path):
+            elif not is_regular_file(path):
                 found.refused.append(("/".join(inside), "a link or something else that is no file"))
             elif name.lower().endswith(".zip"):
-                if not platforms.read(name) and not any(platforms.read(part) for part in inside):
+                if not platforms.parse_name(name) and not any(platforms.parse_name(part) for part in inside):
                     _zip(path, "/".join(inside), (), found, work, room)  # of a class, or of one student: its content says which
                 else:
                     _zip(path, "", inside, found, work, room, _mtime(path), 1)
-            elif path.stat().st_size > LARGEST:
-                found.refused.append(("/".join(inside), f"more than {LARGEST >> 20} MB"))
+            elif path.stat().st_size > MAX_NOTEBOOK_BYTES:
+                found.refused.append(("/".join(inside), f"more than {MAX_NOTEBOOK_BYTES >> 20} MB"))
             else:
-                found.files.append(File("", inside, path, _mtime(path)))
+                found.files.append(DownloadedFile("", inside, path, _mtime(path)))
     return found
 
 
@@ -150,12 +150,12 @@ def _unreadable(error: OSError, folder: Path) -> tuple[str, str]:
 
 def _hide(container: str, inside: tuple[str, ...], found: Download) -> None:
     if NOTEBOOK.search(inside[-1]) or inside[-1].lower().endswith(".zip"):
-        found.hidden.append(File(container, inside, Path(os.devnull), None))
+        found.hidden.append(DownloadedFile(container, inside, Path(os.devnull), None))
 
 
 def _students(container: str, inside: tuple[str, ...]) -> str:
     """Whose a file may be, for an account of its size: what a platform has named, else the first folder or the zip."""
-    said = next(filter(None, map(platforms.read, inside)), None)
+    said = next(filter(None, map(platforms.parse_name, inside)), None)
     return f"{said.student} {said.number}" if said else "/".join((container, *inside[:1] * (len(inside) > 1)))
 
 
@@ -169,7 +169,7 @@ def _zip(
     inside: tuple[str, ...],
     found: Download,
     work: Path,
-    room: Room,
+    room: UnpackQuota,
     time: datetime | None = None,
     depth: int = 0,
 ) -> None:
@@ -180,10 +180,12 @@ def _zip(
     here, mine = "/".join(part for part in (container, *inside) if part), Download()
     try:
         with zipfile.ZipFile(path) as archive:
-            names = (platforms.read(name) for info in archive.infolist()[: 2 * MOST_OWN] for name in _name(info).split("/"))
-            own = depth > 0 and (any(map(platforms.read, inside)) or not any(names))  # else it is a download in a download
-            if own and len(archive.infolist()) > MOST_OWN:
-                found.refused.append((here, f"not unpacked; expected at most {MOST_OWN:,} files in a student's zip"))
+            names = (
+                platforms.parse_name(name) for info in archive.infolist()[: 2 * MAX_FILES_PER_STUDENT] for name in _name(info).split("/")
+            )
+            own = depth > 0 and (any(map(platforms.parse_name, inside)) or not any(names))  # else it is a download in a download
+            if own and len(archive.infolist()) > MAX_FILES_PER_STUDENT:
+                found.refused.append((here, f"not unpacked; expected at most {MAX_FILES_PER_STUDENT:,} files in a student's zip"))
                 return
             for info in archive.infolist():
                 _entry(archive, info, container, inside, mine, work, room, time if own else None, depth)
@@ -206,7 +208,7 @@ def _entry(
     inside: tuple[str, ...],
     found: Download,
     work: Path,
-    room: Room,
+    room: UnpackQuota,
     time: datetime | None,
     depth: int,
 ) -> None:
@@ -224,9 +226,9 @@ def _entry(
     elif any(HIDDEN.fullmatch(part) for part in parts):
         _hide(container, (*inside, *parts), found)
     elif not NOTEBOOK.search(name) and not name.lower().endswith(".zip") and (time or parts[-1] != "index.html"):
-        found.files.append(File(container, (*inside, *parts), Path(os.devnull), None))  # its name says enough
-    elif info.file_size > LARGEST:
-        found.refused.append((shown, f"more than {LARGEST >> 20} MB"))
+        found.files.append(DownloadedFile(container, (*inside, *parts), Path(os.devnull), None))  # its name says enough
+    elif info.file_size > MAX_NOTEBOOK_BYTES:
+        found.refused.append((shown, f"more than {MAX_NOTEBOOK_BYTES >> 20} MB"))
     elif why := room.take(_students(container, (*inside, *parts)), info.file_size):
         found.refused.append((shown, why))
     else:
@@ -235,8 +237,8 @@ def _entry(
             _copy(source, copy, info)
         changed = time or _time(info)  # what a student has packed has the time of the upload
         if not name.lower().endswith(".zip"):
-            found.files.append(File(container, (*inside, *parts), Path(target), changed))
-        elif depth == DEEPEST:
+            found.files.append(DownloadedFile(container, (*inside, *parts), Path(target), changed))
+        elif depth == MAX_ZIP_DEPTH:
             found.refused.append((shown, "a zip in a zip in a zip, too deep"))
         else:
             _zip(Path(target), container, (*inside, *parts), found, work, room, changed, depth + 1)

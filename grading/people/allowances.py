@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
+from grading.formatting import display_name
 from grading.paths import NOTEBOOKS, parts
-from grading.plain import readable
 
-COLUMNS = ("extension", "dropped")
-LONGEST = timedelta(days=366)
-TIME = re.compile(r"(\d+(?:[.,]\d+)?)\s*(minute|hour|day|week)s?", re.IGNORECASE)
+ALLOWANCE_COLUMNS = ("extension", "dropped")
+MAX_EXTENSION = timedelta(days=366)
+DURATION = re.compile(r"(\d+(?:[.,]\d+)?)\s*(minute|hour|day|week)s?", re.IGNORECASE)
 
 
 class AllowanceError(ValueError):
@@ -110,14 +110,14 @@ def _part(name: str) -> str | None:
 
 def _time(text: str) -> timedelta:
     """Such as "2 days" or "1 day 12 hours"."""
-    if not TIME.search(text) or TIME.sub("", text).strip(" ,"):
+    if not DURATION.search(text) or DURATION.sub("", text).strip(" ,"):
         raise AllowanceError(f"extension: {text!r}: expected a time in minutes, hours, days or weeks, such as '2 days' or '03: 12 hours'")
     try:
-        time = sum((timedelta(**{f"{unit.lower()}s": float(n.replace(",", "."))}) for n, unit in TIME.findall(text)), timedelta())
+        time = sum((timedelta(**{f"{unit.lower()}s": float(n.replace(",", "."))}) for n, unit in DURATION.findall(text)), timedelta())
     except OverflowError:
         time = timedelta.max
-    if time > LONGEST:
-        raise AllowanceError(f"extension: {text!r}: expected at most {LONGEST.days} days")
+    if time > MAX_EXTENSION:
+        raise AllowanceError(f"extension: {text!r}: expected at most {MAX_EXTENSION.days} days")
     return time
 
 
@@ -134,7 +134,7 @@ def _tests(part: str, names: str, notebooks: Path) -> set[str]:
         plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
         meant = {test for test in known if test.removeprefix("test-") == plain.removeprefix("test-")}
         if not meant:
-            has = ", ".join(map(readable, sorted(known))) or "none"
+            has = ", ".join(map(display_name, sorted(known))) or "none"
             raise AllowanceError(f"dropped: {part} has no test {name!r}; its tests: {has}")
         found |= meant
     return found

@@ -42,7 +42,7 @@ class Roster:
         self.rows = {row["id"]: row | self._granted(row) for row in rows if row["id"] != EVERYBODY}
         self._known: dict[tuple[str, str], set[str]] = {}
         for student, row in self.rows.items():
-            names = {("name", way) for way in ways(row.get("name", ""))} | {("name", letters(student))}
+            names = {("name", way) for way in name_orders(row.get("name", ""))} | {("name", normalized_name(student))}
             keys = {(column, said.strip()) for column in PLATFORMS for said in row.get(column, "").split(";") if said.strip()}
             mails = {("email", row["email"].strip().casefold())} if row.get("email", "").strip() else set()
             for key in names | keys | mails:
@@ -53,7 +53,7 @@ class Roster:
         return self.rows.get(student) or {"id": student} | self._granted({})
 
     def _granted(self, row: dict[str, str]) -> dict[str, str]:
-        both = {column: (row.get(column, ""), self._everybody.get(column, "")) for column in allowances.COLUMNS}
+        both = {column: (row.get(column, ""), self._everybody.get(column, "")) for column in allowances.ALLOWANCE_COLUMNS}
         return {column: "; ".join(filter(None, map(str.strip, said))) for column, said in both.items()}
 
     def knows(self, platform: str, key: str) -> bool:
@@ -62,7 +62,7 @@ class Roster:
 
     def find(self, name: str, platform: str = "", key: str = "", number: str = "") -> list[str]:
         """The ids of whom this may be: the platform's number, what it calls them, else their id, their name or their address."""
-        for kind, said in ((platform, number), (platform, key), ("email", name.casefold()), ("name", letters(name))):
+        for kind, said in ((platform, number), (platform, key), ("email", name.casefold()), ("name", normalized_name(name))):
             if found := self._known.get((kind, said)):
                 return [name] if name in found else sorted(found)
         return []
@@ -100,8 +100,8 @@ def read(path: Path = GRADING / "roster.csv") -> Roster | None:
         if not any(value.strip() for value in row.values()):
             continue  # a spreadsheet's empty line
         row["id"] = row["id"].strip()
-        one = ids.folded(row["id"])
-        why = f"it stands in line {seen[one]}, too" if one in seen else row["id"] != EVERYBODY and ids.why_not(row["id"])
+        one = ids.case_folded(row["id"])
+        why = f"it stands in line {seen[one]}, too" if one in seen else row["id"] != EVERYBODY and ids.id_problem(row["id"])
         if why:
             raise RosterError(f"{path.name}, line {line}: id {row['id']!r}: {why}.")
         seen[one] = line
@@ -112,13 +112,13 @@ def read(path: Path = GRADING / "roster.csv") -> Roster | None:
     return Roster([row for _, row in rows if row["id"]])
 
 
-def letters(name: str) -> str:
+def normalized_name(name: str) -> str:
     """What is left of a name in all spellings: small letters and digits, without accents, blanks, commas and apostrophes."""
     plain = "".join(c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c))
     return "".join(c for c in plain.casefold() if c.isalnum())
 
 
-def ways(name: str) -> set[str]:
+def name_orders(name: str) -> set[str]:
     """How a name may stand in a file's name: First Last or LastFirst, wherever the last name begins."""
     words = name.replace(",", " ").split()
-    return {letters("".join(itertools.chain(words[i:], words[:i]))) for i in range(len(words))}
+    return {normalized_name("".join(itertools.chain(words[i:], words[:i]))) for i in range(len(words))}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from grading.config import ConfigError
-from grading.paths import GRADING, one
+from grading.config import GradingConfigError
+from grading.paths import GRADING, required_part
 from grading.people import roster
-from grading.report import alike, hand_ins, mistakes, named, page, tables
+from grading.report import class_results, mistakes, page, similarity, tables, variant_messages
 
-NAME = "report.html"
+REPORT_FILE = "report.html"
 
 
 class NothingToReport(Exception):
@@ -32,31 +32,31 @@ def report(part: str, home: Path = GRADING) -> Path:
     roster.RosterError
         The roster cannot be used.
     """
-    course = hand_ins.read(part, home)
+    course = class_results.read(part, home)
     if not course.tests:
         raise NothingToReport(f"{part} has nothing to grade, so there is nothing to report.")
     if not course.handed_in and not course.missing:
         raise NothingToReport(f"{part}: no hand-ins in {home / 'submitted'}/*/{part}/, and no roster.csv that says who is missing.")
-    found = mistakes.find(course)
-    names, without = named.names(part, home) if found else ({}, "")
-    given = alike.known(course)
-    likeness = alike.find(course, given)
+    found = mistakes.find_mistakes(course)
+    names, without = variant_messages.name_mistakes(part, home) if found else ({}, "")
+    given = similarity.given_shingles(course)
+    likeness = similarity.find_similar(course, given)
     folder = home / "reports" / part
     folder.mkdir(parents=True, exist_ok=True)
     tables.points(course, folder / "points.csv")
     tables.mistakes(found, names, folder / "mistakes.csv")
-    tables.alike(likeness, folder / "alike.csv")
-    (folder / NAME).write_text(page.html(course, found, names, without, likeness, given), encoding="utf-8")
-    return folder / NAME
+    tables.similar_pairs(likeness, folder / "alike.csv")
+    (folder / REPORT_FILE).write_text(page.html(course, found, names, without, likeness, given), encoding="utf-8")
+    return folder / REPORT_FILE
 
 
 def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # whatever a student is called
-    part = one(sys.argv[1:], "make report PART=01_data_split")
+    part = required_part(sys.argv[1:], "make report PART=01_data_split")
     try:
         path = report(part)
-    except (NothingToReport, roster.RosterError, ConfigError) as problem:
+    except (NothingToReport, roster.RosterError, GradingConfigError) as problem:
         sys.exit(str(problem))
     except KeyboardInterrupt:
         sys.exit("\nInterrupted; nothing was written.")

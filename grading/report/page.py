@@ -9,40 +9,40 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from grading.authoring.build import points
-from grading.plain import number, printable, readable
-from grading.report import alike, figures
-from grading.report.alike import Likeness
-from grading.report.hand_ins import Course
-from grading.report.mistakes import CAUSE, Mistake
-from grading.report.tokens import Run
+from grading.formatting import display_name, format_points, printable
+from grading.report import item_analysis, similarity
+from grading.report.class_results import ClassResults
+from grading.report.mistakes import CAUSE_PREFIX, Mistake
+from grading.report.similarity import ExerciseSimilarity
+from grading.report.tokens import Shingle
 
 MOST_MISTAKES, MOST_FLAGS, MOST_GROUPS = 25, 200, 20  # on the page; the tables have them all
-MOST_LINES, WIDEST = 300, 200  # of an answer that is shown
+MOST_LINES, MAX_LINE_COLUMNS = 300, 200  # of an answer that is shown
 
 
 def html(
-    course: Course,
+    course: ClassResults,
     found: list[Mistake],
     names: dict[str, list[str]],
     without_names: str,
-    likeness: list[Likeness],
-    given: set[Run],
+    likeness: list[ExerciseSimilarity],
+    given: set[Shingle],
 ) -> str:
     """The page.
 
     Parameters
     ----------
     found : list of Mistake
-        From `mistakes.find`.
+        From `mistakes.find_mistakes`.
     names, without_names : dict of str to list of str, str
-        From `named.names`.
-    likeness : list of Likeness
-        From `alike.find`.
-    given : set of Run
-        From `alike.known`.
+        From `variant_messages.name_mistakes`.
+    likeness : list of ExerciseSimilarity
+        From `similarity.find_similar`.
+    given : set of Shingle
+        From `similarity.given_shingles`.
     """
-    whole = figures.of_part(course) if course.graded else None
-    tests = figures.of_tests(course) if course.graded else {}
+    whole = item_analysis.part_statistics(course) if course.graded else None
+    tests = item_analysis.test_statistics(course) if course.graded else {}
     flagged = [(student, flag) for student, hand_in in course.graded.items() for flag in hand_in.flags]
     groups = sorted((group for like in likeness for group in like.groups), key=lambda group: -group[0].share * group[0].runs)
     environment = Environment(
@@ -53,7 +53,7 @@ def html(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"called": readable, "late": late, "number": number}
+    environment.filters |= {"called": display_name, "late": format_lateness, "number": format_points}
     return environment.get_template("page.html").render(
         course=course,
         summary=summary(course, whole, tests, found),
@@ -68,16 +68,21 @@ def html(
         likeness=likeness,
         groups=[(pair, members, answers(course, pair, given)) for pair, members in groups[:MOST_GROUPS]],
         more_groups=len(groups) - MOST_GROUPS,
-        fewest=alike.FEWEST,
-        share=alike.SHARE,
-        common=alike.COMMON,
+        fewest=similarity.MIN_SHARED_WEIGHT,
+        share=similarity.MIN_SHARED_FRACTION,
+        common=similarity.COMMON_FRACTION,
         students=sorted({*course.graded, *course.ungraded, *course.missing}),
         chance=2 / max(1, len(course.graded)) ** 0.5,
         written=datetime.now(),
     )
 
 
-def summary(course: Course, whole: figures.Figures | None, tests: dict[str, figures.Figures], found: list[Mistake]) -> list[str]:
+def summary(
+    course: ClassResults,
+    whole: item_analysis.PointsStatistics | None,
+    tests: dict[str, item_analysis.PointsStatistics],
+    found: list[Mistake],
+) -> list[str]:
     """The class in a few sentences."""
     of_all = (
         f"Of {len(course.names)} students in the roster, {len(course.missing)} {'is' if len(course.missing) == 1 else 'are'} missing; "
@@ -94,35 +99,38 @@ def summary(course: Course, whole: figures.Figures | None, tests: dict[str, figu
     if not whole:
         return said
     by_hand = points(course.source) - whole.most
-    left_out = f" Up to {number(by_hand)} for written answers come on top, and are not counted here." if by_hand else ""
-    said.append(f"The mean is {number(whole.mean)} of {number(whole.most)} points, the median {number(whole.median)}.{left_out}")
+    left_out = f" Up to {format_points(by_hand)} for written answers come on top, and are not counted here." if by_hand else ""
+    said.append(
+        f"The mean is {format_points(whole.mean)} of {format_points(whole.most)} points, "
+        f"the median {format_points(whole.median)}.{left_out}"
+    )
     if len(tests) > 1 and len({f.share for f in tests.values()}) > 1:
         hardest = min(tests, key=lambda test: tests[test].share)
-        said.append(f"Hardest is “{readable(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
+        said.append(f"Hardest is “{display_name(hardest)}”, with {100 * tests[hardest].share:.0f} % of its points on average.")
     if found and not found[0].follows:
         n = len(found[0].students)
         said.append(
-            f"The commonest mistake, of {n} students: “{found[0].said.partition(CAUSE)[0].rstrip('.')}”."
+            f"The commonest mistake, of {n} students: “{found[0].message.partition(CAUSE_PREFIX)[0].rstrip('.')}”."
             if n > 1
             else "No two made the same mistake."
         )
     return said
 
 
-def answers(course: Course, pair: alike.Pair, given: set[Run]) -> list[tuple[str, list[tuple[str, str, bool]]]]:
+def answers(course: ClassResults, pair: similarity.SimilarPair, given: set[Shingle]) -> list[tuple[str, list[tuple[str, str, bool]]]]:
     """Both answers of a pair: whose it is, and its lines; of each its indent, its text, and whether it shares something."""
     sources = [course.graded[student].answers[pair.exercise] for student in pair.students]
-    marked = alike.shared_lines(*sources, given)
+    marked = similarity.shared_lines(*sources, given)
     shown = []
     for student, source, lines in zip(pair.students, sources, marked, strict=True):
-        plain = [(i in lines, text.expandtabs()[:WIDEST]) for i, text in enumerate(source.splitlines(), 1)]
+        plain = [(i in lines, text.expandtabs()[:MAX_LINE_COLUMNS]) for i, text in enumerate(source.splitlines(), 1)]
         texts = [(text[: len(text) - len(text.lstrip())], text.lstrip(), marked) for marked, text in plain]
         rest = [("", f"({len(texts) - MOST_LINES} more lines)", False)] if len(texts) > MOST_LINES else []
         shown.append((student, texts[:MOST_LINES] + rest))
     return shown
 
 
-def late(seconds: float) -> str:
+def format_lateness(seconds: float) -> str:
     """How late, in the largest unit that fits.
 
     >>> late(59), late(7300), late(200_000)

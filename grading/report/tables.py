@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from grading import tables
-from grading.plain import printable
-from grading.report.alike import Likeness
-from grading.report.hand_ins import Course
+from grading.formatting import printable
+from grading.report.class_results import ClassResults
 from grading.report.mistakes import Mistake
+from grading.report.similarity import ExerciseSimilarity
 
 MOST_PAIRS = 5000
 
@@ -19,7 +19,7 @@ def write(path: Path, head: list[str], rows: Iterable[list]) -> None:
     tables.write(path, ([printable(value) if isinstance(value, str) else value for value in row] for row in (head, *rows)))
 
 
-def points(course: Course, path: Path) -> None:
+def points(course: ClassResults, path: Path) -> None:
     """A row for each student, also for those who are missing."""
     rows = []
     for student in sorted({*course.graded, *course.ungraded, *course.missing}):
@@ -34,14 +34,14 @@ def points(course: Course, path: Path) -> None:
 def mistakes(found: list[Mistake], names: dict[str, list[str]], path: Path) -> None:
     """A row for each mistake and student."""
     rows = [
-        [len(mistake.students), mistake.said, " | ".join(mistake.tests), " | ".join(names.get(mistake.said, [])), student, said]
+        [len(mistake.students), mistake.message, " | ".join(mistake.tests), " | ".join(names.get(mistake.message, [])), student, said]
         for mistake in found
         for student, said in mistake.students.items()
     ]
     write(path, ["students", "mistake", "tests", "variants", "student", "what the test said"], rows)
 
 
-def alike(found: list[Likeness], path: Path) -> None:
+def similar_pairs(found: list[ExerciseSimilarity], path: Path) -> None:
     """A row for each pair, the most alike first."""
     pairs = sorted((pair for likeness in found for pair in likeness.pairs), key=lambda pair: -pair.share * pair.runs)
     rows = [[pair.exercise, *pair.students, f"{pair.share:.2f}", f"{pair.runs:.1f}"] for pair in pairs[:MOST_PAIRS]]

@@ -8,10 +8,10 @@ import keyword
 import re
 import tokenize
 
-LENGTH = 8  # tokens of a run: about a statement, so that statements in another order keep most of their runs
-LONGEST = 200_000  # characters that are read
+SHINGLE_TOKENS = 8  # tokens of a run: about a statement, so that statements in another order keep most of their runs
+MAX_SOURCE_CHARS = 200_000  # characters that are read
 
-Run = tuple[str, ...]
+Shingle = tuple[str, ...]
 
 _KEPT = {*keyword.kwlist, *dir(builtins)}
 _LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -28,7 +28,7 @@ def tokens(source: str) -> list[tuple[str, int]]:
     >>> [token for token, _ in tokens("total = (np.sum(parts[0], axis=1,))  # all")]
     ['name', '=', 'name', '.', 'sum', '(', 'name', '[', '0', ']', ',', 'name', '=', '0', ')']
     """
-    lines = ["" if re.match(r"\s*[%!]", line) else line for line in source[:LONGEST].splitlines()]
+    lines = ["" if re.match(r"\s*[%!]", line) else line for line in source[:MAX_SOURCE_CHARS].splitlines()]
     found: list[tuple[str, int]] = []
     calls: list[bool] = []  # for each bracket that is open, whether it is one of a call
     last, fresh = "", True  # the token before, and whether a statement begins
@@ -59,12 +59,12 @@ def tokens(source: str) -> list[tuple[str, int]]:
     return found
 
 
-def runs(source: str, length: int = LENGTH) -> dict[Run, set[int]]:
+def shingles(source: str, length: int = SHINGLE_TOKENS) -> dict[Shingle, set[int]]:
     """All runs of so many tokens, each with the lines that it stands on (shingles; Broder, 1997).
 
     Winnowing (Schleimer, Wilkerson, Aiken, 2003) would keep some of them only: an answer is too short for that.
     """
-    found: dict[Run, set[int]] = {}
+    found: dict[Shingle, set[int]] = {}
     read = tokens(source)
     for i in range(len(read) - length + 1):
         words, lines = zip(*read[i : i + length], strict=True)

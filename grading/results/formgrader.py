@@ -7,7 +7,7 @@ import os
 import sys
 
 from course_lib.tools.lab import command, environment
-from grading.config import ConfigError, is_there, load
+from grading.config import GradingConfigError, gradebook_exists, load
 from grading.paths import GRADING
 
 
@@ -18,9 +18,9 @@ def _is_not_about_the_exchange(record: logging.LogRecord) -> bool:
 
 def main() -> None:
     try:
-        if not is_there(load(GRADING)):
+        if not gradebook_exists(load(GRADING)):
             sys.exit("Nothing is released yet, so there is nothing to look at. First: make release, make collect, make autograde.")
-    except ConfigError as error:
+    except GradingConfigError as error:
         sys.exit(str(error))
     os.environ.update(environment())
     os.chdir(GRADING)  # nbgrader reads its configuration where it is started

@@ -14,8 +14,8 @@ from course_lib.sim.schedule.timeline import FILLS
 from grading import tables
 from grading.paths import GRADING
 
-PART = "20_custom_strategy"
-CELL = "leaderboard-entry"
+LEADERBOARD_PART = "20_custom_strategy"
+ENTRY_CELL_ID = "leaderboard-entry"
 WIDTH, HEIGHT = 120, 26
 STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; margin: 2rem auto; max-width: 70rem; padding: 0 1rem }
@@ -34,14 +34,14 @@ def entries(autograded: Path) -> list[dict]:
     autograded : Path
         nbgrader's folder: ``student/20_custom_strategy/20_custom_strategy.ipynb``.
     """
-    notebooks = (nbformat.read(path, as_version=4) for path in sorted(autograded.glob(f"*/{PART}/{PART}.ipynb")))
+    notebooks = (nbformat.read(path, as_version=4) for path in sorted(autograded.glob(f"*/{LEADERBOARD_PART}/{LEADERBOARD_PART}.ipynb")))
     found = [made for notebook in notebooks if (made := entry(notebook))]
     return sorted(found, key=lambda e: (e["score"], _mean(e, "utilisation")), reverse=True)
 
 
 def entry(notebook: nbformat.NotebookNode) -> dict | None:
     """The entry in a graded notebook, if there is one."""
-    shown = [o for cell in notebook.cells if cell.get("id") == CELL for o in cell.get("outputs", [])]
+    shown = [o for cell in notebook.cells if cell.get("id") == ENTRY_CELL_ID for o in cell.get("outputs", [])]
     made = [o.data[MIME] for o in shown if o.output_type == "execute_result" and MIME in o.data]  # the cell's own, not the ranks'
     return made[0] if made else None
 
@@ -109,7 +109,7 @@ def main() -> None:
     page_path, table_path, n = write(GRADING / "autograded", GRADING)
     print(f"{n} entr{'y' if n == 1 else 'ies'}: {page_path} and {table_path.name}")
     if not n:
-        sys.exit(f"No autograded hand-in of part 20 has an entry. Run `make autograde PART={PART}` first.")
+        sys.exit(f"No autograded hand-in of part 20 has an entry. Run `make autograde PART={LEADERBOARD_PART}` first.")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Feedback pages as zips, under the names by which Canvas, Moodle and Brightspace know whose a file is.
 
-Each takes back what it gave: the page of a hand-in has the name under which the hand-in came (`platforms.page`), which collect.py noted in
+Each takes back what it gave: the page of a hand-in has the name of the hand-in (`platforms.feedback_path`), which collect.py noted in
 collected/PART/STUDENT.json.
 """
 
@@ -43,7 +43,7 @@ def pack(part: str, home: Path, students: list[str]) -> Packed:
     done, places = Packed(), {}
     for student in students:
         said = records.read(home, student, part)
-        platform, place = said.get("platform"), platforms.page(said.get("name") or "", part)
+        platform, place = said.get("platform"), platforms.feedback_path(said.get("name") or "", part)
         if platform not in platforms.PLATFORMS:
             done.left[student] = f"it came from no platform; the page is feedback/{student}/{part}/{part}.html"
         elif place is None:

@@ -18,13 +18,13 @@ from pygments.formatters import HtmlFormatter
 from traitlets.config import Config
 
 from grading.authoring.build import kind_of
-from grading.plain import number, readable
+from grading.formatting import display_name, format_points
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 @dataclass
-class Told:
+class PageContext:
     """What a page says beside what nbgrader knows.
 
     Attributes
@@ -52,22 +52,22 @@ class Told:
     extra: dict[str, float] = field(default_factory=dict)
 
 
-class Page(GenerateFeedback):
+class FeedbackConverter(GenerateFeedback):
     """nbgrader's feedback, with a template of our own and what it needs to be told."""
 
-    told: Told
+    context: PageContext
 
     def init_single_notebook_resources(self, notebook_filename: str) -> dict:
         resources = super().init_single_notebook_resources(notebook_filename)
-        resources["course"] = vars(self.told) | {"style": HtmlFormatter().get_style_defs(".highlight")}
+        resources["course"] = vars(self.context) | {"style": HtmlFormatter().get_style_defs(".highlight")}
         return resources
 
 
 def configured(config: Config) -> Config:
-    """Have `Page` draw with its template; changed in place, and returned."""
+    """Have `FeedbackConverter` draw with its template; changed in place, and returned."""
     config.HTMLExporter.template_name = "page"
     config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES)]
-    config.HTMLExporter.filters = dict(markdown2html=markdown, kind=kind_of, readable=readable, number=number, title_of=title_of)
+    config.HTMLExporter.filters = dict(markdown2html=markdown, kind=kind_of, readable=display_name, number=format_points, title_of=title_of)
     return config
 
 
@@ -87,14 +87,14 @@ def title_of(source: str) -> str:
     return first.partition("# ")[2] or first
 
 
-class Text(IPythonRenderer):
+class MathMLRenderer(IPythonRenderer):
     """Markdown as HTML: formulas as MathML, and no links to files that do not come along."""
 
     def inline_math(self, body: str) -> str:
         return mathml(body)
 
     def block_math(self, body: str) -> str:
-        return f'<div class="formula">{"".join(mathml(piece, "block") for piece in pieces(body))}</div>'
+        return f'<div class="formula">{"".join(mathml(piece, "block") for piece in split_formula(body))}</div>'
 
     def latex_environment(self, name: str, body: str) -> str:
         return self.block_math(f"\\begin{{{name}}}{body}\\end{{{name}}}")
@@ -105,14 +105,14 @@ class Text(IPythonRenderer):
 
 def markdown(source: str) -> str:
     """Markdown as HTML, with formulas as MathML."""
-    return MarkdownWithMath(renderer=Text(escape=False, exclude_anchor_links=True)).render(source)
+    return MarkdownWithMath(renderer=MathMLRenderer(escape=False, exclude_anchor_links=True)).render(source)
 
 
 TOKENS = re.compile(r"(\\begin|\\end|\\left(?![a-z])|\\right(?![a-z])|\\qquad|\\to(?![a-z])|[{}=])")
 OPENS, CLOSES = ("{", r"\begin", r"\left"), ("}", r"\end", r"\right")
 
 
-def pieces(body: str) -> list[str]:
+def split_formula(body: str) -> list[str]:
     """A displayed formula in pieces that may each have a line of their own: at wide gaps, and before a second "=" or arrow.
 
     >>> pieces(r"a = b = c, \\qquad d \\to e")

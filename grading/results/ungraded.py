@@ -7,23 +7,23 @@ from pathlib import Path
 import nbformat
 
 from grading.collecting import records
-from grading.handin.submission import NotReadable, assemble, is_plain, read, taken
-from grading.running.waiting import NOT_GRADED
+from grading.running.pending import NOT_GRADED
+from grading.submission.assembly import UnreadableSubmission, assemble, is_regular_file, read_cells, read_submission
 
-NOTHING, NOT_YET = "nothing handed in", "not graded yet"
-ASK = "your instructor has to look at it"
-LONGEST = 4096  # bytes of such a text
+NOTHING_SUBMITTED, NOT_GRADED_YET = "nothing handed in", "not graded yet"
+ASK_INSTRUCTOR = "your instructor has to look at it"
+MAX_REASON_BYTES = 4096  # bytes of such a text
 
 
-def why(part: str, student: str, home: Path) -> str:
+def missing_grade_reason(part: str, student: str, home: Path) -> str:
     """Return the reason for a missing grade, as far as it is known."""
-    if final := reason(part, student, home):
+    if final := lasting_reason(part, student, home):
         return final
     there = (home / "submitted" / student / part / f"{part}.ipynb").exists()
-    return NOT_YET if there else NOTHING
+    return NOT_GRADED_YET if there else NOTHING_SUBMITTED
 
 
-def reason(part: str, student: str, home: Path) -> str:
+def lasting_reason(part: str, student: str, home: Path) -> str:
     """Return a reason that stays until the student or the instructor does something; empty if there is no such reason."""
     folder = home / "submitted" / student / part
     if not (folder / f"{part}.ipynb").exists():
@@ -32,23 +32,23 @@ def reason(part: str, student: str, home: Path) -> str:
     return f"not graded: {text}" if (text := _text(folder / NOT_GRADED)) else ""
 
 
-def told(part: str, student: str, home: Path) -> str:
+def reason_for_student(part: str, student: str, home: Path) -> str:
     """Return it for the student's own page: without faults of the machine, other students, or the instructor's folders."""
     path = home / "submitted" / student / part / f"{part}.ipynb"
     if not path.exists():
         refused, for_student = records.refused(home, student, part)
-        return refused if for_student else ASK if refused else ""
+        return refused if for_student else ASK_INSTRUCTOR if refused else ""
     if not _text(path.parent / NOT_GRADED):
         return ""
     try:
-        found = read(taken(path))
+        found = read_cells(read_submission(path))
         assemble(nbformat.read(home / "source" / part / f"{part}.ipynb", as_version=4), found)
-    except NotReadable as problem:
+    except UnreadableSubmission as problem:
         return str(problem)
     except (OSError, ValueError):
-        return ASK
-    return ASK
+        return ASK_INSTRUCTOR
+    return ASK_INSTRUCTOR
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace").strip() if is_plain(path, LONGEST) else ""
+    return path.read_text(encoding="utf-8", errors="replace").strip() if is_regular_file(path, MAX_REASON_BYTES) else ""

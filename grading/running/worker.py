@@ -15,22 +15,22 @@ import warnings
 import weakref
 from multiprocessing.connection import Connection
 
-from grading.handin.grade import Graded, Task
-from grading.handin.grade import grade as grade_here
-from grading.handin.sandbox import NoSandbox
+from grading.formatting import MAX_SENTENCE_CHARS
 from grading.paths import ROOT
-from grading.plain import LONGEST
-from grading.running import own_process
+from grading.running import limited_process
+from grading.submission.grade import Graded, Task
+from grading.submission.grade import grade as grade_here
+from grading.submission.sandbox import NoSandbox
 
-DEADLINE = 900  # seconds for a hand-in, beside the limits of its cells
-MEMORY = 2 << 30  # bytes for the process that grades a hand-in, and as many for its kernel
+SUBMISSION_DEADLINE_SECONDS = 900  # seconds for a hand-in, beside the limits of its cells
+GRADER_MEMORY_BYTES = 2 << 30  # bytes for the process that grades a hand-in, and as many for its kernel
 
 _mine = threading.local()
-_all: weakref.WeakSet[Beside] = weakref.WeakSet()
+_all: weakref.WeakSet[GraderProcess] = weakref.WeakSet()
 _lock, _over = threading.Lock(), threading.Event()
 
 
-class Beside:
+class GraderProcess:
     """The process, and a line to it."""
 
     def __init__(self):
@@ -69,7 +69,7 @@ def grade(task: Task) -> Graded:
     OSError
         The process beside this one ended, or could not be started: another try may do.
     """
-    beside = _mine.beside = getattr(_mine, "beside", None) or Beside()
+    beside = _mine.beside = getattr(_mine, "beside", None) or GraderProcess()
     try:
         return beside.grade(task)
     except (EOFError, OSError) as error:
@@ -94,16 +94,16 @@ def end_all() -> None:
 
 def serve(line: Connection) -> None:
     """Grade what comes on the line, until it is closed."""
-    own_process.tidy()
+    limited_process.remove_leftovers()
     while True:
         try:
             task = line.recv()
         except (EOFError, OSError):
             return
         try:
-            found = own_process.done(_grade, (task,), DEADLINE, MEMORY, line)
-        except own_process.Failed as problem:
-            found = Graded(str(problem), lost=isinstance(problem, own_process.Lost))
+            found = limited_process.run_limited(_grade, (task,), SUBMISSION_DEADLINE_SECONDS, GRADER_MEMORY_BYTES, line)
+        except limited_process.StepFailed as problem:
+            found = Graded(str(problem), lost=isinstance(problem, limited_process.StepKilled))
         with contextlib.suppress(OSError):  # nobody waits for it any more; the next turn sees that
             line.send(found)
 
@@ -113,7 +113,7 @@ def _grade(task: Task) -> Graded:
         return grade_here(task)
     except (Exception, SystemExit) as error:
         told = str(error) if isinstance(error, NoSandbox) else f"{type(error).__name__}: {error}"
-        return Graded(told[:LONGEST].strip())
+        return Graded(told[:MAX_SENTENCE_CHARS].strip())
 
 
 def main() -> None:

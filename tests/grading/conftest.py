@@ -12,7 +12,7 @@ from grading import config
 from grading.authoring import build
 from grading.autograde import autograde
 from grading.release import release
-from grading.running.waiting import waiting
+from grading.running.pending import find_pending
 
 # A part with two ranks only: each hand-in starts them anew.
 ONE = """# ---
@@ -106,7 +106,7 @@ class Course:
     def waiting(self, part):
         """Whose hand-in is to be graded."""
         source = nbformat.read(self.home / "source" / part / f"{part}.ipynb", as_version=4)
-        return waiting(part, source, self.home).students
+        return find_pending(part, source, self.home).students
 
     def points(self, part):
         with config.gradebook(config.load(self.home)) as book:

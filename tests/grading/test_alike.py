@@ -8,8 +8,8 @@ import pytest
 
 from grading.authoring import answers, build
 from grading.authoring.build import kind_of
-from grading.report import alike, tokens
-from grading.report.hand_ins import Course, HandIn
+from grading.report import similarity, tokens
+from grading.report.class_results import ClassResults, GradedSubmission
 
 PART, EXERCISE = "03_naive_forward", "exercise-naive-collect-forward-input"
 
@@ -101,14 +101,14 @@ def lines(letters, n):
 
 
 def a_class(part, sources, exercise=EXERCISE):
-    course = Course(part, build.build(part), {})
-    course.graded = {student: HandIn({}, answers={exercise: source}) for student, source in sources.items()}
+    course = ClassResults(part, build.build(part), {})
+    course.graded = {student: GradedSubmission({}, answers={exercise: source}) for student, source in sources.items()}
     return course
 
 
 def found(sources, part=PART):
     course = a_class(part, sources)
-    return alike.find(course, alike.known(course))[0]
+    return similarity.find_similar(course, similarity.given_shingles(course))[0]
 
 
 def dressed_up(source):
@@ -142,14 +142,14 @@ def test_solutions_and_right_variants_are_nobodys_own_however_they_are_written()
     compared = 0
     for part in sorted({path.parent.name for path in build.SOLUTIONS.glob("*/variants.py")}):
         course = a_class(part, {})
-        given = alike.known(course)
+        given = similarity.given_shingles(course)
         solutions = [cell.source for cell in course.source.cells if kind_of(cell) == "exercise"]
-        right = [answer for answer in answers.read(part) if not answer.loses and answer.function != answers.CELL]
+        right = [answer for answer in answers.read(part) if not answer.loses and answer.function != answers.CELL_ANSWER]
         for function in {answer.function for answer in right}:
             texts = [answer.source for answer in right if answer.function == function]
             texts += [text for text in solutions if re.search(rf"^(def|async def|class) {function}\b", text, re.MULTILINE)]
             both = [*texts, *map(dressed_up, texts)]
-            like = alike.compare(function, {str(i): text for i, text in enumerate(both * 2)}, given)
+            like = similarity.compare(function, {str(i): text for i, text in enumerate(both * 2)}, given)
             compared += len(list(itertools.combinations(both * 2, 2)))
             assert not like.pairs, (part, function, like.pairs)
     assert compared > 1000
@@ -178,7 +178,7 @@ def test_a_piece_in_common_is_not_enough():
 
 
 def test_the_lines_in_common_are_named():
-    here, there = alike.shared_lines(ORIGINAL, COPIES["within more"], set())
+    here, there = similarity.shared_lines(ORIGINAL, COPIES["within more"], set())
     assert here == there == set(range(2, 10)), "line 1 is the magic; from line 10 on, they differ"
 
 
@@ -186,8 +186,8 @@ def test_helpers_that_a_student_added_are_compared_with_each_other():
     course = a_class(PART, {"ada": ORIGINAL, "eve": INDEPENDENT["rows"]})
     for hand_in in course.graded.values():
         hand_in.answers["cells that the student added"] = ORIGINAL.replace("naive_collect_forward_input", "helper")
-    course.graded["tim"] = HandIn({}, answers={EXERCISE: INDEPENDENT["transposed"]})
-    first, second = alike.find(course, alike.known(course))
+    course.graded["tim"] = GradedSubmission({}, answers={EXERCISE: INDEPENDENT["transposed"]})
+    first, second = similarity.find_similar(course, similarity.given_shingles(course))
     assert not first.pairs and [pair.students for pair in second.pairs] == [("ada", "eve")]
 
 
@@ -195,4 +195,4 @@ def test_tokens_are_those_of_what_code_does():
     assert [word for word, _ in tokens.tokens("f'{a!r} b' 'c'; x = (1,)")][-3:] == ["name", "=", "0"]
     for source in ("'''", "\\", "x = (", "\tx\n y", "é = 1\x00", "%%px\n!ls\nx = 1", ")" * 5, "𝐱 = 1"):
         tokens.tokens(source)
-    assert tokens.runs("x = 1") == {}
+    assert tokens.shingles("x = 1") == {}

@@ -6,12 +6,14 @@ import pytest
 from nbgrader.api import Gradebook
 from traitlets.config import Config
 
-from grading.collect import HandIn, collect, is_late, table
-from grading.collecting.platforms import read
+from grading.collect import collect, is_late
+from grading.collecting.collected import format_table
+from grading.collecting.owners import CandidateSubmission
+from grading.collecting.platforms import parse_name
 from grading.config import configure
+from grading.formatting import display_name
 from grading.paths import NOTEBOOKS, parts
 from grading.people import allowances, roster
-from grading.plain import readable
 
 PART = "03_naive_forward"
 
@@ -52,7 +54,7 @@ def test_tests_that_do_not_count(said, names):
 def test_every_name_on_a_page_is_a_name_that_the_roster_takes():
     for part in parts():
         for test in allowances.dropped({"dropped": part}, part):
-            assert allowances.dropped({"dropped": f"{part[:2]}: {readable(test)}"}, part) == {test}
+            assert allowances.dropped({"dropped": f"{part[:2]}: {display_name(test)}"}, part) == {test}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +127,7 @@ def test_what_canvas_calls_late_is_so_unless_the_download_was_in_time(tmp_path):
     class File:
         time = datetime(2026, 1, 3, 12)
 
-    hand_in = HandIn(File, "ada", read(f"ada_LATE_1_2_{PART}.ipynb"), 0, False)
+    hand_in = CandidateSubmission(File, "ada", parse_name(f"ada_LATE_1_2_{PART}.ipynb"), 0, False)
     due, day = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(days=1)
     assert is_late(hand_in, due, timedelta()) and is_late(hand_in, None, 4 * day), "it came late, and nobody knows how much"
     assert is_late(hand_in, due, day) and not is_late(hand_in, due, 4 * day)
@@ -135,4 +137,4 @@ def test_the_table_says_what_canvas_does_not_know(tmp_path):
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / f"ada_LATE_1_2_{PART}.ipynb").write_text("{}")
     (tmp_path / "roster.csv").write_text("id,extension\nada,2 days\n")
-    assert "ada: Canvas says so, and not by how much; the roster grants 2 days" in table(collect(PART, tmp_path / "d", tmp_path))
+    assert "ada: Canvas says so, and not by how much; the roster grants 2 days" in format_table(collect(PART, tmp_path / "d", tmp_path))

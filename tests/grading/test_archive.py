@@ -12,7 +12,7 @@ import pytest
 from grading import variants
 from grading.authoring import archive, build
 from grading.paths import ROOT, SOLUTIONS, parts
-from grading.variants import Part
+from grading.variants import RunningPart
 
 # These start and end processes, and talk to the kernel, or to the broker; called on a rank they would end it.
 NO_DATA = ("str", "Path", "Callable", "dict[str", "Iterable[str")  # no exercise is given a text or a file
@@ -186,10 +186,10 @@ def probe(candidates, call):
 def test_no_function_of_the_archive_is_an_answer(part, monkeypatch):
     """Each is given what the exercise is given, and must not give what the solution gives; classes and loops go through the tests."""
     monkeypatch.syspath_prepend(ROOT / "tests")
-    monkeypatch.setattr(variants, "CELL_SECONDS", 60)
-    monkeypatch.setattr(variants.sandbox, "settings", dict)  # ranks as students have them, which find the archive's tests, too
+    monkeypatch.setattr(variants, "VARIANT_CELL_SECONDS", 60)
+    monkeypatch.setattr(variants.sandbox, "sandbox_variables", dict)  # ranks as students have them, which find the archive's tests, too
     tried, spied = 0, {}
-    with Part(part) as running:
+    with RunningPart(part) as running:
         todo = exercises(part)
         for name, method, wanted in todo:
             cell = running.exercise(name)
@@ -240,7 +240,7 @@ def shown(running, expression):
 
 def earned(running, cell, place, module="", other=""):
     """The points of the tests that an exercise decides, with a function in its place, or with nothing there."""
-    only = running.needs(cell)  # it leaves the solution there
+    only = running.tests_decided_by(cell)  # it leaves the solution there
     theirs = f"from {module} import {other} as theirs" if module else "theirs = None"
     source = cell.source.removeprefix("%%px")
     running.answer(f"import sys\nsys.path.append({str(ROOT / 'tests')!r})\n{source}\n\n{theirs}\n{place} = theirs")

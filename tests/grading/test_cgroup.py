@@ -11,8 +11,8 @@ from traitlets.config import Config
 from course_lib.sandbox import cgroup
 from grading import config
 from grading.authoring import build
-from grading.handin.grade import PASSED, Task, grade
-from grading.running import own_process
+from grading.running import limited_process
+from grading.submission.grade import FORWARDED_OPTIONS, Task, grade
 
 pytestmark = pytest.mark.root
 
@@ -37,8 +37,8 @@ def test_a_hand_in_fits_where_graders_are_small(part, megabytes, monkeypatch, tm
     with cgroup.limited(f"course-test-{os.getpid()}") as groups:
         assert groups, "root has control groups"
     source = nbformat.writes(build.build(part), version=4)
-    options = {name: dict(config.configure(Config(), tmp_path)[name]) for name in PASSED}
-    graded = own_process.done(grade, (Task(source, source.encode(), options),), 300, 2 << 30)
+    options = {name: dict(config.configure(Config(), tmp_path)[name]) for name in FORWARDED_OPTIONS}
+    graded = limited_process.run_limited(grade, (Task(source, source.encode(), options),), 300, 2 << 30)
     assert graded.problem is None
     said = [
         output.evalue

@@ -18,9 +18,9 @@ from course_lib.check import Check, CheckFailed
 from course_lib.cluster.isolated import sanitize
 from course_lib.sandbox import bubblewrap, landlock
 from grading import feedback
-from grading.handin import flags
-from grading.handin.execute import settle
-from grading.running import own_process
+from grading.running import limited_process
+from grading.submission import flags
+from grading.submission.execute import reduce_to_verdict
 
 PART = "97_one"
 WRONG = "%%px\ndef first(x):\n    {}return x"
@@ -314,7 +314,7 @@ def test_a_text_of_many_codes_is_a_plain_text():
 def test_an_error_that_an_answer_fills_is_cut():
     text = "\x1b[31mA\x1b[0m" * (1 << 20)
     cell = nbformat.v4.new_code_cell(outputs=[nbformat.v4.new_output("error", ename="CheckFailed", evalue=text, traceback=[text] * 3)])
-    settle(cell)
+    reduce_to_verdict(cell)
     assert len(json.dumps(cell.outputs)) < 50_000 and "\x1b" not in cell.outputs[0].evalue
     with pytest.raises(CheckFailed) as caught:
         Check("x", show=False).fail(f"on rank 0, {text!r} is wrong")
@@ -324,7 +324,7 @@ def test_an_error_that_an_answer_fills_is_cut():
 @pytest.mark.parametrize("step", ["time.sleep(60)", "bytearray(1 << 30)", "os._exit(3)", "subprocess.Popen(['sleep', '100'])"])
 def test_a_step_that_does_not_end_well_costs_only_itself(step):
     before = time.monotonic()
-    told = own_process.told(exec, (step, {"time": time, "os": os, "subprocess": subprocess}), deadline=2, memory=1 << 28)
+    told = limited_process.run_or_explain(exec, (step, {"time": time, "os": os, "subprocess": subprocess}), deadline=2, memory=1 << 28)
     expected = {"t": "it took more than 2 s", "b": "ended with code 1", "o": "ended with code 3"}
     assert (expected[step[0]] in told) if step[0] in expected else told is None
     assert time.monotonic() - before < patient(30)
@@ -382,7 +382,7 @@ def graded_together(request, one, services, secret, monkeypatch):
         one.hand_in(PART, "z-honest", one.solved(PART))
         points = one.grade(PART)
         most = patient(20)  # one page never ends, and a busy machine takes its time for the others
-        monkeypatch.setattr(feedback, "DEADLINE", most)
+        monkeypatch.setattr(feedback, "PAGE_DEADLINE_SECONDS", most)
         pageless = feedback.feedback(PART, one.home, one.notebooks)
         assert points.pop("z-honest") == 10 and {name: p for name, p in points.items() if p} == {}
         assert time.monotonic() - began < patient(600)  # not a speed test: a hang would take longer

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from grading.collect import collect, table
+from grading.collect import collect
 from grading.collecting import platforms
+from grading.collecting.collected import format_table
 from grading.config import configure
+from grading.formatting import printable
 from grading.people import ids, roster
-from grading.plain import printable
 
 PART = "03_naive_forward"
 
@@ -69,7 +70,7 @@ class Downloads:
 
     def collect(self, part=PART):
         done = collect(part, self.folder, self.home)
-        shown = table(done)
+        shown = format_table(done)
         for file, why in done.refused if "more of" not in shown else ():
             assert printable(file) in shown and printable(why) in shown
         return done, submitted(self.home, part)
@@ -99,7 +100,7 @@ def downloads(tmp_path):
     ],
 )
 def test_a_platforms_names(name, student, key, rest):
-    said = platforms.read(name)
+    said = platforms.parse_name(name)
     assert (said.student, said.key, said.rest) == (student, key, rest)
     assert said.late == ("_LATE_123" in name)
     if said.platform == "brightspace":
@@ -108,7 +109,7 @@ def test_a_platforms_names(name, student, key, rest):
 
 @pytest.mark.parametrize("name", [f"ada_{PART}.ipynb", "ada", f"{PART}-1.ipynb", "ada_12_x.ipynb", f"2026_11_{PART}.ipynb"[5:], ""])
 def test_other_names_are_no_platforms(name):
-    assert platforms.read(name) is None
+    assert platforms.parse_name(name) is None
 
 
 def test_files_folders_and_zips(downloads):
@@ -140,10 +141,10 @@ def test_canvas(downloads):
     why = dict(done.refused)
     assert len(why) == 2 and "04_megatron_forward" in why["submissions.zip/other_127_461_04_megatron_forward.ipynb"]
     assert why["submissions.zip/text_128_462_essay.pdf"] == "no notebook and no zip"
-    assert [student for student, _, _ in done.replaced] == ["lovelaceada"] and "late: 1\n    ohara" in table(done)
+    assert [student for student, _, _ in done.replaced] == ["lovelaceada"] and "late: 1\n    ohara" in format_table(done)
     stamps = {path.parent.parent.name for path in downloads.home.glob("submitted/*/*/timestamp.txt")}
     assert not stamps, "in a zip of Canvas a file's time is that of the download"
-    assert table(done).startswith("matched: 4\n")
+    assert format_table(done).startswith("matched: 4\n")
 
 
 def zipped(entries):
@@ -226,7 +227,7 @@ def test_with_a_roster_all_ways_lead_to_one_id_and_who_is_missing_is_said(downlo
     done, found = downloads.collect()
     assert found == {"al1": "a", "lw3": "3", "lw4": "4", "oh2": "b"} and done.missing == ["zz5"]
     assert [file for file, _ in done.refused] == [f"canvas.zip/eve_9_1_{PART}.ipynb"] and "nobody in roster.csv" in done.refused[0][1]
-    assert "missing: 1\n    zz5" in table(done)
+    assert "missing: 1\n    zz5" in format_table(done)
     downloads.file("ada@x.org/P.ipynb", "by address")
     assert downloads.collect()[1]["al1"] == "a", "from two places, and nobody knows which is newer"
 
@@ -395,12 +396,12 @@ def test_a_zip_in_a_zip_has_an_end_and_zips_that_grow_are_left_out_together(down
     downloads.zip("ada.zip", {"ada_1_2_hw.zip": inner})
     done, found = downloads.collect()
     assert found == {} and "too deep" in done.refused[0][1]
-    monkeypatch.setattr("grading.collecting.unpack.LARGEST", 50_000)
+    monkeypatch.setattr("grading.collecting.unpack.MAX_NOTEBOOK_BYTES", 50_000)
     downloads.zip("ada.zip", {"ada_1_2_P.ipynb": notebook(" " * 60_000), "ben_2_3_P.ipynb": "b"})
     done, found = downloads.collect()
     assert found == {"ben": "b"} and "more than" in done.refused[0][1], "one file too large costs itself only"
     monkeypatch.undo()
-    monkeypatch.setattr("grading.collecting.unpack.MOST_BYTES", 2 << 20)
+    monkeypatch.setattr("grading.collecting.unpack.MAX_BYTES", 2 << 20)
     for letter in "bcd":
         downloads.zip(f"{letter}.zip", {f"{letter}{i}_P.ipynb": notebook(" " * 60_000) for i in range(16)})
     done, found = downloads.collect()
@@ -439,14 +440,14 @@ DEVICES = ["con", "NUL", "aux.x", "Com1", "com\u00b9"]
 
 @pytest.mark.parametrize("name", [*NO_IDS, *DEVICES, "a" * 129, "\u5b66" * 67, "Jos\udc82"])
 def test_a_name_that_is_no_folders_on_every_disk_is_no_id(name):
-    assert "expected" in ids.why_not(name) and ids.why_not(name).isprintable()
+    assert "expected" in ids.id_problem(name) and ids.id_problem(name).isprintable()
 
 
 @pytest.mark.parametrize(
     "name", ["ada", "Lovelace, Ada", "O'Hara", "J. Doe", "Jose\u0301", "\u017eofie \u5b66\u751f", "contessa", "a" * 128, "com10"]
 )
 def test_a_name_that_is_one_is_an_id(name):
-    assert ids.why_not(name) is None and ids.why_not_graded(name) is None
+    assert ids.id_problem(name) is None and ids.folder_problem(name) is None
 
 
 @pytest.mark.parametrize("name", ["x\x07y", "nul", "a" * 150])
@@ -531,7 +532,7 @@ def test_an_older_download_does_not_replace_what_was_collected(downloads):
 
 
 def test_one_students_zip_costs_nobody_else_theirs(downloads, monkeypatch):
-    monkeypatch.setattr("grading.collecting.unpack.MOST_OWN", 20)
+    monkeypatch.setattr("grading.collecting.unpack.MAX_FILES_PER_STUDENT", 20)
     many = {"eve_5_6_w.zip": zipped({f"{i}.ipynb": "" for i in range(21)})}
     deep = {"fay_6_7_w.zip": zipped({"d/" * 8000 + f"{PART}.ipynb": "x"})}
     long = {"gil_7_8_w.zip": zipped({"_" * 60_000 + ".ipynb": "x"})}
@@ -551,13 +552,13 @@ def test_a_name_that_no_disk_takes_costs_itself_only(downloads):
 def test_no_name_writes_a_line_of_its_own_into_the_table(downloads):
     downloads.zip("submissions.zip", {"eve_5_6_x.py\nmissing: 0\nmatched: 1\x1b[1A": "x", "ada_1_2_P.ipynb": "a"})
     done, _ = downloads.collect()
-    assert "\x1b" not in table(done) and table(done).count("\n") == 3
+    assert "\x1b" not in format_table(done) and format_table(done).count("\n") == 3
 
 
 def test_hidden_names_and_other_ways_to_write_a_date():
-    assert platforms.read("Participant_1234_assignsubmission_file_").student == "Participant 1234"
+    assert platforms.parse_name("Participant_1234_assignsubmission_file_").student == "Participant 1234"
     for date in ("3 October 2026 23-59", "3 Okt. 2026 2359", "Okt 5, 2026 23:59"):
-        assert platforms.read(f"12-34 - Ada - {date}").student == "Ada", date
+        assert platforms.parse_name(f"12-34 - Ada - {date}").student == "Ada", date
 
 
 def test_one_notebook_can_be_collected(downloads, tmp_path):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from grading import tables
-from grading.collect import table
 from grading.collecting import tree
+from grading.collecting.collected import format_table
 from grading.people import roster
 from grading.results import packing
 from tests.grading.test_collect import PART, Downloads, filled, notebook, zipped
@@ -200,13 +200,13 @@ def test_who_sends_many_files_hides_nobody_else(downloads):
     entries = {moodle("Mal", 1, f"{i}.zip"): flood for i in range(3)} | {moodle("Zed", 2, "answer.py"): "x", moodle("Zoe", 3, "P.py"): "x"}
     downloads.zip("all.zip", entries)
     done, _ = downloads.collect()
-    shown = table(done)
+    shown = format_table(done)
     assert "Zed" in shown and "Zoe" in shown and shown.count("Mal") == 11
     assert f"not matched: {len(done.refused)}" in shown and "more of all.zip/Mal_1_assignsubmission_file_" in shown
 
 
 def test_one_students_zips_take_no_room_from_others(downloads, monkeypatch):
-    monkeypatch.setattr("grading.collecting.unpack.MOST_BYTES_OWN", 1 << 20)
+    monkeypatch.setattr("grading.collecting.unpack.MAX_BYTES_PER_STUDENT", 1 << 20)
     big = zipped({f"{i}.ipynb": "x" * 300_000 for i in range(3)})
     entries = {moodle("Mal", 1, f"{i}.zip"): big for i in range(8)} | {moodle("Zed", 2, "hw.zip"): zipped({f"{PART}.ipynb": notebook("z")})}
     for extracted in (False, True):
@@ -239,7 +239,7 @@ def test_what_canvas_calls_late_costs_the_same_after_each_download(downloads):
         downloads.clock = datetime(2026, 11, day, tzinfo=UTC).timestamp()
         downloads.zip("all.zip", {"ada_LATE_1_2_P.ipynb": "a", "bob_3_4_P.ipynb": "b"})
         done, _ = downloads.collect()
-        assert done.late == ["ada"] and "ada: Canvas says so, and not by how much; it counts as one second" in table(done)
+        assert done.late == ["ada"] and "ada: Canvas says so, and not by how much; it counts as one second" in format_table(done)
         stamps.append((downloads.home / "submitted" / "ada" / PART / "timestamp.txt").read_text())
     assert stamps == ["2026-11-01 12:00:01 UTC\n"] * 2
     assert not (downloads.home / "submitted" / "bob" / PART / "timestamp.txt").exists()
@@ -367,7 +367,7 @@ def test_a_quote_that_is_not_closed_is_named(downloads):
 def test_a_folder_is_looked_at_as_often_whatever_lies_beside_it(downloads, monkeypatch):
     looks = []
     real = tree.platforms.read
-    monkeypatch.setattr(tree.platforms, "read", lambda name: looks.append(name) or real(name))
+    monkeypatch.setattr(tree.platforms, "parse_name", lambda name: looks.append(name) or real(name))
     counted = []
     for n in (50, 100):
         for i in range(n):

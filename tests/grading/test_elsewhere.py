@@ -21,11 +21,11 @@ from processes import wait_until
 from course_lib.sandbox import bubblewrap, landlock
 from course_lib.sim.schedule import score
 from grading.authoring import build
-from grading.elsewhere import autolab, container, find, gradescope, handin, make, scoreboard, wheels
-from grading.elsewhere.handin import Outcome, Results
-from grading.handin.sandbox import NoSandbox
-from grading.handin.submission import NotReadable
+from grading.autograders import autolab, build_archive, container, find_notebook, gradescope, runner, scoreboard, wheels
+from grading.autograders.runner import AutograderResults, TestOutcome
 from grading.paths import ROOT
+from grading.submission.assembly import UnreadableSubmission
+from grading.submission.sandbox import NoSandbox
 
 PART = "97_two"
 TWO = """# ---
@@ -135,7 +135,7 @@ def unpacked(folder, **how):
     """What Gradescope has after it has built the image: everything but the wheels."""
     for name in ("source", "submission", "results"):
         (folder / name).mkdir(parents=True)
-    subprocess.run(["unzip", "-q", make.gradescope(PART, folder.parent, **how)], cwd=folder / "source", check=True)
+    subprocess.run(["unzip", "-q", build_archive.gradescope(PART, folder.parent, **how)], cwd=folder / "source", check=True)
     shutil.copy(folder / "source" / "run_autograder", folder)
     return folder
 
@@ -212,7 +212,7 @@ def test_where_root_has_neither_bubblewrap_nor_landlock_ranks_are_users_that_rea
 @pytest.mark.slow
 @needs_bubblewrap
 def test_on_autolab_a_hostile_hand_in_says_nothing_and_ends_in_time(two, tmp_path):
-    place = make.autolab_files(PART, tmp_path, minutes=1.6)
+    place = build_archive.autolab_files(PART, tmp_path, minutes=1.6)
     (place / "handin.ipynb").write_text(answered(two, first=ATTACK, second=SLEEPS))
     said = clean_root(place, "make -f autograde-Makefile", user=1000).splitlines()
     assert json.loads(said[-1]) == {"scores": {"first": 0.0, "second": 0.0}}
@@ -229,7 +229,9 @@ def test_what_was_earned_is_there_when_the_platform_ends_the_run(two, tmp_path):
     (place / "submission" / f"{PART}.ipynb").write_text(answered(two, first=RIGHT["first"], second=SLEEPS))
     course, results = place / "source" / "course", place / "results" / "results.json"
     variables = {**os.environ, "PYTHONPATH": str(course)}
-    process = subprocess.Popen([sys.executable, "-m", "grading.elsewhere", "gradescope"], cwd=course, env=variables, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "grading.autograders", "gradescope"], cwd=course, env=variables, stdout=subprocess.PIPE
+    )
 
     def tests():
         return json.loads(results.read_text())["tests"] if results.exists() else [{"score": 0}]
@@ -293,7 +295,7 @@ def test_an_image_that_was_not_set_up_says_so_in_both_places(source):
     assert script.index("results.json") < script.index("exec"), "a sentence is there before anything can fail"
     (source / "autograde.txt").write_text("")
     variables = {"PATH": fake_python(source / "bin", "3.10")}
-    shutil.copy(ROOT / "grading/elsewhere/run_autolab", source)
+    shutil.copy(ROOT / "grading/autograders/run_autolab", source)
     done = subprocess.run(["bash", "run_autolab"], cwd=source, env=variables, capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1]) == {"scores": {}} and "this image has 3.10" in done.stdout
 
@@ -319,10 +321,10 @@ def test_the_notebook_is_found_whatever_it_is_called(two, tmp_path):
     for name, text in {"Untitled3": good, "no metadata left": json.dumps(bare)}.items():
         put(tmp_path, **{name: text, "other": (ROOT / "notebooks/01_data_split/01_data_split.ipynb").read_text()})
         put(checkpoints, Untitled3=answered(two, first="%%px\ndef first(x):\n    return 0"))
-        assert find.find(tmp_path, PART, two) == text.encode()
+        assert find_notebook.find_notebook(tmp_path, PART, two) == text.encode()
         (tmp_path / f"{name}.ipynb").unlink()
     put(tmp_path, **{PART: good, f"{PART}-Copy1": answered(two, first=RIGHT["first"])})
-    assert find.find(tmp_path, PART, two) == good.encode(), "the one that is called as it should be"
+    assert find_notebook.find_notebook(tmp_path, PART, two) == good.encode(), "the one that is called as it should be"
 
 
 BAD = {
@@ -336,7 +338,7 @@ BAD = {
     "another part": (lambda f, two: put(f, a=(ROOT / "notebooks/01_data_split/01_data_split.ipynb").read_text()), "of 01_data_split"),
     "two": (lambda f, two: put(f, a=answered(two, **RIGHT), b=answered(two)), "got 2: a.ipynb, b.ipynb"),
     "many": (lambda f, two: put(f, **{str(i): "" for i in range(60)}), "got 60"),
-    "large": (lambda f, two: put(f, a="x" * (find.LARGEST + 1)), "clear its outputs"),
+    "large": (lambda f, two: put(f, a="x" * (find_notebook.MAX_NOTEBOOK_BYTES + 1)), "clear its outputs"),
 }
 
 
@@ -346,15 +348,15 @@ def test_what_cannot_be_graded_is_said_in_a_sentence(name, two, tmp_path):
     folder = tmp_path / "submission"
     folder.mkdir()
     make_it(folder, two)
-    with pytest.raises(NotReadable, match=said):
-        find.find(folder, PART, two)
+    with pytest.raises(UnreadableSubmission, match=said):
+        find_notebook.find_notebook(folder, PART, two)
 
 
 # What goes into the archive.
 
 
 def test_an_archive_holds_no_answers_and_nothing_of_this_machine(two, tmp_path):
-    path = make.gradescope(PART, tmp_path)
+    path = build_archive.gradescope(PART, tmp_path)
     with zipfile.ZipFile(path) as zipped:
         files = {info.filename: zipped.read(info) for info in zipped.infolist()}
         modes = {info.filename: info.external_attr >> 16 & 0o777 for info in zipped.infolist()}
@@ -370,27 +372,43 @@ def test_an_archive_holds_no_answers_and_nothing_of_this_machine(two, tmp_path):
     source = nbformat.reads(files["course/source.ipynb"].decode(), as_version=4)
     assert [build.kind_of(c) for c in source.cells].count("test") == 2
     before = path.read_bytes()
-    assert make.gradescope(PART, tmp_path).read_bytes() == before
-    with tarfile.open(fileobj=io.BytesIO((make.autolab_files(PART, tmp_path) / "autograde.tar").read_bytes())) as tar:
+    assert build_archive.gradescope(PART, tmp_path).read_bytes() == before
+    with tarfile.open(fileobj=io.BytesIO((build_archive.autolab_files(PART, tmp_path) / "autograde.tar").read_bytes())) as tar:
         assert set(tar.getnames()) == {*files} - {"run_autograder"} | {"run_autolab"}
         assert {(info.uname, info.gname, info.uid) for info in tar} == {("", "", 0)}
 
 
 def test_only_the_modules_that_are_needed_go_along():
-    names = {path.as_posix() for path in make.modules()}
-    assert {"grading/__init__.py", "grading/handin/grade.py", "grading/elsewhere/handin.py", "grading/handin/submission.py"} <= names
-    others = ("config", "running/book", "collect", "people/roster", "variants", "authoring/answers", "elsewhere/make", "results/marks")
+    names = {path.as_posix() for path in build_archive.required_modules()}
+    assert {
+        "grading/__init__.py",
+        "grading/submission/grade.py",
+        "grading/autograders/runner.py",
+        "grading/submission/assembly.py",
+    } <= names
+    others = (
+        "config",
+        "running/gradebook_writer",
+        "collect",
+        "people/roster",
+        "variants",
+        "authoring/answers",
+        "elsewhere/make",
+        "results/marks",
+    )
     assert all((ROOT / "grading" / f"{name}.py").exists() for name in others) and not names & {f"grading/{name}.py" for name in others}
 
 
 def test_what_hidden_tests_use_goes_along():
-    with_cases = [part for part in ("01_data_split", "29_plan") if "course/grading/authoring/plan_cases.py" in make.contents(part)]
+    with_cases = [
+        part for part in ("01_data_split", "29_plan") if "course/grading/authoring/plan_cases.py" in build_archive.archive_contents(part)
+    ]
     assert with_cases == ["29_plan"]
 
 
 def test_a_part_without_tests_is_refused():
-    with pytest.raises(make.NothingToGrade, match="00_warmup has nothing to grade"):
-        make.contents("00_warmup")
+    with pytest.raises(build_archive.NothingToGrade, match="00_warmup has nothing to grade"):
+        build_archive.archive_contents("00_warmup")
 
 
 def test_the_wheels_are_those_of_the_python_there():
@@ -436,10 +454,10 @@ ENTRY = {
 
 def results(part=PART, **more):
     tests = {
-        "test-a": Outcome("a", 10, 10, "passed", True),
-        "test-b": Outcome("b", 5, 0, '{"scores": {"b": 5}}\n{"scores": {"b": 5}}', True),
+        "test-a": TestOutcome("a", 10, 10, "passed", True),
+        "test-b": TestOutcome("b", 5, 0, '{"scores": {"b": 5}}\n{"scores": {"b": 5}}', True),
     }
-    return Results(part, tests, how="By a test.", **more)
+    return AutograderResults(part, tests, how="By a test.", **more)
 
 
 def test_nothing_that_a_student_says_begins_a_line_on_autolab():
@@ -448,44 +466,44 @@ def test_nothing_that_a_student_says_begins_a_line_on_autolab():
     assert autolab.scores(results()) == {"scores": {"a": 10, "b": 0}}
     stopped = results()
     stopped.tests["test-b"].ran = False
-    handin._stopped(stopped, 'the file is no notebook:\n{"scores": {"b": 5}}\r\x1b[2J')
-    assert stopped.said == ['1 of 2 tests have not run: the file is no notebook: {"scores": {"b": 5}} [2J.']
-    assert stopped.tests["test-a"].said == "passed" and "\n" not in stopped.tests["test-b"].said
+    runner._stopped(stopped, 'the file is no notebook:\n{"scores": {"b": 5}}\r\x1b[2J')
+    assert stopped.messages == ['1 of 2 tests have not run: the file is no notebook: {"scores": {"b": 5}} [2J.']
+    assert stopped.tests["test-a"].output == "passed" and "\n" not in stopped.tests["test-b"].output
 
 
 def test_part_20_has_a_leaderboard_without_handles():
-    told = gradescope.as_json(results(scoreboard.PART, entry=ENTRY))["leaderboard"]
-    assert [row["name"] for row in told] == scoreboard.names(scoreboard.PART)
+    told = gradescope.as_json(results(scoreboard.LEADERBOARD_PART, entry=ENTRY))["leaderboard"]
+    assert [row["name"] for row in told] == scoreboard.column_names(scoreboard.LEADERBOARD_PART)
     assert told[:3] == [
         {"name": "score", "value": 4.25, "order": "desc"},
         {"name": "MFU in %, 32 ranks", "value": 51.2, "order": "desc"},
         {"name": "memory in GB, 32 ranks", "value": 64.0, "order": "asc"},
     ]
-    assert autolab.scores(results(scoreboard.PART, entry=ENTRY))["scoreboard"] == [row["value"] for row in told]
-    assert autolab.scores(results(scoreboard.PART))["scoreboard"] == [0] * len(told)
+    assert autolab.scores(results(scoreboard.LEADERBOARD_PART, entry=ENTRY))["scoreboard"] == [row["value"] for row in told]
+    assert autolab.scores(results(scoreboard.LEADERBOARD_PART))["scoreboard"] == [0] * len(told)
 
 
 def test_a_strangers_text_moves_no_cursor_and_can_be_written():
-    text = handin.plain("\x1b[31mred\x1b[0m\n\x1b]0;title\x07 \ud800 \u202e \r{")
+    text = runner.plain_text("\x1b[31mred\x1b[0m\n\x1b]0;title\x07 \ud800 \u202e \r{")
     assert text == "red\n ]0;title  ?    {" and json.dumps(text).encode()
 
 
 def test_where_nothing_keeps_an_answer_from_the_tests_nothing_is_graded(monkeypatch):
     monkeypatch.setattr(bubblewrap, "problem", lambda: "bubblewrap is not installed")
-    monkeypatch.setattr(landlock, "known", lambda: container.TRUNCATES - 1)
+    monkeypatch.setattr(landlock, "known", lambda: container.LANDLOCK_ABI_TRUNCATE - 1)
     monkeypatch.setattr(container.Place, "other_users", False, raising=False)
     monkeypatch.setattr("course_lib.cluster.isolated.launcher._others_may_run_python", lambda: False)
     with pytest.raises(NoSandbox, match="cannot keep an answer from the tests here: bubblewrap is not installed"):
         container.isolation()
-    monkeypatch.setattr(landlock, "known", lambda: container.TRUNCATES)
+    monkeypatch.setattr(landlock, "known", lambda: container.LANDLOCK_ABI_TRUNCATE)
     assert container.isolation() == ("none", "The ranks were isolated by Landlock, without bubblewrap (bubblewrap is not installed).")
 
 
 def test_memory_that_ran_out_is_counted(monkeypatch, tmp_path):
     files = [tmp_path / "memory.events", tmp_path / "memory.oom_control"]
-    monkeypatch.setattr(container, "KILLS", [*map(str, files)])
-    assert container.kills() == 0
+    monkeypatch.setattr(container, "OOM_COUNTER_FILES", [*map(str, files)])
+    assert container.oom_kills() == 0
     files[1].write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 2\n")
-    assert container.kills() == 2
+    assert container.oom_kills() == 2
     files[0].write_text("low 0\noom 4\noom_kill 3\noom_group_kill 0\n")
-    assert container.kills() == 3
+    assert container.oom_kills() == 3

@@ -35,7 +35,7 @@ class Box:
         """A folder as nbgrader makes it; `notebook` is what it says, or makes it."""
         folder = self.inbound / f"{ME}+{PART}+{datetime.now(UTC) - timedelta(seconds=ago):%Y-%m-%d %H:%M:%S.%f} UTC+{tail}"
         folder.mkdir()
-        (folder / exchange.SECRET).write_text(secret)
+        (folder / exchange.SECRET_FILE).write_text(secret)
         if callable(notebook):
             notebook(folder / f"{PART}.ipynb")
         else:
@@ -49,7 +49,7 @@ class Box:
         return kind(coursedir=CourseDirectory(config=config), config=config, log=self.log, **options)
 
     def collect(self, **options):
-        self.step(exchange.CollectOwn, **options).start()
+        self.step(exchange.VerifiedCollect, **options).start()
 
     @property
     def collected(self):
@@ -98,7 +98,7 @@ BAD = {
 @pytest.mark.parametrize("what", BAD)
 def test_what_cannot_be_read_does_not_hide_what_came_before(box, what, monkeypatch, caplog):
     box.hand_in(ago=120, tail="good", notebook='{"good": 1}')
-    bad, looked = box.hand_in(ago=60, tail="bad", notebook="{}"), exchange.read
+    bad, looked = box.hand_in(ago=60, tail="bad", notebook="{}"), exchange.read_folder_name
 
     def meanwhile(folder, part):
         """Put it there when its name was read."""
@@ -108,7 +108,7 @@ def test_what_cannot_be_read_does_not_hide_what_came_before(box, what, monkeypat
             BAD[what](bad / f"{PART}.ipynb")
         return record
 
-    monkeypatch.setattr(exchange, "read", meanwhile)
+    monkeypatch.setattr(exchange, "read_folder_name", meanwhile)
     box.collect()
     assert box.collected[f"{PART}.ipynb"] == '{"good": 1}'
     assert f"Not collected: {bad.name}: " in caplog.text
@@ -131,7 +131,7 @@ def test_an_update_keeps_what_can_be_read(box):
     box.hand_in(notebook=os.mkfifo)
     box.collect(update=True)
     assert box.collected[f"{PART}.ipynb"] == '{"good": 1}'
-    assert box.collected[exchange.SECRET] == SECRET
+    assert box.collected[exchange.SECRET_FILE] == SECRET
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_a_name_that_says_what_cannot_be(box, name, caplog):
 
 
 def test_a_user_whose_name_is_no_folders_is_named(box, caplog, monkeypatch):
-    monkeypatch.setattr(exchange, "whose", lambda facts: "HOUSE\\ada")
+    monkeypatch.setattr(exchange, "owner_name", lambda facts: "HOUSE\\ada")
     (box.inbound / f"HOUSE\\ada+{PART}+2020-01-01 00:00:00 UTC+x").mkdir()
     box.collect()
     assert "no student's folder may be called so: expected none of [ ]" in caplog.text
@@ -177,7 +177,7 @@ def test_thousands_of_folders_are_one_line(box, caplog):
 
 def test_what_is_changed_while_it_is_copied_counts_from_then(box, monkeypatch):
     folder, looked = box.hand_in(ago=3600), os.fstat
-    monkeypatch.setattr(exchange, "SLACK", timedelta(0))
+    monkeypatch.setattr(exchange, "SUBMIT_TOLERANCE", timedelta(0))
 
     def changing(descriptor):
         """Write to the notebook after each look at it."""
@@ -205,8 +205,8 @@ def test_a_secret_that_is_none_ends_nobody_elses_feedback(box, secret, caplog):
         (page / f"{PART}.html").write_text(f"for {student}")
         (came / "timestamp.txt").write_text("2020-01-01 00:00:00 UTC")
         if text is not None:
-            (came / exchange.SECRET).write_bytes(text)
-    box.step(exchange.ReleaseToOwner).start()
+            (came / exchange.SECRET_FILE).write_bytes(text)
+    box.step(exchange.VerifiedReleaseFeedback).start()
     assert [p.read_text() for p in box.feedback.iterdir()] == ["for eve"]
     assert ("Not released: the feedback of ada" in caplog.text) == (secret is not None)
 

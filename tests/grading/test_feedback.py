@@ -17,14 +17,15 @@ from traitlets.config import Config
 from course_lib.cluster.isolated import sanitize
 from grading import feedback, grades
 from grading.authoring import build
-from grading.collect import collect, table
+from grading.collect import collect
 from grading.collecting import platforms, records
+from grading.collecting.collected import format_table
 from grading.config import configure
-from grading.handin.submission import fingerprint
 from grading.paths import parts
-from grading.report import hand_ins
+from grading.report import class_results
 from grading.results import packing, pages, ungraded
-from grading.running import waiting
+from grading.running import pending
+from grading.submission.assembly import fingerprint
 
 PART = "07_weight_grad"
 NAME = "O'Hara, \"Ada\" <script>alert('mark-of-a-script')</script>"
@@ -84,7 +85,7 @@ class Class:
             book.db.commit()
         handed_in = self.home / "submitted" / student / PART / f"{PART}.ipynb"
         build.write(notebook, handed_in)
-        notebook.metadata.course |= {"graded": fingerprint(handed_in.read_bytes()), "key": waiting.tests(PART, self.home)}
+        notebook.metadata.course |= {"graded": fingerprint(handed_in.read_bytes()), "key": pending.current_key(PART, self.home)}
         build.write(notebook, self.home / "autograded" / student / PART / f"{PART}.ipynb")
 
     def pages(self):
@@ -289,7 +290,7 @@ def test_two_hand_ins_of_one_name_are_not_mixed_up_in_a_zip(students):
         page.write_text(student)
     packed = packing.pack(PART, students.home, ["ada", "eve"])
     assert packed.archives == {f"{PART}-moodle.zip": 1} and "same name as that of ada" in packed.left["eve"]
-    assert platforms.page("../../x_1_2_y.ipynb", PART) != "../../x" and platforms.page("ada.ipynb", PART) is None
+    assert platforms.feedback_path("../../x_1_2_y.ipynb", PART) != "../../x" and platforms.feedback_path("ada.ipynb", PART) is None
 
 
 def test_a_folder_of_which_nbgrader_makes_no_page_is_named(students):
@@ -329,7 +330,7 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
         for name, text in entries.items():
             archive.writestr(name, text)
     students.graded("ada")
-    said = table(collect(PART, downloads, home))
+    said = format_table(collect(PART, downloads, home))
     assert f"    ben: {PART}.ipynb: a notebook of 02_process_groups" in said and "    eve\n" in said
     (home / "submitted" / "dan" / PART / "not_graded.txt").write_text("the file is no notebook: it is empty")
     for student, fault in (("fay", "the ranks did not come up: /home/prof"), ("gus", "user 12 is ben; rename the folder")):
@@ -340,7 +341,9 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
             (path.parent / "not_graded.txt").write_text(fault)
         else:
             records.refuse(home, student, PART, fault)
-        assert ungraded.told(PART, student, home) == ungraded.ASK and fault in ungraded.reason(PART, student, home)
+        assert ungraded.reason_for_student(PART, student, home) == ungraded.ASK_INSTRUCTOR and fault in ungraded.lasting_reason(
+            PART, student, home
+        )
         shutil.rmtree(path.parents[1])
         records.refuse(home, student, PART, "")
     course, _ = grades.grades(home)
@@ -354,7 +357,7 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
         "zoe": why["zoe"],
     }
     assert why["zoe"].startswith("refused: all.zip: not unpacked; is it a zip")
-    report = hand_ins.read(PART, home)
+    report = class_results.read(PART, home)
     assert set(report.ungraded) == {"ben", "cleo", "dan", "zoe"} and "a notebook of 02_process_groups" in report.ungraded["ben"]
     assert report.missing == ["eve"]
     monkeypatch.setattr(feedback, "GRADING", home)

@@ -11,9 +11,9 @@ from traitlets.config import Config
 from grading import grades, tables
 from grading.collecting import records
 from grading.config import configure
-from grading.handin.submission import fingerprint
 from grading.people import roster
-from grading.running import waiting
+from grading.running import pending
+from grading.submission.assembly import fingerprint
 
 NAIVE, ZERO = "03_naive_forward", "07_weight_grad"
 TESTS = {
@@ -48,7 +48,9 @@ class Course:
             done = self.home / "autograded" / student / part / f"{part}.ipynb"
             done.parent.mkdir(parents=True)
             done.write_text(
-                json.dumps({"metadata": {"course": {"graded": fingerprint(path.read_bytes()), "key": waiting.tests(part, self.home)}}})
+                json.dumps(
+                    {"metadata": {"course": {"graded": fingerprint(path.read_bytes()), "key": pending.current_key(part, self.home)}}}
+                )
             )
 
     def handed_in(self, student, part, **collected):

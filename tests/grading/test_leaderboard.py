@@ -7,7 +7,7 @@ import pytest
 from grading.authoring import answers
 from grading.results import leaderboard
 
-PART = leaderboard.PART
+PART = leaderboard.LEADERBOARD_PART
 HANDLES = {"ada-lovelace": "<b>Ada</b> " + "x" * 50, "grace-hopper": "=cmd()", "edsger-dijkstra": None, "alan-turing": "no way"}
 
 

@@ -17,7 +17,7 @@ from course_lib.sim.plan.cases import EXAMPLES, MEMORY
 from course_lib.sim.plan.search import best as found
 from course_lib.sim.plan.search import configurations
 from grading.authoring.plan_cases import CASES
-from grading.handin.preprocessors import CELL_SECONDS
+from grading.submission.preprocessors import SUBMISSION_CELL_SECONDS
 
 WITHOUT = {
     "interleave": lambda c: c.interleave == 1,
@@ -70,7 +70,7 @@ def one_rank():
 
 
 def test_the_students_check_ends_a_search_as_grading_does_and_misleads_nobody_who_found_none(one_rank, monkeypatch):
-    assert check.SECONDS == CELL_SECONDS
+    assert check.SECONDS == SUBMISSION_CELL_SECONDS
     monkeypatch.setattr(check, "SECONDS", 1.0)
     case = PRESETS["7b"], Cluster(A100, 16)
     one_rank.run("import time\ndef plan(model, cluster): time.sleep(30)")

@@ -10,8 +10,8 @@ from course_lib.cluster import time_limits
 from grading import variants
 from grading.authoring import answers, build
 from grading.feedback import feedback
-from grading.handin.submission import assemble
 from grading.paths import SOLUTIONS, parts
+from grading.submission.assembly import assemble
 
 SPLIT, SHORT = "01_data_split", "03_naive_forward"
 # Some of the wrong and right answers also go all the way; `test_all_variants_get_what_they_deserve` has them all.
@@ -30,7 +30,7 @@ def test_a_kernel_that_does_not_come_up_leaves_nothing_behind(monkeypatch):
 
     monkeypatch.setattr(variants.NotebookClient, "setup_kernel", dead)
     before = dict(os.environ)
-    part = variants.Part(SPLIT)
+    part = variants.RunningPart(SPLIT)
     with pytest.raises(RuntimeError, match="Kernel died"), part:
         pass
     assert dict(os.environ) == before and not os.path.exists(part._folder.name)
@@ -157,11 +157,11 @@ def test_a_bad_exercise_costs_its_own_points_only(course, monkeypatch, tmp_path,
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_stopped(course, monkeypatch):
-    from grading.running.run import Grading
+    from grading.running.grading_run import GradingRun
 
     for student in ("ada", "ben", "cleo"):
         course.hand_in(SPLIT, student, course.solved(SPLIT))
-    real, seen = Grading._task, []
+    real, seen = GradingRun._task, []
 
     def interrupted(self, student):
         seen.append(student)
@@ -169,7 +169,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(course, monkeypatch):
             raise KeyboardInterrupt
         return real(self, student)
 
-    monkeypatch.setattr(Grading, "_task", interrupted)
+    monkeypatch.setattr(GradingRun, "_task", interrupted)
     with pytest.raises(KeyboardInterrupt):
         course.grade(SPLIT, jobs="1")
     assert course.points(SPLIT)["ada"] == 10 and course.waiting(SPLIT) == ["ben", "cleo"]
@@ -221,7 +221,7 @@ GRADED = [part for part in parts() if (SOLUTIONS / part / "variants.py").exists(
 @pytest.mark.parametrize("part", GRADED)
 def test_the_first_answers_get_what_they_deserve(part):
     lines = []
-    passed, failed = variants.few(part, lines.append)
+    passed, failed = variants.check_first_variants(part, lines.append)
     assert failed == 0, "\n".join(lines)
     exercises = {cell.source for cell in build.build(part).cells if build.kind_of(cell) == "exercise"}
     assert passed == 1 + len(exercises), "an exercise without a wrong answer"
@@ -259,5 +259,5 @@ def test_a_hand_in_from_before_a_move_keeps_its_points(course):
 
 
 def test_what_runs_before_another_answer_runs_without_an_error():
-    with variants.Part(SHORT) as part:
-        assert [o for o in part._run(variants.ANEW).outputs if o.output_type == "error"] == []
+    with variants.RunningPart(SHORT) as part:
+        assert [o for o in part._run(variants.RESET_LIMITS).outputs if o.output_type == "error"] == []

@@ -25,7 +25,7 @@ def test_the_committed_notebook_is_what_the_source_gives(part, course):
 @pytest.mark.parametrize("part", parts())
 def test_the_points_that_a_text_names_are_those_of_its_tests(part):
     cells = build.build(part).cells
-    points = sum(cell.metadata.nbgrader["points"] for cell in cells if build.kind_of(cell) in ("test", build.WRITTEN))
+    points = sum(cell.metadata.nbgrader["points"] for cell in cells if build.kind_of(cell) in ("test", build.WRITTEN_ANSWER))
     said = re.search(r"^\*(Nothing to grade|(\d+) points)[.,]", cells[0].source, re.MULTILINE)
     assert int(said[2] or 0) == points
     readme = (ROOT / "README.md").read_text()
@@ -43,7 +43,7 @@ def test_no_solution_no_hidden_test_and_no_output_is_released(part):
     assert "BEGIN SOLUTION" not in text and "HIDDEN TESTS" not in text
     for cell in notebook.cells:
         kind = build.kind_of(source[cell.id])
-        if kind == build.WRITTEN:
+        if kind == build.WRITTEN_ANSWER:
             assert cell.source == build.YOUR_ANSWER
         if cell.cell_type != "code":
             continue
@@ -95,7 +95,7 @@ def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
     assert path.read_bytes() == archive.write(tmp_path / "again.zip").read_bytes()
     with zipfile.ZipFile(path) as content:
         content.extractall(tmp_path)
-    course = tmp_path / archive.NAME
+    course = tmp_path / archive.ARCHIVE_NAME
     for needed in ("Makefile", "README.md", "pyproject.toml", "constraints.txt", "course_lib/cluster/__init__.py", "tests/conftest.py"):
         assert (course / needed).is_file(), needed
     assert sorted(p.name for p in (course / "notebooks").iterdir()) == parts()
@@ -106,7 +106,9 @@ def test_the_students_archive_has_all_they_need_and_no_answer(tmp_path):
         assert (course / link).exists(), link
     outside = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # a make that runs these tests speaks, too
     shown = subprocess.run(["make", "help"], cwd=course, env=outside, capture_output=True, text=True, check=True).stdout
-    assert sorted(line.split()[0] for line in shown.splitlines()) == sorted(archive.FOR_STUDENTS) and "grading" not in commands.lower()
+    assert (
+        sorted(line.split()[0] for line in shown.splitlines()) == sorted(archive.STUDENT_MAKE_TARGETS) and "grading" not in commands.lower()
+    )
     assert not (course / "solutions").exists() and not (course / "grading").exists() and not (course / "tests" / "grading").exists()
     assert not [p for p in course.rglob("*.py") if re.search(r"^from grading|^import grading", p.read_text(), re.MULTILINE)]
     secrets = []
@@ -150,7 +152,7 @@ def test_what_a_student_sees_of_the_code_fits():
             if build.kind_of(cell) in ("exercise", "example") or (cell.source.count("\n") == 0 and build.kind_of(cell) == "given"):
                 shown = re.sub(r"### BEGIN SOLUTION.*?### END SOLUTION", "", cell.source, flags=re.DOTALL)
                 folded = "jupyter" in cell.metadata
-                assert folded or max(map(len, shown.splitlines())) <= build.SHOWN, (part, cell.id)
+                assert folded or max(map(len, shown.splitlines())) <= build.MAX_CODE_COLUMNS, (part, cell.id)
 
 
 def test_a_release_that_fails_leaves_the_old_one(course, monkeypatch):

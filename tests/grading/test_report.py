@@ -13,12 +13,12 @@ from traitlets.config import Config
 
 from grading.authoring import answers, build
 from grading.config import configure
-from grading.handin import sandbox
-from grading.handin.submission import fingerprint
 from grading.people.roster import RosterError
-from grading.report import figures, hand_ins, mistakes, named, tables
+from grading.report import class_results, item_analysis, mistakes, tables, variant_messages
 from grading.report.__main__ import NothingToReport, report
-from grading.running import waiting
+from grading.running import pending
+from grading.submission import sandbox
+from grading.submission.assembly import fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore:Object of type")  # nbgrader's own, in its update_or_create_submission
 PART = "97_one"
@@ -83,7 +83,7 @@ class Graded:
         graded = json.loads(path.read_text())
         graded["metadata"]["course"] |= {
             "graded": fingerprint(path.read_bytes()),
-            "key": waiting.tests(PART, self.home),
+            "key": pending.current_key(PART, self.home),
             "flags": list(flags),
         }
         for cell in graded["cells"]:
@@ -123,7 +123,7 @@ def graded(one):
 def test_it_reads_what_grading_writes_and_names_a_mistake_by_the_variant_that_makes_it(one, monkeypatch, capsys):
     solutions = build.SOLUTIONS
     (solutions / PART / "variants.py").write_text(VARIANTS)
-    for module in (answers, named):
+    for module in (answers, variant_messages):
         monkeypatch.setattr(module, "SOLUTIONS", solutions)
     one.hand_in(PART, "ada", one.solved(PART))
     one.hand_in(PART, "grace", one.solved(PART, "%%px\ndef first(x):\n    return 1 * x"))
@@ -133,15 +133,15 @@ def test_it_reads_what_grading_writes_and_names_a_mistake_by_the_variant_that_ma
     assert "2 wrong variants run first, once" in capsys.readouterr().out
     assert "<b>own</b>: Adds nothing up." in page and "<b>none</b>" not in page
     assert "The mean is 5 of 10 points, the median 5." in page and "<td>the sum on rank … has the right shape" in page
-    monkeypatch.setattr(named, "run", lambda *_: pytest.fail("they ran before, and nothing has changed"))
+    monkeypatch.setattr(variant_messages, "collect_messages", lambda *_: pytest.fail("they ran before, and nothing has changed"))
     assert report(PART, one.home).read_text().count("Adds nothing up") == 1
-    before = named.fingerprint(PART)
+    before = variant_messages.variants_fingerprint(PART)
     (solutions / PART / "variants.py").write_text(VARIANTS + "\n")
-    assert named.fingerprint(PART) != before, "variants that changed run again"
+    assert variant_messages.variants_fingerprint(PART) != before, "variants that changed run again"
 
 
 def test_a_mistake_is_named_by_its_own_docstring_also_where_it_is_written_as_changes_of_the_solution():
-    titles = [named.title(answer) for answer in answers.read("25_real_pipeline")]
+    titles = [variant_messages.variant_title(answer) for answer in answers.read("25_real_pipeline")]
     assert "last loss: Returns the last loss." in titles
     assert "one after the other: Each micro-batch forward and backward before the next." in titles
 
@@ -151,9 +151,9 @@ def test_without_a_sandbox_mistakes_have_no_names_and_the_page_says_why(graded, 
         raise sandbox.NoSandbox("No sandbox: <none here>.")
 
     (build.SOLUTIONS / PART / "variants.py").write_text(VARIANTS)
-    for module in (answers, named):
+    for module in (answers, variant_messages):
         monkeypatch.setattr(module, "SOLUTIONS", build.SOLUTIONS)
-    monkeypatch.setattr(sandbox, "settings", none)
+    monkeypatch.setattr(sandbox, "sandbox_variables", none)
     graded.hand_in("ada", 0, "CheckFailed: the sum on rank 1 has the wrong value. (seed 1)")
     page = graded.report()
     assert (
@@ -203,7 +203,7 @@ def test_who_is_missing_late_not_graded_or_unknown(graded):
     (graded.home / "submitted" / "jim" / PART / "homework.ipynb").write_text("")
     (graded.home / "submitted" / "jim" / PART / "timestamp.txt").write_text("2026-03-03 00:00:00 UTC\n")
     graded.roster("ada,Lovelace; Ada\ngrace,\ntim,\njean,Jean Bartik")
-    text, page = graded.report(), hand_ins.read(PART, graded.home)
+    text, page = graded.report(), class_results.read(PART, graded.home)
     assert sorted(page.graded) == ["ada", "grace"] and page.missing == ["jean"] and page.strangers == ["jim"]
     assert page.late == {"ada": 3 * 3600, "jim": 2 * 86400}
     assert "after the last grading" in page.ungraded["tim"] and "there is homework.ipynb" in page.ungraded["jim"]
@@ -248,7 +248,7 @@ def test_grades_that_a_person_changed_count(graded):
     grade = graded.book.find_grade(TEST, PART, PART, "ada")
     grade.manual_score, grade.extra_credit = 7, 1
     graded.book.db.commit()
-    assert hand_ins.read(PART, graded.home).graded["ada"].total == 8
+    assert class_results.read(PART, graded.home).graded["ada"].total == 8
 
 
 SAME = {
@@ -307,13 +307,13 @@ OTHER = {
 
 @pytest.mark.parametrize("pair", SAME.values(), ids=SAME)
 def test_one_mistake_is_one_sentence(pair):
-    assert mistakes.sentence(pair[0]) == mistakes.sentence(pair[1])
-    assert not set("0123456789") & set(mistakes.sentence(pair[0]).replace("float64", ""))
+    assert mistakes.normalize_message(pair[0]) == mistakes.normalize_message(pair[1])
+    assert not set("0123456789") & set(mistakes.normalize_message(pair[0]).replace("float64", ""))
 
 
 @pytest.mark.parametrize("pair", OTHER.values(), ids=OTHER)
 def test_two_mistakes_are_two(pair):
-    assert mistakes.sentence(pair[0]) != mistakes.sentence(pair[1])
+    assert mistakes.normalize_message(pair[0]) != mistakes.normalize_message(pair[1])
 
 
 def test_no_message_takes_long_to_read():
@@ -329,37 +329,40 @@ def test_no_message_takes_long_to_read():
         "(" * 20000,
     ):
         for kind in ("RanksError", "CheckFailed"):
-            assert len(mistakes.sentence(f"{kind}: rank 0: ValueError: {text}")) < 500
+            assert len(mistakes.normalize_message(f"{kind}: rank 0: ValueError: {text}")) < 500
     assert time.process_time() - began < 1
 
 
 def test_a_student_counts_once_in_a_mistake_and_what_follows_comes_last():
-    course = hand_ins.Course(PART, None, {"a": 1.0, "b": 1.0})
+    course = class_results.ClassResults(PART, None, {"a": 1.0, "b": 1.0})
     follows = "CheckFailed: the layer is wrong. A usual cause: see the tests of the two functions. (seed 1)"
     for i in range(3):
         said = {"a": f"RanksError: rank {i}: ValueError: {i}", "b": f"RanksError: rank {i}: ValueError: {i + 5}"} if i else {"b": follows}
-        course.graded[f"s{i}"] = hand_ins.HandIn({"a": 0, "b": 0}, said)
+        course.graded[f"s{i}"] = class_results.GradedSubmission({"a": 0, "b": 0}, said)
     course.graded["s3"] = course.graded["s4"] = course.graded["s0"]
-    found = mistakes.find(course)
+    found = mistakes.find_mistakes(course)
     assert [(len(m.students), m.tests) for m in found] == [(2, ["a", "b"]), (3, ["b"])]
 
 
 def test_difficulty_and_discrimination():
     rest = [float(i % 5) for i in range(40)]
     own = [2.0 * (value > 2) for value in rest]
-    found, why = figures.discrimination(own, rest)
+    found, why = item_analysis.discrimination(own, rest)
     assert found == pytest.approx(np.corrcoef(own, rest)[0, 1]) and not why
-    assert figures.discrimination([-x for x in own], rest)[0] == pytest.approx(-found)
+    assert item_analysis.discrimination([-x for x in own], rest)[0] == pytest.approx(-found)
     for values in ([1.0] * 40, [1.0] * 36 + [0.0] * 4):
-        assert figures.discrimination(values, rest)[0] is None and "too few" in figures.discrimination(values, rest)[1]
-    assert figures.discrimination(own[:19], rest[:19])[1].startswith("too few")
-    course = hand_ins.Course(PART, None, {"a": 4.0, "b": 6.0})
-    course.graded = {str(i): hand_ins.HandIn({"a": 4.0 * (i < 10), "b": 6.0 * (i < 20)}) for i in range(40)}
-    tests = figures.of_tests(course)
+        assert item_analysis.discrimination(values, rest)[0] is None and "too few" in item_analysis.discrimination(values, rest)[1]
+    assert item_analysis.discrimination(own[:19], rest[:19])[1].startswith("too few")
+    course = class_results.ClassResults(PART, None, {"a": 4.0, "b": 6.0})
+    course.graded = {str(i): class_results.GradedSubmission({"a": 4.0 * (i < 10), "b": 6.0 * (i < 20)}) for i in range(40)}
+    tests = item_analysis.test_statistics(course)
     assert tests["a"].share == 0.25 and tests["b"].share == 0.5
     b = [6.0 * (i < 20) for i in range(40)]
     assert tests["a"].correlation == pytest.approx(np.corrcoef([i < 10 for i in range(40)], b)[0, 1]), "without itself"
-    assert sum(n for _, n in figures.of_part(course).bars) == 40 and figures.of_part(course).bars[-1] == ("10", 10)
+    assert sum(n for _, n in item_analysis.part_statistics(course).bars) == 40 and item_analysis.part_statistics(course).bars[-1] == (
+        "10",
+        10,
+    )
 
 
 def test_a_table_has_no_formula_in_it(tmp_path):
@@ -381,4 +384,4 @@ def test_what_lies_in_the_place_of_a_hand_in_is_not_followed(graded):
     folder.mkdir(parents=True)
     os.symlink("/etc/hostname", folder / f"{PART}.ipynb")
     os.mkfifo(folder / "timestamp.txt")
-    assert "eve" in hand_ins.read(PART, graded.home).ungraded
+    assert "eve" in class_results.read(PART, graded.home).ungraded

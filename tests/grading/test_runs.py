@@ -23,10 +23,10 @@ from course_lib.sandbox import cgroup
 from grading import autograde as command
 from grading import config
 from grading.authoring import build
-from grading.handin.grade import Graded, Task, grade
 from grading.paths import ROOT
-from grading.running import engines, run
-from grading.running.run import Grading
+from grading.running import backends, grading_run
+from grading.running.grading_run import GradingRun
+from grading.submission.grade import Graded, Task, grade
 
 PART = "97_one"
 WRONG = "%%px\ndef first(x):\n    return x"
@@ -102,13 +102,13 @@ class Poison:
 @pytest.mark.slow
 def test_a_hand_in_that_takes_every_worker_along_is_said_and_costs_only_itself(one, monkeypatch, capfd):
     wanted = hand_in(one)
-    real = Grading._task
+    real = GradingRun._task
 
     def poisoned(self, student):
         task = real(self, student)
         return replace(task, source=Poison()) if student == "ben" else task
 
-    monkeypatch.setattr(Grading, "_task", poisoned)
+    monkeypatch.setattr(GradingRun, "_task", poisoned)
     assert one.grade(PART) == {student: points for student, points in wanted.items() if student != "ben"}
     assert one.failed == ["ben"] and "ben: NOT graded: each of the 3 workers that it went to was lost" in "".join(capfd.readouterr())
 
@@ -116,14 +116,14 @@ def test_a_hand_in_that_takes_every_worker_along_is_said_and_costs_only_itself(o
 @pytest.mark.slow
 def test_what_is_replaced_while_it_is_graded_waits_again(one, monkeypatch):
     hand_in(one, wrong=[], right=["ada"])
-    real = Grading._task
+    real = GradingRun._task
 
     def replaced(self, student):
         task = real(self, student)
         one.hand_in(PART, student, one.solved(PART, WRONG))
         return task
 
-    monkeypatch.setattr(Grading, "_task", replaced)
+    monkeypatch.setattr(GradingRun, "_task", replaced)
     assert one.grade(PART) == {"ada": 10}
     monkeypatch.undo()
     assert one.waiting(PART) == ["ada"], "the newer hand-in was taken for the graded one"
@@ -134,7 +134,7 @@ def test_two_runs_at_a_time_are_one_too_many(one):
     process = started(one)
     try:
         assert wait_until(lambda: below(process), 30)
-        with pytest.raises(config.ConfigError, match="Another `make autograde` or `make release` runs"):
+        with pytest.raises(config.GradingConfigError, match="Another `make autograde` or `make release` runs"):
             one.grade(PART)
     finally:
         process.kill()
@@ -203,7 +203,7 @@ def test_a_test_that_goes_takes_nothing_along_that_a_person_wrote(one, tmp_path,
         ("### BEGIN HIDDEN TESTS\n", "### BEGIN HIDDEN TESTS\n# Another.\n"),
     )
     for _ in range(2):
-        with pytest.raises(config.ConfigError, match=r"test-first is gone from its source.* for ben\. Give it its name back"):
+        with pytest.raises(config.GradingConfigError, match=r"test-first is gone from its source.* for ben\. Give it its name back"):
             one.grade(PART)
         assert source.read_bytes() == before
     edit(one, tmp_path, monkeypatch, ("# %% Test another", "# %% Test first"), ("# %% First", "# %% The first"), ("# Another.\n", ""))
@@ -257,11 +257,11 @@ c.AssignLatePenalties.plugin_class = ADay
 
 def test_a_configuration_with_a_mistake_is_a_sentence(one):
     (one.home / "nbgrader_config.py").write_text("c = get_config()\nc.CourseDirectory.db_url = undefined\n")
-    with pytest.raises(config.ConfigError, match=r"nbgrader_config.py cannot be used: NameError: name 'undefined'"):
+    with pytest.raises(config.GradingConfigError, match=r"nbgrader_config.py cannot be used: NameError: name 'undefined'"):
         config.load(one.home)
     bad = config.configure(config.Config(), one.home)
     bad.CourseDirectory.db_url = "postgresql+psycopg://me:secret@127.0.0.1:1/none"
-    with pytest.raises(config.ConfigError, match=r"postgresql\+psycopg://me:\.\.\.@127.0.0.1:1/none cannot be opened") as caught:
+    with pytest.raises(config.GradingConfigError, match=r"postgresql\+psycopg://me:\.\.\.@127.0.0.1:1/none cannot be opened") as caught:
         config.gradebook(bad)
     assert "secret" not in str(caught.value)
 
@@ -278,8 +278,8 @@ def test_a_configuration_with_a_mistake_is_a_sentence(one):
 )
 def test_an_engine_that_is_not_there_is_a_sentence(engine, jobs, said, monkeypatch, tmp_path):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
-    monkeypatch.setattr(engines, "PATIENCE", 1)
-    with pytest.raises(engines.EngineError, match=said), engines.started(engine, jobs):
+    monkeypatch.setattr(backends, "CONNECT_TIMEOUT_SECONDS", 1)
+    with pytest.raises(backends.BackendError, match=said), backends.open_backend(engine, jobs):
         pass
 
 
@@ -300,14 +300,14 @@ def test_a_dask_scheduler_that_is_killed_is_said(one, monkeypatch):
     from distributed import Client
 
     hand_in(one)
-    monkeypatch.setattr(run, "PATIENCE", 0.5)
+    monkeypatch.setattr(grading_run, "WORKER_CHECK_SECONDS", 0.5)
     words = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
     scheduler = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     address = next(found[0] for line in scheduler.stderr if (found := re.search(r"tcp://127[.\d]+:\d+", line)))
     workers = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
     worker = subprocess.Popen(workers, stderr=subprocess.DEVNULL)
     try:
-        real = Grading._task
+        real = GradingRun._task
 
         def killed(self, student):
             scheduler.kill()
@@ -315,8 +315,8 @@ def test_a_dask_scheduler_that_is_killed_is_said(one, monkeypatch):
 
         with Client(address, set_as_default=False) as client:
             client.wait_for_workers(1, timeout=60)
-        monkeypatch.setattr(Grading, "_task", killed)
-        with pytest.raises(engines.EngineError, match="No worker is left"):
+        monkeypatch.setattr(GradingRun, "_task", killed)
+        with pytest.raises(backends.BackendError, match="No worker is left"):
             one.grade(PART, engine=f"dask:{address}")
     finally:
         for process in (worker, scheduler):
@@ -338,7 +338,9 @@ def test_an_ipyparallel_cluster_grades(one, monkeypatch, tmp_path):
 
 
 def test_a_summary_names_what_was_not_graded_and_what_was_slow(tmp_path):
-    done = command.Run({f"s{i}": Graded(None, "", {"t": 1.0}, i % 2, float(i)) for i in range(5)}, {"eve": "the file is no notebook"}, 100)
+    done = command.GradingOutcome(
+        {f"s{i}": Graded(None, "", {"t": 1.0}, i % 2, float(i)) for i in range(5)}, {"eve": "the file is no notebook"}, 100
+    )
     said = command.summary("03_naive_forward", done, tmp_path)
     assert said.splitlines() == [
         "03_naive_forward: 5 graded in 1 min 40 s, 3 a minute; 1 not graded.",
@@ -354,7 +356,7 @@ def test_one_hand_in_is_graded_anew_on_request(one, capsys):
     capsys.readouterr()
     assert one.grade(PART, student="ada") == wanted and "1 to grade, 1 graded before" in capsys.readouterr().out
     for nobody in ("eve", "../ada", "."):
-        with pytest.raises(command.Unknown, match="has handed in nothing"):
+        with pytest.raises(command.NoSubmission, match="has handed in nothing"):
             one.grade(PART, student=nobody)
     assert one.grade(PART) == wanted and "nothing to grade; 2 hand-ins are graded" in capsys.readouterr().out
 
@@ -362,7 +364,7 @@ def test_one_hand_in_is_graded_anew_on_request(one, capsys):
 def test_a_file_that_cannot_be_graded_is_no_error_of_the_command_unless_one_wants_it(monkeypatch, capsys):
     monkeypatch.setattr(command, "autograde", lambda *_, **__: ["eve"])
     monkeypatch.setattr("sys.argv", ["autograde", PART])
-    monkeypatch.setattr(command, "one", lambda *_: PART)
+    monkeypatch.setattr(command, "required_part", lambda *_: PART)
     for stream in ("stdout", "stderr"):
         monkeypatch.setattr(getattr(command.sys, stream), "reconfigure", lambda **_: None, raising=False)
     for strict, code in (("", 0), ("1", 1)):
@@ -461,12 +463,12 @@ def test_a_cluster_that_has_ended_is_said(one, monkeypatch):
 
     @contextlib.contextmanager
     def started(*_):
-        yield engines.Engine(Nobody(), 2, "nowhere", lambda: 0)
+        yield backends.Backend(Nobody(), 2, "nowhere", lambda: 0)
 
     hand_in(one, wrong=[], right=["ada"])
-    monkeypatch.setattr(engines, "started", started)
-    monkeypatch.setattr(run, "PATIENCE", 0.2)
-    with pytest.raises(engines.EngineError, match="No worker is left"):
+    monkeypatch.setattr(backends, "open_backend", started)
+    monkeypatch.setattr(grading_run, "WORKER_CHECK_SECONDS", 0.2)
+    with pytest.raises(backends.BackendError, match="No worker is left"):
         one.grade(PART)
 
 
@@ -516,13 +518,13 @@ ranks.pull("first")
 
 def test_on_a_hub_only_as_many_hand_ins_are_graded_at_a_time_as_fit_its_limit(monkeypatch):
     """The limit of all of a server's processes is not to be seen among its files there; JupyterHub says it."""
-    monkeypatch.setattr(engines.os, "sched_getaffinity", lambda _: range(64))
-    monkeypatch.setattr(engines.psutil, "virtual_memory", lambda: SimpleNamespace(available=256 << 30))
+    monkeypatch.setattr(backends.os, "sched_getaffinity", lambda _: range(64))
+    monkeypatch.setattr(backends.psutil, "virtual_memory", lambda: SimpleNamespace(available=256 << 30))
     monkeypatch.setattr(cgroup, "_above", lambda controller: [])
     monkeypatch.delenv(cgroup.HUB_LIMIT, raising=False)
-    assert engines.jobs() == 64
+    assert backends.parallel_submissions() == 64
     monkeypatch.setattr(cgroup.psutil, "process_iter", lambda _: [SimpleNamespace(info={"memory_info": SimpleNamespace(rss=256 << 20)})])
     monkeypatch.setenv(cgroup.HUB_LIMIT, str(2 << 30))
-    assert engines.jobs() == 2
+    assert backends.parallel_submissions() == 2
     monkeypatch.setenv(cgroup.HUB_LIMIT, str(16 << 30))
-    assert engines.jobs() == 21
+    assert backends.parallel_submissions() == 21

@@ -8,7 +8,7 @@ import pytest
 
 from course_lib.cluster import time_limits
 from grading.authoring import build
-from grading.handin.submission import NotReadable, assemble, read
+from grading.submission.assembly import UnreadableSubmission, assemble, read_cells
 
 PART = "97_one"
 
@@ -116,8 +116,8 @@ LONG["cells"] = [{"cell_type": "code", "source": "x" * 110_000, "outputs": [], "
     ],
 )
 def test_what_is_no_notebook_gets_a_sentence(data, message):
-    with pytest.raises(NotReadable, match=message):
-        read(data)
+    with pytest.raises(UnreadableSubmission, match=message):
+        read_cells(data)
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_a_long_cell_is_left_out_unless_the_student_has_changed_it():
         handed_in = nbformat.from_dict(source)
         (train,) = [cell for cell in handed_in.cells if cell.id == "train"]
         train.source += added
-        made = assemble(source, read(nbformat.writes(handed_in).encode()))
+        made = assemble(source, read_cells(nbformat.writes(handed_in).encode()))
         assert [cell.metadata.get("tags") for cell in made.cells if cell.id == "train"] == [tags]
 
 

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from course_lib.sandbox import seccomp, system_calls
-from grading.handin import sandbox
-from hub import calls
+from grading.submission import sandbox
+from hub import syscall_filter
 
 pytestmark = pytest.mark.skipif(seccomp.problem() is not None, reason=f"System calls cannot be limited: {seccomp.problem()}.")
 
@@ -192,7 +192,7 @@ def test_a_process_goes_on_with_all_that_the_course_uses():
 
 @pytest.mark.parametrize("machine", MACHINES.values(), ids=MACHINES)
 def test_a_students_server_makes_no_namespace(machine):
-    program = calls.for_students(machine).program()
+    program = syscall_filter.student_filter(machine).program()
 
     def does(name, *arguments):
         (number,) = numbers([name], machine)
@@ -204,14 +204,14 @@ def test_a_students_server_makes_no_namespace(machine):
     assert [family for family in range(64) if does("socket", family) != REFUSED] == [1, 2, 10, 16]
     assert does("socket", HIGH | 40) == does("socket", HIGH | 3) == REFUSED
     refused = {number for number in range(600) if decide(program, number, machine) == REFUSED}
-    assert refused == numbers(calls.DENIED.split(), machine) | numbers(["socket"], machine)
+    assert refused == numbers(syscall_filter.DENIED.split(), machine) | numbers(["socket"], machine)
 
 
 def test_where_there_is_no_library_grading_says_that_there_is_no_filter(monkeypatch):
-    assert "system calls" not in sandbox.notice().lower() or os.environ.get("SANDBOX")
+    assert "system calls" not in sandbox.isolation_notice().lower() or os.environ.get("SANDBOX")
     monkeypatch.setattr(seccomp, "problem", lambda: "there is no libseccomp here (apt install libseccomp2)")
     assert system_calls.limit() is False
     said = "Their system calls are not limited: there is no libseccomp here (apt install libseccomp2)."
-    assert sandbox.notice().endswith(said)
+    assert sandbox.isolation_notice().endswith(said)
     with pytest.raises(RuntimeError, match="the hub's walls need a filter of system calls: there is no libseccomp"):
-        calls.for_students()
+        syscall_filter.student_filter()

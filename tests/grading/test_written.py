@@ -17,10 +17,10 @@ from processes import wait_until
 
 from grading import config, grades
 from grading.authoring import build
-from grading.elsewhere import make
+from grading.autograders import build_archive
 from grading.feedback import feedback
-from grading.handin.submission import LONGEST_ANSWER, assemble, read, verbatim
 from grading.results.pages import markdown
+from grading.submission.assembly import MAX_ANSWER_CHARS, assemble, read_cells, verbatim
 from lectures import talk
 
 PART, CELL = "97_one", "why-a-sum"
@@ -158,39 +158,39 @@ def test_it_is_found_without_ids_and_is_no_exercise(course):
     plain = answered(course, "My answer.")
     for i, cell in enumerate(plain.cells):  # as some platforms leave it
         cell.metadata, cell.id = {}, f"cell-{i}"
-    assert "My answer." in course.cell(assemble(source, read(nbformat.writes(plain).encode())), CELL).source
+    assert "My answer." in course.cell(assemble(source, read_cells(nbformat.writes(plain).encode())), CELL).source
     renamed = answered(course, "My answer.")
     course.cell(renamed, CELL).id = "other"
-    assert "My answer." in course.cell(assemble(source, read(nbformat.writes(renamed).encode())), CELL).source
+    assert "My answer." in course.cell(assemble(source, read_cells(nbformat.writes(renamed).encode())), CELL).source
     gone = course.solved(PART)
     gone.cells.remove(course.cell(gone, CELL))
-    assert course.cell(assemble(source, read(nbformat.writes(gone).encode())), CELL).source == build.YOUR_ANSWER
+    assert course.cell(assemble(source, read_cells(nbformat.writes(gone).encode())), CELL).source == build.YOUR_ANSWER
     text = course.solved(PART)  # an exercise that was made a text, and one with its code
     place = text.cells.index(course.cell(text, "first"))
     text.cells[place] = new_markdown_cell("def first(x): my notes", id="first", metadata=text.cells[place].metadata)
     text.cells.insert(place + 1, nbformat.v4.new_code_cell("%%px\ndef first(x):\n    return 2 * x", id="mine"))
-    assert "return 2 * x" in course.cell(assemble(source, read(nbformat.writes(text).encode())), "first").source
+    assert "return 2 * x" in course.cell(assemble(source, read_cells(nbformat.writes(text).encode())), "first").source
     for copied in (True, False):  # a cell that was copied, or a text that was added below it
         two = answered(course, build.YOUR_ANSWER)
         below = nbformat.from_dict(course.cell(two, CELL)) if copied else new_markdown_cell("")
         below.id, below.source = "below", "Written below."
         two.cells.insert(two.cells.index(course.cell(two, CELL)) + 1, below)
-        assert "Written below." in course.cell(assemble(source, read(nbformat.writes(two).encode())), CELL).source
+        assert "Written below." in course.cell(assemble(source, read_cells(nbformat.writes(two).encode())), CELL).source
     pasted = course.solved(PART)  # a picture in a text of the student's is no reason to grade nothing
     pasted.cells.insert(1, new_markdown_cell("data:image/png;base64," + "A" * (2 << 20)))
-    assert course.cell(assemble(source, read(nbformat.writes(pasted).encode())), CELL).source == build.YOUR_ANSWER
-    long = course.cell(assemble(source, read(nbformat.writes(answered(course, "x " * LONGEST_ANSWER)).encode())), CELL).source
-    assert len(long) < 1.1 * LONGEST_ANSWER and "is cut" in long
+    assert course.cell(assemble(source, read_cells(nbformat.writes(pasted).encode())), CELL).source == build.YOUR_ANSWER
+    long = course.cell(assemble(source, read_cells(nbformat.writes(answered(course, "x " * MAX_ANSWER_CHARS)).encode())), CELL).source
+    assert len(long) < 1.1 * MAX_ANSWER_CHARS and "is cut" in long
 
 
 def test_a_model_answer_stays_with_the_instructor(course, monkeypatch):
     source = build.build(PART)
     assert "model answer" in course.cell(talk.solved(PART), CELL).source
     assert {c.metadata.slideshow.slide_type for c in talk.talk(PART).cells if c.id == CELL} == {"skip"}
-    packed = make.contents(PART)
+    packed = build_archive.archive_contents(PART)
     assert b"model answer" not in packed["course/source.ipynb"]
     assert "Written answers are not graded there: 4 points are for you to give." in list(
-        make.said("gradescope", PART, build.SOLUTIONS, "3.12", 10)
+        build_archive.instructions("gradescope", PART, build.SOLUTIONS, "3.12", 10)
     )
     assert build.kind_of(course.cell(source, CELL)) == "written"
 
@@ -224,5 +224,5 @@ def test_it_may_come_later_and_go_again(course, one):
     by_hand(course, "ben", 2)
     path.write_text(ONE)
     course.released.clear()
-    with pytest.raises(config.ConfigError, match="why-a-sum is gone"):
+    with pytest.raises(config.GradingConfigError, match="why-a-sum is gone"):
         course.untouched(PART)

@@ -46,7 +46,7 @@ def test_exercises_have_their_gaps_and_figures_their_texts(built):
     assert "raise NotImplementedError" in plain(page) and "BEGIN HIDDEN" not in page
     figures = re.findall(r'<img[^>]*alt="([^"]+)"[^>]*src="\.\./_images', page) + re.findall(r'src="\.\./_images[^>]*alt="([^"]+)"', page)
     assert len(figures) >= 4 and all(len(text) > 30 for text in figures)
-    assert links.broken(built) == []
+    assert links.broken_links(built) == []
 
 
 def plain(text):
@@ -130,7 +130,7 @@ def test_links_that_lead_nowhere_and_silent_pictures_are_found(tmp_path):
         '<a href="../../out.html">1</a><a href="/etc/passwd">2</a><a href="file:///etc">3</a><img alt=" ">'
     )
     others = ["c/d.html: a picture without a text: ", "c/d.html: ../../out.html", "c/d.html: /etc/passwd", "c/d.html: file:///etc"]
-    assert links.broken(tmp_path) == [
+    assert links.broken_links(tmp_path) == [
         *["a.html: a picture without a text: d.png", "a.html: c.html", "a.html: d.png", "b.html: a.html#z"],
         *others,
     ]

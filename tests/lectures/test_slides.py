@@ -56,10 +56,10 @@ def lecture(tmp_path):
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play, contextlib.ExitStack() as stack:
-        browser = stack.enter_context(play.chromium.launch(executable_path=CHROMIUM, args=rehearsal.FLAGS))
+        browser = stack.enter_context(play.chromium.launch(executable_path=CHROMIUM, args=rehearsal.CHROMIUM_FLAGS))
 
         def start(part, width, height, minutes=None):
-            talk_opened = rehearsal.opened(browser, part, tmp_path, width=width, height=height, minutes=minutes)
+            talk_opened = rehearsal.open_talk(browser, part, tmp_path, width=width, height=height, minutes=minutes)
             return stack.enter_context(talk_opened)[0]
 
         yield start

@@ -6,7 +6,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from course_lib.students import NOTEBOOKS
 from grading.authoring import archive, build
-from grading.paths import chosen, parts
+from grading.paths import parts, selected_parts
 from lectures import show, talk
 
 HEAD = "# ---\n# jupyter:\n#   course:\n#     ranks: 2\n# ---\n\n"
@@ -44,8 +44,8 @@ def test_what_a_slide_shows_of_code_fits_it(part):
     for slide in talk.slides(talk.talk(part)):
         for cell in slide:
             if cell.cell_type == "code" and not cell.metadata.get("jupyter", {}).get("source_hidden"):
-                wide = [line for line in cell.source.split("\n") if len(line) > build.SHOWN]
-                assert not wide, f"{part}, cell {cell.id}: wider than the {build.SHOWN} columns of a slide: {wide}"
+                wide = [line for line in cell.source.split("\n") if len(line) > build.MAX_CODE_COLUMNS]
+                assert not wide, f"{part}, cell {cell.id}: wider than the {build.MAX_CODE_COLUMNS} columns of a slide: {wide}"
 
 
 @pytest.mark.parametrize("part", parts())
@@ -145,7 +145,7 @@ def test_students_get_none_of_it():
 )
 def test_a_command_that_cannot_be_followed_gets_a_sentence(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["show", *words])
-    monkeypatch.setattr(show, "WORK", tmp_path)
+    monkeypatch.setattr(show, "LECTURES_FOLDER", tmp_path)
     monkeypatch.setattr(show.first_cell, "put", lambda: None)
     with pytest.raises(SystemExit) as ended:
         show.main()
@@ -153,7 +153,7 @@ def test_a_command_that_cannot_be_followed_gets_a_sentence(words, said, tmp_path
 
 
 def test_a_part_may_be_named_by_its_number():
-    assert chosen(["06"]) == ["06_megatron_backward"] == chosen(["06_megatron_backward"])
+    assert selected_parts(["06"]) == ["06_megatron_backward"] == selected_parts(["06_megatron_backward"])
 
 
 def test_notes_stay_out_of_a_students_notebook(tmp_path):

@@ -6,7 +6,7 @@ import tempfile
 import nbformat
 from nbclient import NotebookClient
 
-from grading.handin.execute import sockets
+from grading.submission.execute import ipc_kernel_config
 from lectures import talk
 
 # What trains or measures for long, and what stands in its place where it only has to run.
@@ -60,7 +60,7 @@ def run(part, folder, *, shorter=False, slurm=""):
         for cell in notebook.cells:
             cell.source = re.sub(r"(cluster\.start\(\d)\)", rf"\1, slurm={slurm!r})\nprint(ranks)", cell.source)
     with tempfile.TemporaryDirectory() as place:
-        settings = sockets(place)
+        settings = ipc_kernel_config(place)
         NotebookClient(notebook, timeout=300, allow_errors=True, kernel_name="python3", resources=where, config=settings).execute()
     nbformat.validate(notebook)
     return {c.id: c for c in notebook.cells if c.cell_type == "code"}

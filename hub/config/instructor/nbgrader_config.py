@@ -5,5 +5,5 @@ from grading.config import configure
 c = get_config()  # noqa: F821  nbgrader defines it
 configure(c)
 c.Exchange.root = "/exchange"  # as the wall shows it
-c.ExchangeFactory.collect = "grading.collecting.exchange.CollectOwn"
-c.ExchangeFactory.release_feedback = "grading.collecting.exchange.ReleaseToOwner"
+c.ExchangeFactory.collect = "grading.collecting.exchange.VerifiedCollect"
+c.ExchangeFactory.release_feedback = "grading.collecting.exchange.VerifiedReleaseFeedback"

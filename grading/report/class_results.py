@@ -1,0 +1,180 @@
+"""A class as grading left it: hand-ins, points, what failed tests said, who is missing. It is read here, once, and not changed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from grading.authoring import build
+from grading.authoring.build import kind_of
+from grading.collecting import records
+from grading.results import course_grades, ungraded
+from grading.running import pending
+from grading.submission.assembly import ADDED_CELL_TAG, is_regular_file
+from grading.submission.flags import Flag
+
+ADDED_CELLS_NAME = "cells that the student added"
+TIMESTAMP_FORMAT = "%Y-%m-%d %H:%M:%S UTC"  # as `collect` writes it
+
+
+@dataclass
+class GradedSubmission:
+    """A graded hand-in.
+
+    Attributes
+    ----------
+    points : dict of str to float
+        By test.
+    failures : dict of str to str
+        What each failed test says.
+    answers : dict of str to str
+        What the student wrote, by exercise.
+    flags : list of Flag
+        Lines that a person may want to read.
+    """
+
+    points: dict[str, float]
+    failures: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, str] = field(default_factory=dict)
+    flags: list[Flag] = field(default_factory=list)
+
+    @property
+    def total(self) -> float:
+        return sum(self.points.values())
+
+
+@dataclass
+class ClassResults:
+    """What is known of a class in a part.
+
+    Attributes
+    ----------
+    source : NotebookNode
+        The part as it was released, with solutions and tests.
+    tests : dict of str to float
+        The points that each test is worth, in the notebook's order.
+    names : dict of str to str
+        What the roster calls a student.
+    graded : dict of str to GradedSubmission
+        By student.
+    ungraded : dict of str to str
+        Who handed in and has no grade for it, and what is known of why.
+    late : dict of str to float
+        Seconds after the part was due.
+    due : datetime or None
+        When it was, in UTC, if the gradebook says so.
+    timeless : int
+        Hand-ins of which nobody knows when they came.
+    missing, strangers : list of str
+        Who is in the roster and handed nothing in; who handed in and is not in the roster.
+    """
+
+    part: str
+    source: NotebookNode
+    tests: dict[str, float]
+    names: dict[str, str] = field(default_factory=dict)
+    graded: dict[str, GradedSubmission] = field(default_factory=dict)
+    ungraded: dict[str, str] = field(default_factory=dict)
+    late: dict[str, float] = field(default_factory=dict)
+    due: datetime | None = None
+    timeless: int = 0
+    missing: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    has_roster: bool = False
+
+    @property
+    def most(self) -> float:
+        """The points of the whole part."""
+        return sum(self.tests.values())
+
+    @property
+    def handed_in(self) -> int:
+        return len(self.graded) + len(self.ungraded)
+
+
+def read(part: str, home: Path) -> ClassResults:
+    """All that is known of a part in `home`.
+
+    Raises
+    ------
+    grading.people.roster.RosterError
+        The roster cannot be used.
+    """
+    path = home / "source" / part / f"{part}.ipynb"
+    source = nbformat.read(path, 4) if path.exists() else build.build(part)
+    tests = {cell.id: float(cell.metadata.nbgrader.points) for cell in source.cells if kind_of(cell) == "test"}
+    gradebook = course_grades.read(home)
+    people = gradebook.people
+    course = ClassResults(part, source, tests, due=gradebook.due.get(part))
+    if people:
+        course.has_roster = True
+        course.names = {student: row.get("name", "").strip() for student, row in people.rows.items()}
+    students = {path.parent.name for folder in ("submitted", "autograded") for path in (home / folder).glob(f"*/{part}") if path.is_dir()}
+    students |= set(records.all_refused(home, part))
+    hand_ins = {student: _graded(part, student, home, tests) for student in sorted(students)}
+    stamps: dict[str, datetime] = {}
+    for student, hand_in in hand_ins.items():
+        known = gradebook.submissions.get((student, part))
+        if hand_in and known:
+            hand_in.points = {test: known.points.get(test, 0.0) for test in tests}
+            course.graded[student] = hand_in
+            time = known.time and known.time - known.extension
+        else:
+            course.ungraded[student] = _reason_ungraded(part, student, home)
+            time = _stamp(home / "submitted" / student / part / "timestamp.txt")
+        stamps |= {student: time} if time else {}
+    course.timeless = len(hand_ins.keys() - stamps.keys())
+    if course.due:
+        course.late = {s: late for s in hand_ins if (time := stamps.get(s)) and (late := (time - course.due).total_seconds()) > 0}
+    if people:
+        course.missing = [student for student in people.rows if student not in students]
+        course.strangers = sorted(students - set(people.rows))
+    return course
+
+
+def _graded(part: str, student: str, home: Path, tests: dict[str, float]) -> GradedSubmission | None:
+    """What a graded notebook tells, without points, if it is that of what lies in submitted/; or if nothing lies there any more."""
+    path = home / "autograded" / student / part / f"{part}.ipynb"
+    if (
+        pending.submission_state(part, student, home, pending.current_key(part, home)) in (pending.NEW, pending.CHANGED)
+        or not path.exists()
+    ):
+        return None
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    found = GradedSubmission({}, flags=[Flag(*flag) for flag in notebook["metadata"]["course"].get("flags", [])])
+    for cell in notebook["cells"]:  # as JSON has them: to check each notebook with nbformat takes longer than all the rest
+        kind, source = kind_of(NotebookNode(cell)), "".join(cell["source"])
+        if kind == "test" and cell["id"] in tests:
+            error = next((output for output in cell["outputs"] if output["output_type"] == "error"), None)
+            if error:
+                found.failures[cell["id"]] = f"{error['ename']}: {error['evalue']}"
+        elif kind == "exercise":
+            found.answers[cell["id"]] = source
+        elif kind == "example" and ADDED_CELL_TAG in cell["metadata"].get("tags", []):
+            found.answers[ADDED_CELLS_NAME] = f"{found.answers.get(ADDED_CELLS_NAME, '')}\n{source}".lstrip("\n")
+    return found
+
+
+def _reason_ungraded(part: str, student: str, home: Path) -> str:
+    """Why a hand-in has no grade, as far as that is to be seen."""
+    folder = home / "submitted" / student / part
+    if not (folder / f"{part}.ipynb").exists():
+        found = ", ".join(sorted(p.name for p in folder.iterdir())[:5]) if folder.exists() else ""
+        return ungraded.lasting_reason(part, student, home) or f"expected {part}.ipynb; there is {found or 'nothing'}"
+    if why := ungraded.lasting_reason(part, student, home):
+        return why.removeprefix("not graded: ")
+    if (home / "autograded" / student / part / f"{part}.ipynb").exists():
+        return "it came after the last grading, or the tests have changed since; make autograde grades it"
+    return "never graded; make autograde does"
+
+
+def _stamp(path: Path) -> datetime | None:
+    try:
+        return datetime.strptime(path.read_text().strip(), TIMESTAMP_FORMAT) if is_regular_file(path, 1024) else None
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,140 @@
+"""A step of grading for one hand-in, in a process of its own: whatever becomes of that process, the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import re
+import resource
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+import psutil
+
+from course_lib.cluster.isolated.launcher import remove
+from course_lib.engine.isolated_rank import end_with
+from course_lib.engine.processes.mpiexec import THREADS
+from course_lib.sandbox import cgroup
+
+STALE_SECONDS = 3600  # seconds, after which what lies there is nobody's
+FOLDER_PREFIX = CGROUP_PREFIX = "course-grade-"  # how folders and control groups begin; the number of the process that made them follows
+
+
+class StepFailed(Exception):
+    """The step came to no end of its own; the message says why, in a sentence."""
+
+
+class StepKilled(StepFailed):
+    """Its process was killed, by somebody or for want of memory: another try may do."""
+
+
+def run_or_explain(step: Callable[..., str | None], arguments: tuple, deadline: float, memory: int) -> str | None:
+    """Do a step that says what went wrong, or None; the same of its process. See `run_limited`."""
+    try:
+        return run_limited(step, arguments, deadline, memory)
+    except StepFailed as problem:
+        return str(problem)
+
+
+def run_limited(step: Callable, arguments: tuple, deadline: float, memory: int, line: Connection | None = None) -> object:
+    """Do a step, with a deadline and a limit of its memory.
+
+    Parameters
+    ----------
+    step : callable
+        What to do.
+    arguments : tuple
+        What it is called with.
+    deadline : float
+        Seconds, after which it is ended.
+    memory : int
+        Bytes of its own data.
+    line : Connection, optional
+        Whose other end asked for it: once that is gone, the step is ended, too.
+
+    Returns
+    -------
+    object
+        What the step returned.
+
+    Raises
+    ------
+    StepFailed
+        It took too long, or its process ended.
+    """
+    place = tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-")
+    os.chmod(place, 0o711)  # a rank that runs as another user has its folder in there
+    try:
+        with cgroup.limited(f"{CGROUP_PREFIX}{os.getpid()}-{time.monotonic_ns()}") as groups:
+            return _waited_for(step, arguments, deadline, memory, groups, place, line)
+    finally:
+        remove(Path(place))
+
+
+def _waited_for(
+    step: Callable, arguments: tuple, deadline: float, memory: int, groups: list[Path], place: str, line: Connection | None
+) -> object:
+    forks = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+    ours, theirs = forks.Pipe(duplex=False)
+    process = forks.Process(target=_do_and_tell, args=(step, arguments, memory, groups, place, theirs))
+    process.start()
+    theirs.close()
+    try:
+        ready = wait([ours, *([line] if line else [])], deadline)
+        if ours in ready:
+            return ours.recv()
+        raise StepFailed("nobody waits for it any more" if ready else f"it took more than {deadline} s, and was ended")
+    except EOFError:
+        process.join(5)
+        kind = StepKilled if process.exitcode == -signal.SIGKILL else StepFailed
+        raise kind(f"the process that did it ended with code {process.exitcode}; usually, memory ran out") from None
+    finally:
+        _end(process)
+
+
+def _end(process: multiprocessing.Process) -> None:
+    """End it, and all that it has started."""
+    process.join(2)
+    with contextlib.suppress(psutil.Error):
+        this = psutil.Process(process.pid)
+        for other in (*this.children(recursive=True), this):
+            with contextlib.suppress(psutil.Error):
+                other.kill()
+    process.join()
+
+
+def _do_and_tell(step: Callable, arguments: tuple, memory: int, groups: list[Path], place: str, pipe: Connection) -> None:
+    cgroup.join(groups, os.getpid())
+    end_with(os.getppid())
+    os.environ.update(THREADS)  # with a thread a processor, NumPy takes more memory than there is
+    os.environ["TMPDIR"] = tempfile.tempdir = place  # gone with this hand-in, whatever ends it
+    signal.signal(signal.SIGINT, lambda *_: None)  # the run is told, and ends this process
+    if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    pipe.send(step(*arguments))
+    pipe.close()
+
+
+def remove_leftovers() -> None:
+    """Remove the folders and control groups of graders that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
+        if _is_left(folder):
+            remove(folder)
+    cgroup.tidy(CGROUP_PREFIX, _is_left)
+
+
+def _is_left(folder: Path) -> bool:
+    """Whether a folder outlived the process whose number it bears; not if it is new, or somebody else's: they may count otherwise."""
+    number = re.fullmatch(rf"{FOLDER_PREFIX}(\d+)-\w+", folder.name)
+    try:
+        found = folder.lstat()
+    except OSError:
+        return False
+    old = time.time() - found.st_mtime > STALE_SECONDS and found.st_uid == os.getuid()
+    return bool(number and old and not psutil.pid_exists(int(number[1])))

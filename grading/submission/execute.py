@@ -1,0 +1,109 @@
+"""Run a submission: the student's cells on the ranks only, the instructor's in the kernel.
+
+So the checker never shares a process with the student's code: that code never runs in the
+kernel, and what a rank sends to the kernel is never unpickled (see `course_lib.cluster.client`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nbformat import NotebookNode
+from traitlets.config import Config
+
+from course_lib.cluster.isolated import sanitize
+
+MAX_ERROR_CHARS, MAX_ERROR_LINES = 20_000, 200  # characters and lines of an error that a test shows
+
+
+def on_ranks(source: str, title: str = "") -> str:
+    """Kernel code that runs a student's cell on the ranks, whatever the cell contains; messages call it by its title.
+
+    >>> on_ranks("%%px --targets 1\\nx = 1")
+    "get_ipython().run_cell_magic('px', '--targets 1', 'x = 1')"
+    """
+    first, rest = _on_top(source)
+    called = f" # {title}" if title else ""
+    if not first.startswith("%%px"):
+        return f"get_ipython().run_cell_magic('px', {called!r}, {source!r})"
+    targets = re.search(r"(?:--targets|-t)[ =]([\d,:]+)", first)
+    return f"get_ipython().run_cell_magic('px', {('--targets ' + targets[1] if targets else '') + called!r}, {rest!r})"
+
+
+def is_for_ranks(source: str) -> bool:
+    """Whether a cell ran on the ranks when the student ran it.
+
+    >>> [is_for_ranks(source) for source in ("%%px\\nx = 1", "%%time\\n%%px\\nx = 1", "rank = 1")]
+    [True, True, False]
+    """
+    return _on_top(source)[0].startswith("%%px")
+
+
+def _on_top(source: str) -> tuple[str, str]:
+    """The line of ``%%px``, or else the first line; and what is below. Magics that only measure may stand above."""
+    first, _, rest = source.lstrip().partition("\n")
+    while re.match(r"%%(time|timeit|capture|prun)\b", first):
+        first, _, rest = rest.lstrip().partition("\n")
+    return first, rest
+
+
+def reduce_to_verdict(cell: NotebookNode) -> None:
+    """Leave in a test's outputs nothing but its verdict: no output for a pass, or one error.
+
+    nbgrader gives full marks for an output that it does not understand, and none for a warning;
+    here a test passes when it ran to its end, showing at most one number as its score.
+    """
+    errors = [o for o in cell.outputs if o.output_type == "error"]
+    results = [o for o in cell.outputs if o.output_type == "execute_result"]
+    if errors:
+        cell.outputs = [_cut(errors[0])]
+    elif cell.execution_count is None:
+        cell.outputs = [_error("the test did not run")]
+    elif len(results) > 1 or any(not _is_score(r, cell) for r in results):
+        cell.outputs = [_error("the test showed something that is no score from 0 to its points")]
+    else:
+        cell.outputs = results
+
+
+def _cut(error: NotebookNode) -> NotebookNode:
+    """An error of bounded length: what an answer returned may stand in it."""
+    error.evalue = sanitize.plain(error.evalue[:MAX_ERROR_CHARS])
+    lines = "\n".join(error.traceback)[:MAX_ERROR_CHARS].splitlines()
+    error.traceback = [sanitize.plain("\n".join(lines[:MAX_ERROR_LINES]))]
+    return error
+
+
+def _is_score(output: NotebookNode, cell: NotebookNode) -> bool:
+    try:
+        return 0 <= float(output.data["text/plain"]) <= cell.metadata.nbgrader["points"]
+    except (KeyError, ValueError):
+        return False
+
+
+def _error(message: str) -> NotebookNode:
+    return NotebookNode(output_type="error", ename="NotGraded", evalue=message, traceback=[f"NotGraded: {message}"])
+
+
+def ipc_kernel_config(folder: str) -> Config:
+    """Settings of a notebook's client: its kernel is reached over Unix sockets in this folder.
+
+    Of ports of loopback, several kernels that start at once may draw the same, and one of them then ends. The path of such a socket may
+    have 107 bytes, on macOS 103; in a longer folder, ports it is.
+    """
+    short = len(os.fsencode(folder)) <= 90
+    return Config({"KernelManager": {"transport": "ipc", "ip": f"{folder}/kernel"}} if short else {})
+
+
+@contextmanager
+def environment_variables(settings: dict[str, str]) -> Iterator[None]:
+    """Have these variables in the environment meanwhile."""
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)

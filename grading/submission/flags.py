@@ -1,0 +1,181 @@
+"""A look at what a student wrote, without running it: lines that a person may want to read.
+
+A flag costs no points, and most have a good reason. They are for what tests cannot see: who looks into the library, into frames or
+files, or puts a ready-made answer in the place of an exercise.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+
+from grading import tables
+from grading.authoring.build import kind_of
+from grading.submission.assembly import ADDED_CELL_TAG
+
+# What no exercise asks for.
+FLAGGED_MODULES = {
+    "ast": "reads code",
+    "builtins": "changes Python itself",
+    "ctypes": "reaches past Python",
+    "concurrent": "starts threads or processes",
+    "dis": "reads code",
+    "gc": "looks through all objects",
+    "importlib": "imports by name",
+    "inspect": "looks at callers or code",
+    "mmap": "keeps memory elsewhere",
+    "multiprocessing": "starts processes, or shares memory",
+    "os": "reaches the system",
+    "pathlib": "reads or writes files",
+    "pickle": "makes objects out of bytes",
+    "resource": "asks for limits",
+    "shutil": "reads or writes files",
+    "signal": "changes how interrupts are taken",
+    "socket": "opens connections",
+    "subprocess": "starts programs",
+    "_thread": "starts threads",
+    "sys": "reaches the interpreter",
+    "tempfile": "reads or writes files",
+    "threading": "starts threads",
+    "tracemalloc": "changes the account of memory",
+    "weakref": "follows objects",
+}
+FLAGGED_CALLS = {"open", "exec", "eval", "compile", "__import__", "globals", "get_ipython", "vars"}
+INTROSPECTION_NAME = re.compile(
+    r"^(_getframe|f_back|f_locals|f_globals|f_builtins|tb_frame|gi_frame|cr_frame|__(globals|code|closure|subclasses|builtins|dict)__)$"
+)
+PRIVATE = re.compile(r"^_[^_]")
+INTERNAL_MODULES = (
+    *("course_lib.check", "course_lib.cluster", "course_lib.engine", "course_lib.memory", "course_lib.sandbox", "course_lib.traffic"),
+    *(
+        "course_lib.collectives.progress",
+        "course_lib.collectives.transport",
+        "course_lib.sim.schedule.check",
+        "course_lib.sim.schedule.replay",
+    ),
+)
+READY_MADE_ANSWERS = {"DistributedDataParallel"}  # answers that the library has, for later parts
+TABLE = "flagged.csv"
+MAX_CELL_CHARS = 200_000  # characters of a cell that is read
+MOST_FLAGS = 100  # of a hand-in
+MAX_LINE_CHARS = 160  # characters of a line that are shown
+
+
+class Flag(NamedTuple):
+    """A line, and why to read it."""
+
+    cell: str
+    line: int
+    text: str
+    why: str
+
+
+def find_flags(notebook: nbformat.NotebookNode, source: nbformat.NotebookNode) -> list[Flag]:
+    """The flags of a notebook as `assembly.assemble` makes it, less the lines that stand in the release."""
+    released = {cell.id: {line.strip() for line in cell.source.splitlines()} for cell in source.cells}
+    found = []
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and (kind_of(cell) in ("exercise", "example") or ADDED_CELL_TAG in cell.metadata.get("tags", [])):
+            found += [flag for flag in flags_of_cell(cell.id, cell.source) if flag.text not in released.get(cell.id, ())]
+    if len(found) > MOST_FLAGS:
+        last = found[MOST_FLAGS]
+        found[MOST_FLAGS:] = [Flag(last.cell, last.line, "", f"and {len(found) - MOST_FLAGS:,} more lines, from here on")]
+    return found
+
+
+def flags_of_cell(name: str, source: str) -> list[Flag]:
+    """The flags of one cell."""
+    if len(source) > MAX_CELL_CHARS:
+        return [Flag(name, 1, source[:MAX_LINE_CHARS].strip(), f"has {len(source):,} characters")]
+    lines = source.splitlines()
+    magics = [i for i, line in enumerate(lines, 1) if re.match(r"\s*[%!]", line) and not line.startswith("%%px")]
+    found = {i: "is no Python: a command of IPython or of the system" for i in magics}
+    text = "\n".join("" if re.match(r"\s*[%!]", line) else line for line in lines)
+    try:
+        tree = ast.parse(text)
+        imported = _imported(tree)
+        for node in ast.walk(tree):
+            if why := _why(node, imported):
+                found.setdefault(node.lineno, why)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        found.setdefault(1, "cannot be read as Python")
+    return [Flag(name, i, lines[i - 1].strip()[:MAX_LINE_CHARS], why) for i, why in sorted(found.items())]
+
+
+def _imported(tree: ast.AST) -> dict[str, str]:
+    """Names that a cell imports, and from where."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update({(a.asname or a.name).split(".")[0]: a.name for a in node.names})
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.update({a.asname or a.name: f"{node.module}.{a.name}" for a in node.names})
+    return names
+
+
+def _why(node: ast.AST, imported: dict[str, str]) -> str | None:
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        modules = [a.name for a in node.names] if isinstance(node, ast.Import) else [f"{node.module}.{a.name}" for a in node.names]
+        for module in modules:
+            if why := FLAGGED_MODULES.get(module.split(".")[0]):
+                return f"imports {module.split('.')[0]}: {why}"
+            if module.startswith(INTERNAL_MODULES):
+                return f"imports {module}: what grades, or what runs the ranks"
+            if module.split(".")[-1] in READY_MADE_ANSWERS:
+                return f"imports {module.split('.')[-1]}: a ready-made answer"
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in FLAGGED_CALLS:
+        return f"calls {node.func.id}"
+    if isinstance(node, ast.Attribute):
+        if INTROSPECTION_NAME.match(node.attr):
+            return f"uses {node.attr}: the inside of functions or objects"
+        if node.attr == "COMM_WORLD":
+            return "uses COMM_WORLD: sends past the communicator that counts"
+        if PRIVATE.match(node.attr) and ast.unparse(node.value) not in ("self", "cls", "super()"):
+            return f"uses {node.attr}, which is private"
+        if node.attr == "modules" and isinstance(node.value, ast.Name) and imported.get(node.value.id) == "sys":
+            return "uses sys.modules"
+        if isinstance(node.ctx, (ast.Store, ast.Del)) and (module := _root(node, imported)):
+            return f"writes into {module}"
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and INTROSPECTION_NAME.match(node.value):
+        return f"names {node.value}: the inside of functions or objects"
+    return None
+
+
+def _root(node: ast.Attribute, imported: dict[str, str]) -> str | None:
+    """What is written to, if it was imported: `check.Check.fail = ...` writes into course_lib.check."""
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return imported.get(node.id) if isinstance(node, ast.Name) else None
+
+
+def write_table(home: Path) -> Path | None:
+    """Write the flags of all graded notebooks to a table in `home`; its path, or None where there are none."""
+    rows = list(_rows(home))
+    path = home / TABLE
+    if not rows:
+        path.unlink(missing_ok=True)
+        return None
+    tables.write(path, [("student", "part", "cell", "line", "why", "text"), *rows])
+    return path
+
+
+def flags_of_submission(student: str, part: str, home: Path) -> list[Flag]:
+    """The flags of a hand-in that is graded."""
+    try:
+        course = json.loads((home / "autograded" / student / part / f"{part}.ipynb").read_bytes())["metadata"]["course"]
+        return [Flag(*flag) for flag in course["flags"]]
+    except Exception:  # a run that was ended has left half a notebook
+        return []
+
+
+def _rows(home: Path) -> Iterator[tuple]:
+    for path in sorted((home / "autograded").glob("*/*/*.ipynb")):
+        student, part = path.parts[-3:-1]
+        if path.stem == part:
+            yield from ((student, part, cell, line, why, text) for cell, line, text, why in flags_of_submission(student, part, home))

@@ -1,0 +1,38 @@
+"""System calls that a student's server is not let do: new namespaces, and doors of the kernel that a course has no use for.
+
+A namespace for users would make anybody root inside of it, and most of the ways out of a sandbox begin there.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from course_lib.sandbox import seccomp
+from course_lib.sandbox.seccomp import ALLOW, Filter, above, error, having
+
+DENIED = """
+    unshare setns add_key request_key keyctl bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register fanotify_init
+"""
+FAMILIES = (1, 2, 10, 16)  # of sockets: Unix, IPv4, IPv6, netlink; others, such as those between virtual machines, know no namespace
+NAMESPACES = (7, 17, 25, 26, 27, 28, 29, 30)  # the bits CLONE_NEW...: time, mounts, groups, names, messages, users, processes, network
+
+
+def student_filter(machine: int | None = None) -> Filter:
+    """The filter for a student's server.
+
+    Raises
+    ------
+    RuntimeError
+        There is no libseccomp to make it.
+    """
+    if problem := seccomp.problem():
+        raise RuntimeError(f"the hub's walls need a filter of system calls: {problem}.")
+    rules, refused = Filter(ALLOW, machine), error(errno.EPERM)
+    rules.add(refused, DENIED.split())
+    rules.add(error(errno.ENOSYS), ["clone3"])  # its flags cannot be read; the C library then takes clone
+    for bit in NAMESPACES:
+        rules.add(refused, ["clone"], having(0, 1 << bit, 1 << bit))
+    rules.add(refused, ["socket"], above(0, max(FAMILIES)))
+    for family in set(range(max(FAMILIES))) - {*FAMILIES}:
+        rules.add(refused, ["socket"], having(0, 0xFFFFFFFF, family))
+    return rules
