@@ -32,8 +32,8 @@ from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbat
 #
 # | points | 5 | 4 | 3 | 2 | 1 |
 # |---|---|---|---|---|---|
-# | minimum MFU, 32 ranks | 80 % | 77.5 % | 75 % | 72.5 % | 70 % |
-# | minimum MFU, 64 ranks | 80 % | 70 % | 60 % | 55 % | 50 % |
+# | minimum MFU, 32 ranks | 80% | 77.5% | 75% | 72.5% | 70% |
+# | minimum MFU, 64 ranks | 80% | 70% | 60% | 55% | 50% |
 #
 # | maximum memory of any rank | 60 GiB | 69 GiB | 80 GiB |
 # |---|---|---|---|

@@ -1,10 +1,10 @@
 # %% [markdown] after="# 20 Your own strategy" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way, each with its answer on the
-# next key press.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer.
 
 # %% [markdown] after="Anything that a real training step could do is allowed. Your loop is graded on two clusters, each with 2048 samples and `batch_size=64`:" tags=["notes"]
-# Start with the last table: the same data parallel loop drops from 66 % to 43 %. With 64 ranks, each has half the samples, but a layer's
-# all-reduce takes longer because its ring has more steps. If anyone asks about the ceiling: the simulator's matrix products reach 95 % of
+# Start with the last table: the same data parallel loop drops from 66% to 43%. With 64 ranks, each has half the samples, but a layer's
+# all-reduce takes longer because its ring has more steps. If anyone asks about the ceiling: the simulator's matrix products reach 95% of
 # the peak.
 
 # %% [markdown] after="## Three tools" tags=["notes"]
@@ -41,7 +41,7 @@
 # Those that send the most, and most often: tensor parallel before ZeRO, and ZeRO before pipeline.
 
 # %% [markdown] after="**Recomputation.** If you have dropped an activation, you can get it back by going forward again from one that you kept. This saves" tags=["notes"]
-# Recomputing everything adds one more forward to a forward and a backward of twice its length: a third more arithmetic, so about 71 % MFU
+# Recomputing everything adds one more forward to a forward and a backward of twice its length: a third more arithmetic, so about 71% MFU
 # at best. The solution does without it, and holds 37 GiB and 10 GiB. Give the room two minutes for the estimate in "Your turn": it decides
 # what is worth building.
 
@@ -51,8 +51,8 @@
 # its own samples only.
 
 # %% [markdown] after="## How does it do?" tags=["notes"]
-# The solution reaches 92.7 % and 89.9 % MFU with 37 and 10 GiB: full score on both. Before you show the pictures, ask where the rest of the
-# 95 % goes.
+# The solution reaches 92.7% and 89.9% MFU with 37 and 10 GiB: full score on both. Before you show the pictures, ask where the rest of the
+# 95% goes.
 
 # %% [markdown] after="Draw 32 ranks" tags=["notes"]
 # Point at the pale strip on the left: all ranks wait 8 ms for their inputs from the host. The small grey marks are the exchanges, each

@@ -70,8 +70,8 @@ print("so the gradient is", *placement.kinds_of(ranks.pull("gradient"), whole))
 
 # %% [markdown] tags=["slide"]
 # The input was replicated, but its gradient is partial. An operator must make it whole again, and nothing in the forward pass hints at
-# that: *f* does nothing in forward, and an all-reduce in backward. Where partial outputs are added up, it is the other way round. That is
-# *g*.
+# that: *f* does nothing there, and an all-reduce in the backward pass. Where partial outputs are added up, it is the other way round. That
+# is *g*.
 
 # %% Draw the two tags=["given", "slide"]
 plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4)

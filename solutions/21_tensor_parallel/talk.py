@@ -1,6 +1,6 @@
 # %% [markdown] after="# 21 A tensor parallel transformer block" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way, each with its answer on the
-# next key press.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer.
 
 # %% [markdown] after="Draw the shards" tags=["notes"]
 # Columns first, then rows, so nothing is exchanged between the two: that is part 04 again. In the picture on the title slide, a rank's rows
@@ -33,7 +33,7 @@
 # How many all-reduces does a block need in one step, forward and backward?
 
 # %% [markdown] tags=["fragment"]
-# Four: in forward, g in attention and in the MLP; in backward, f in each of them.
+# Four: in the forward pass, g in attention and in the MLP; in the backward pass, f in each of them.
 
 # %% [markdown] after="You make an operator for the course's autograd with `Tensor.from_operation(data, inputs, backward)`: the result, the tensors it was" tags=["notes"]
 # `backward` returns a tuple, with one gradient per input. The most common slip is the missing comma: `return grad` instead of
@@ -44,7 +44,8 @@
 # with an all-reduce in one of two places.
 
 # %% [markdown] after="## Your turn: f and g" tags=["notes"]
-# Before you show any code, ask which of the two sends in forward, which in backward, and how much: each sends once, an array the size of x.
+# Before you show any code, ask which of the two sends in the forward pass, which in the backward pass, and how much: each sends once, an
+# array the size of x.
 
 # %% [markdown] after="Exercise: copy_to_group" tags=["notes"]
 # The all-reduce sits inside `backward`, and its result goes into a fresh array: writing into `grad` would corrupt what the residual

@@ -50,7 +50,7 @@ plots.holdings(tokens, ranks.call(mine, dict(tokens=tokens)), "A sequence, shard
 
 # %% [markdown] tags=["slide"]
 # An all-reduce is a reduce-scatter followed by an all-gather. So after the split work, a reduce-scatter gives each rank the sum for its own
-# positions. Before the next split work, an all-gather brings all positions together. In backward, each turns into the other.
+# positions. Before the next split work, an all-gather brings all positions together. In the backward pass, each turns into the other.
 
 # %% Draw the operators tags=["given", "slide"]
 plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parallelism", ranks=4)

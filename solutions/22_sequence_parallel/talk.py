@@ -1,6 +1,6 @@
 # %% [markdown] after="# 22 Sequence parallel" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way, each with its answer on the
-# next key press.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer.
 
 # %% [markdown] after="Draw the positions" tags=["notes"]
 # In the picture on the title slide, each rank has two positions at full width. This matters: in the paper's formula, tensor parallelism
@@ -36,7 +36,7 @@
 # 0, 10, 20, 30.
 
 # %% [markdown] after="Gather along another dimension" tags=["notes"]
-# Point at `axis=1` in the last line: one `concatenate`, and with it a copy. In backward, `split` gives the same order.
+# Point at `axis=1` in the last line: one `concatenate`, and with it a copy. In the backward pass, `split` gives the same order.
 
 # %% [markdown] after="Exercise: gather_sequence" tags=["notes"]
 # Point at the reduce-scatter in `backward`. The mistake to warn about is returning the rank's own slice of `grad`: it runs, it has the
@@ -45,7 +45,7 @@
 
 # %% [markdown] after="Exercise: scatter_sequence" tags=["notes"]
 # The same two exchanges in the opposite order. An all-reduce with a slice gives the right numbers at twice the bytes, and the hidden tests
-# count them. In backward, each term gets the whole gradient, not only that of the rank's own positions.
+# count them. In the backward pass, each term gets the whole gradient, not only that of the rank's own positions.
 
 # %% [markdown] after="## What about LayerNorm's own gradients?" tags=["notes"]
 # Before you run the cell, ask what a rank will find: the gradient of the shift is the sum, over the rank's positions, of what comes back.

@@ -154,10 +154,10 @@ attention.work(orders, "The same chunks in two orders, and each rank's share of 
 # `out, lse = block_attention(q, k, v, q_positions, k_positions)` and
 # `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's terms of the gradients. Its `out` and `lse`
 # are those for *all* keys: from them it computes the weights again, so none are kept (Dao et al., 2022, "FlashAttention", section 3.1).
-# `positions(chunks, length)` says where rows are in the whole sequence. Write forward first: the check begins with it. In backward, K and V
-# go round again, and with them dK and dV, as **partial** sums: a rank adds to the sums that came with the K and V it is working on, and
-# passes all four on. One more step, the n-th, brings the sums home, to the rank that owns this K and V. Hidden tests use other sizes, and
-# groups of 1 to 4 ranks. In them, `Send` waits for its receiver.
+# `positions(chunks, length)` says where rows are in the whole sequence. Write forward first: the check begins with it. In the backward
+# pass, K and V go round again, and with them dK and dV, as **partial** sums: a rank adds to the sums that came with the K and V it is
+# working on, and passes all four on. One more step, the n-th, brings the sums home, to the rank that owns this K and V. Hidden tests use
+# other sizes, and groups of 1 to 4 ranks. In them, `Send` waits for its receiver.
 
 
 # %% Exercise: ring_attention tags=["exercise", "slide-50"]

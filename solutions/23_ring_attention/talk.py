@@ -1,6 +1,6 @@
 # %% [markdown] after="# 23 Ring attention" tags=["notes"]
 # Backward is the heart of this part: what travels there is not finished yet. The grey lines are folded cells; Shift-Enter runs them. There
-# are three questions for the room along the way, each with its answer on the next key press.
+# are three questions for the room along the way; the next key shows the answer.
 
 # %% [markdown] after="Draw who computes what" tags=["slide"]
 # ## A question for the room
@@ -28,7 +28,7 @@
 # After the last step, K and V are one hop short of home. Does anybody have to send them on?
 
 # %% [markdown] tags=["fragment"]
-# No: their owner still has them. But dK and dV, which travel with them in backward, must make that last hop.
+# No: their owner still has them. But dK and dV, which travel with them in the backward pass, must make that last hop.
 
 # %% [markdown] after="## Your turn: merge two parts" tags=["notes"]
 # Derive it on the board: out times $e^{lse}$ is the sum before the division, and such sums can simply be added. It is FlashAttention's
@@ -46,7 +46,7 @@
 # Ask for `zigzag(8, 2, 1)` before anyone reads the code: 2, 3, 4, 5. The common slip is the partner `n_chunks - c`, which is off by one.
 
 # %% [markdown] after="Check zigzag, and draw both orders" tags=["notes"]
-# On the right, every rank has 25 %. That also holds in each single step: with any other rank's keys, two of the four pairs of chunks are
+# On the right, every rank has 25%. That also holds in each single step: with any other rank's keys, two of the four pairs of chunks are
 # visible. So nobody waits in any step.
 
 # %% [markdown] after="## Your turn: the ring" tags=["notes"]
@@ -55,8 +55,8 @@
 # immediately, and nothing has to be merged.
 
 # %% [markdown] after="Exercise: ring_attention" tags=["notes"]
-# Point at the order in backward: pass on, then add. The last line brings the sums home; without it, each rank returns the gradients of the
-# next one, in the right shape. Also ask what stays put: q, grad, out and lse never travel.
+# Point at the order in the backward pass: pass on, then add. The last line brings the sums home; without it, each rank returns the
+# gradients of the next one, in the right shape. Also ask what stays put: q, grad, out and lse never travel.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
 # Before you show it, ask why a quarter: a rank has a quarter of the queries and, at any time, a quarter of the keys, so a sixteenth of the
@@ -75,8 +75,8 @@
 # As many as in the ring. What the all-gather costs is memory, and time: nobody computes until the last piece is there.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# There are only messages, and all ranks send the same amount. In one step, a rank sends 20 arrays the size of its K: 6 in forward, 6 in
-# backward, and 8 for dK and dV.
+# There are only messages, and all ranks send the same amount. In one step, a rank sends 20 arrays the size of its K: 6 in the forward pass,
+# 6 in the backward pass, and 8 for dK and dV.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For 1: K, V, dK and dV shrink with the number of their heads. If you send q round, out and lse have to travel with it, which pays off for

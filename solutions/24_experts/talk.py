@@ -1,6 +1,6 @@
 # %% [markdown] after="# 24 A mixture of experts" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way, each with its answer on the
-# next key press. The picture of the flights has a slider in a notebook.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer. The picture of the flights has a slider in a notebook.
 
 # %% [markdown] after="Draw what the tokens want" tags=["slide"]
 # ## A question for the room

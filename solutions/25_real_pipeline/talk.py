@@ -1,6 +1,6 @@
 # %% [markdown] after="# 25 A pipeline on real ranks" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way, each with its answer on the
-# next key press. The last two measurements take a few seconds.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer. The last two measurements take a few seconds.
 
 # %% [markdown] after="Draw the stages" tags=["notes"]
 # The bars on the title slide are nearly equal, because the vocabulary has only 64 words. With 50,000 words, the first and the last stage

@@ -154,9 +154,9 @@ net(np.ones((1, 2), np.float32)).sum().backward()
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the wrapper
 #
-# 1. `before(i, back)` gathers block i and starts gathering the next one, so that it is already on its way: i + 1 in forward, i - 1 in
-#    backward.
-# 2. `after(i, back)` frees block i. In backward, it then reduces the block's gradients, if `sync` says so.
+# 1. `before(i, back)` gathers block i and starts gathering the next one, so that it is already on its way: i + 1 in the forward pass, i - 1
+#    in the backward pass.
+# 2. `after(i, back)` frees block i. In the backward pass, it then reduces the block's gradients, if `sync` says so.
 # 3. `begin()` frees everything, and then gathers the rest. (If nobody called `backward()` on an output, its forward has left arrays behind,
 #    and an optimizer may have changed the shards since.) `end(back)` frees everything; after a backward, it also reduces the rest's
 #    gradients.

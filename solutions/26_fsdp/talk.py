@@ -1,6 +1,6 @@
 # %% [markdown] after="# 26 Fully sharded data parallel" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way, each with its answer on the
-# next key press. Training in both ways takes a few seconds.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer. Training in both ways takes a few seconds.
 
 # %% [markdown] after="In part 13, each rank has the whole model. In part 08, you sharded one layer: its weight is gathered when it is needed, and freed again" tags=["notes"]
 # This is ZeRO stage 3 the way PyTorch's FSDP does it. Ask what belongs to several blocks: an embedding that is also the output matrix. It
@@ -37,8 +37,8 @@
 # reduce-scatter.
 
 # %% [markdown] after="## A worked example: which block works when" tags=["notes"]
-# Have the room write down the order: forward 0, 1, 2, and backward 2, 1, 0. What most people miss: in backward each block works once more,
-# so `before` must fetch its weights again.
+# Have the room write down the order: forward 0, 1, 2, and backward 2, 1, 0. What most people miss: in the backward pass each block works
+# once more, so `before` must fetch its weights again.
 
 # %% [markdown] after="Tell who works" tags=["notes"]
 # Fourteen lines. Point at `before(i=2, back=True)` right after `after(i=2, back=False)`: the last block is freed and immediately needed
@@ -66,8 +66,8 @@
 # ranks: four.
 
 # %% [markdown] after="Draw the blocks of a step" tags=["notes"]
-# Read it column by column: the coloured box works, and the grey one next to it is on its way. In forward that is the block below, in
-# backward the one above. There are never more than two in a column.
+# Read it column by column: the coloured box works, and the grey one next to it is on its way. In the forward pass that is the block below,
+# in the backward pass the one above. There are never more than two in a column.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
 # About four to one. The bars do not show the step itself: up to two whole blocks, and the activations, which this method does not shard.

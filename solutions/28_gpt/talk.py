@@ -1,6 +1,6 @@
 # %% [markdown] after="# 28 A GPT on every axis" tags=["notes"]
 # Train one grid live: it takes half a minute. The grey lines are folded cells; Shift-Enter runs them. There are three questions for the
-# room along the way, each with its answer on the next key press.
+# room along the way; the next key shows the answer.
 
 # %% [markdown] after="Look for the functions" tags=["notes"]
 # If you opened this with `make lecture`, the solutions are there. If a name is missing, run the command in parentheses in a shell, and then

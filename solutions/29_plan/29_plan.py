@@ -140,7 +140,7 @@ pictures.memory(steps, "22B on 16 devices: the fullest rank")
 #
 # - `problems(model, cluster, c)` returns a list of sentences about what does not fit together; it is empty if all is well.
 # - `estimate(model, cluster, c)` returns about how many seconds a step takes, and how many bytes a device holds. It takes a tenth of a
-#   millisecond. Its seconds are mostly within 2 %, at worst a tenth off; its bytes are within a hundredth.
+#   millisecond. Its seconds are mostly within 2%, at worst a tenth off; its bytes are within a hundredth.
 # - `simulate(model, cluster, c)` is as exact as the simulator gets, and takes a hundred times as long, or more. It returns a step with
 #   `seconds`, `peak`, `fits` and its `configuration`.
 #

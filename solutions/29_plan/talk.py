@@ -1,13 +1,13 @@
 # %% [markdown] after="# 29 Plan a run" tags=["notes"]
-# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way, each with its answer on the
-# next key press. The map of all grids takes about five seconds.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer. The map of all grids takes about five seconds.
 
 # %% [markdown] after="In parts [16](16_training_step.ipynb) to [20](20_custom_strategy.ipynb), a layer was a single matrix. Here the simulator knows transformer" tags=["notes"]
 # Go down the table and ask for each row what it saves and what it costs. Only `interleave` is new: draw eight layers on four ranks, and let
 # the room say which two rank 1 has: the second and the sixth.
 
 # %% [markdown] after="Look at a step" tags=["notes"]
-# Ask for a guess of the MFU first. It prints 48.8 s, 50 % and 64 GiB of 80. Then add `sharded_optimizer=True`: 36 GiB in the same time,
+# Ask for a guess of the MFU first. It prints 48.8 s, 50% and 64 GiB of 80. Then add `sharded_optimizer=True`: 36 GiB in the same time,
 # because it puts no more bytes on the wire.
 
 # %% [markdown] after="Look at a step" tags=["slide"]
@@ -23,7 +23,7 @@
 # model is more than forty times that size.
 
 # %% [markdown] after="Compare with what was measured" tags=["notes"]
-# The worst of the six is 5.2 % off, the mean is 2.7 %. Point at the signs: the simulator is too fast each time. That is what to expect of a
+# The worst of the six is 5.2% off, the mean is 2.7%. Point at the signs: the simulator is too fast each time. That is what to expect of a
 # simulator that leaves things out.
 
 # %% [markdown] after="Draw them" tags=["notes"]
@@ -39,7 +39,7 @@
 # inside the node, and the other two may leave it.
 
 # %% [markdown] after="Draw the roofline" tags=["notes"]
-# Follow the tensor line down to the dashed roof: on the network, a device would reach at most 31 % of its peak. Pipeline is a hundred times
+# Follow the tensor line down to the dashed roof: on the network, a device would reach at most 31% of its peak. Pipeline is a hundred times
 # further to the right than the corner, so it is the axis for the slowest link.
 
 # %% [markdown] after="Draw the roofline" tags=["slide-50"]
@@ -76,7 +76,7 @@
 
 # %% [markdown] after="Draw the map" tags=["notes"]
 # The best is t 4 × p 8 × d 32 with 17.25 s. The upper left is hatched, where t times p is too small for the model's state. Around the best,
-# the map is flat: t 4 × p 16 and t 8 × p 4 lose less than 5 %.
+# the map is flat: t 4 × p 16 and t 8 × p 4 lose less than 5%.
 
 # %% [markdown] after="Draw the map" tags=["slide"]
 # ## A question for the room
@@ -92,7 +92,7 @@
 # first, which has the most micro-batches in flight.
 
 # %% [markdown] after="Draw the winner" tags=["notes"]
-# 17.2 s, MFU 61.5 %, 75.4 of 80 GiB: the plateau of the memory is close to the dotted line, so the search has made good use of the room.
+# 17.2 s, MFU 61.5%, 75.4 of 80 GiB: the plateau of the memory is close to the dotted line, so the search has made good use of the room.
 # The grey marks under the last orange are the replicas' exchanges, started as soon as a piece's gradients are there; only the last ones
 # stick out at the end.
 
