@@ -7,9 +7,9 @@
 # %% [markdown] tags=["slide"]
 # # 20 Your own strategy
 #
-# **You will build** `part4_training_loop`: the fastest training step that you can think of, in the memory that there is.
+# **You will build** `part4_training_loop`: the fastest training step you can come up with that fits into memory.
 #
-# *{points} points, by a score. As long as you like; two hours are usual.*
+# *{points} points, awarded by score. Take as long as you like; two hours is typical.*
 
 # %% Start the rank tags=["given"]
 from course_lib import cluster, plots, wording
@@ -26,31 +26,31 @@ from course_lib import wording
 from course_lib.sim import Dist, Model, get_global_batch_list, get_next_microbatch
 
 # %% [markdown] tags=["slide"]
-# Everything is allowed that a real training step could do. Your loop is graded on two clusters, each with 2048 samples and `batch_size=64`:
-# **32 ranks and 64 layers**, and **64 ranks and 32 layers**. So it has to work with fewer ranks than layers, and with more. You may use
-# other micro-batches than `batch_size` says.
+# Anything that a real training step could do is allowed. Your loop is graded on two clusters, each with 2048 samples and `batch_size=64`:
+# **32 ranks and 64 layers**, and **64 ranks and 32 layers**. So it has to work with fewer ranks than layers, and with more. Your
+# micro-batches may have a size other than `batch_size`.
 #
 # | points | 5 | 4 | 3 | 2 | 1 |
 # |---|---|---|---|---|---|
-# | MFU at least, 32 ranks | 80 % | 77.5 % | 75 % | 72.5 % | 70 % |
-# | MFU at least, 64 ranks | 80 % | 70 % | 60 % | 55 % | 50 % |
+# | minimum MFU, 32 ranks | 80% | 77.5% | 75% | 72.5% | 70% |
+# | minimum MFU, 64 ranks | 80% | 70% | 60% | 55% | 50% |
 #
-# | memory of every rank at most | 60 GiB | 69 GiB | 80 GiB |
+# | maximum memory of any rank | 60 GiB | 69 GiB | 80 GiB |
 # |---|---|---|---|
 # | points | 5 | 4 | 3 |
 #
-# A cluster's score is 0.75 times the MFU points and 0.25 times the memory points; it is 0 where there are no MFU points. Your points are
-# the mean of both scores, times 5.
+# The score on a cluster is 0.75 times the MFU points plus 0.25 times the memory points, or 0 if there are no MFU points. Your points are
+# the mean of the two scores, times 5.
 #
-# Here is what the loops of the earlier parts reach. None of them gets any points as it is.
+# Here is what the loops from earlier parts reach. As they stand, none of them earns any points.
 #
 # {earlier_loops}
 
 # %% [markdown] tags=["slide-50"]
 # ## Three tools
 #
-# **Overlap.** A call without `await` starts an exchange, which then runs beside what the rank computes. `await` its result when you need it.
-# A rank's exchanges follow one another, as on one stream.
+# **Overlap.** If you call an exchange without `await`, it starts and then runs while the rank computes. `await` its result when you need
+# it. A rank's exchanges run one after another, as on a single stream.
 
 
 # %% Overlap tags=["slide-50"]
@@ -69,7 +69,7 @@ async def overlap(model, late):
     if late:
         await coming
     if model.rank == 0:
-        when = "late" if late else "at once"
+        when = "late" if late else "right away"
         print(f"awaited {when}: {wording.seconds(model.time - begun)}")
 
 
@@ -79,8 +79,8 @@ for late in (False, True):
     done = await asyncio.gather(*(overlap(model, late) for model in models))
 
 # %% [markdown] tags=["slide-50"]
-# **Groups.** A collective takes `ranks=`, those that take part. NVLink joins ranks 0 to 7, 8 to 15, and so on: six and a half times as fast
-# as the network, and half the latency, the time before the first byte arrives, which a ring pays at each of its steps.
+# **Groups.** A collective takes `ranks=`, the ranks that take part. NVLink connects ranks 0 to 7, 8 to 15, and so on. It is six and a half
+# times as fast as the network and has half the latency: the time before the first byte arrives, which a ring pays at every step.
 
 
 # %% Groups tags=["slide-50"]
@@ -96,46 +96,47 @@ everyone, nodes = [range(32)], [range(n, n + 8) for n in range(0, 32, 8)]
 across = [range(first, 32, 8) for first in range(8)]
 ways = {
     "all 32 ranks": everyone,
-    "8 ranks of a node": nodes,
-    "4 ranks of different nodes": across,
+    "8 ranks of one node": nodes,
+    "4 ranks on different nodes": across,
 }
 for name, groups in ways.items():
     dist = Dist(world_size=32)
     models = [Model(rank, dist, 1, 64) for rank in range(32)]
     times = await asyncio.gather(*(gather_in(model, groups) for model in models))
-    print(f"a weight gathered by {name}: {wording.seconds(max(times))}")
+    print(f"gathering a weight across {name}: {wording.seconds(max(times))}")
 
 # %% [markdown] tags=["slide-50"]
-# **Recomputation.** An activation that you have dropped can be had again: go forward once more from one that you kept. It costs time, which
-# does not count as useful, and saves memory.
+# **Recomputation.** If you have dropped an activation, you can get it back by going forward again from one that you kept. This saves
+# memory, but costs time that does not count as useful.
 #
 # ## Your turn
 #
-# First write down, for both clusters: how long does a rank compute, how long do its exchanges take, and which of them can hide?
+# First write down, for both clusters: how long does a rank compute, how long do its exchanges take, and which of them can be hidden?
 
 
 # %% Exercise: part4_training_loop tags=["exercise", "slide-50"]
 # %%px
 async def part4_training_loop(model, batch_size):
-    """One training step of a rank, in any way.
+    """One training step on one rank, done any way you like.
 
     Parameters
     ----------
     model : sim.Model
         This rank.
     batch_size : int
-        A size for micro-batches; another one is allowed.
+        A size for the micro-batches; you may choose another.
 
     Returns
     -------
     sim.Model
-        The model. The final weights of all layers are set, and each rank's storage has
-        the updated form of the weights and optimizer states that it began with.
+        The model. The final weights of all layers are set, and each rank's storage
+        holds the updated version of the weights and optimizer states it started with.
     """
     ### BEGIN SOLUTION
-    # Data parallel. A gradient is scattered in its node, summed across nodes shard by
-    # shard, used for a shard's update, and the new weight gathered in the node, while
-    # the layers below go backward. In a node, optimizer states are sharded.
+    # Data parallel. Each gradient is reduce-scattered within its node, its shards are
+    # summed across nodes and used for the update, and the new weight is gathered within
+    # the node, all while the layers below go backward. Optimizer states are sharded
+    # within a node.
     weights, opt_states, activations, grad_activations, grad_weights = model.storage()
     layers, n = range(model.num_layers), model.world_size
     size = 8 if n % 8 == 0 else 1
@@ -145,7 +146,7 @@ async def part4_training_loop(model, batch_size):
         weights[layer], _ = model.load_weights(layer)
         _, opt_states[layer] = model.load_weights(layer, place, size)
 
-    under_way = {}  # by layer: which exchange, and its result to come
+    under_way = {}  # by layer: which exchange, and its pending result
 
     async def go_on(layer):
         """Take the result of a layer's exchange, and start the next one."""
@@ -174,7 +175,7 @@ async def part4_training_loop(model, batch_size):
             grad, grad_activations[layer] = model.backward(layer, x, g, weights[layer])
             grad_weights[layer] = grad_weights.get(layer, 0) + grad
             if samples is micro_batches[-1]:
-                for above in sorted(under_way):  # they had a whole backward's time
+                for above in sorted(under_way):  # a whole backward has passed
                     await go_on(above)
                 grad = grad_weights.pop(layer)
                 coming = model.reduce_scatter(grad, layer, ranks=in_node)
@@ -208,7 +209,7 @@ results[0].draw("32 ranks, 64 layers")
 results[1].draw("64 ranks, 32 layers")
 
 # %% [markdown] tags=["slide"]
-# With four ranks and eight layers, one sees the details.
+# With four ranks and eight layers, you can see the details.
 
 # %% Draw four ranks tags=["given"]
 check.run(world_size=4, num_layers=8, global_batch_size=64, batch_size=16).draw("4 ranks, 8 layers")
@@ -231,17 +232,18 @@ float(12.5 * score.score(check.run(**score.SETTINGS[1])) / score.BEST)
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# The memory of your loop beside that of the whole state, on a rank that has everything: weights, gradients and optimizer states.
+# The peak memory of your loop, next to the whole state that a rank without any sharding would hold: weights, gradients and optimizer
+# states.
 
 # %% Draw the memory tags=["given"]
-state = {f"{s['num_layers']} layers, the state alone": s["num_layers"] * score.STATE_BYTES for s in score.SETTINGS}
+state = {f"{s['num_layers']} layers, state only": s["num_layers"] * score.STATE_BYTES for s in score.SETTINGS}
 yours = {f"{r.models[0].world_size} ranks, {r.models[0].num_layers} layers": r.memory for r in results}
-plots.bars(yours | state, "Most memory of a rank", "memory")
+plots.bars(yours | state, "Peak memory of a rank", "memory")
 
 # %% [markdown] tags=["slide-all"]
 # ## The leaderboard
 #
-# Your class may have a leaderboard, made when the notebooks are graded. It shows the handle that you choose here, and no name.
+# Your class may have a leaderboard, built when the notebooks are graded. It shows the handle you choose here, not your name.
 
 # %% Your handle
 # %%px
@@ -253,8 +255,8 @@ score.Entry(ranks)
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. Which of your choices would you take back if the network were as fast as NVLink? And which if a device had 16 GiB?
-# 2. MFU counts a recomputed forward as waste. When is it worth it all the same?
+# 1. Which of your choices would you undo if the network were as fast as NVLink? And which if a device had only 16 GiB?
+# 2. MFU counts a recomputed forward as waste. When is it worth it anyway?
 # 3. What does the simulator leave out that would hurt your strategy most on a real cluster?
 #
 # The last cell stops the rank.

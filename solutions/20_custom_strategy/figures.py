@@ -23,7 +23,7 @@ def earlier_loops() -> str:
         for settings in score.SETTINGS:
             try:
                 result = run(reference.loops((part,))[loop], **settings)
-                cells += [f"{result.utilisation:.0%}".replace("%", " %"), f"{result.memory / 2**30:.0f} GiB"]
+                cells += [f"{result.utilisation:.0%}", f"{result.memory / 2**30:.0f} GiB"]
             except SimulationError:
                 cells += ["does not run", ""]
         rows.append("| " + " | ".join(cells) + " |")

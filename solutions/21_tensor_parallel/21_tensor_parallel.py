@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 21 A tensor parallel transformer block
 #
-# **You will build** what lets four ranks train one transformer block: `copy_to_group` and `reduce_from_group` (Megatron's f and g), and a loss
-# whose vocabulary is split.
+# **You will build** what four ranks need to train one transformer block together: `copy_to_group` and `reduce_from_group` (Megatron's f and
+# g), and a loss whose vocabulary is split across the ranks.
 #
 # *{points} points. About 60 minutes.*
 
@@ -33,9 +33,9 @@ comm = everyone = Communicator()
 rank = comm.Get_rank()
 
 # %% [markdown] tags=["slide-50"]
-# In parts 04 and 06, two layers were cut: fc1 by columns, fc2 by rows. A transformer block is cut in the same way, twice (Shoeybi et al.,
-# 2019, section 3). In the MLP, each rank has some hidden units. In the attention, each rank has some *heads*: their columns of the matrix
-# that makes q, k and v, and their rows of the output matrix, which adds up what the heads found. The picture shows the second matrix of the MLP.
+# In parts 04 and 06, we split fc1 by columns and fc2 by rows. A transformer block is split the same way, twice (Shoeybi et al., 2019,
+# section 3). In the MLP, each rank has some of the hidden units. In attention, each rank has some *heads*: their columns of the matrix that
+# makes q, k and v, and their rows of the output matrix, which adds up what the heads found. The picture shows the second matrix of the MLP.
 
 
 # %% Draw the shards tags=["given", "slide"]
@@ -47,15 +47,15 @@ down = np.arange(24.0).reshape(8, 3)
 plots.holdings(down, ranks.call(shard, dict(whole=down)), "The second matrix of the MLP", ("hidden units", "width"))
 
 # %% [markdown] tags=["slide"]
-# ## Which kind is this array?
+# ## What kind of array is this?
 #
-# From here on we ask of every array, for each group of ranks: is it **replicated** (each rank has all of it), **sharded** (the ranks have its
-# parts), or **partial** (each rank has a summand)? A partial gradient that is taken for replicated raises no error: the numbers are wrong.
+# From here on, we ask of every array, for each group of ranks: is it **replicated** (each rank has all of it), **sharded** (each has a
+# part), or **partial** (each has one term of a sum)? If you mistake partial for replicated, nothing crashes; the results are just wrong.
 #
 # ## A worked example
 #
-# An input of three numbers is on all ranks. Each rank multiplies it by its own number, as a column of a weight does. What is the gradient
-# of the input on rank 2? And the gradient of the sum over all ranks' results?
+# All ranks have the same input of three numbers. Each rank multiplies it by a number of its own, as a column of a weight does. What is the
+# gradient of the input on rank 2? And what is it for the sum of all ranks' results?
 
 # %% Whose gradient is this?
 # %%px
@@ -66,18 +66,19 @@ gradient = x.grad
 # %% Name its kind tags=["given"]
 whole = np.full(3, 1.0 + 2.0 + 3.0 + 4.0)
 print("the ranks have", *ranks.pull("gradient"), " the gradient is", whole)
-print("as a whole, it is", *placement.kinds_of(ranks.pull("gradient"), whole))
+print("so the gradient is", *placement.kinds_of(ranks.pull("gradient"), whole))
 
 # %% [markdown] tags=["slide"]
-# The input was replicated, and its gradient is partial. An operator must make it whole again, and nothing on the way forward shows that:
-# *f* does nothing forward, and an all-reduce backward. Where the summands of an output meet, it is the other way round. That is *g*.
+# The input was replicated, but its gradient is partial. An operator must make it whole again, and nothing in the forward pass hints at
+# that: *f* does nothing there, and an all-reduce in the backward pass. Where partial outputs are added up, it is the other way round. That
+# is *g*.
 
 # %% Draw the two tags=["given", "slide"]
 plots.operators(placement.OPERATORS[:2], "What f and g do", ranks=4)
 
 # %% [markdown] tags=["slide-50"]
-# An operator on the course's autograd is made by `Tensor.from_operation(data, inputs, backward)`: the result, the tensors that it was made
-# from, and a function from the gradient of the result to those of the inputs. Here is one that doubles:
+# You make an operator for the course's autograd with `Tensor.from_operation(data, inputs, backward)`: the result, the tensors it was
+# computed from, and a function that turns the gradient of the result into those of the inputs. Here is one that doubles its input:
 
 # %% Doubling tags=["slide-50"]
 # %%px --targets 0
@@ -92,7 +93,7 @@ print("the gradient of 2 x is", x.grad)
 # %% Exercise: copy_to_group tags=["exercise", "slide-50"]
 # %%px
 def copy_to_group(x, comm):
-    """Megatron's f: give each rank of a group the input of its part of the work.
+    """Megatron's f: give each rank of a group the input for its part of the work.
 
     Parameters
     ----------
@@ -104,16 +105,16 @@ def copy_to_group(x, comm):
     Returns
     -------
     Tensor
-        The same values, replicated. On the way back, each rank brings the gradient
-        of its own part of the work: partial. That of `x` is their sum, replicated,
-        in the dtype of `x`. The gradient that comes is perhaps not C-contiguous, and
-        `comm` needs it so. Others use it, too: leave it as it is.
+        The same values, replicated. In backward, each rank has the gradient of its own
+        part of the work, which is partial. The gradient of `x` is the sum over the
+        ranks: replicated, with the dtype of `x`. The incoming gradient may not be
+        C-contiguous, but `comm` needs it to be. Do not modify it: others use it, too.
 
     Notes
     -----
-    `x` may also be used elsewhere (the residual connection): add up only the gradient
-    that comes back through your result. Nothing is sent on the way forward, and one
-    all-reduce of the size of `x` on the way back.
+    `x` may also be used elsewhere (in the residual connection): sum only the gradient
+    that comes back through your result. Forward sends nothing; backward sends one
+    all-reduce the size of `x`.
     """
 
     ### BEGIN SOLUTION
@@ -134,15 +135,15 @@ def reduce_from_group(x, comm):
     Parameters
     ----------
     x : Tensor
-        Any shape, C-contiguous; partial: this rank's summand. Leave it as it is.
+        Any shape, C-contiguous; partial: this rank's term of the sum. Do not modify it.
     comm : Communicator
         The group.
 
     Returns
     -------
     Tensor
-        The sum, replicated, with the dtype of `x`. On the way back, the gradient is
-        replicated, too, and is that of each summand: nothing is sent there.
+        The sum, replicated, with the dtype of `x`. In backward, the gradient is
+        replicated, too, and it is the gradient of each rank's term: nothing is sent.
     """
     ### BEGIN SOLUTION
     total = np.empty_like(x.data)
@@ -154,7 +155,7 @@ def reduce_from_group(x, comm):
 # %% [markdown] tags=["slide-50"]
 # ## Do they work?
 #
-# The check tries both operators, and then the given block (`course_lib.gpt.model.block`, worth reading) with both in it, against one process.
+# The check tries both operators, then compares a block that uses them (`course_lib.gpt.model.block`, worth reading) with one process.
 
 # %% Check f and g tags=["given"]
 TensorParallelCheck("copy_to_group", ranks).operator("copy_to_group", 4, 2).passed()
@@ -162,30 +163,30 @@ TensorParallelCheck("reduce_from_group", ranks).operator("reduce_from_group", 4,
 TensorParallelCheck("a whole block", ranks).blocks(2).passed()
 
 # %% [markdown] tags=["slide"]
-# ## The loss, when nobody has all logits
+# ## The loss, when no rank has all the logits
 #
-# The last matrix of a language model has a column for each word of the vocabulary, so it is cut by columns. A token's numbers, one for each
-# word, are its *logits* $z_v$; with 50,000 words they are the largest array of all, and nobody needs to have them whole. The loss of a token
-# whose right word, its label, is $y$ is
+# The last matrix of a language model has one column per word of the vocabulary, so it is split by columns. A token's numbers, one per word,
+# are its *logits* $z_v$. With 50,000 words they are the largest array of all, and no rank needs all of them. If a token's correct word, its
+# label, is $y$, its loss is
 #
 # $$ \log \sum_v e^{z_v - m} - (z_y - m), \qquad m = \max_v z_v $$
 #
-# Its gradient by $z_v$ is the softmax of $z_v$, minus 1 for the word $y$; the mean over the tokens divides it by their number. Only the rank
-# that has the word $y$ knows $z_y$. Which of these numbers must be known to all ranks?
+# Its gradient with respect to $z_v$ is the softmax of $z_v$, minus 1 for the word $y$; the mean over the tokens divides it by their number.
+# Only the rank that has the word $y$ knows $z_y$. Which of these numbers must all ranks know?
 
 
 # %% Exercise: vocab_parallel_cross_entropy tags=["exercise", "slide-50"]
 # %%px
 def vocab_parallel_cross_entropy(logits, labels, comm):
-    """The mean over all tokens of minus the log of the right word's softmax.
+    """Cross-entropy: minus the log of the label's softmax, averaged over all tokens.
 
     Parameters
     ----------
     logits : Tensor
-        ``(batch, tokens, words)``: those of this rank's words, from ``rank * words``
-        on (rank in the group); sharded along dimension 2.
+        ``(batch, tokens, words)``: the logits of this rank's words, which start at
+        ``rank * words`` (rank in the group); sharded along dimension 2.
     labels : numpy.ndarray
-        int, ``(batch, tokens)``: each token's word, counted over all ranks' words;
+        int, ``(batch, tokens)``: each token's correct word, numbered across all ranks;
         replicated.
     comm : Communicator
         The group.
@@ -193,13 +194,13 @@ def vocab_parallel_cross_entropy(logits, labels, comm):
     Returns
     -------
     Tensor
-        Shape ``()``, the dtype of `logits`; replicated.
+        Shape ``()``, dtype of `logits`; replicated.
 
     Notes
     -----
-    It sends two all-reduces of ``batch * tokens`` numbers. The sum of all ``z_y - m``
-    is one number, and a mean needs no more: append it to the second. Its backward
-    sends nothing, and may come after other losses' forwards.
+    Forward sends two all-reduces of ``batch * tokens`` numbers. The mean needs only the
+    sum of all ``z_y - m``, which is a single number: append it to the second. Backward
+    sends nothing, and may run after the forward of other losses.
     """
     ### BEGIN SOLUTION
     z, words = logits.data, logits.shape[-1]
@@ -229,7 +230,7 @@ check = TensorParallelCheck("vocab_parallel_cross_entropy", ranks)
 check.losses(1, 2, 4).losses(4, frugal=True).passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes and groups, and count bytes; each `Send` there waits to be received.
+# Hidden tests run when your notebook is graded. They use other sizes and groups, and count bytes. In them, `Send` waits for its receiver.
 
 # %% Test: f tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
@@ -259,7 +260,7 @@ check = TensorParallelCheck("what the loss sends", ranks, show=False).losses(2, 
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
-# What rank 0 sends in a step of a block of width 64 and its loss over 2,000 words, for 4 × 32 tokens; and if the logits were gathered.
+# What rank 0 sends in one step of a block of width 64, with 2,000 words and 4 × 32 tokens: with your loss, and with the logits gathered.
 
 
 # %% Count the bytes tags=["given", "slide-50"]
@@ -278,12 +279,13 @@ moved = [(ranks.call(step, dict(gathered=gathered)), ranks.traffic[0])[1] for ga
 plots.traffic(moved, "What rank 0 sends in a step of a block and its loss", ["your loss", "logits gathered"])
 
 # %% [markdown] tags=["slide"]
-# A rank holds its own words' logits, 256 kB of 1 MB here. With 50,000 words and 8 × 2,048 tokens, all logits have 3.3 GB in float32.
+# A rank holds only its own words' logits: here 256 kB of 1 MB. With 50,000 words and 8 × 2,048 tokens, all logits take 3.3 GB in float32.
 #
 # ## Questions worth arguing about
 #
-# 1. If `copy_to_group` returned `x` itself, training would go on. What would differ on each rank after a step? How would you notice?
-# 2. On 8 ranks, a block's all-reduces are as large as on 4, and each rank computes half. What follows for the number of ranks worth having?
+# 1. If `copy_to_group` returned `x` itself, training would still run. What would differ between ranks after a step? How would you notice?
+# 2. On 8 ranks, a block's all-reduces are as large as on 4, but each rank computes half as much. What does that say about how many ranks
+#    are worth using?
 #
 # The last cells save your functions to `transformer_impl.py`, where later parts find them, and stop the ranks.
 

@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 22 Sequence parallel
 #
-# **You will build** what splits the rest of a tensor parallel block along its positions: `gather_sequence` and `scatter_sequence`; and then
-# what that asks of the gradients: `reduce_norm_gradients` and `clip_gradients`.
+# **You will build** the operators that split the rest of a tensor parallel block along its positions, `gather_sequence` and
+# `scatter_sequence`, and then what the gradients need as a result: `reduce_norm_gradients` and `clip_gradients`.
 #
 # *{points} points. About 60 minutes.*
 
@@ -35,9 +35,9 @@ comm = everyone = Communicator()
 rank = comm.Get_rank()
 
 # %% [markdown] tags=["slide-50"]
-# In part 21, a rank has a quarter of the weights, heads and hidden units. But the LayerNorms and the residual sums are whole on every rank:
-# four times the same work, four times the same memory. None of these mixes positions, so each rank can do them for *its own positions*
-# (Korthikanti et al., 2022, section 4.2.2). The picture: 8 tokens of width 3.
+# In part 21, each rank had a quarter of the weights, heads and hidden units. But the LayerNorms and the residual sums are still done in
+# full on every rank: four times the same work, four times the same memory. None of these mix positions, so each rank can do them for *its
+# own positions* only (Korthikanti et al., 2022, section 4.2.2). The picture shows 8 tokens of width 3.
 
 
 # %% Draw the positions tags=["given", "slide"]
@@ -49,8 +49,8 @@ tokens = np.arange(24.0).reshape(8, 3)
 plots.holdings(tokens, ranks.call(mine, dict(tokens=tokens)), "A sequence, sharded along its positions", ("positions", "width"))
 
 # %% [markdown] tags=["slide"]
-# An all-reduce is a reduce-scatter and then an all-gather. So after the split work, a reduce-scatter gives each rank the sum for its own
-# positions. Before the next one, an all-gather brings all positions together. On the way back, each becomes the other.
+# An all-reduce is a reduce-scatter followed by an all-gather. So after the split work, a reduce-scatter gives each rank the sum for its own
+# positions. Before the next split work, an all-gather brings all positions together. In the backward pass, each turns into the other.
 
 # %% Draw the operators tags=["given", "slide"]
 plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parallelism", ranks=4)
@@ -58,12 +58,12 @@ plots.operators(placement.OPERATORS[2:], "Conjugate operators of sequence parall
 # %% [markdown] tags=["slide-50"]
 # ## A worked example
 #
-# Collectives put the ranks' parts one after the other *in memory*. Positions are dimension 1 of `(batch, positions, width)`. The cell gathers
-# two samples with one position on each rank. What does the first sample hold after the all-gather? How can it be repaired? Then it is your turn.
+# Collectives put the ranks' parts one after another *in memory*, but positions are dimension 1 of `(batch, positions, width)`. The cell
+# gathers two samples, one position per rank. What does the first sample hold afterwards? How can you fix it? Then it is your turn.
 
 # %% Gather along another dimension tags=["slide-50"]
 # %%px
-own = 10.0 * rank + np.arange(2.0).reshape(2, 1, 1)  # two samples with one position
+own = 10.0 * rank + np.arange(2.0).reshape(2, 1, 1)  # two samples, one position each
 parts = np.empty((4, *own.shape))
 comm.Allgather(own, parts)
 print("in memory:     ", parts.reshape(2, 4).tolist())
@@ -78,17 +78,17 @@ def gather_sequence(x, comm):
     Parameters
     ----------
     x : Tensor
-        ``(batch, positions / n, width)``: this rank's; sharded along dimension 1.
+        ``(batch, positions / n, width)``: this rank's part; sharded along dimension 1.
     comm : Communicator
         The group of n ranks.
 
     Returns
     -------
     Tensor
-        ``(batch, positions, width)``, replicated. On the way back, each rank brings
-        the gradient of its own work: partial, perhaps not C-contiguous. That of `x` is
-        the sum, for this rank's positions. Leave what comes as it is, keep the dtype,
-        and send no more than an all-gather and a reduce-scatter do.
+        ``(batch, positions, width)``, replicated. In backward, each rank has the
+        gradient of its own work: partial, perhaps not C-contiguous. The gradient of `x`
+        is the sum, for this rank's positions. Do not modify what comes in, keep the
+        dtype, and send no more than an all-gather and a reduce-scatter do.
     """
     ### BEGIN SOLUTION
     n = comm.Get_size()
@@ -107,12 +107,12 @@ def gather_sequence(x, comm):
 # %% Exercise: scatter_sequence tags=["exercise", "slide-50"]
 # %%px
 def scatter_sequence(x, comm):
-    """Add up what the ranks have computed, and give each rank its positions.
+    """Add up what the ranks have computed, and give each rank its own positions.
 
     Parameters
     ----------
     x : Tensor
-        ``(batch, positions, width)``; partial. n divides the positions.
+        ``(batch, positions, width)``; partial. n divides the number of positions.
     comm : Communicator
         The group of n ranks.
 
@@ -120,9 +120,9 @@ def scatter_sequence(x, comm):
     -------
     Tensor
         ``(batch, positions / n, width)``: the sum, for this rank's positions; sharded
-        along dimension 1. On the way back, the gradient is sharded in the same way and
-        perhaps not C-contiguous; each summand needs all of it. Leave what comes as it
-        is, keep the dtype, send no more than a reduce-scatter and an all-gather do.
+        along dimension 1. In backward, the gradient is sharded the same way, perhaps
+        not C-contiguous; each rank's term needs all of it. Do not modify what comes in,
+        keep the dtype, send no more than a reduce-scatter and an all-gather do.
     """
     ### BEGIN SOLUTION
     n = comm.Get_size()
@@ -145,8 +145,8 @@ SequenceParallelCheck("scatter_sequence", ranks).operator("scatter_sequence", 4,
 # %% [markdown] tags=["slide"]
 # ## What about LayerNorm's own gradients?
 #
-# LayerNorm's scale and shift are replicated, and each rank's LayerNorm sees its own positions only. Which kind is the gradient of its shift?
-# Nothing fails when a program has it wrong: the weights drift apart, a little in each step. It has happened in real systems.
+# LayerNorm's scale and shift are replicated, but each rank's LayerNorm sees only its own positions. What kind is the gradient of the shift?
+# If a program gets this wrong, nothing crashes: the weights just drift apart, a little in each step. It has happened in real systems.
 
 # %% Look at the gradients
 # %%px
@@ -157,11 +157,11 @@ shift_gradient = norm.bias.grad
 
 # %% Name the kind tags=["given", "slide-50"]
 print("for all 8 positions: [8. 8.]; on the ranks:", *ranks.pull("shift_gradient"))
-print("so they are", *placement.kinds_of(ranks.pull("shift_gradient"), np.full(2, 8.0)))
+print("so the gradient is", *placement.kinds_of(ranks.pull("shift_gradient"), np.full(2, 8.0)))
 
 # %% The kinds of a block's parameters tags=["slide-50"]
 # %%px --targets 0
-print("What kind each parameter is:")
+print("The kind of each parameter:")
 print(*(f"{n}: {kind}" for n, _, kind in kinds(Block(8, 2, np.random))), sep="\n")
 
 
@@ -173,9 +173,9 @@ def reduce_norm_gradients(module, comm):
     Parameters
     ----------
     module : Module
-        ``for name, p, kind in kinds(module)`` gives each parameter once. The gradient
-        of a sharded one, ``p.grad``, is right as it is. That of a replicated one, whose
-        ``kind == replicated``, is partial, or None on all ranks. Keep its dtype.
+        ``for name, p, kind in kinds(module)`` yields each parameter once. If it is
+        sharded, its gradient ``p.grad`` is already right. If ``kind == replicated``,
+        its gradient is partial, or None on all ranks. Keep the dtype.
     comm : Communicator
         The group.
     """
@@ -187,19 +187,19 @@ def reduce_norm_gradients(module, comm):
 
 
 # %% [markdown] tags=["slide-50"]
-# Now the gradients are right. Long ones are *clipped*: if the length of all of them together, as one vector, is above a limit, all are scaled
-# down to it. Your turn again: which squares must be added up over the group, and which must not?
+# Now the gradients are right. The next step is to *clip* them: if the gradient norm, the length of all gradients as one vector, exceeds a
+# limit, all gradients are scaled down to it. Your turn again: which squares must be added up over the group, and which must not?
 
 
 # %% Exercise: clip_gradients tags=["exercise", "slide-50"]
 # %%px
 def clip_gradients(module, most, comm):
-    """Scale all gradients, so that their length together is at most `most`.
+    """Scale all gradients down, so that their norm as one vector is at most `most`.
 
     Parameters
     ----------
     module : Module
-        Its gradients are of the kinds that ``kinds(module)`` says; one may be None.
+        Its gradients are of the kinds that ``kinds(module)`` gives; some may be None.
     most : float
     comm : Communicator
         The group.
@@ -207,9 +207,9 @@ def clip_gradients(module, most, comm):
     Returns
     -------
     float
-        The length before: the root of the sum of all squares, as one process with the
-        whole model would find it. If it is larger than `most`, all gradients are
-        multiplied by ``most / length``. Keep their dtype, and send none of them.
+        The norm before clipping: the root of the sum of all squares, as one process
+        with the whole model would find it. If it is larger than `most`, multiply all
+        gradients by ``most / norm``. Keep their dtype, and do not send any of them.
     """
     ### BEGIN SOLUTION
     found = [(p, kind) for _, p, kind in kinds(module) if p.grad is not None]
@@ -232,7 +232,7 @@ SequenceParallelCheck("a whole block", ranks).blocks(2).passed()
 SequenceParallelCheck("clip_gradients", ranks).clipping(4).passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes and groups, and count bytes; each `Send` there waits to be received.
+# Hidden tests run when your notebook is graded. They use other sizes and groups, and count bytes. In them, `Send` waits for its receiver.
 
 # %% Test: gather_sequence tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
@@ -262,8 +262,8 @@ check = SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4
 # %% [markdown] tags=["slide"]
 # ## What it costs
 #
-# A step of a block of width 64 with 4 × 128 tokens, on rank 0, in three ways: as in part 21 (four all-reduces; for its memory, the block runs
-# without them, and keeps the same arrays); as here; and as here, but keeping only a rank's own positions and gathering again in backward.
+# One step of a block of width 64 with 4 × 128 tokens, on rank 0, in three ways: as in part 21 (four all-reduces; its memory is measured
+# without them, with the same arrays kept); as here; and as here, but keeping only a rank's own positions and gathering again in backward.
 
 
 # %% Measure three ways tags=["given", "slide-50"]
@@ -278,7 +278,7 @@ def step(split, again):
     return account.true_now
 
 
-ways = {"tensor parallel": (False, False), "sequence parallel, too": (True, False), "gathered again": (True, True)}
+ways = {"tensor parallel": (False, False), "plus sequence parallel": (True, False), "gathered again": (True, True)}
 kept = {name: (ranks.call(step, dict(split=s, again=a))[0], ranks.traffic[0]) for name, (s, a) in ways.items()}
 plots.traffic([moved for _, moved in kept.values()], "What rank 0 sends in a step of a block", list(kept))
 
@@ -288,8 +288,8 @@ plots.bars({name: held for name, (held, _) in kept.items()}, "What rank 0 keeps 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. What does the third way cost besides bytes? When would you take it?
-# 2. With dropout after the reduce-scatter, must all ranks draw the same mask? And in part 21?
+# 1. What does the third way cost besides bytes? When would you use it?
+# 2. With dropout after the reduce-scatter, must all ranks draw the same mask? What about part 21?
 #
 # The last cells save your functions to `transformer_impl.py`, where later parts find them, and stop the ranks.
 

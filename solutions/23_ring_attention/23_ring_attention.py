@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 23 Ring attention
 #
-# **You will build** attention over a sequence that no rank has whole: `merge`, `zigzag`, and `ring_attention` with its way back.
+# **You will build** attention over a sequence that no rank holds in full: `merge`, `zigzag`, and `ring_attention` with its backward pass.
 #
 # *{points} points. About 80 minutes.*
 
@@ -30,28 +30,28 @@ from course_lib.collectives import Communicator
 
 everyone = Communicator()
 rank = everyone.Get_rank()
-chunks = [2 * rank, 2 * rank + 1]  # of eight that a sequence is cut into
+chunks = [2 * rank, 2 * rank + 1]  # of the eight chunks of a sequence
 
 # %% Draw who computes what tags=["given", "slide"]
 attention.work({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequence on four ranks, and the causal mask")
 
 # %% [markdown] tags=["slide"]
-# *Context parallelism* cuts the sequence itself: q, k, v, `(batch, heads, positions, d)`, are **sharded along dimension 2** over the ranks,
-# as are the output and all gradients. The attention is *causal*: a query sees its own position and earlier ones, and the rest is masked. So
-# it needs the keys and values of all earlier positions, and most are on other ranks.
+# *Context parallelism* splits the sequence itself: q, k, v, `(batch, heads, positions, d)`, are **sharded along dimension 2** over the
+# ranks, and so are the output and all gradients. The attention is *causal*: a query sees its own position and earlier ones, and the rest is
+# masked. So it needs the keys and values of all earlier positions, and most of those are on other ranks.
 #
 # Ring attention (Liu et al., 2023, "Ring attention with blockwise transformers for near-infinite context", section 3) never puts them
-# together: queries stay, keys and values go round a ring of ranks. On n ranks, nobody has $T \times T$ scores, only $T/n \times T/n$ at a
-# time. The picture shows who has which queries, and the shares of the work, which are not equal yet.
+# together: queries stay where they are, and keys and values go round a ring of ranks. With n ranks, nobody holds $T \times T$ scores, only
+# $T/n \times T/n$ at a time. The picture shows who has which queries, and each rank's share of the work. The shares are not equal yet.
 #
 # ## A worked example: a ring
 #
-# In each step, a rank sends what it has to the next one, and receives what the one before had: two arrays, as what is on its way out must
-# not be overwritten. Whose number has rank 0 after one step? After three? In plain order, who has nothing to do in step 1?
+# In each step, a rank sends what it has to the next one, and receives what the previous one had. That takes two arrays: one that is being
+# sent must not be overwritten. Whose number does rank 0 have after one step? After three? In plain order, who has nothing to do in step 1?
 
 # %% Pass it on tags=["slide"]
 # %%px
-has = np.array([rank])  # in place of K and V: whose they are
+has = np.array([rank])  # stands in for K and V: whose they are
 whose = [rank]
 for _ in range(3):
     received = np.empty_like(has)
@@ -65,29 +65,29 @@ attention.around(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values in 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: merge two parts
 #
-# A row with scores $s_j$ has the output $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$ and, log-sum-exp, $\mathrm{lse} = \log \sum_j e^{s_j}$. To
-# merge two parts of the keys, weight each output with its $e^{\mathrm{lse}}$, and divide by the sum of the weights; the log of that sum is the
-# new lse. This overflows, unless each row's larger lse is first taken off (Milakov and Gimelshein, 2018, "Online normalizer calculation").
+# A row with scores $s_j$ has the output $\sum_j e^{s_j} v_j / \sum_j e^{s_j}$ and the log-sum-exp $\mathrm{lse} = \log \sum_j e^{s_j}$. To
+# merge two parts of the keys, weight each output with its $e^{\mathrm{lse}}$ and divide by the sum of the weights; the log of that sum is
+# the new lse. To avoid overflow, first subtract each row's larger lse (Milakov and Gimelshein, 2018, "Online normalizer calculation").
 
 
 # %% Exercise: merge tags=["exercise", "slide-50"]
 # %%px
 def merge(out, lse, block_out, block_lse):
-    """Attention to some keys and attention to others, put together.
+    """Combine attention to some keys with attention to others.
 
     Parameters
     ----------
     out, block_out : numpy.ndarray
-        Shape ``(..., T, d)``, float32 or float64. Leave all four arrays as they are.
+        Shape ``(..., T, d)``, float32 or float64. Do not modify any of the four arrays.
     lse, block_lse : numpy.ndarray
-        Shape ``(..., T)``, the same dtype, from -1e4 to 1e4; -inf where the row sees no
-        key in that part, and then its output there is 0.
+        Shape ``(..., T)``, same dtype, from -1e4 to 1e4; -inf where the row sees no key
+        in that part, in which case its output there is 0.
 
     Returns
     -------
     out, lse : numpy.ndarray
-        The same shapes and dtype: as of one softmax over all keys, 0 and -inf where a
-        row sees none. No NaN, and nothing that NumPy warns of, as of ``-inf - -inf``.
+        Same shapes and dtype, as from one softmax over all keys; 0 and -inf where a row
+        sees none. No NaN, and nothing that makes NumPy warn, like ``-inf - -inf``.
     """
     ### BEGIN SOLUTION
     both = np.logaddexp(lse, block_lse)
@@ -108,21 +108,21 @@ check.passed()
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: who gets which chunks
 #
-# A late chunk sees many keys, and an early one few. A rank that has one of each has as much to do as any other.
+# A late chunk sees many keys, and an early one only a few. A rank that has one of each has as much to do as any other.
 
 
 # %% Exercise: zigzag tags=["exercise", "slide-50"]
 # %%px
 def zigzag(n_chunks, ranks, rank):
-    """The chunks that a rank holds of a sequence, in increasing order: a list of int.
+    """The chunks of a sequence that a rank holds, in increasing order: a list of int.
 
     Parameters
     ----------
     n_chunks : int
-        ``2 * ranks * m`` for some whole number m. Of the first half, m chunks go to
-        each rank, in order; with each chunk c goes its partner ``n_chunks - 1 - c``.
+        ``2 * ranks * m`` for some integer m. Each rank gets m chunks of the first half,
+        in order, and with each chunk c its partner ``n_chunks - 1 - c``.
     ranks, rank : int
-        How many ranks there are, and which one, from 0.
+        How many ranks there are, and which one this is, from 0.
 
     Examples
     --------
@@ -150,39 +150,40 @@ attention.work(orders, "The same chunks in two orders, and each rank's share of 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the ring
 #
-# The mathematics of a block is given, in `course_lib/autograd/block_attention.py`: `out, lse = block_attention(q, k, v, q_positions, k_positions)`,
-# and `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's summands. Its arguments `out` and `lse`
-# are those of *all* keys: with them it finds the weights again, and none are kept (Dao et al., 2022, "FlashAttention", section 3.1). Where rows
-# stand in the whole sequence, `positions(chunks, length)` says. Write the way forward first: the check begins with it.
-# On the way back, K and V go round again, and with them dK and dV, as **partial** sums: a rank adds to the sums that came with the K and V that
-# it works with, and passes all four on. One more step, the n-th, brings the sums home, to the rank that has this K and V. Hidden tests draw other
-# sizes, and groups of 1 to 4 ranks; each `Send` there waits to be received.
+# The math of one block is given in `course_lib/autograd/block_attention.py`:
+# `out, lse = block_attention(q, k, v, q_positions, k_positions)` and
+# `dq, dk, dv = block_backward(grad, out, lse, q, k, v, q_positions, k_positions)`, this block's terms of the gradients. Its `out` and `lse`
+# are those for *all* keys: from them it computes the weights again, so none are kept (Dao et al., 2022, "FlashAttention", section 3.1).
+# `positions(chunks, length)` says where rows are in the whole sequence. Write forward first: the check begins with it. In the backward
+# pass, K and V go round again, and with them dK and dV, as **partial** sums: a rank adds to the sums that came with the K and V it is
+# working on, and passes all four on. One more step, the n-th, brings the sums home, to the rank that owns this K and V. Hidden tests use
+# other sizes, and groups of 1 to 4 ranks. In them, `Send` waits for its receiver.
 
 
 # %% Exercise: ring_attention tags=["exercise", "slide-50"]
 # %%px
 def ring_attention(q, k, v, comm):
-    """Causal attention over a sequence that is sharded over the ranks of a group.
+    """Causal attention over a sequence that is sharded across the ranks of a group.
 
     Parameters
     ----------
     q, k, v : Tensor
         Shape ``(batch, heads, T / n, d)``, float32 or float64, C-contiguous: the rows
-        of two chunks, ``zigzag(2 * n, n, rank in comm)``. Leave their data as it is.
+        of two chunks, ``zigzag(2 * n, n, rank in comm)``. Do not modify their data.
     comm : Communicator
-        The n ranks that have the sequence together.
+        The n ranks that share the sequence.
 
     Returns
     -------
     Tensor
-        ``Tensor.from_operation(out, (q, k, v), backward)``: out has shape and dtype of
-        q, and ``backward(grad)`` gives dq, dk, dv, the gradients of this rank's rows.
+        ``Tensor.from_operation(out, (q, k, v), backward)``: out has the shape and dtype
+        of q, and ``backward(grad)`` returns dq, dk, dv for this rank's rows.
 
     Notes
     -----
-    Messages, no collectives, all in the dtype of q: forward, K and V n - 1 times, and
-    backward again n - 1 times, dK and dV n times. Hold one block of scores at a time,
-    and K and V of one other rank, of a second one only while they come.
+    Messages, no collectives, all in the dtype of q: forward sends K and V n - 1 times;
+    backward sends them n - 1 times again, and dK and dV n times. Hold one block of
+    scores at a time, and K and V of one other rank, plus a second while they arrive.
     """
     ### BEGIN SOLUTION
     n, rank, length = comm.Get_size(), comm.Get_rank(), q.shape[2] // 2
@@ -273,13 +274,13 @@ RingCheck("what is held", ranks, show=False).held()
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# The most that a rank holds in a step, forward and backward, as measured: one rank with the whole sequence, and your four with a quarter of
-# it each. For long ones, all four together hold about a quarter of what the one does. What the ring sends grows with $T$, the work with $T^2$.
+# The peak memory of a rank in one step, forward and backward, as measured: one rank with the whole sequence, and your four with a quarter
+# each. For long ones, all four together hold about a quarter of what the one does. What the ring sends grows with $T$, the work with $T^2$.
 
 # %% Draw the memory tags=["given", "slide-50"]
 lengths = [256, 512, 1024, 1536, 2048]
 held = ranks.call(most_held, dict(lengths=lengths))[0]
-plots.lines(held, "Most memory of a step of attention, two heads, float32", "positions", "MB", at=lengths)
+plots.lines(held, "Peak memory of a step of attention, two heads, float32", "positions", "MB", at=lengths)
 
 # %% Count the bytes tags=["given", "slide-50"]
 plots.traffic(ranks.traffic, "What each rank sent in these five steps")
@@ -288,7 +289,7 @@ plots.traffic(ranks.traffic, "What each rank sent in these five steps")
 # ## Questions worth arguing about
 #
 # 1. With grouped-query attention, K and V have fewer heads than q. What does the ring send then? When would it be cheaper to send q round?
-# 2. The softmax of a row is a sum over ranks, with merge in the place of plus. Could a collective do it, and what would it send?
+# 2. The softmax of a row is a sum over ranks, with merge instead of plus. Could a collective do it, and what would it send?
 #
 # The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
 

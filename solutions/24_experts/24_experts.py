@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 24 A mixture of experts
 #
-# **You will build** a token's way to its expert and back: `route` says where it goes, `dispatch` sends it, `combine` brings it home.
+# **You will build** a token's journey to its expert and back: `route` decides where it goes, `dispatch` sends it, `combine` brings it home.
 #
 # *{points} points. About 75 minutes.*
 
@@ -34,30 +34,30 @@ rank = comm.Get_rank()
 logits = np.random.default_rng(rank).standard_normal((8, 8)) + np.arange(8) / 6
 
 # %% Draw what the tokens want tags=["given", "slide"]
-pictures.wishes(ranks.pull("logits"), "The expert that each token wants most, from the logits on four ranks")
+pictures.wishes(ranks.pull("logits"), "The expert each token wants most, from the logits on four ranks")
 
 # %% [markdown] tags=["slide"]
-# A layer has several sets of weights, its *experts*, and each token passes through a few of them: a *router*, one matrix, says which
-# (Lepikhin et al., 2021, "GShard", section 2.2; Fedus et al., 2022, "Switch transformers", section 2.1). So a model can have eight times
-# the parameters for the same computation. The experts live on the ranks: rank $r$ of $n$ has those from $r \cdot \text{experts} / n$ on.
+# A layer has several sets of weights, its *experts*, and each token passes through a few of them: a *router*, a single matrix, decides
+# which (Lepikhin et al., 2021, "GShard", section 2.2; Fedus et al., 2022, "Switch transformers", section 2.1). So a model can have eight
+# times the parameters for the same computation. Experts live on ranks: those of rank $r$ of $n$ start at $r \cdot \text{experts} / n$.
 
 # %% Draw what kind the arrays are tags=["given"]
-pictures.kinds_of_arrays(4, "A mixture of experts, over the ranks of an expert parallel group (ep)")
+pictures.kinds_of_arrays(4, "A mixture of experts, on the ranks of an expert parallel group (ep)")
 
 # %% [markdown] tags=["slide"]
-# The router's gradient is *partial*: each rank has the summand of its own tokens, and an all-reduce makes the sum. The experts' gradients
-# need no exchange: all tokens of an expert have come to its rank, from wherever they live.
+# The router's gradient is *partial*: each rank has the term from its own tokens, and an all-reduce adds them up. The experts' gradients
+# need no exchange: all tokens of an expert have come to its rank, wherever they live.
 #
 # ## A worked example: an all-to-all
 #
-# `comm.Alltoall(sent, came)` cuts each rank's array into $n$ equal parts along the first axis. Part $r$ goes to rank $r$, which has the
-# parts in the order of their senders. What does rank 2 get? Write it into `prediction`. What would a second all-to-all make of `came`?
+# `comm.Alltoall(sent, came)` splits each rank's array into $n$ equal parts along the first axis. Part $r$ goes to rank $r$, which gets the
+# parts in the order of their senders. What does rank 2 get? Write it into `prediction`. What would a second all-to-all turn `came` into?
 
 # %% Letters for everyone tags=["slide"]
 # %%px
 sent, came = np.array([10 * rank + r for r in range(4)]), np.empty(4, int)
 comm.Alltoall(sent, came)
-prediction = [0, 0, 0, 0]  # of rank 2
+prediction = [0, 0, 0, 0]  # for rank 2
 
 # %% Draw the letters tags=["given"]
 plots.exchange(ranks.pull("sent"), ranks.pull("came"), "An all-to-all", prediction=(2, ranks.pull("prediction")[2]))
@@ -65,32 +65,32 @@ plots.exchange(ranks.pull("sent"), ranks.pull("came"), "An all-to-all", predicti
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: who goes where
 #
-# A rank has $C = \lceil \text{tokens} \cdot \text{topk} \cdot \text{factor} / \text{experts} \rceil$ *slots* for each expert, its **capacity**: its own
-# tokens' fair share, times a factor for spare room. A choice that finds them taken is *dropped*. The chosen probabilities are the token's
-# *gates*. `softmax(logits)` and `take(chances, expert)`, which is `np.take_along_axis(..., axis=1)` for a Tensor, know their gradients.
+# A rank has $C = \lceil \text{tokens} \cdot \text{topk} \cdot \text{factor} / \text{experts} \rceil$ *slots* per expert, its **capacity**:
+# its tokens' fair share, times a factor for headroom. If no slot is free, the token is *dropped* for that expert. The chosen probabilities
+# are its *gates*. `softmax(logits)` and `take(chances, expert)` (`np.take_along_axis(..., axis=1)` for Tensors) have gradients.
 
 
 # %% Exercise: route tags=["exercise", "slide-50"]
 # %%px
 def route(logits, topk, capacity):
-    """Choose the experts of this rank's tokens, and their slots. Nothing is sent.
+    """Choose the experts and the slots of this rank's tokens. Nothing is sent.
 
     Parameters
     ----------
     logits : Tensor
-        Shape ``(tokens, experts)``: the router's, for this rank's tokens.
+        Shape ``(tokens, experts)``: the router's output for this rank's tokens.
     topk, capacity : int
-        Experts for each token, and this rank's slots for each expert.
+        Experts per token, and this rank's slots per expert.
 
     Returns
     -------
     Route(expert, place, weight, logits.shape[1], capacity)
-        expert: int array, ``(tokens, topk)``, those of the `topk` largest probabilities
-        (softmax over all experts), the largest first; of equal ones the lower number.
-        place: int array, ``(tokens, topk)``, the slot: 0, 1, ... in the order of the
-        tokens, all first choices before any second one; -1 where no slot is left.
+        expert: int array, ``(tokens, topk)``: the `topk` most probable experts (softmax
+        over all experts), most probable first; in a tie, the lower number.
+        place: int array, ``(tokens, topk)``: the slot, 0, 1, ... in the order of the
+        tokens, all first choices before any second ones; -1 if no slot is left.
         weight: Tensor, ``(tokens, topk)``, dtype of `logits`, with a gradient: the
-        probabilities; for topk > 1 divided by a token's sum of them, dropped ones, too.
+        probabilities; if topk > 1, divided by the token's sum, dropped ones, too.
     """
     ### BEGIN SOLUTION
     chances = softmax(logits)
@@ -116,8 +116,8 @@ ExpertsCheck("route", ranks).by_hand("route")
 # $$ (\text{experts}, C, \text{width}) \;=\; (n, \tfrac{\text{experts}}{n}, C, \text{width}) \;\xrightarrow{\text{all-to-all}}\;
 # (n, \tfrac{\text{experts}}{n}, C, \text{width}) \;\to\; (\tfrac{\text{experts}}{n}, n \, C, \text{width}) $$
 #
-# Before the exchange, the axis $n$ says where a slot *goes*; after it, where it *comes from*. The gradient takes the same way back.
-# `Tensor.from_operation` of part 21 makes a Tensor, `embedding(x, rows)` takes rows; there are `concatenate`, `reshape`, `transpose`.
+# Before the exchange, the axis $n$ says where a slot *goes*; after it, where it *comes from*. The gradient travels back the same way. Use
+# `Tensor.from_operation` from part 21, `embedding(x, rows)` to pick rows, and `concatenate`, `reshape`, `transpose`.
 
 
 # %% Exercise: dispatch tags=["exercise", "slide-50"]
@@ -130,15 +130,15 @@ def dispatch(x, route, comm):
     x : Tensor
         This rank's tokens, ``(tokens, width)``; other ranks may have more or fewer.
     route, comm : Route, Communicator
-        Of these tokens, with the same `capacity` on all ranks; the n ranks that share
-        the experts. Leave x and route unchanged.
+        The route of these tokens, with the same `capacity` on all ranks; the n ranks
+        that share the experts. Do not modify x or route.
 
     Returns
     -------
     Tensor
-        Shape ``(experts / n, n * capacity, width)``, the dtype of x, sharded as experts
-        are: for each expert here the slots of rank 0, then of rank 1 ...; empty ones 0.
-        A rank sends its slots, and no more, once forward and once in backward.
+        Shape ``(experts / n, n * capacity, width)``, dtype of x, sharded like the
+        experts: for each expert here, the slots of rank 0, then rank 1, ...; 0 in empty
+        ones. A rank sends its slots, and no more, once in forward and once in backward.
     """
 
     ### BEGIN SOLUTION
@@ -169,16 +169,16 @@ def combine(y, route, comm):
     Parameters
     ----------
     y : Tensor
-        ``(experts / n, n * capacity, width)``, ordered as by `dispatch`, with noise in
-        empty slots: leave it as it is.
+        ``(experts / n, n * capacity, width)``, in the order of `dispatch`, with noise
+        in empty slots. Do not modify it.
     route, comm : Route, Communicator
         As for `dispatch`. The gates, `route.weight`, get a gradient, too.
 
     Returns
     -------
     Tensor
-        Shape ``(tokens, width)``, dtype of y: the sum over a token's kept choices of
-        gate times output, 0 where all are dropped. As much is sent as in `dispatch`.
+        Shape ``(tokens, width)``, dtype of y: the sum of gate times output over a
+        token's kept choices, 0 if all are dropped. It sends as much as `dispatch`.
     """
 
     ### BEGIN SOLUTION
@@ -200,7 +200,7 @@ def combine(y, route, comm):
 ExpertsCheck("combine", ranks).by_hand("combine", "layer")
 
 # %% Draw the flights tags=["given", "slide"]
-pictures.flights(ranks.call(pictures.fly), "32 tokens, each in its rank's colour; eight experts with two slots for each rank")
+pictures.flights(ranks.call(pictures.fly), "32 tokens, each in its rank's colour; eight experts with two slots per rank")
 
 
 # %% Test: the choices and their slots tags=["test"] points=4
@@ -248,8 +248,8 @@ ExpertsCheck("the layer", ranks, show=False).drawn("layer", choose)
 # %% [markdown] tags=["slide-50"]
 # ## Do they share the work?
 #
-# Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of all ranks' tokens
-# whose first choice is expert $i$, $P_i$ the mean of its probability. Here the layer must learn another mapping for each of eight clusters.
+# Not yet. The *balancing loss* $\text{experts} \cdot \sum_i f_i P_i$ helps (Fedus et al., section 2.2): $f_i$ is the share of all ranks'
+# tokens whose first choice is expert $i$, $P_i$ its mean probability. In this example, each of eight clusters needs a different mapping.
 
 # %% Train without and with the balancing loss tags=["slide-50"]
 # %%px
@@ -260,7 +260,7 @@ for name, share in (("without", 0.0), ("with", 0.05)):
     optimizer = Adam(net.parameters(), 0.01)
     for _ in range(120):
         x, y = clusters(random, 64)
-        error = net(x) - y  # what follows is this rank's summand of the loss
+        error = net(x) - y  # next: this rank's term of the loss
         ((error * error).sum() * (1 / (4 * y.size)) + net.balance * share).backward()
         comm.Allreduce(MPI.IN_PLACE, net.router.grad)
         optimizer.step()
@@ -273,23 +273,23 @@ pictures.loads(ranks.pull("routes"), 8, 10, "256 tokens after training, without 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# An all-to-all sends $(n-1)/n$ of a rank's slots, four times a step. With an all-gather of all tokens and a reduce-scatter of all outputs
-# in its place, what a rank sends grows with $n$. For 256 tokens of width 64 on each rank, float32, topk 1:
+# An all-to-all sends $(n-1)/n$ of a rank's slots, four times per step. With an all-gather of all tokens and a reduce-scatter of all outputs
+# instead, what a rank sends grows with $n$. For 256 tokens of width 64 on each rank, in float32 with topk 1:
 
 # %% Count the bytes tags=["given"]
 moved = [(ranks.call(pictures.step, dict(sparse=sparse)), ranks.traffic[0])[1] for sparse in (True, False)]
-plots.traffic(moved, "What rank 0 sends in a step through the layer, capacity factor 1.25", ["all-to-all", "all tokens to all"])
+plots.traffic(moved, "What rank 0 sends in a step through the layer, capacity factor 1.25", ["all-to-all", "all tokens gathered"])
 
 # %% Draw the memory tags=["given", "slide-50"]
 before, _, after = ranks.held(), ranks.run("large = MixtureOfExperts(functions, comm, 128, 512, 8)"), ranks.held()
-sizes = {"experts sharded, as measured": after[0] - before[0], "experts replicated": 4 * (8 * 2 * 128 * 512 + 128 * 8)}
+sizes = {"experts sharded (measured)": after[0] - before[0], "experts replicated": 4 * (8 * 2 * 128 * 512 + 128 * 8)}
 plots.bars(sizes, "Weights of a layer with eight experts, on rank 0", "bytes")
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. A token late in the batch is dropped more often, and that depends on other users' texts. What does it mean for what a model answers?
-# 2. Suppose f and P came from a rank's own tokens, without an all-reduce. Would the experts be less balanced, or more than they need to be?
+# 1. A token late in the batch is dropped more often, and that depends on other users' texts. What does that mean for a model's answers?
+# 2. Suppose f and P came from a rank's own tokens, without an all-reduce. Would the experts be less balanced, or more than they have to be?
 #
 # The last cells save your functions to `transformer_impl.py`, and stop the ranks.
 

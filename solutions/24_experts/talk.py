@@ -1,85 +1,86 @@
 # %% [markdown] after="# 24 A mixture of experts" tags=["notes"]
-# The grey lines are folded cells: Shift-Enter runs them. Three questions for the room come on the way, each with its answer on the next
-# key. The picture of the flights has a slider in a notebook.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer. The picture of the flights has a slider in a notebook.
 
 # %% [markdown] after="Draw what the tokens want" tags=["slide"]
 # ## A question for the room
 #
-# Expert 7 is wanted by eight tokens, and expert 3 by none. What does that cost, when all ranks wait for each other?
+# Eight tokens want expert 7, and none wants expert 3. What does that cost when all ranks wait for each other?
 
 # %% [markdown] tags=["fragment"]
-# The slowest rank sets the pace: all others wait for the one with expert 7. And an array for all that might come would have to be as large
-# as all tokens. So each expert gets a limit, and what comes beyond it is dropped.
+# The slowest rank sets the pace: all others wait for the one with expert 7. And an array with room for whatever might arrive would have to
+# hold all tokens. So each expert gets a limit, and anything beyond it is dropped.
 
 # %% [markdown] after="Draw what kind the arrays are" tags=["notes"]
-# Point at the one row that is partial, the router's gradient: it is the one that needs an all-reduce. A usual misunderstanding: with topk
-# 1, a token passes through one expert alone, so eight experts cost hardly more FLOP than one.
+# Point at the one partial row, the router's gradient: it is the one that needs an all-reduce. A common misunderstanding: with topk 1, a
+# token passes through a single expert, so eight experts hardly cost more FLOP than one.
 
-# %% [markdown] after="The router's gradient is *partial*: each rank has the summand of its own tokens, and an all-reduce makes the sum. The experts' gradients" tags=["notes"]
+# %% [markdown] after="The router's gradient is *partial*: each rank has the term from its own tokens, and an all-reduce adds them up. The experts' gradients" tags=["notes"]
 # Collect predictions for rank 2: it gets 2, 12, 22, 32. The second question is worth a minute: a second all-to-all brings every part back
-# to where it came from, as the exchange is a transpose.
+# to where it came from, because the exchange is a transpose.
 
 # %% [markdown] after="Letters for everyone" tags=["notes"]
-# Type the room's answer into `prediction` before you run it; what is wrong gets a red frame. Read the left picture as a matrix whose rows
+# Type the room's answer into `prediction` before you run it; anything wrong gets a red frame. Read the left picture as a matrix whose rows
 # are the senders: on the right it is transposed.
 
 # %% [markdown] after="## Your turn: who goes where" tags=["notes"]
-# Do one example: 8 tokens, one expert each, factor 1.25, eight experts make 2 slots. Ask why each rank has slots of its own: so all parts
-# of the all-to-all are equally large, and no rank must know how many tokens the others send.
+# Do one example: 8 tokens, one expert each, factor 1.25 and eight experts make 2 slots. Ask why each rank has its own slots: that makes all
+# parts of the all-to-all equally large, and no rank has to know how many tokens the others send.
 
 # %% [markdown] after="Exercise: route" tags=["notes"]
-# Point at the loop: k is outside, so first choices get their slots before all second ones. A softmax over the chosen experts only would
-# make the gate 1 for topk 1, and the router would learn nothing. And when a choice is dropped, the gates that are left stay as they are.
+# Point at the loop: k is outside, so all first choices get their slots before any second ones. A softmax over only the chosen experts would
+# make the gate 1 for topk 1, and the router would learn nothing. And when a choice is dropped, the remaining gates stay as they are.
 
 # %% [markdown] after="## Your turn: there, and back" tags=["notes"]
 # Read the shapes aloud, and say what the axis n means on each side of the arrow. In the last step it must move next to C: a transpose
-# before the reshape. Without it all shapes still fit, and tokens go through the wrong experts.
+# before the reshape. Without it, all shapes still fit, and tokens go through the wrong experts.
 
 # %% [markdown] after="Exercise: dispatch" tags=["notes"]
 # `rows` says which token is in each slot, and empty slots take a row of zeros. Index -1 for a dropped token is the classic slip: NumPy
-# takes the last slot. And a rank whose tokens all stay at home must call the all-to-all, too, or the others wait.
+# takes the last slot. And a rank whose tokens all stay at home must still call the all-to-all, or the others wait.
 
 # %% [markdown] after="Draw the flights" tags=["notes"]
-# Go through the three frames and follow one colour. Five tokens are dropped. Ask about expert 7: it has eight slots and is wanted by eight
-# tokens, and drops one all the same, as rank 2 sends three and has two slots.
+# Go through the three frames and follow one colour. Five tokens are dropped. Ask about expert 7: it has eight slots, eight tokens want it,
+# and it still drops one, because rank 2 sends three and has two slots.
 
 # %% [markdown] after="Draw the flights" tags=["slide"]
 # ## A question for the room
 #
-# A token with a red frame has no slot. What does the layer make of it?
+# A token with a red frame has no slot. What does the layer do with it?
 
 # %% [markdown] tags=["fragment"]
-# Nothing: `combine` gives 0, and the layer adds its input to that. So it passes unchanged, by the residual connection.
+# Nothing: `combine` gives 0, and the layer adds its input to that. So the token passes through unchanged, thanks to the residual
+# connection.
 
 # %% [markdown] after="## Do they share the work?" tags=["notes"]
-# The f are counts and have no gradient; the router learns through P, and f is the weight. With all shares equal the loss is 1. Say why it
-# is needed: an expert that gets more tokens learns more, and is then wanted even more.
+# The f come from counting, so they have no gradient; the router learns through P, weighted by f. If all shares are equal, the loss is 1.
+# Say why it is needed: an expert that gets more tokens learns more, and is then wanted even more.
 
 # %% [markdown] after="Train without and with the balancing loss" tags=["notes"]
-# Ask before you run it which gradients need an exchange: only the router's, and the loop has just that one all-reduce. The factor 1 / 4 in
-# the loss stands for the mean over four ranks.
+# Before you run it, ask which gradients need an exchange: only the router's, and the loop has just that one all-reduce. The factor 1 / 4 in
+# the loss is there for the mean over four ranks.
 
 # %% [markdown] after="Train without and with the balancing loss" tags=["slide-50"]
 # ## A question for the room
 #
-# Data parallel training sums every gradient over the ranks. What would go wrong if somebody did so with the experts' gradients?
+# Data parallel training sums every gradient over the ranks. What would go wrong if you did that with the experts' gradients?
 
 # %% [markdown] tags=["fragment"]
-# The arrays have the same shape on all ranks, so no error is raised. But they are gradients of different experts, and each rank would add up
+# The arrays have the same shape on all ranks, so there is no error. But they are gradients of different experts, and each rank would add up
 # numbers that have nothing to do with each other.
 
 # %% [markdown] after="Draw the load" tags=["notes"]
-# Hatched is what is dropped. It may begin below the dashed line of 4 × 10 slots, as one rank's slots can be full and another's free. On the
-# right: without balance, dropping less takes a larger factor, and that means more empty slots to send and compute.
+# Hatched means dropped. It can start below the dashed line of 4 × 10 slots, because one rank's slots can be full while another's are free.
+# On the right: without balance, you need a larger factor to drop less, and that means more empty slots to send and compute.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
-# The first bar is 246 kB, the second 786 kB. Ask for 64 ranks with the same tokens on each: the all-to-all goes from 3/4 of the slots to
+# The first bar is 246 kB, the second 786 kB. Ask about 64 ranks with the same tokens on each: the all-to-all goes from 3/4 of the slots to
 # 63/64, the other way from 3 times a rank's tokens to 63 times.
 
 # %% [markdown] after="Draw the memory" tags=["notes"]
-# About a quarter, as a rank has two of eight experts; only the router, 4 kB, is on all ranks. Gradients and Adam's moments shrink in the
-# same way.
+# About a quarter, because a rank has two of eight experts; only the router, 4 kB, is on all ranks. Gradients and Adam's moments shrink in
+# the same way.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
 # For 1: an answer may change with the texts that happen to be in the same batch, so models are often served with more slots, or without
-# dropping. For 2: more than they need to be, as each rank would have to spread its own tokens, even if its texts are all of one kind.
+# dropping. For 2: more than they need to be, because each rank would have to spread its own tokens, even if its texts are all of one kind.

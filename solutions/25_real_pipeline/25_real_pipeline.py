@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 25 A pipeline on real ranks
 #
-# **You will build** `gpipe_step` and `one_forward_one_backward_step`: part 19's two orders, now with messages between processes and real
-# gradients.
+# **You will build** `gpipe_step` and `one_forward_one_backward_step`: the two schedules from part 19, now with messages between processes
+# and real gradients.
 #
 # *{points} points. About 75 minutes.*
 
@@ -34,15 +34,15 @@ everyone = Communicator()
 rank = everyone.Get_rank()
 sizes = Sizes(vocabulary=64, width=128, heads=4, depth=8, length=64)
 random = np.random.default_rng(0)  # the same tokens on all ranks
-tokens = random.integers(0, 64, (8, 2, 64))  # 8 micro-batches of 2 texts with 64 tokens
+tokens = random.integers(0, 64, (8, 2, 64))  # 8 micro-batches of 2 texts of 64 tokens
 micro_batches = [(t, np.roll(t, -1, axis=1)) for t in tokens]  # labels: the next token
 
 # %% [markdown] tags=["slide"]
-# The model is a small GPT: tokens become vectors, eight transformer blocks work on them, and a last matrix makes logits. Each of four ranks
-# is a **stage**: it has two blocks, the first one the embedding as well, the last one the logits and the loss.
+# The model is a small GPT: tokens become vectors, eight transformer blocks work on them, and a last matrix turns them into logits. Each of
+# the four ranks is a **stage** with two blocks. The first stage also has the embedding, and the last one the logits and the loss.
 #
-# On the axis of a pipeline, parameters and gradients are neither replicated nor sharded nor partial: each rank has layers of its own. What
-# must travel is the activation between two stages, and its gradient on the way back: messages between neighbours, no collectives.
+# Along the pipeline axis, parameters and gradients are neither replicated nor sharded nor partial: each rank has layers of its own. What
+# has to travel is the activation between two stages, and its gradient on the way back: messages between neighbours, no collectives.
 
 # %% Make the stages tags=["given", "skip"]
 # %%px
@@ -55,9 +55,9 @@ plots.bars({f"rank {r}": nbytes for r, nbytes in enumerate(ranks.pull("held"))},
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: one batch, forward
 #
-# `stage.forward(k, x, labels)` takes micro-batch k through a stage. x is the tokens on the first rank, elsewhere what the rank before has
-# sent; it returns what goes on, or the loss. `stage.buffer(tokens)` is an empty array for what comes. What does rank 3 do while rank 0 works?
-# (`stage.done` notes the times, for the picture.)
+# `stage.forward(k, x, labels)` takes micro-batch k through a stage. On the first rank, x is the tokens; on the others, it is what the
+# previous rank has sent. It returns what to pass on, or the loss. `stage.buffer(tokens)` is an empty array to receive into. What does rank
+# 3 do while rank 0 works? (`stage.done` records the times, for the picture.)
 
 # %% Forward, one after the other tags=["slide-50"]
 # %%px
@@ -70,7 +70,7 @@ out = stage.forward(0, x, labels)
 if rank < 3:
     everyone.Send(out, dest=rank + 1)
 else:
-    print("loss", round(out, 3), "untrained; a guess costs", round(np.log(64), 3))
+    print("loss", round(out, 3), "untrained; a guess would cost", round(np.log(64), 3))
 done = stage.done
 
 # %% Draw the clock tags=["given", "slide"]
@@ -79,10 +79,10 @@ plots.timeline({"measured": ranks.pull("done")}, "One micro-batch, forward")
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: GPipe
 #
-# All micro-batches go forward, and then all backward. All ranks take them in the same order: backward from the first to the last, or from the last
-# to the first. What has been computed is sent before the next computation begins, and a rank waits for nothing but what that needs: so all ranks
-# can work at the same time. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the gradient for the rank before. On
-# the last rank, `grad` is a number: the weight of this micro-batch's loss in the mean.
+# All micro-batches go forward, and then all go backward. All ranks take them in the same order: backward from first to last, or from last
+# to first. Send each result at once, before the next computation, and wait only for what you need next: that way, all ranks can work at the
+# same time. `stage.backward(k, grad)` adds to the gradients of the parameters and returns the gradient for the previous rank. On the last
+# rank, `grad` is a number: the weight of this micro-batch's loss in the mean.
 
 
 # %% Exercise: gpipe_step tags=["exercise", "slide-50"]
@@ -93,19 +93,21 @@ def gpipe_step(stage, micro_batches, comm):
     Parameters
     ----------
     stage : Stage
-        The layers of this rank: `forward(k, x, labels)`, `backward(k, grad)`, and
+        This rank's layers: `forward(k, x, labels)`, `backward(k, grad)`, and
         `buffer(tokens)`, an empty array for an activation or its gradient.
     micro_batches : list of (numpy.ndarray, numpy.ndarray)
-        Tokens and labels, int ``(batch, positions)``, all of one shape. Only the first
-        rank has the right tokens, and the last one the labels; elsewhere use the shape.
+        Tokens and labels, int ``(batch, positions)``, all of the same shape. Only the
+        first rank has the right tokens, and only the last one the right labels;
+        elsewhere, use just the shape.
     comm : Communicator
-        The ranks of the pipeline, the first stage on rank 0; perhaps one rank alone.
+        The ranks of the pipeline, with the first stage on rank 0; maybe just one rank.
 
     Returns
     -------
     float or None
-        On the last rank the mean loss of all micro-batches. Its gradients are added to
-        those in the stage's parameters: steps may follow each other before an update.
+        On the last rank, the mean loss over all micro-batches. Its gradients are added
+        to those already in the stage's parameters: there may be several steps before an
+        update.
     """
     ### BEGIN SOLUTION
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -139,21 +141,21 @@ check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=Tru
 # ## Your turn: 1F1B
 #
 # In GPipe, the activations of all micro-batches are held at once. In 1F1B, rank r of p has at most $p - r$ **in flight**: it begins with
-# $p - r - 1$ forwards, then does one forward and one backward in turn, and ends with the backwards that are left. Sends and waits are as before.
+# $p - r - 1$ forwards, then alternates one forward and one backward, and ends with the remaining backwards. Sends and waits are as before.
 #
-# Now two neighbours send to each other at the same time: an activation goes up, a gradient comes down. `Send` of a large array returns when
-# it is received. If both ranks are in `Send`, nobody receives. `request = comm.Isend(array, dest=...)` begins to send; `request.Wait()` ends it, and
-# until then the array must not change. `Sendrecv` sends and receives at once.
+# Now two neighbours send to each other at the same time: an activation goes up, a gradient comes down. `Send` of a large array returns only
+# when it has been received. If both ranks are in `Send`, nobody receives. `request = comm.Isend(array, dest=...)` starts sending and
+# `request.Wait()` completes it; until then the array must not change. `Sendrecv` sends and receives at once.
 
 
 # %% Exercise: one_forward_one_backward_step tags=["exercise", "slide-50"]
 # %%px
 def one_forward_one_backward_step(stage, micro_batches, comm):
-    """The gradients of a step in the order 1F1B; otherwise as `gpipe_step`.
+    """The gradients of a step with the 1F1B schedule; otherwise like `gpipe_step`.
 
-    Micro-batches go forward and backward in their order. Rank r of p has at most p - r
-    of them in flight, and just so many when a backward begins, until none is left to go
-    forward. Each request is waited for.
+    Micro-batches go forward and backward in order. Rank r of p has at most p - r of
+    them in flight, and exactly that many when a backward begins, until there are none
+    left to go forward. Wait for every request.
     """
     ### BEGIN SOLUTION
     rank, last = comm.Get_rank(), comm.Get_size() - 1
@@ -197,8 +199,8 @@ check = PipelineCheck("one_forward_one_backward_step", ranks)
 check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True).exchanges(4, 6).held().passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, dtypes, groups and numbers of micro-batches, look at what was sent when a
-# piece of work begins, and at the memory that each process has. There, every `Send` waits until its message is received.
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes, groups and numbers of micro-batches. They look at what has
+# been sent when a piece of work begins, and at the memory of each process. In them, `Send` waits for its receiver.
 
 # %% Test: GPipe's gradients tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
@@ -235,11 +237,11 @@ check = check.held(4).held(2)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
-# ## Measured, and simulated
+# ## Measured and simulated
 #
-# `sim.calibrate` times matrix products, passes over memory and messages on the ranks, all at the same time. From these numbers, and from how
-# many FLOP and bytes a stage needs, follows when each piece of work should begin and end. As many ranks work as there are cores here, at most
-# four: more would share them.
+# `sim.calibrate` times matrix products, passes over memory and messages, on all ranks at the same time. From these numbers, and from the
+# FLOP and bytes that a stage needs, the simulator works out when each piece of work should begin and end. At most four ranks work, and no
+# more than there are cores here: more would have to share them.
 
 
 # %% Time both orders, and draw them tags=["given", "slide-50"]
@@ -250,12 +252,13 @@ plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: measured
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# Both orders have the same bubbles, and send the same bytes. But what rank 0 holds grows with the micro-batches in GPipe, and stays the same in 1F1B.
+# Both schedules have the same bubbles and send the same bytes. But what rank 0 holds grows with the number of micro-batches in GPipe, and
+# stays the same in 1F1B.
 
 
 # %% Measure the memory tags=["given", "slide"]
 def most_held(counts):
-    """On a rank: the most megabytes held in a step of so many micro-batches, in both orders."""
+    """On one rank: the peak memory of a step in MB, by count, for both schedules."""
     found = {"GPipe": [], "1F1B": []}
     for count in counts:
         for peaks, function in (found["GPipe"], gpipe_step), (found["1F1B"], one_forward_one_backward_step):
@@ -269,7 +272,7 @@ def most_held(counts):
 
 counts = [1, 2, 4, 8, 16]
 held = ranks.call(most_held, dict(counts=counts))[0]
-plots.lines(held, "Most memory of a step on rank 0, four ranks", "micro-batches", "MB", at=counts)
+plots.lines(held, "Peak memory of a step on rank 0, four ranks", "micro-batches", "MB", at=counts)
 
 # %% Count the bytes tags=["given", "slide-50"]
 plots.traffic(ranks.traffic, "What each rank sent in these steps")
@@ -277,7 +280,8 @@ plots.traffic(ranks.traffic, "What each rank sent in these steps")
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. In both orders, rank 0 is idle for a while before its first backward. What happens then, and could rank 0 do something useful?
+# 1. In both schedules, rank 0 is idle for a while before its first backward. What happens during that time, and could rank 0 do something
+#    useful?
 # 2. A pipeline sends far fewer bytes than tensor parallelism. Why does nobody train with a pipeline alone?
 #
 # The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.

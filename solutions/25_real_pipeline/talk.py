@@ -1,22 +1,22 @@
 # %% [markdown] after="# 25 A pipeline on real ranks" tags=["notes"]
-# The grey lines are folded cells: Shift-Enter runs them. Three questions for the room come on the way, each with its answer on the next
-# key. The last two measurements take a few seconds.
+# The grey lines are folded cells; Shift-Enter runs them. There are three questions for the room along the way; the next key shows the
+# answer. The last two measurements take a few seconds.
 
 # %% [markdown] after="Draw the stages" tags=["notes"]
-# The bars on the title slide are nearly equal, as the vocabulary has only 64 words. With 50,000 words, the first and the last stage would
-# be much heavier. Stress what is new: no collective, only messages between neighbours.
+# The bars on the title slide are nearly equal, because the vocabulary has only 64 words. With 50,000 words, the first and the last stage
+# would be much heavier. Stress what is new: no collectives, only messages between neighbours.
 
 # %% [markdown] after="## A worked example: one batch, forward" tags=["notes"]
-# The answer is in the code: rank 3 stands in `Recv` until rank 2 has sent. `buffer` is needed because a receiver must have an array of the
-# right shape before anything comes.
+# The answer is in the code: rank 3 sits in `Recv` until rank 2 has sent. `buffer` is needed because a receiver must have an array of the
+# right shape before anything arrives.
 
 # %% [markdown] after="Forward, one after the other" tags=["notes"]
-# All ranks run this same cell, and the `if`s make them different. Only rank 3 prints: a loss of 4.62, half a nat above the guess of 4.16,
-# as random logits are worse than equal ones.
+# All ranks run this same cell; the `if`s make them differ. Only rank 3 prints: a loss of 4.62, half a nat above the guess of 4.16, because
+# random logits are worse than equal ones.
 
 # %% [markdown] after="Draw the clock" tags=["notes"]
-# A staircase: at any time one rank works, so three quarters of the picture are idle. Ask what each rank could do in the grey part, and keep
-# the answers for the next slide.
+# A staircase: at any time only one rank works, so three quarters of the picture are idle. Ask what each rank could do in the grey part, and
+# keep the answers for the next slide.
 
 # %% [markdown] after="Draw the clock" tags=["slide"]
 # ## A question for the room
@@ -24,15 +24,15 @@
 # Each rank waits three quarters of the time. What would help?
 
 # %% [markdown] tags=["fragment"]
-# More to do: while rank 1 has the first micro-batch, rank 0 can begin with the second.
+# More work: while rank 1 has the first micro-batch, rank 0 can start on the second.
 
 # %% [markdown] after="## Your turn: GPipe" tags=["notes"]
-# Draw four rows on the board and let the room fill in micro-batches. The share of bubbles is $(p - 1) / (m + p - 1)$: with four ranks and
+# Draw four rows on the board and let the room fill in micro-batches. The bubble fraction is $(p - 1) / (m + p - 1)$: with four ranks and
 # eight micro-batches, 3 of 11.
 
 # %% [markdown] after="Exercise: gpipe_step" tags=["notes"]
-# Point at `Send` right behind the computation. Sending after all forwards gives the right numbers too, but the ranks then work one after
-# the other. `share` is used on the last rank alone; dividing on each rank makes the gradients too small, the more so the earlier the stage.
+# Point at `Send` right after the computation. Sending after all forwards gives the right numbers, too, but then the ranks work one after
+# another. `share` is used only on the last rank; dividing on every rank makes the gradients too small, the more so the earlier the stage.
 
 # %% [markdown] after="Check GPipe" tags=["slide-50"]
 # ## A question for the room
@@ -40,23 +40,24 @@
 # Where is the loss divided by the number of micro-batches, and why only there?
 
 # %% [markdown] tags=["fragment"]
-# On the last rank, before the way back. All gradients below are linear in that one: they are divided with it.
+# On the last rank, before backward starts. All gradients below are linear in that one, so they are divided along with it.
 
 # %% [markdown] after="## Your turn: 1F1B" tags=["notes"]
-# Ask what rank 3 does first: one forward, and at once its backward. Rank 0 has three forwards ahead. Warn of the deadlock: with small
-# arrays two blocking sends go well, above 64 KB both wait, so the mistake may show only in a larger model.
+# Ask what rank 3 does first: one forward, and then its backward immediately. Rank 0 has three forwards ahead. Warn about the deadlock: with
+# small arrays, two blocking sends work; above 64 KB both wait, so the mistake may only show up in a larger model.
 
 # %% [markdown] after="Exercise: one_forward_one_backward_step" tags=["notes"]
-# `ahead` is the warm-up, p - r - 1. In the loop a forward comes first, and then the backward of the oldest micro-batch. The requests are
-# waited for at the end, which is safe only because each message has an array of its own; one buffer for all would change on its way.
+# `ahead` is the warm-up, p - r - 1. In the loop, a forward comes first, and then the backward of the oldest micro-batch. The requests are
+# waited for at the end, which is safe only because each message has an array of its own; a single buffer for all of them would change while
+# it is being sent.
 
-# %% [markdown] after="## Measured, and simulated" tags=["notes"]
-# Calibration uses all ranks at once, because they share the memory's bandwidth: a rank alone would look too fast. On a laptop with fewer
+# %% [markdown] after="## Measured and simulated" tags=["notes"]
+# Calibration uses all ranks at once, because they share the memory bandwidth: a rank on its own would look too fast. On a laptop with fewer
 # than four cores, two ranks are measured; say so before the room counts rows.
 
 # %% [markdown] after="Time both orders, and draw them" tags=["notes"]
-# It takes some seconds. Compare measured with simulated first, the title says how far they are apart; then GPipe with 1F1B. GPipe has all
-# its blue before its orange, 1F1B mixes them, and both end at about the same time.
+# This takes a few seconds. First compare measured with simulated: the title says how far apart they are. Then compare GPipe with 1F1B.
+# GPipe has all its blue before its orange, 1F1B mixes them, and both end at about the same time.
 
 # %% [markdown] after="Time both orders, and draw them" tags=["slide-50"]
 # ## A question for the room
@@ -64,21 +65,21 @@
 # GPipe and 1F1B take the same time. So why does nobody use GPipe?
 
 # %% [markdown] tags=["fragment"]
-# For the memory: bubbles shrink with more micro-batches, and in GPipe each of them costs activations.
+# Because of memory: bubbles shrink with more micro-batches, and in GPipe each of them costs activations.
 
 # %% [markdown] after="## What it costs" tags=["notes"]
-# Ask for the shapes of both curves before you draw them, and where 1F1B stops growing: at four micro-batches, as rank 0 of four has at most
-# four in flight.
+# Ask for the shapes of both curves before you draw them, and where 1F1B stops growing: at four micro-batches, because rank 0 of four has at
+# most four in flight.
 
 # %% [markdown] after="Measure the memory" tags=["notes"]
-# GPipe is a straight line, and 1F1B follows it up to four micro-batches and then stays flat. That is the answer to the last question for
-# the room, now measured.
+# GPipe is a straight line; 1F1B follows it up to four micro-batches and then stays flat. That is the answer to the last question for the
+# room, now measured.
 
 # %% [markdown] after="Count the bytes" tags=["notes"]
-# Ask first why the bars differ: rank 0 sends only activations, rank 3 only gradients, and those between send both. One message is 66 kB
+# First ask why the bars differ: rank 0 sends only activations, rank 3 only gradients, and those in between send both. One message is 66 kB
 # here, however wide the layers inside a stage are.
 
 # %% [markdown] after="## Questions worth arguing about" tags=["notes"]
-# For 1: the others still have their forwards and backwards to do. Newer schedules cut a rank's layers into several pieces, or do the
-# weights' gradients later. For 2: the bubbles, a number of stages that the layers limit, and activations that do not get fewer on the first
-# rank.
+# For 1: the others still have forwards and backwards to do. Newer schedules split a rank's layers into several pieces, or compute the
+# weights' gradients later. For 2: bubbles, a number of stages that is limited by the number of layers, and activations that do not shrink
+# on the first rank.

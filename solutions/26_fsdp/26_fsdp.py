@@ -7,7 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 26 Fully sharded data parallel
 #
-# **You will build** `FullyShardedDataParallel`: any model trains on several ranks with it, and each rank keeps only its part.
+# **You will build** `FullyShardedDataParallel`: wrap it around any model, and the model trains on several ranks, each of which keeps only
+# its part.
 #
 # *{points} points. About 75 minutes.*
 
@@ -33,26 +34,26 @@ from course_lib.gpt.model import Sizes, layers
 
 everyone = Communicator()
 sizes = Sizes(vocabulary=64, width=128, heads=4, depth=8, length=32)
-tokens = np.random.default_rng(everyone.Get_rank()).integers(0, 64, (2, 32))  # each rank has other texts
+tokens = np.random.default_rng(everyone.Get_rank()).integers(0, 64, (2, 32))  # each rank has different texts
 
 # %% [markdown] tags=["slide"]
-# In part 13, each rank has the whole model. In part 08, you sharded one layer: its weight is gathered when it is needed, and goes again. Here
-# the same is done for any model, one **block** after the other. A block's parameters are sharded together, as one flat array.
+# In part 13, each rank has the whole model. In part 08, you sharded one layer: its weight is gathered when it is needed, and freed again
+# afterwards. Here we do the same for any model, one **block** after another. A block's parameters are sharded together, as one flat array.
 #
-# The blocks are the modules that stand directly in the model. `blocks, rest = units(module)` finds them: `blocks` is a list of pairs
+# The blocks are the modules directly inside the model. `blocks, rest = units(module)` finds them: `blocks` is a list of pairs
 # `(block, parameters)`, and `rest` is a list of the parameters that belong to no block, or to several.
 
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: one flat array
 #
-# `Flat(arrays, n)` knows how arrays stand in one flat array: one after the other, row by row, with zeros behind them until n divides the length.
-# A weight of 2 × 3 and a bias of 3 are 9 numbers. How many zeros do they need for four ranks? Which numbers does rank 2 keep?
+# `Flat(arrays, n)` knows how arrays are laid out in one flat array: one after another, row by row, padded with zeros until n divides the
+# length. A weight of 2 × 3 and a bias of 3 are 9 numbers. How many zeros do they need for four ranks? Which numbers does rank 2 keep?
 
 # %% Cut a flat array tags=["slide-50"]
 # %%px
 small = [np.arange(1.0, 7).reshape(2, 3), np.array([7.0, 8, 9])]
 flat = Flat(small, 4)
-whole = flat.join(small)  # flat.cut(whole) gives both again, as views of it
+whole = flat.join(small)  # flat.cut(whole) gives both back, as views of it
 mine = np.split(whole, 4)[everyone.Get_rank()]
 
 # %% Draw the parts tags=["given", "slide"]
@@ -61,41 +62,41 @@ plots.holdings(ranks.pull("whole")[0], ranks.pull("mine"), "A flat array of a we
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: a flat shard
 #
-# `request = comm.Iallgather(mine, whole)` begins to gather; after `request.Wait()`, `whole` is complete. `comm.Reduce_scatter(whole, mine)` adds
-# up the ranks' arrays, and gives each rank its part of the sum.
+# `request = comm.Iallgather(mine, whole)` starts a gather; after `request.Wait()`, `whole` is complete. `comm.Reduce_scatter(whole, mine)`
+# adds up the ranks' arrays and gives each rank its part of the sum.
 
 
 # %% Exercise: FlatShard tags=["exercise", "slide-50"]
 # %%px
 class FlatShard:
-    """Some parameters as one flat array, of which each rank keeps its part.
+    """Some parameters as one flat array, of which each rank keeps its own part.
 
     Parameters
     ----------
     parameters : list of Parameter
-        The same on all ranks, all of one dtype. Their own arrays are freed.
+        The same on all ranks, all of the same dtype. Their own arrays are freed.
     comm : Communicator
         n ranks; rank r keeps the r-th of n equal parts of the flat array.
 
     Attributes
     ----------
     shard : Parameter
-        This rank's part, a copy.
+        This rank's part: a copy.
     whole : numpy.ndarray or None
-        The flat array, while it is here or on its way. None at first.
+        The flat array, while it is here or being gathered. None at first.
 
     Methods
     -------
     start()
-        Begin to gather, and wait for nobody; nothing, if `whole` is not None.
+        Start the gather and return immediately. Do nothing if `whole` is not None.
     gather()
-        Wait until all is here: each ``p.data`` is its part of `whole`, in its shape.
+        Wait until it is all here: each ``p.data`` is its part of `whole`, in its shape.
     free()
-        Keep only `shard`: `whole` is None, each ``p.data`` an array of size 0. What is
-        on its way must have come first.
+        Keep only `shard`: `whole` is None, each ``p.data`` an array of size 0. If a
+        gather is in flight, wait for it first.
     reduce()
-        Add the mean of the ranks' gradients to ``shard.grad``; each ``p.grad`` is None
-        then. A gradient that is None stands for zeros.
+        Add the mean of the ranks' gradients to ``shard.grad``, and set each ``p.grad``
+        to None. A gradient that is None counts as zeros.
     """
 
     def __init__(self, parameters, comm):
@@ -139,10 +140,10 @@ class FlatShard:
 FlatShardCheck("FlatShard", ranks).shards(4).shards(4, np.float32).shards(2).passed()
 
 # %% [markdown] tags=["slide-50"]
-# ## A worked example: who works when
+# ## A worked example: which block works when
 #
-# `hook(module, hooks)` has a module call four methods of `hooks`: see below. What is kept of a block for backward is its input alone; in backward,
-# it works once more. In which order do you expect the calls? (Without gradients, `end(False)` ends a forward.)
+# `hook(module, hooks)` makes a module call four methods of `hooks`, shown below. All that is kept of a block for backward is its input; in
+# backward, the block works once more. In which order do you expect the calls? (Without gradients, a forward ends with `end(False)`.)
 
 # %% Tell who works tags=["slide-50"]
 # %%px --targets 0
@@ -153,31 +154,33 @@ net(np.ones((1, 2), np.float32)).sum().backward()
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the wrapper
 #
-# 1. `before(i, back)` gathers block i, and starts the next one, so that it is on its way meanwhile: i + 1 in forward, i - 1 in backward.
-# 2. `after(i, back)` frees block i. In backward, its gradients are reduced then, if `sync` says so.
-# 3. `begin()` frees everything, and then gathers the rest. (Where nobody called `backward()` on an output, its forward has left arrays behind, and
-#    an optimizer may have changed the shards since.) `end(back)` frees everything; after a backward, the rest's gradients are reduced.
-# 4. For `clip_gradients`, a rank knows the length of its own parts only. A number from each rank is enough, by `Allgather`.
+# 1. `before(i, back)` gathers block i and starts gathering the next one, so that it is already on its way: i + 1 in the forward pass, i - 1
+#    in the backward pass.
+# 2. `after(i, back)` frees block i. In the backward pass, it then reduces the block's gradients, if `sync` says so.
+# 3. `begin()` frees everything, and then gathers the rest. (If nobody called `backward()` on an output, its forward has left arrays behind,
+#    and an optimizer may have changed the shards since.) `end(back)` frees everything; after a backward, it also reduces the rest's
+#    gradients.
+# 4. In `clip_gradients`, a rank knows only the norm of its own parts. One number from each rank is enough, with `Allgather`.
 
 
 # %% Exercise: FullyShardedDataParallel tags=["exercise", "slide-50"]
 # %%px
 class FullyShardedDataParallel(Hooked):
-    """A module that trains on n ranks, each with its own samples, and keeps 1/n of all.
+    """A module that trains on n ranks, each with its own samples and 1/n of the model.
 
     Parameters
     ----------
     module : Module
-        The same on all ranks. Some steps may leave out some of its blocks.
+        The same on all ranks. A step may skip some of its blocks.
     comm : Communicator
 
     Attributes
     ----------
     shards : list of FlatShard
-        Of the blocks in their order, then of the rest, if there is any.
+        One for each block, in order, and then one for the rest, if there is any.
     sync : bool
         True at first. While it is False, backward sends no gradients: they add up in
-        ``p.grad``, and a block's next backward with True reduces its sums.
+        ``p.grad``, and a block's next backward with True reduces the sums.
     """
 
     def __init__(self, module, comm):
@@ -214,9 +217,9 @@ class FullyShardedDataParallel(Hooked):
         ### END SOLUTION
 
     def clip_gradients(self, most, norm=2):
-        """Return the length of all ranks' gradients as one vector: the root of the sum
-        of squares, or with ``norm=np.inf`` the largest magnitude. If it is above
-        `most`, multiply the shards' gradients by ``most / length``."""
+        """Return the norm of all ranks' gradients as one vector: the root of the sum of
+        squares, or the largest magnitude if ``norm=np.inf``. If it is above `most`,
+        multiply the shards' gradients by `most` divided by it."""
         ### BEGIN SOLUTION
         grads = [p.grad for p in self.parameters() if p.grad is not None]
         own = np.linalg.norm([0.0, *(np.linalg.norm(g, norm) for g in grads)], norm)
@@ -235,7 +238,7 @@ check.accumulate(4).exchanges(4).held().passed()
 FsdpCheck("clip_gradients", ranks).clipping(4).passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw other sizes, dtypes and groups, and look at the memory that each process has.
+# Hidden tests run when your notebook is graded. They use other sizes, dtypes and groups, and look at the memory of each process.
 
 # %% Test: a flat shard tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
@@ -267,8 +270,8 @@ check = check.train(1, shared=True).accumulate(4).accumulate(2, count=2).exchang
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# A step with your wrapper, as rank 0 sees it: what lies beside the diagonal? And what a rank keeps between steps, in plain data parallel
-# (part 13's wrapper) and in yours: without sharding, it is four arrays of the model's size, for Adam has two moments.
+# First, a step with your wrapper, as rank 0 sees it: what lies next to the diagonal? Then, what a rank keeps between steps, in plain data
+# parallel (part 13's wrapper) and with yours. Without sharding, it is four arrays the size of the model, because Adam has two moments.
 
 # %% Train in both ways tags=["given", "skip"]
 # %%px
@@ -277,7 +280,7 @@ sharded = profile.train(FullyShardedDataParallel, partial(layers, sizes), everyo
 moments, names = profile.moments(FullyShardedDataParallel, layers(sizes), everyone, tokens)
 
 # %% Draw the blocks of a step tags=["given", "slide"]
-plots.gathered(ranks.pull("moments")[0], ranks.pull("names")[0], "Blocks that are whole on rank 0 in a step")
+plots.gathered(ranks.pull("moments")[0], ranks.pull("names")[0], "Blocks that are whole on rank 0 during a step")
 
 # %% Draw the memory tags=["given", "slide-50"]
 plots.bars({"data parallel": ranks.pull("plain")[0]["kept"], "fully sharded": ranks.pull("sharded")[0]["kept"]}, "Kept between steps")
@@ -285,8 +288,8 @@ plots.bars({"data parallel": ranks.pull("plain")[0]["kept"], "fully sharded": ra
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. With `sync = False`, a rank keeps gradients of all blocks, whole. When is that worth its memory?
-# 2. How many more bytes than in data parallel are sent in a step? And why flat arrays, and not each parameter on its own?
+# 1. With `sync = False`, a rank keeps the full gradients of all blocks. When is that worth the memory?
+# 2. How many more bytes does a step send than in data parallel? And why flat arrays, instead of each parameter on its own?
 #
 # The last cells save your classes to `transformer_impl.py`, for part 28, and stop the ranks.
 

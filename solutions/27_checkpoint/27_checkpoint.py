@@ -5,10 +5,9 @@
 # ---
 
 # %% [markdown] tags=["slide"]
-# # 27 Checkpoints, and going on after a crash
+# # 27 Checkpoints, and resuming after a crash
 #
-# **You will build** `save` and `load`: each rank writes its part of a training run to the disk, and any other number of ranks goes on from
-# there.
+# **You will build** `save` and `load`: each rank writes its part of a training run to disk, and any number of ranks can resume from there.
 #
 # *{points} points. About 50 minutes.*
 
@@ -43,10 +42,11 @@ rank = everyone.Get_rank()
 sizes = Sizes(vocabulary=16, width=16, heads=2, depth=2, length=8)
 
 # %% [markdown] tags=["slide"]
-# A run on thousands of devices breaks off every few hours. What is not on a disk by then is lost. A **checkpoint** has all that the run needs to
-# go on *as if nothing had happened*: the parameters, both of Adam's moments, and which step it is. The step also says which texts come next.
+# A run on thousands of devices fails every few hours. Whatever is not on disk by then is lost. A **checkpoint** has everything the run
+# needs to continue *as if nothing had happened*: the parameters, both of Adam's moments, and the number of the step. That number also
+# determines which texts come next.
 #
-# `Run` trains a small GPT. Every rank has all parameters and one part of what Adam updates, as in part 15: `run.parts`.
+# `Run` trains a small GPT. Every rank has all the parameters and one part of what Adam updates, as in part 15: `run.parts`.
 
 # %% Look at the parts tags=["slide"]
 # %%px
@@ -57,9 +57,9 @@ print({name: part.size for name, part in run.parts.items()})
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: half a file
 #
-# Saving takes time, and a crash can come in the middle of it. The cell writes a list of numbers, and "crashes" before it is done. What is left of the
-# old list? The second time, it writes to another name first. `os.replace` gives a file its name in a single moment: whoever looks sees the
-# old file or the new one.
+# Saving takes time, and a crash can come in the middle of it. The cell writes a list of numbers, and "crashes" before it is done. What is
+# left of the old list? The second time, it writes to another name first. `os.replace` then renames the file in a single step: anyone who
+# looks sees either the old file or the new one.
 
 
 # %% Crash while writing tags=["slide-50"]
@@ -68,29 +68,29 @@ def write(path, numbers, crash):
     with open(path, "w") as file:
         for i, number in enumerate(numbers):
             if i == crash:
-                return  # as if the process had ended
+                return  # as if the process had died
             print(number, file=file)
 
 
 write("list.txt", [1, 2, 3, 4], None)
 write("list.txt", [5, 6, 7, 8], 2)
-print("written in place: ", open("list.txt").read().split())
+print("written in place:      ", open("list.txt").read().split())
 write("list.txt", [1, 2, 3, 4], None)
 write("list.new", [5, 6, 7, 8], 2)
-print("beside, and broken off:", open("list.txt").read().split())
+print("new file, then a crash:", open("list.txt").read().split())
 write("list.new", [5, 6, 7, 8], None)
 os.replace("list.new", "list.txt")
-print("beside, and replaced:  ", open("list.txt").read().split())
+print("new file, then renamed:", open("list.txt").read().split())
 os.remove("list.txt")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: save
 #
-# A checkpoint has a file for each rank, and an **index**, which says what belongs together. It is the index that makes files a checkpoint: as long as it
-# tells of the old ones, the new ones count for nothing. So when may it be replaced, and when may the old files go?
+# A checkpoint has one file per rank, and an **index** that says which files belong together. It is the index that makes them a checkpoint:
+# while it lists the old files, the new ones count for nothing. So when may you replace it, and when may you remove the old files?
 #
-# `save_file(arrays, path)` writes a dict of arrays in the format safetensors: a few lines of JSON that say what is where, and then the numbers.
-# `json.dump(value, file)` writes numbers, lists and dicts as text.
+# `save_file(arrays, path)` writes a dict of arrays in the safetensors format: a few lines of JSON that say what is where, followed by the
+# numbers. `json.dump(value, file)` writes numbers, lists and dicts as text.
 
 
 # %% Exercise: save tags=["exercise", "slide-50"]
@@ -98,22 +98,22 @@ os.remove("list.txt")
 def save(folder, step, shards, comm):
     """Write a checkpoint; all ranks call it.
 
-    Whenever a rank may end, what is on the disk is the checkpoint before this one, or
-    this one. When it returns, on whichever rank, no other files are in the folder.
+    Whenever a rank dies, the disk must have either the previous checkpoint or this one.
+    When the function returns, on any rank, there are no other files in the folder.
 
     Parameters
     ----------
     folder : str
-        It is there, and perhaps has an earlier checkpoint, of any number of ranks, and
-        what a save that was broken off has left.
+        It exists. It may have an earlier checkpoint, from any number of ranks, and
+        whatever an interrupted save has left behind.
     step : int
-        Larger than that of an earlier one.
+        Larger than that of any earlier checkpoint.
     shards : dict of str to numpy.ndarray
-        This rank's parts, each ``(length,)``; a length may be 0. In the order of the
-        ranks they are the whole. The names are the same on all ranks.
+        This rank's parts, each ``(length,)``; a length may be 0. In rank order, they
+        make up the whole. The names are the same on all ranks.
     comm : Communicator
         n ranks. Rank r writes its parts to ``f"{step}-{r}.safetensors"``. `index.json`
-        has ``{"step": step, "ranks": n, "lengths": {name: [length on rank 0, ...]}}``.
+        is ``{"step": step, "ranks": n, "lengths": {name: [length on rank 0, ...]}}``.
     """
     ### BEGIN SOLUTION
     n, rank = comm.Get_size(), comm.Get_rank()
@@ -142,16 +142,17 @@ CheckpointCheck("save", ranks).save(2).full().passed()
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: load
 #
-# The ranks that load may be more or fewer than those that have saved. The whole is cut anew: with $c = \lceil \text{length} / n \rceil$, rank r of n gets
-# the numbers from $r c$ to $(r + 1) c$. From the index you know which file has which of them. Open no others: the whole may be too large for
-# one rank, and files that the index does not tell of are no checkpoint's. `with safe_open(path, "numpy") as file` opens a file that `save_file` has written, and `file.get_slice(name)[first:last]` reads
-# numbers of one array.
+# There may be more or fewer ranks now than when the checkpoint was saved. The whole is split anew: with
+# $c = \lceil \text{length} / n \rceil$, rank r of n gets the numbers from $r c$ to $(r + 1) c$. The index tells you which file has which of
+# them. Open no others: the whole may be too large for one rank, and files that the index does not list belong to no checkpoint.
+# `with safe_open(path, "numpy") as file` opens a file that `save_file` has written, and `file.get_slice(name)[first:last]` reads numbers
+# from one array.
 
 
 # %% Exercise: load tags=["exercise", "slide-50"]
 # %%px
 def load(folder, comm):
-    """Read a checkpoint, of any number of ranks.
+    """Read a checkpoint that was saved by any number of ranks.
 
     Parameters
     ----------
@@ -163,13 +164,13 @@ def load(folder, comm):
     -------
     step : int
     shards : dict of str to numpy.ndarray
-        This rank's parts, with the dtype that was saved; an empty one may have any.
-        Only files are opened that have something for this rank.
+        This rank's parts, with the dtype that was saved; an empty one may have any
+        dtype. Opens only files that have something for this rank.
 
     Raises
     ------
     FileNotFoundError, ValueError
-        The index or a file is not there, or is damaged; the message has its name.
+        The index or a file is missing or damaged; the message gives its name.
     """
     ### BEGIN SOLUTION
     n, rank = comm.Get_size(), comm.Get_rank()
@@ -193,7 +194,7 @@ def load(folder, comm):
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
+        raise ValueError(f"{path} is damaged, or not a checkpoint: {error}") from error
     return step, found
     ### END SOLUTION
 
@@ -202,9 +203,9 @@ def load(folder, comm):
 CheckpointCheck("load", ranks).load(4, 4).load(2, 4).load(3, 2).load(4, 1).damaged().passed()
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They let one rank after the other be slow, look at the disk at every moment, fill it, and end a
-# rank in the middle. Ranks may be on several computers then: each has a folder of its own, in which it sees its own files alone, and what all of
-# them have written is put together.
+# Hidden tests run when your notebook is graded. They slow down one rank after another, look at the disk at every moment, fill it, and kill
+# a rank midway. The ranks may then be on several computers: each has a folder of its own, in which it sees only its own files, and
+# everything they have written is put together.
 
 # %% Test: a whole checkpoint at every moment tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
@@ -231,14 +232,14 @@ check = CheckpointCheck("damaged files", ranks, show=False).damaged()
 # %% [markdown] tags=["slide"]
 # ## A rank is killed
 #
-# Sixty steps on four ranks, with a checkpoint every ten steps. In step 37, the system ends rank 2: signal 9, which no process can catch. Then three
-# ranks go on.
+# Sixty steps on four ranks, with a checkpoint every ten steps. In step 37, rank 2 is killed with signal 9, which no process can catch. Then
+# three ranks continue.
 
 
 # %% Train from the last checkpoint on tags=["given", "slide-50"]
 # %%px
 def train(folder, until, killed_at=None):
-    """Go on from the checkpoint in the folder, if there is one; rank 0 notes the losses."""
+    """Train from the checkpoint in the folder, if any; rank 0 records the losses."""
     run = Run(everyone, sizes)
     if os.path.exists(os.path.join(folder, "index.json")):
         run.take(*load(folder, everyone))
@@ -255,8 +256,8 @@ def train(folder, until, killed_at=None):
 
 # %% Kill, and go on tags=["given", "slide-50"]
 def losses_of(name, killed_at=None):
-    """Train for 60 steps; each step's loss, as it was noted last."""
-    with tempfile.TemporaryDirectory(dir=os.getcwd()) as place:  # beside the notebook, where ranks on other machines see it
+    """Train for 60 steps; return each step's loss, as last recorded."""
+    with tempfile.TemporaryDirectory(dir=os.getcwd()) as place:  # next to the notebook, where ranks on other machines see it
         folder = os.path.join(place, name)
         os.mkdir(folder)
         try:
@@ -278,15 +279,15 @@ if ranks.share_a_disk:  # not where this notebook is graded
 picture = None
 if curves:
     apart = np.max(np.abs(np.subtract(*curves.values())))
-    title = f"Training loss, and one rank killed in step 37: at most {apart:.0e} apart"
+    title = f"Training loss, with one rank killed in step 37: at most {apart:.0e} apart"
     picture = plots.losses(curves, title)
 picture
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about
 #
-# 1. The computer loses power in the middle of `save`. What may be wrong on the disk, although every file was written before the index? (`os.fsync`)
-# 2. How often would you save, if it takes a minute, and a run breaks off twice a day?
+# 1. The computer loses power during `save`. What may be wrong on disk, although every file was written before the index? (`os.fsync`)
+# 2. How often would you save if it takes a minute and a run fails twice a day?
 #
 # The last cells save your functions to `transformer_impl.py`, for part 28, and stop the ranks.
 

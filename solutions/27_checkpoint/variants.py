@@ -18,7 +18,7 @@ ERRORS = """
     except FileNotFoundError:
         raise
     except Exception as error:
-        raise ValueError(f"{path} is damaged, or no checkpoint: {error}") from error
+        raise ValueError(f"{path} is damaged, or not a checkpoint: {error}") from error
 """
 REMOVE = """
         if rank == 0 and name not in keep:
@@ -706,7 +706,7 @@ def load__hides_damage():
 
 
 @loses(2)
-@changes('f"{path} is damaged, or no checkpoint: {error}"', '"the checkpoint is damaged"')
+@changes('f"{path} is damaged, or not a checkpoint: {error}"', '"the checkpoint is damaged"')
 def load__without_a_name():
     """Says that something is damaged, and not which file."""
 
@@ -870,7 +870,7 @@ def load__clips():
 
 @loses(2)
 @changes(
-    'f"{path} is damaged, or no checkpoint: {error}"',
+    'f"{path} is damaged, or not a checkpoint: {error}"',
     'f"one of {sorted(os.listdir(folder))} is damaged"',
 )
 def load__blames_all():

@@ -7,8 +7,8 @@
 # %% [markdown] tags=["slide"]
 # # 28 A GPT on every axis
 #
-# **You will see** a small GPT learn to write, on 8 ranks: data, pipeline and tensor parallel at once. What the ranks exchange in its layers is
-# what you wrote in parts 21 to 27.
+# **You will see** a small GPT learn to write, on 8 ranks: data, pipeline and tensor parallel at once. The communication in its layers is
+# the code you wrote in parts 21 to 27.
 #
 # *Nothing to grade. About 40 minutes.*
 
@@ -37,7 +37,7 @@ trainer = None
 
 
 def prepare(settings):
-    """Make this rank's part of a run; ranks beyond the grid take no part."""
+    """Set up this rank's part of a run; ranks beyond the grid take no part."""
     global trainer
     settings = Settings(**settings)
     inside = rank < settings.mesh.size
@@ -47,7 +47,7 @@ def prepare(settings):
 
 
 def steps(count):
-    """Train for some steps; the losses so far."""
+    """Train for some steps; return the losses so far, and the bytes sent."""
     if trainer:
         traffic.reset()
         for _ in range(count):
@@ -56,7 +56,7 @@ def steps(count):
 
 
 def write(begin, count):
-    """What the model writes; only rank 0 knows."""
+    """Return what the model writes; only rank 0 has it."""
     return generate.write(trainer, begin, count) if trainer else ""
 
 
@@ -68,8 +68,13 @@ def held():
 # %% [markdown] tags=["slide-50"]
 # ## Your functions
 #
+<<<<<<< HEAD
 # The notebooks 21 to 27 saved them next to this one, in `transformer_impl.py`. This cell says which of those that the grids below take are
 # still missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
+=======
+# Notebooks 21 to 27 saved them next to this one, in `transformer_impl.py`. This cell tells you which ones are still missing for the grids
+# below. (Lecturers: `python -m grading.source.reference my_work` writes the solutions there.)
+>>>>>>> 378729fa9f65b960016894fc3ac5798e719be27d
 
 # %% Look for the functions tags=["given"]
 grids = (
@@ -95,12 +100,12 @@ for notebook, names in students.not_passed(functions).items():
 # %% [markdown] tags=["slide"]
 # ## Text, and a grid
 #
-# The model reads what every Python has with it: the source of its library. A token is a byte, so there are 256 of them. In a step, the ranks see
-# 16 texts of 128 bytes, and for each byte guess the next one.
+# The model reads the source code of Python's standard library. Each byte is a token, so there are 256 different ones. In each step, the
+# ranks see 16 texts of 128 bytes, and for each byte they guess the next one.
 
 # %% Look at the text tags=["slide-50"]
 words, name = text.find()
-print(f"{name}: {len(words):,} bytes. Somewhere in it:\n")
+print(f"{name}: {len(words):,} bytes. An excerpt:\n")
 print(words[200_000:200_300].tobytes().decode())
 
 # %% Draw the grid tags=["given", "slide"]
@@ -108,14 +113,14 @@ grid = Settings(**grids[0])
 plots.groups(grid.mesh, grid.name)
 
 # %% [markdown] tags=["slide-50"]
-# Two copies of the model (dp), each cut into two stages of two blocks (pp), and in each block, two ranks share heads and columns (tp). Which of
-# your functions works along which axis?
+# Two copies of the model (dp), each split into two stages of two blocks (pp), and in each block, two ranks share heads and columns (tp).
+# Which of your functions works along which axis?
 #
 # | axis | forward and backward | after backward |
 # |---|---|---|
 # | tp | `copy_to_group`, `reduce_from_group`, `vocab_parallel_cross_entropy`; with `sequence=True`: `gather_sequence`, `scatter_sequence` | `reduce_norm_gradients` with `sequence=True` |
 # | pp | `one_forward_one_backward_step`, or `gpipe_step` | |
-# | dp | with `experts=4`: `route`, `dispatch`, `combine`; with `fsdp=True`: `FullyShardedDataParallel` | otherwise the mean of all gradients, in one all-reduce, which is given |
+# | dp | with `experts=4`: `route`, `dispatch`, `combine`; with `fsdp=True`: `FullyShardedDataParallel` | otherwise the mean of all gradients, in one all-reduce (given) |
 
 # %% How a run goes tags=["given"]
 results = {}
@@ -140,9 +145,10 @@ def train(**sizes):
 
 
 # %% [markdown] tags=["slide"]
-# ## Before, and after
+# ## Before and after
 #
-# The model has 1.3 million parameters. What will it write before it has learnt anything? And after 80 steps, less than half a minute?
+# The model has 1.3 million parameters. What will it write before it has learnt anything? And after 80 steps, which take less than half a
+# minute?
 
 # %% Train, and write tags=["slide"]
 train(dp=2, pp=2, tp=2, steps=1)
@@ -155,13 +161,14 @@ students.have_run(results)
 plots.losses({"": results[grid.name]["losses"]}, f"Training loss, {grid.name}")
 
 # %% [markdown]
-# In this time it has seen 160,000 bytes: it knows what Python looks like, and hardly a word of it. From a shell (see below) you can give it
-# an hour.
+# By now it has seen 160,000 bytes: it knows what Python looks like, but hardly a word of it. From a shell (see below), you can give it an
+# hour.
 
 # %% [markdown] tags=["slide-50"]
 # ## Every grid
 #
-# The same 8 steps on other grids, with other functions of yours. The weights and the texts are the same. What do you expect of the losses?
+# Now the same 8 steps on other grids, with other functions of yours. The weights and the texts are the same. What do you expect the losses
+# to look like?
 
 # %% Train on other grids tags=["given"]
 students.have_run(results)
@@ -179,7 +186,8 @@ plots.losses(curves, f"The loss on six grids, at most {apart:.0e} apart: " + ("o
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
 #
-# What rank 0 sends in a step, by axis. Which axis sends how much depends on the grid: which bars grow with the batch, and which with the model?
+# Here is what rank 0 sends in one step, by axis. How much each axis sends depends on the grid: which bars grow with the batch, and which
+# with the model?
 
 # %% Draw the bytes tags=["given", "slide"]
 students.have_run(results)
@@ -189,7 +197,7 @@ plots.stacked(
 )
 
 # %% [markdown] tags=["slide-50"]
-# And the memory of each rank on the last grid, with everything switched on. Why do the ranks of the two stages differ?
+# And here is the memory of each rank on the last grid, with everything switched on. Why do the ranks of the two stages differ?
 
 # %% Draw the memory tags=["given", "slide"]
 students.have_run(results)
@@ -199,21 +207,21 @@ plots.memory(memory, f"Memory of each rank in a step: {list(results)[-1]}")
 # %% [markdown] tags=["slide"]
 # ## From a shell
 #
-# The same in the course folder (after `source .venv/bin/activate`), with checkpoints and a report as a page:
+# You can do the same in the course folder (after `source .venv/bin/activate`), with checkpoints and a report as a web page:
 #
 # ```
 # mpiexec -n 8 python -m course_lib.gpt --tp 2 --pp 2 --dp 2 --steps 2000
 # ```
 #
-# `--sequence`, `--fsdp` and `--experts 4` are the switches, `--text` takes a folder of your own, and `--help` tells the rest. Break it off with
-# Ctrl-C, or kill it, and go on with `--resume`: on the same grid, or on any other.
+# `--sequence`, `--fsdp` and `--experts 4` are the switches, `--text` takes a folder of your own, and `--help` explains the rest. Stop it
+# with Ctrl-C, or kill it, and continue with `--resume`, on the same grid or on any other.
 #
 # ## Questions worth arguing about
 #
-# 1. You have 8 machines with 8 GPUs each, fast links inside and slow ones between. Which axis goes where?
+# 1. You have 8 nodes with 8 GPUs each, with fast links inside a node and slow ones between nodes. Which axis goes where?
 # 2. With experts, the losses of two grids are no longer equal. Why? Try `train(dp=2, experts=4, steps=8)` and `train(dp=4, experts=4, steps=8)`, and
 #    then both with `capacity=4.0`.
-# 3. The model gets ten times as wide. Which bars of the pictures grow by ten, and which by a hundred?
+# 3. The model gets ten times as wide. Which bars in the pictures grow by a factor of ten, and which by a hundred?
 
 # %% Stop the ranks tags=["given"]
 ranks.stop()

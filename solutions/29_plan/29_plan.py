@@ -7,7 +7,7 @@
 # %% [markdown] tags=["slide"]
 # # 29 Plan a run
 #
-# **You will build** `plan`: given a model and a cluster, it says how to share out the training, so that everything fits and a step is fast.
+# **You will build** `plan`: given a model and a cluster, it says how to split up the training so that everything fits and a step is fast.
 #
 # *{points} points. About 60 minutes.*
 
@@ -35,20 +35,20 @@ from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.transformer import PRESETS, Transformer
 
 # %% [markdown] tags=["slide"]
-# In parts [16](16_training_step.ipynb) to [20](20_custom_strategy.ipynb) one matrix was a layer. Here the simulator knows the transformer's
-# layer, as you built it in parts [21](21_tensor_parallel.ipynb) to [26](26_fsdp.ipynb). A `Transformer` has the model's sizes. A `Cluster`
-# has devices and links. A `Configuration` says how they go together:
+# In parts [16](16_training_step.ipynb) to [20](20_custom_strategy.ipynb), a layer was a single matrix. Here the simulator knows transformer
+# layers, as you built them in parts [21](21_tensor_parallel.ipynb) to [26](26_fsdp.ipynb). A `Transformer` has the sizes of the model. A
+# `Cluster` has devices and links. A `Configuration` says how they go together:
 #
 # | field | what it says | part |
 # |---|---|---|
-# | `tensor`, `pipeline`, `data` | devices of each axis; their product is all devices | 21, 25, 07 and 13 |
+# | `tensor`, `pipeline`, `data` | devices along each axis; their product is the number of devices | 21, 25, 07 and 13 |
 # | `micro_batch` | texts that go through the pipeline together | 19 |
-# | `interleave` (printed as v) | pieces of the model that a pipeline rank has: more pieces, shorter bubbles, more messages | new |
-# | `sequence_parallel` | tensor parallel ranks also share the positions | 22 |
-# | `recompute` | what backward computes once more: `"none"`, `"selective"` (attention's scores) or `"full"` (the layer) | 26 |
-# | `sharded_optimizer` | data parallel ranks share the optimizer's state | 09 |
+# | `interleave` (printed as v) | pieces of the model on each pipeline rank: more pieces, shorter bubbles, more messages | new |
+# | `sequence_parallel` | tensor parallel ranks also split the positions | 22 |
+# | `recompute` | what backward computes again: `"none"`, `"selective"` (attention's scores) or `"full"` (the layer) | 26 |
+# | `sharded_optimizer` | data parallel ranks shard the optimizer state | 09 |
 #
-# With `pipeline=4` and `interleave=2`, rank 0 has the first and the fifth of 8 layers: a micro-batch comes by twice.
+# With `pipeline=4` and `interleave=2`, rank 0 has the first and the fifth of 8 layers: each micro-batch comes by twice.
 
 # %% Look at a step tags=["slide"]
 # %%px
@@ -59,12 +59,12 @@ print(f"{wording.seconds(step.seconds)}, MFU {step.utilisation:.1%}")
 print(f"{wording.memory(step.peak)} on a device. Does that fit? {step.fits}")
 
 # %% [markdown] tags=["slide-50"]
-# ## How far can it be trusted?
+# ## How far can you trust it?
 #
 # Others have timed four models on up to 512 devices: each with full recomputation, and with sequence parallel and selective recomputation.
-# Peak rates are from data sheets. What part of a peak is reached is assumed in places; `make validate`, in the course's folder, says where,
-# and what a change would do. Two numbers are fitted to the two runs of the smallest model: how near to its peak a device comes inside a
-# matrix product, and the seconds of a step that are no layer's, such as reading the texts. What does the table say about the other six?
+# Peak rates come from data sheets. How close devices get to them is assumed in places; `make validate`, in the course folder, says where,
+# and what a change would do. Two numbers are fitted to the two runs of the smallest model: how close to its peak a device comes inside a
+# matrix product, and the seconds of a step that belong to no layer, such as reading the texts. What does the table say about the other six?
 
 # %% Compare with what was measured tags=["given", "slide-50"]
 times = reference_data.times()
@@ -74,22 +74,22 @@ print(reference_data.table(times, reference_data.SOURCE, "s"))
 reference_data.picture(times)
 
 # %% [markdown] tags=["slide-50"]
-# ## A worked example: when does an axis get bound by its exchanges?
+# ## A worked example: when is an axis bound by communication?
 #
-# A device has so many FLOP to do for each byte that it sends. Its link needs some time for a byte. If the device could do more in that time,
-# it waits for the link: the **roofline**. A layer of width $h$ takes about $72\, s b h^2$ FLOP, forward and backward, for $b$ texts of $s$
-# positions (without attention's scores). So for a byte there are, with
+# For each byte that it sends, a device has a certain number of FLOP to do. Sending the byte takes the link some time. If the device could
+# do more FLOP in that time, it waits for the link: this is the **roofline**. A layer of width $h$ takes about $72\, s b h^2$ FLOP, forward
+# and backward, for $b$ texts of $s$ positions (not counting attention's scores). So each axis has this many FLOP per byte:
 #
 # - tensor: four all-reduces of $2 s b h$ bytes, and only a $t$-th of the FLOP: $4.5\, h / (t - 1)$;
 # - pipeline: one activation each way, for the $l$ layers of a rank: $18\, h\, l$;
-# - data: an all-reduce of 4 bytes for each parameter, once in a step: $0.75$ for each token that the rank has had.
+# - data: an all-reduce of 4 bytes per parameter, once per step: $0.75$ for each token that the rank has processed.
 #
 # Which axis may leave the node, and which one must not?
 
 
 # %% Count FLOP for a byte tags=["slide-50"]
 def flop_for_a_byte(model, c):
-    """By axis, in the terms above."""
+    """FLOP per byte for each axis, by the formulas above."""
     tokens = model.batch * model.sequence / c.data
     return {
         f"tensor {c.tensor}": 4.5 * model.hidden / (c.tensor - 1),
@@ -105,19 +105,19 @@ roofs = {
 }
 points = flop_for_a_byte(model, Configuration(tensor=8, pipeline=4, data=16))
 for name, flop in (points | roofs).items():
-    print(f"{name}: {flop:,.0f} FLOP for a byte")
+    print(f"{name}: {flop:,.0f} FLOP per byte")
 
 # %% Draw the roofline tags=["slide-50"]
-pictures.roofline(points, roofs, "22B, 512 texts of 2,048 tokens a step, on A100")
+pictures.roofline(points, roofs, "22B, 512 texts of 2,048 tokens per step, on A100")
 
 # %% [markdown] tags=["slide-50"]
-# What is to the right of a roof's corner *can* be hidden behind arithmetic. It is not always: a tensor parallel rank needs the sum before
-# it goes on, so it waits, and its exchanges simply add to its time. And with fewer texts in a step, data moves to the left.
+# Whatever lies to the right of a roof's corner *can* be hidden behind computation, but not always is: a tensor parallel rank needs the sum
+# before it can continue, so it waits, and its communication simply adds to its time. And with fewer texts per step, data moves to the left.
 
 # %% [markdown] tags=["slide-50"]
 # ## What fills the memory?
 #
-# The same model on the same devices, by kind: what falls with which axis, and what does not? The dotted line is what a device has.
+# The same model on the same devices, by kind of memory: what shrinks with which axis, and what does not? Dotted: a device's memory.
 
 # %% Draw the memory tags=["given", "slide-50"]
 small = replace(PRESETS["22b"], batch=64)
@@ -136,29 +136,29 @@ pictures.memory(steps, "22B on 16 devices: the fullest rank")
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: plan
 #
-# Three functions are there.
+# You have three functions.
 #
-# - `problems(model, cluster, c)` gives a list of sentences about what does not fit together; it is empty, if all is well.
-# - `estimate(model, cluster, c)` gives about how many seconds a step takes, and how many bytes a device then holds. It takes a tenth of a
-#   millisecond. Its seconds are mostly within 2 %, at worst a tenth off; its bytes, a hundredth.
-# - `simulate(model, cluster, c)` is exact, as far as the simulator is, and takes a hundred times longer, or more. It gives a step with
+# - `problems(model, cluster, c)` returns a list of sentences about what does not fit together; it is empty if all is well.
+# - `estimate(model, cluster, c)` returns about how many seconds a step takes, and how many bytes a device holds. It takes a tenth of a
+#   millisecond. Its seconds are mostly within 2%, at worst a tenth off; its bytes are within a hundredth.
+# - `simulate(model, cluster, c)` is as exact as the simulator gets, and takes a hundred times as long, or more. It returns a step with
 #   `seconds`, `peak`, `fits` and its `configuration`.
 #
-# There are thousands of configurations for 1,024 devices. Which can you leave out without looking at them?
+# There are thousands of configurations for 1,024 devices. Which ones can you rule out without looking at them?
 
 
 # %% Exercise: plan tags=["exercise", "slide-50"]
 # %%px
 def plan(model, cluster):
-    """The fastest configuration that fits into memory; in a few seconds.
+    """The fastest configuration that fits into memory, found in a few seconds.
 
     Parameters
     ----------
     model : Transformer
-        `layers`, `heads`, `batch` (texts of a step) and others: help(Transformer).
+        `layers`, `heads`, `batch` (texts per step) and more: help(Transformer).
     cluster : Cluster
-        `gpus`, all of which are to be used; `node`, how many of them a node has;
-        `device.memory`, bytes; and others: help(Cluster).
+        `gpus`, all of which must be used; `node`, how many of them a node has;
+        `device.memory`, in bytes; and more: help(Cluster).
 
     Returns
     -------
@@ -186,7 +186,7 @@ def plan(model, cluster):
                         continue
                     for sequence in {False, tensor > 1}:
                         for recompute in ("none", "selective", "full"):
-                            # To share the optimizer only saves, where it can be shared.
+                            # Sharding the optimizer state can only save memory.
                             c = Configuration(*grid, sequence, recompute, data > 1)
                             seconds, nbytes = estimate(model, cluster, c)
                             if nbytes < 1.03 * cluster.device.memory:
@@ -208,14 +208,14 @@ for name, device, gpus in (("7b", A100, 16), ("22b", A100, 64), ("70b", H100, 25
     print(f"{check.worth(times_best):.0%} of the points")
 
 # %% [markdown] tags=["skip"]
-# Hidden tests run when your notebook is graded. They draw models and clusters. In each one, something else makes the difference: pieces of
-# the model, sizes of micro-batches, who has which positions, how exact the memory is. The cell below draws a similar one.
+# Hidden tests run when your notebook is graded. They draw models and clusters. In each, something else makes the difference: the pieces of
+# the model, the size of the micro-batches, who has which positions, how exact the memory is. The cell below draws a similar case.
 #
-# - Memory, 4 points each for small and for large clusters: what you choose fits, where little does, in at most 1.5 times the best step.
-# - Speed, 6 points each: your slowest choice counts. All points up to 1.04 times the best step, none from 1.08 times on.
-# - What you choose counts, not how you found it: `estimate` alone may do. A search is ended after half a minute, on a slow machine, too.
-# - You may read the course's own search, `course_lib/sim/plan/search.py`. It leaves out what decides in some draws, and the rank does not
-#   have it while your notebook is graded.
+# - Memory, 4 points each for small and large clusters: your choice fits where few do, and takes at most 1.5 times the best step.
+# - Speed, 6 points each: your slowest choice counts. You get all points up to 1.04 times the best step, and none from 1.08 times on.
+# - Your choice counts, not how you found it: `estimate` alone may do. A search is stopped after half a minute, even on a slow machine.
+# - You may read the course's own search, `course_lib/sim/plan/search.py`. It leaves out what makes the difference in some of the cases, and
+#   the rank does not have it while your notebook is graded.
 
 # %% Draw a cluster, as the hidden tests do tags=["given", "skip"]
 drawn, place = check.draw("small", "interleave")
@@ -258,18 +258,18 @@ float(6 * check.score("large"))
 # %% [markdown] tags=["slide"]
 # ## All grids
 #
-# GPT-3's size, 175 billion parameters, on 1,024 devices. Each box is a grid, with the fastest of its configurations, by `estimate`. The
-# darker, the faster. Hatched: nothing fits into memory. Grey: some size does not divide. Tensor parallel ranks stay in a node of 8.
+# A model the size of GPT-3, 175 billion parameters, on 1,024 devices. Each box is a grid with its fastest configuration, by `estimate`.
+# Darker is faster. Hatched: nothing fits into memory. Grey: some size does not divide. Tensor parallel ranks stay within a node of 8.
 
 # %% Draw the map tags=["given", "slide"]
 large, place = replace(GPT_175B, batch=1536), Cluster(A100, 1024)
-pictures.grids(report.grid_times(large, place), "175B on 1,024 × A100, seconds a step")
+pictures.grids(report.grid_times(large, place), "175B on 1,024 × A100, seconds per step")
 
 # %% [markdown] tags=["slide"]
 # ## The winner
 #
-# A step of what `plan` chooses: where does it wait, and what fills the memory when? Below each rank's work are its messages, and then what
-# replicas exchange. Tensor parallel exchanges are inside forward and backward.
+# Here is a step of the configuration that `plan` chooses: where does it wait, and what fills the memory when? Below each rank's work are
+# its messages, and then what the replicas exchange. Tensor parallel exchanges are part of forward and backward.
 
 # %% Draw the winner tags=["given", "slide"]
 winner = simulate(large, place, check.choose(large, place)[0].configuration)
@@ -278,23 +278,23 @@ pictures.timeline(winner, f"{winner.configuration}")
 # %% [markdown] tags=["slide-50"]
 # ## What does it cost?
 #
-# 300 billion tokens, as GPT-3 has seen. Put in what a GPU costs you for an hour.
+# 300 billion tokens, as many as GPT-3 saw. Put in what a GPU costs you per hour.
 
 # %% Count days and money tags=["slide-50"]
-price, tokens = 2.0, 300e9  # of a GPU and an hour, in your currency
+price, tokens = 2.0, 300e9  # per GPU and hour, in your currency
 print(report.whole_run(winner, tokens, price))
 
 # %% [markdown] tags=["slide"]
 # ## From a shell
 #
 # `python -m course_lib.sim plan --model 70b --gpus 512 --device h100` prints the best five, and writes a report and a trace for Perfetto.
-# `--help` shows how to describe a model and a cluster of your own in a small file.
+# `--help` shows how to describe your own model and cluster in a small file.
 #
 # ## Questions worth arguing about
 #
 # 1. The network becomes four times slower. Which axes shrink, and which grow?
-# 2. What does the simulator leave out that would cost most on a real cluster?
-# 3. Twice as many devices, the same batch. Why is a step not twice as fast?
+# 2. What does the simulator leave out that would cost the most on a real cluster?
+# 3. With twice as many devices and the same batch, why is a step not twice as fast?
 
 # %% Stop the rank tags=["given"]
 ranks.stop()
