@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-FOLDER = "COURSE_DATA_DIR"
-NAMES = ("digits", "mnist", "fashion-mnist")
+DATA_DIR_ENV = "COURSE_DATA_DIR"
+DATASET_NAMES = ("digits", "mnist", "fashion-mnist")
 _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
@@ -93,11 +93,11 @@ def load(name: str = "digits") -> Dataset:
 
 def read(name: str) -> Dataset:
     """As `load`, with the pixels as the files have them: uint8, 0 to 255, for all but the digits."""
-    if name not in NAMES:
-        raise ValueError(f"there is no data set {name!r}; there are {', '.join(NAMES)}.")
+    if name not in DATASET_NAMES:
+        raise ValueError(f"there is no data set {name!r}; there are {', '.join(DATASET_NAMES)}.")
     if name == "digits":
         return _digits()
-    x_train, y_train, x_test, y_test = (read_idx(path) for path in _find(name))
+    x_train, y_train, x_test, y_test = (read_idx(path) for path in _find_or_download(name))
     flat = [x.reshape(len(x), -1) for x in (x_train, x_test)]
     return Dataset(name, flat[0], y_train.astype(np.int64), flat[1], y_test.astype(np.int64))
 
@@ -155,12 +155,12 @@ def read_idx(path: str | Path) -> np.ndarray:
     return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
-def _find(name: str) -> list[Path]:
+def _find_or_download(name: str) -> list[Path]:
     """The four files of a data set: from a folder, or downloaded once."""
-    chosen = os.environ.get(FOLDER)
+    chosen = os.environ.get(DATA_DIR_ENV)
     folders = [Path(chosen) / name, Path(chosen)] if chosen else []
     folders += map(Path, _KNOWN_PLACES[name])
-    found = _in(folders)
+    found = _find_files(folders)
     if found:
         return found
     folder = cache(name)
@@ -171,18 +171,18 @@ def _find(name: str) -> list[Path]:
         return [retrieve(f"{_SOURCES[name]}{file}.gz", md5, f"{file}.gz", folder) for file, md5 in facts]
 
     try:
-        return once(folder, lambda: _in([folder]), fetch)
+        return fetch_once(folder, lambda: _find_files([folder]), fetch)
     except Exception as error:
         places = ", ".join(map(str, folders))
         debian = " On Debian and Ubuntu: apt install dataset-fashion-mnist." if name == "fashion-mnist" else ""
         raise DataError(
             f"{name}: looked for {_FILES[0]}(.gz) and its three companions in {places}, and could not download them from "
             f"{_SOURCES[name]} ({type(error).__name__}). With a network, try again. Without one, put the four files into a "
-            f"folder and set {FOLDER} to it, or use the digits, which come along.{debian}"
+            f"folder and set {DATA_DIR_ENV} to it, or use the digits, which come along.{debian}"
         ) from None
 
 
-def _in(folders: list[Path]) -> list[Path] | None:
+def _find_files(folders: list[Path]) -> list[Path] | None:
     """The four files, from the first folder that has them all."""
     for folder in folders:
         found = [next((p for p in (folder / f, folder / f"{f}.gz") if p.exists()), None) for f in _FILES]
@@ -198,7 +198,7 @@ def cache(name: str) -> Path:
     return Path(pooch.os_cache("distributed-training-course")) / name
 
 
-def once(folder: Path, there: Callable[[], object], fetch: Callable[[], object]) -> object:
+def fetch_once(folder: Path, there: Callable[[], object], fetch: Callable[[], object]) -> object:
     """What is there, or what one process has fetched while the others that need it waited.
 
     Parameters

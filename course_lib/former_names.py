@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-FORMER = {
+FORMER_MODULES = {
     "course_lib.autograd.blocks": "course_lib.autograd.block_attention",
     "course_lib.autograd.sequences": "course_lib.autograd.functional",
     "course_lib.check.adam": "course_lib.check.zero.adam",
@@ -45,17 +45,27 @@ FORMER = {
 }
 
 
+FORMER_SYMBOLS = {  # of those modules, what students' own code has used
+    "course_lib.gpt.block": {"alone": "no_communication"},
+    "course_lib.gpt.flat": {"Flat": "FlatBuffer"},
+    "course_lib.gpt.survey": {"moments": "gathered_blocks"},
+    "course_lib.gpt.units": {"Tell": "PrintHooks"},
+}
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finder and loader of `FORMER`."""
+    """Finder and loader of `FORMER_MODULES`."""
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None):
-        return importlib.machinery.ModuleSpec(name, self) if name in FORMER else None
+        return importlib.machinery.ModuleSpec(name, self) if name in FORMER_MODULES else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None  # a module of the usual kind, which `exec_module` replaces
 
     def exec_module(self, module: ModuleType) -> None:
-        sys.modules[module.__name__] = importlib.import_module(FORMER[module.__name__])
+        sys.modules[module.__name__] = today = importlib.import_module(FORMER_MODULES[module.__name__])
+        for former, symbol in FORMER_SYMBOLS.get(module.__name__, {}).items():
+            setattr(today, former, getattr(today, symbol))
 
 
 def install() -> None:

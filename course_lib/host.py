@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 
-AWAY = "COURSE_AWAY"  # set for ranks whose notebook may be on another machine, though they are all on one
-ADDRESS = "COURSE_ADDRESS"  # an address of this machine, or the name of its network, such as ib0, where it has several
+REMOTE_NOTEBOOK_ENV = "COURSE_AWAY"  # set for ranks whose notebook may be on another machine, though they are all on one
+ADDRESS_ENV = "COURSE_ADDRESS"  # an address of this machine, or the name of its network, such as ib0, where it has several
 
 
 def name() -> str:
@@ -14,12 +14,12 @@ def name() -> str:
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
-def may_be_away() -> bool:
+def notebook_may_be_remote() -> bool:
     """Whether the notebook may be on another machine than its ranks."""
-    return bool(os.environ.get(AWAY))
+    return bool(os.environ.get(REMOTE_NOTEBOOK_ENV))
 
 
-def load() -> float:
+def processes_per_core() -> float:
     """Number of processes that want each core, on average over the last minute: at least 1, and at most 3, as ranks that wait spin."""
     return min(3.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
@@ -37,13 +37,13 @@ def address() -> str:
     ValueError
         COURSE_ADDRESS is neither an address nor a network of this machine.
     """
-    wanted, networks = os.environ.get(ADDRESS), _networks()
+    wanted, networks = os.environ.get(ADDRESS_ENV), _networks()
     if wanted:
         if wanted in networks:
             return networks[wanted][0]
         if not any(wanted in some for some in networks.values()):
             known = ", ".join(f"{net} ({some[0]})" for net, some in networks.items())
-            raise ValueError(f"{ADDRESS}={wanted!r}: expected an IPv4 address of {name()}, or one of its networks, which are {known}.")
+            raise ValueError(f"{ADDRESS_ENV}={wanted!r}: expected an IPv4 address of {name()}, or one of its networks, which are {known}.")
         return wanted
     for own in (name(), socket.gethostname()):
         try:

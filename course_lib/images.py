@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 
 from course_lib import datasets
-from course_lib.datasets import FOLDER, DataError, Dataset
+from course_lib.datasets import DATA_DIR_ENV, DataError, Dataset
 
-NAMES = ("shapes", "cifar10")
+IMAGE_SET_NAMES = ("shapes", "cifar10")
 SHAPES = ("disk", "ring", "square", "frame", "triangle", "plus", "cross", "bars", "columns", "checkers")
-SIZE = 32
-AT_ONCE = 100  # images that are drawn together: all of a data set would take 250 MB on each rank
+IMAGE_SIZE_PIXELS = 32
+IMAGES_PER_DRAW = 100  # images that are drawn together: all of a data set would take 250 MB on each rank
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CIFAR_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 _TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
 _TEST = "test_batch.bin"
-_RECORD = 1 + 3 * SIZE * SIZE  # a label, and three planes of pixels
+_RECORD = 1 + 3 * IMAGE_SIZE_PIXELS * IMAGE_SIZE_PIXELS  # a label, and three planes of pixels
 
 
 def load(name: str = "shapes") -> Dataset:
@@ -37,8 +37,8 @@ def load(name: str = "shapes") -> Dataset:
     DataError
         CIFAR-10's files are not here, and cannot be fetched.
     """
-    if name not in NAMES:
-        raise ValueError(f"there is no data set {name!r}; there are {', '.join(NAMES)}.")
+    if name not in IMAGE_SET_NAMES:
+        raise ValueError(f"there is no data set {name!r}; there are {', '.join(IMAGE_SET_NAMES)}.")
     if name == "shapes":
         return Dataset("shapes", *shapes(2000, seed=0), *shapes(500, seed=1))
     folder = _find_cifar()
@@ -55,16 +55,16 @@ def shapes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     x : numpy.ndarray
         float32, ``(n, 32, 32, 3)``.
     y : numpy.ndarray
-        int64, ``(n,)``: the places in `SHAPES`.
+        int64, ``(n,)``: the places in `SHAPE_NAMES`.
     """
     random = np.random.default_rng(seed)
     y = random.integers(0, len(SHAPES), n)
     centre, radius = random.uniform(11, 21, (2, n, 1, 1)), random.uniform(6, 11, (n, 1, 1))
     ground, colour = random.uniform(-1.2, 1.2, (2, n, 1, 1, 3))
     colour += 1.2 * np.sign(colour - ground)  # not too much like the ground
-    x = np.empty((n, SIZE, SIZE, 3), np.float32)
-    for i in range(0, n, AT_ONCE):
-        some = slice(i, i + AT_ONCE)
+    x = np.empty((n, IMAGE_SIZE_PIXELS, IMAGE_SIZE_PIXELS, 3), np.float32)
+    for i in range(0, n, IMAGES_PER_DRAW):
+        some = slice(i, i + IMAGES_PER_DRAW)
         mask = _mask(y[some], centre[:, some], radius[some])
         x[some] = np.where(mask, colour[some], ground[some]) + random.normal(0, 0.35, x[some].shape)
     return x, y.astype(np.int64)
@@ -72,7 +72,7 @@ def shapes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 def _mask(y: np.ndarray, centre: np.ndarray, radius: np.ndarray) -> np.ndarray:
     """Which pixels are inside of each shape: bool, ``(n, 32, 32, 1)``."""
-    rows, columns = np.mgrid[:SIZE, :SIZE]
+    rows, columns = np.mgrid[:IMAGE_SIZE_PIXELS, :IMAGE_SIZE_PIXELS]
     v, h = (rows - centre[0]) / radius, (columns - centre[1]) / radius  # -1 to 1 inside
     away, far = np.hypot(v, h), np.maximum(abs(v), abs(h))
     inside, thin = far <= 1, 0.3
@@ -111,13 +111,13 @@ def read_cifar(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
     table = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
     if table[:, 0].max() > 9:
         raise DataError(f"{path} has the label {table[:, 0].max()}; CIFAR-10 has 0 to 9.")
-    x = table[:, 1:].reshape(-1, 3, SIZE, SIZE).transpose(0, 2, 3, 1)
+    x = table[:, 1:].reshape(-1, 3, IMAGE_SIZE_PIXELS, IMAGE_SIZE_PIXELS).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(x, np.float32) / np.float32(64) - np.float32(1.9), table[:, 0].astype(np.int64)
 
 
 def _find_cifar() -> Path:
     """The folder with the six files: one that is there, or a download."""
-    chosen, cache, inside = os.environ.get(FOLDER), datasets.cache("cifar10"), "cifar-10-batches-bin"
+    chosen, cache, inside = os.environ.get(DATA_DIR_ENV), datasets.cache("cifar10"), "cifar-10-batches-bin"
     folders = [Path(chosen), Path(chosen) / inside, Path(chosen) / "cifar10"] if chosen else []
 
     def there() -> Path | None:
@@ -134,11 +134,11 @@ def _find_cifar() -> Path:
         return cache / inside
 
     try:
-        return datasets.once(cache, there, fetch)
+        return datasets.fetch_once(cache, there, fetch)
     except Exception as error:
         places = ", ".join(map(str, [*folders, cache / inside]))
         raise DataError(
             f"cifar10: looked for {_TRAIN[0]} and its five companions in {places}, and could not download {CIFAR_URL} "
             f"({type(error).__name__}). With a network, try again. Without one, unpack the binary version into a folder and set "
-            f"{FOLDER} to it, or use the drawn shapes, which need no download."
+            f"{DATA_DIR_ENV} to it, or use the drawn shapes, which need no download."
         ) from None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 
 @contextlib.contextmanager
-def interrupts_wait() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """An interrupt that comes meanwhile is handled at the end."""
     if threading.current_thread() is not threading.main_thread():  # it gets none
         yield

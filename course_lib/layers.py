@@ -4,7 +4,7 @@ Forward and backward are written out, so that they can be read in one sitting:
 
     x (batch, in_dim) → fc1 → ReLU → fc2 → logits (batch, 10) → softmax cross-entropy, mean over the batch
 
-A fully connected layer comes in three shardings: replicated (`Linear`), naive (`NaiveLinear`),
+A fully connected layer comes in three shardings: replicated (`ReplicatedLinear`), naive (`NaiveLinear`),
 and Megatron's pair (`ColumnParallelLinear`, `RowParallelLinear`; Shoeybi et al., 2019,
 "Megatron-LM", section 3). What they communicate is the student's: the layers take an object
 that has the functions of parts 03 to 07 as attributes (see `functions`).
@@ -18,7 +18,7 @@ from course_lib import students
 from course_lib.memory import track
 
 
-class Linear:
+class ReplicatedLinear:
     """``x @ w + b``, the whole layer on every rank.
 
     Parameters
@@ -47,7 +47,7 @@ class Linear:
         return track("activations", grad @ self.w.T) if need_grad_x else None
 
 
-class ColumnParallelLinear(Linear):
+class ColumnParallelLinear(ReplicatedLinear):
     """The first layer in both styles: a rank holds ``out_dim / mp_size`` columns of the weight.
 
     Every rank has the whole input, and its output stays where it is: nothing is sent. As it is
@@ -55,7 +55,7 @@ class ColumnParallelLinear(Linear):
     """
 
 
-class NaiveLinear(Linear):
+class NaiveLinear(ReplicatedLinear):
     """The second layer in naive style: columns again, so input and output have to be collected.
 
     Parameters
@@ -87,7 +87,7 @@ class NaiveLinear(Linear):
         return track("activations", self.collect_grad_x(grad_x, comm, mp_size))
 
 
-class RowParallelLinear(Linear):
+class RowParallelLinear(ReplicatedLinear):
     """The second layer in Megatron style: a rank holds ``in_dim / mp_size`` rows of the weight.
 
     Its input is already split as its rows are. Each rank's product is one summand of the output,
@@ -208,7 +208,7 @@ class MLP:
             parts.append((w, self.biases[row], grad_w, self.grad_biases[row]))
         self._draw([p[0] for p in parts], seed)
         if mp_size == 1:
-            self.fc1, self.fc2 = Linear(*parts[0]), Linear(*parts[1])
+            self.fc1, self.fc2 = ReplicatedLinear(*parts[0]), ReplicatedLinear(*parts[1])
         else:
             second = RowParallelLinear if megatron else NaiveLinear
             self.fc1, self.fc2 = ColumnParallelLinear(*parts[0]), second(*parts[1], functions, self.mp_comm)

@@ -17,12 +17,12 @@ from contextlib import contextmanager, suppress
 
 import numpy as np
 
-KINDS = ("parameters", "gradients", "optimizer state", "activations", "communication buffers")
-held: Held | None = None  # the account that is open now
-_filled: list[int] = []  # addresses, see `give_back_at_once`
+MEMORY_KINDS = ("parameters", "gradients", "optimizer state", "activations", "communication buffers")
+active_account: MemoryAccount | None = None  # the account that is open now
+_heap_filler: list[int] = []  # addresses, see `release_freed_at_once`
 
 
-class Held:
+class MemoryAccount:
     """The account of one rank.
 
     Attributes
@@ -41,7 +41,7 @@ class Held:
     """
 
     def __init__(self):
-        self.now = dict.fromkeys(KINDS, 0)
+        self.now = dict.fromkeys(MEMORY_KINDS, 0)
         self.peak, self.most = dict(self.now), dict(self.now)
         self.true_peak = self.true_now = 0
         self._arrays: dict[int, tuple[weakref.ref, str, int]] = {}
@@ -49,7 +49,7 @@ class Held:
     def add(self, kind: str, array: np.ndarray) -> None:
         """Count an array until it is gone; its memory counts once, by what was said of it last."""
         if kind not in self.now:
-            raise ValueError(f"memory: {kind!r} is no kind of memory; there are {', '.join(KINDS)}.")
+            raise ValueError(f"memory: {kind!r} is no kind of memory; there are {', '.join(MEMORY_KINDS)}.")
         while isinstance(array.base, np.ndarray):
             array = array.base
         key = id(array)
@@ -80,7 +80,7 @@ class Held:
 
 
 @contextmanager
-def watch() -> Iterator[Held]:
+def watch() -> Iterator[MemoryAccount]:
     """Keep account of the arrays that are tracked inside the block.
 
     Examples
@@ -93,7 +93,7 @@ def watch() -> Iterator[Held]:
     (61440, 0, 40)
     """
     global held
-    before, held = held, Held()
+    before, active_account = active_account, MemoryAccount()
     # NumPy's scratch space, 32 KB for an operation that broadcasts, is no tensor: keep it small meanwhile.
     scratch = np.setbufsize(512)
     traced = tracemalloc.is_tracing()
@@ -102,16 +102,16 @@ def watch() -> Iterator[Held]:
     tracemalloc.reset_peak()
     base = tracemalloc.get_traced_memory()[0]
     try:
-        yield held
+        yield active_account
     finally:
-        held.true_now, held.true_peak = (nbytes - base for nbytes in tracemalloc.get_traced_memory())
+        active_account.true_now, active_account.true_peak = (nbytes - base for nbytes in tracemalloc.get_traced_memory())
         if not traced:
             tracemalloc.stop()
         np.setbufsize(scratch)
-        held = before
+        active_account = before
 
 
-def of_steps(new_model: Callable, *arguments: object) -> Held:
+def account_of_steps(new_model: Callable, *arguments: object) -> MemoryAccount:
     """The account of a model that is made, takes two steps (so that its optimizer has its state) and goes; collective, as they are.
 
     Parameters
@@ -146,19 +146,19 @@ def keep_freed() -> None:
         libc.mallopt(-1, 1 << 30)
 
 
-def give_back_at_once(at_once: bool) -> None:
+def release_freed_at_once(at_once: bool) -> None:
     """Whether each array is given back to the system as soon as it goes, so that the system sees what is held and no more."""
     with suppress(OSError, AttributeError):  # glibc's
         libc = ctypes.CDLL(None)
         libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
         libc.mallopt(-3, 1 << (17 if at_once else 25))
-        while _filled:
-            libc.free(ctypes.c_void_p(_filled.pop()))
+        while _heap_filler:
+            libc.free(ctypes.c_void_p(_heap_filler.pop()))
         libc.malloc_trim(0)
         end = libc.sbrk(0)
         # What large arrays have left free in the heap would be used again, and not given back: fill it, untouched.
-        while at_once and libc.sbrk(0) == end and len(_filled) < 1 << 14:
-            _filled.append(libc.malloc((1 << 17) - 64))
+        while at_once and libc.sbrk(0) == end and len(_heap_filler) < 1 << 14:
+            _heap_filler.append(libc.malloc((1 << 17) - 64))
 
 
 def track(kind: str, array: np.ndarray) -> np.ndarray:
@@ -167,16 +167,16 @@ def track(kind: str, array: np.ndarray) -> np.ndarray:
     Parameters
     ----------
     kind : str
-        One of `KINDS`.
+        One of `MEMORY_KINDS`.
     array : numpy.ndarray
         Any array; of a view, the array that owns the memory counts.
     """
-    if held is not None:
-        held.add(kind, array)
+    if active_account is not None:
+        active_account.add(kind, array)
     return array
 
 
-def alive() -> int:
+def live_array_bytes() -> int:
     """Bytes of all NumPy arrays that this process can still reach, wherever they are kept.
 
     In a variable, an attribute, a closure, a list, a module: every object that Python's garbage

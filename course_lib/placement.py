@@ -80,16 +80,16 @@ class Operator:
 
 
 # Dimension 1 is that of the positions in an array of shape (batch, positions, width).
-_CUT = sharded(1)
+_SEQUENCE_SHARDED = sharded(1)
 OPERATORS = (
     Operator("copy_to_group (f)", replicated, replicated, "nothing", partial, replicated, "all-reduce"),
     Operator("reduce_from_group (g)", partial, replicated, "all-reduce", replicated, replicated, "nothing"),
-    Operator("gather_sequence", _CUT, replicated, "all-gather", partial, _CUT, "reduce-scatter"),
-    Operator("scatter_sequence", partial, _CUT, "reduce-scatter", _CUT, replicated, "all-gather"),
+    Operator("gather_sequence", _SEQUENCE_SHARDED, replicated, "all-gather", partial, _SEQUENCE_SHARDED, "reduce-scatter"),
+    Operator("scatter_sequence", partial, _SEQUENCE_SHARDED, "reduce-scatter", _SEQUENCE_SHARDED, replicated, "all-gather"),
 )
 
 
-def whole(kind: Kind, arrays: Sequence[np.ndarray], rtol: float = 0.0, ranks: Sequence[int] | None = None) -> np.ndarray:
+def assemble(kind: Kind, arrays: Sequence[np.ndarray], rtol: float = 0.0, ranks: Sequence[int] | None = None) -> np.ndarray:
     """The array that the ranks of a group hold together.
 
     Parameters
@@ -126,7 +126,7 @@ def whole(kind: Kind, arrays: Sequence[np.ndarray], rtol: float = 0.0, ranks: Se
     return first
 
 
-def together(mesh: Mesh, kinds: Mapping[str, Kind], arrays: Sequence[np.ndarray], rtol: float = 0.0) -> np.ndarray:
+def assemble_mesh(mesh: Mesh, kinds: Mapping[str, Kind], arrays: Sequence[np.ndarray], rtol: float = 0.0) -> np.ndarray:
     """The array that all ranks of a grid hold together.
 
     Parameters
@@ -137,7 +137,7 @@ def together(mesh: Mesh, kinds: Mapping[str, Kind], arrays: Sequence[np.ndarray]
     arrays : sequence of numpy.ndarray
         What each rank holds.
     rtol : float
-        As in `whole`.
+        As in `assemble`.
 
     Raises
     ------
@@ -149,13 +149,13 @@ def together(mesh: Mesh, kinds: Mapping[str, Kind], arrays: Sequence[np.ndarray]
         size = mesh.shape[axis]
         groups = [held[i : i + size] for i in range(0, len(held), size)]
         try:
-            held = [whole(kinds.get(axis, replicated), group, rtol) for group in groups]
+            held = [assemble(kinds.get(axis, replicated), group, rtol) for group in groups]
         except WrongKind as wrong:
             raise WrongKind(f"on axis {axis}, {wrong}" if len(names) > 1 else str(wrong)) from None
     return held[0]
 
 
-def differs(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol: float = 1e-6, ranks: Sequence[int] | None = None) -> str:
+def difference(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol: float = 1e-6, ranks: Sequence[int] | None = None) -> str:
     """Why arrays are not `full` as this kind, in a sentence's words; empty if they are.
 
     Parameters
@@ -169,10 +169,10 @@ def differs(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol: fl
     rtol : float
         Tolerance relative to the largest value of the whole.
     ranks : sequence of int, optional
-        As in `whole`.
+        As in `assemble`.
     """
     try:
-        found = whole(kind, arrays, rtol, ranks)
+        found = assemble(kind, arrays, rtol, ranks)
     except WrongKind as wrong:
         return str(wrong)
     if found.shape != full.shape:
@@ -187,4 +187,4 @@ def differs(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol: fl
 def kinds_of(arrays: Sequence[np.ndarray], full: np.ndarray, rtol: float = 1e-6) -> list[Kind]:
     """All kinds that the ranks' arrays are of, found from their values: none if they are not `full` in any way."""
     candidates = (replicated, *(sharded(dim) for dim in range(np.ndim(full))), partial)
-    return [kind for kind in candidates if not differs(kind, arrays, full, rtol)]
+    return [kind for kind in candidates if not difference(kind, arrays, full, rtol)]

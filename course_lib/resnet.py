@@ -75,7 +75,7 @@ def accuracy(model: Module, x: np.ndarray, y: np.ndarray, batch_size: int = 250)
     return right / len(x)
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Train on all ranks that mpiexec started, with the ready-made wrapper of `ddp`; returns the exit code."""
     from course_lib.collectives import Communicator
     from course_lib.datasets import DataError
@@ -84,14 +84,14 @@ def main(words: list[str] | None = None) -> int:
     comm = Communicator()
     rank, size = comm.Get_rank(), comm.Get_size()
     parser = argparse.ArgumentParser(prog="python -m course_lib.resnet", description="Train ResNet-9 on several ranks.")
-    parser.add_argument("--data", choices=images.NAMES, default="shapes")
+    parser.add_argument("--data", choices=images.IMAGE_SET_NAMES, default="shapes")
     parser.add_argument("--width", type=int, default=8, help="channels of the first convolution; 64 is the usual network")
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--batch-size", type=int, default=64, help="samples in a step, over all ranks")
     parser.add_argument("--lr", type=float, default=0.01)
     with contextlib.nullcontext() if rank == 0 else contextlib.redirect_stderr(io.StringIO()):
         try:
-            a = parser.parse_args(words)
+            a = parser.parse_args(argv)
             if min(a.width, a.epochs, a.batch_size) < 1 or a.batch_size % size or not a.lr > 0:
                 parser.error(f"width, epochs and lr must be positive, and {size} ranks must be able to share the batch of {a.batch_size}.")
             data = images.load(a.data)

@@ -19,8 +19,8 @@ from IPython.core.inputtransformer2 import TransformerManager
 from course_lib import students
 from course_lib.students import NOTEBOOKS
 
-IMPORTS = (ast.Import, ast.ImportFrom)
-HEAD = '"""Written by the course\'s notebooks: your functions, as you ran them last."""\n'
+IMPORT_NODES = (ast.Import, ast.ImportFrom)
+FILE_HEADER = '"""Written by the course\'s notebooks: your functions, as you ran them last."""\n'
 
 
 class SaveError(RuntimeError):
@@ -45,7 +45,7 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
     for file in sorted({NOTEBOOKS[name][1] for name in names}):
         mine = [name for name in names if NOTEBOOKS[name][1] == file]
         ready = [name for name in mine if not unfinished(name, ranks.cells)]
-        unsure = [name for name in ready if name not in students.passed]
+        unsure = [name for name in ready if name not in students.passed_exercises]
         if ready:
             write(Path(folder) / file, ready, ranks.cells, unsure)
             print(f"Saved to {file}: {', '.join(ready)}.")
@@ -94,17 +94,17 @@ def write(path: Path, names: list[str], cells: Iterable[str], unsure: Iterable[s
         uses in a different version; or the file is no Python.
     """
     found = _definitions(cells)
-    new = _with_needs(names, found)
+    new = _with_dependencies(names, found)
     before = path.read_text() if path.exists() else None
     try:
         old = _definitions([before or ""])
     except SyntaxError as error:
         raise SaveError(f"{path} is no valid Python (line {error.lineno}): mend it or move it away, and run this cell again.") from None
     for name in [n for n in new if n in old and ast.dump(old[n]) != ast.dump(new[n])]:
-        users = [o for o in old if o in NOTEBOOKS and o not in new and name in _with_needs([o], old, complain=False)]
+        users = [o for o in old if o in NOTEBOOKS and o not in new and name in _with_dependencies([o], old, complain=False)]
         if name not in names and users:
             raise SaveError(f"{path} has another {name}, which {', '.join(users)} uses. Give yours another name.")
-    text = _marked(_merged(before or HEAD, old, new), names, unsure)
+    text = _with_not_passed_list(_merged(before or FILE_HEADER, old, new), names, unsure)
     partial = path.with_name(path.name + ".part")
     partial.write_text(text)
     if before is not None and before != text:
@@ -112,23 +112,23 @@ def write(path: Path, names: list[str], cells: Iterable[str], unsure: Iterable[s
     os.replace(partial, path)  # there is always a whole file
 
 
-def _marked(text: str, names: list[str], unsure: Iterable[str]) -> str:
+def _with_not_passed_list(text: str, names: list[str], unsure: Iterable[str]) -> str:
     """The file's text with its list of functions whose check has not passed brought up to date."""
-    line = re.search(rf"\n*^{students.MARK} = \[(.*)\]\n", text, re.MULTILINE)
+    line = re.search(rf"\n*^{students.NOT_PASSED_NAME} = \[(.*)\]\n", text, re.MULTILINE)
     listed = set(re.findall(r"\w+", line[1]) if line else []) - set(names) | set(unsure)
     text = text.replace(line[0], "\n") if line else text
-    return text + (f"\n\n{students.MARK} = {sorted(listed)}\n" if listed else "")
+    return text + (f"\n\n{students.NOT_PASSED_NAME} = {sorted(listed)}\n" if listed else "")
 
 
 def _merged(text: str, old: dict[str, ast.stmt], new: dict[str, ast.stmt]) -> str:
     """The file's text with the new definitions in the place of the old ones; what is new goes to the end."""
     lines, imports, rest = text.splitlines(), [], []
-    present = {ast.unparse(node) for node in old.values() if isinstance(node, IMPORTS)}
+    present = {ast.unparse(node) for node in old.values() if isinstance(node, IMPORT_NODES)}
     replaced: dict[int, tuple[int, str]] = {}
     for name, node in new.items():
-        if isinstance(node, IMPORTS):
+        if isinstance(node, IMPORT_NODES):
             imports += [ast.unparse(node)] if ast.unparse(node) not in present else []
-        elif name in old and not isinstance(old[name], IMPORTS):
+        elif name in old and not isinstance(old[name], IMPORT_NODES):
             replaced[_first_line(old[name])] = old[name].end_lineno, node.text
         elif node.text not in rest:
             rest.append(node.text)
@@ -136,7 +136,7 @@ def _merged(text: str, old: dict[str, ast.stmt], new: dict[str, ast.stmt]) -> st
         lines[first - 1 : last] = body.splitlines()
     top = 0
     for node in ast.parse(text).body:  # imports stand behind the docstring and the imports that there are
-        if not (isinstance(node, IMPORTS) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
+        if not (isinstance(node, IMPORT_NODES) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
             break
         top = node.end_lineno
     lines[top:top] = ["", *imports] if imports and top == 1 else imports
@@ -156,7 +156,7 @@ def _definitions(cells: Iterable[str]) -> dict[str, ast.stmt]:
         for node in body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 names = [node.name]
-            elif isinstance(node, IMPORTS):
+            elif isinstance(node, IMPORT_NODES):
                 for alias in node.names:
                     one = ast.Import([alias]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [alias], node.level)
                     found[alias.asname or alias.name.split(".")[0]] = one
@@ -177,7 +177,7 @@ def _first_line(node: ast.stmt) -> int:
     return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
 
 
-def _with_needs(names: list[str], found: dict[str, ast.stmt], complain: bool = True) -> dict[str, ast.stmt]:
+def _with_dependencies(names: list[str], found: dict[str, ast.stmt], complain: bool = True) -> dict[str, ast.stmt]:
     """The definitions with these names, and those that they use, in the order of `found`."""
     needed, todo = set(), list(names)
     while todo:
@@ -199,7 +199,7 @@ def _with_needs(names: list[str], found: dict[str, ast.stmt], complain: bool = T
 
 def _free_names(node: ast.stmt) -> set[str]:
     """Names that a definition reads and does not define itself (as Python's own compiler sees it)."""
-    if isinstance(node, IMPORTS):
+    if isinstance(node, IMPORT_NODES):
         return set()
     free: set[str] = set()
 

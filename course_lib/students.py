@@ -12,45 +12,45 @@ import re
 from pathlib import Path
 from types import SimpleNamespace
 
-FUNC_IMPL = "func_impl.py"
-DATA_SPLIT = "data_parallel_preprocess.py"
-ZERO = "zero_dp_stage3.py"
-TRANSFORMER = "transformer_impl.py"
+FUNC_IMPL_FILE = "func_impl.py"
+DATA_SPLIT_FILE = "data_parallel_preprocess.py"
+ZERO_FILE = "zero_dp_stage3.py"
+TRANSFORMER_FILE = "transformer_impl.py"
 
 # Where a function is written, and the file that it is saved to (up to part 09, the original hand-in files).
 NOTEBOOKS = {
-    "split_data": ("01_data_split", DATA_SPLIT),
-    "get_info": ("02_process_groups", FUNC_IMPL),
-    "naive_collect_forward_input": ("03_naive_forward", FUNC_IMPL),
-    "naive_collect_forward_output": ("03_naive_forward", FUNC_IMPL),
-    "megatron_collect_forward_input": ("04_megatron_forward", FUNC_IMPL),
-    "megatron_collect_forward_output": ("04_megatron_forward", FUNC_IMPL),
-    "naive_collect_backward_output": ("05_naive_backward", FUNC_IMPL),
-    "naive_collect_backward_x": ("05_naive_backward", FUNC_IMPL),
-    "megatron_collect_backward_output": ("06_megatron_backward", FUNC_IMPL),
-    "megatron_collect_backward_x": ("06_megatron_backward", FUNC_IMPL),
-    "collect_weight_grad": ("07_weight_grad", FUNC_IMPL),
-    "ZeroDPStage3FCLayer": ("08_zero3_layer", ZERO),
-    "ZeroDPAdam": ("09_zero3_adam", ZERO),
-    "copy_to_group": ("21_tensor_parallel", TRANSFORMER),
-    "reduce_from_group": ("21_tensor_parallel", TRANSFORMER),
-    "vocab_parallel_cross_entropy": ("21_tensor_parallel", TRANSFORMER),
-    "clip_gradients": ("22_sequence_parallel", TRANSFORMER),
-    "gather_sequence": ("22_sequence_parallel", TRANSFORMER),
-    "scatter_sequence": ("22_sequence_parallel", TRANSFORMER),
-    "reduce_norm_gradients": ("22_sequence_parallel", TRANSFORMER),
-    "merge": ("23_ring_attention", TRANSFORMER),
-    "zigzag": ("23_ring_attention", TRANSFORMER),
-    "ring_attention": ("23_ring_attention", TRANSFORMER),
-    "route": ("24_experts", TRANSFORMER),
-    "dispatch": ("24_experts", TRANSFORMER),
-    "combine": ("24_experts", TRANSFORMER),
-    "gpipe_step": ("25_real_pipeline", TRANSFORMER),
-    "one_forward_one_backward_step": ("25_real_pipeline", TRANSFORMER),
-    "FlatShard": ("26_fsdp", TRANSFORMER),
-    "FullyShardedDataParallel": ("26_fsdp", TRANSFORMER),
-    "save": ("27_checkpoint", TRANSFORMER),
-    "load": ("27_checkpoint", TRANSFORMER),
+    "split_data": ("01_data_split", DATA_SPLIT_FILE),
+    "get_info": ("02_process_groups", FUNC_IMPL_FILE),
+    "naive_collect_forward_input": ("03_naive_forward", FUNC_IMPL_FILE),
+    "naive_collect_forward_output": ("03_naive_forward", FUNC_IMPL_FILE),
+    "megatron_collect_forward_input": ("04_megatron_forward", FUNC_IMPL_FILE),
+    "megatron_collect_forward_output": ("04_megatron_forward", FUNC_IMPL_FILE),
+    "naive_collect_backward_output": ("05_naive_backward", FUNC_IMPL_FILE),
+    "naive_collect_backward_x": ("05_naive_backward", FUNC_IMPL_FILE),
+    "megatron_collect_backward_output": ("06_megatron_backward", FUNC_IMPL_FILE),
+    "megatron_collect_backward_x": ("06_megatron_backward", FUNC_IMPL_FILE),
+    "collect_weight_grad": ("07_weight_grad", FUNC_IMPL_FILE),
+    "ZeroDPStage3FCLayer": ("08_zero3_layer", ZERO_FILE),
+    "ZeroDPAdam": ("09_zero3_adam", ZERO_FILE),
+    "copy_to_group": ("21_tensor_parallel", TRANSFORMER_FILE),
+    "reduce_from_group": ("21_tensor_parallel", TRANSFORMER_FILE),
+    "vocab_parallel_cross_entropy": ("21_tensor_parallel", TRANSFORMER_FILE),
+    "clip_gradients": ("22_sequence_parallel", TRANSFORMER_FILE),
+    "gather_sequence": ("22_sequence_parallel", TRANSFORMER_FILE),
+    "scatter_sequence": ("22_sequence_parallel", TRANSFORMER_FILE),
+    "reduce_norm_gradients": ("22_sequence_parallel", TRANSFORMER_FILE),
+    "merge": ("23_ring_attention", TRANSFORMER_FILE),
+    "zigzag": ("23_ring_attention", TRANSFORMER_FILE),
+    "ring_attention": ("23_ring_attention", TRANSFORMER_FILE),
+    "route": ("24_experts", TRANSFORMER_FILE),
+    "dispatch": ("24_experts", TRANSFORMER_FILE),
+    "combine": ("24_experts", TRANSFORMER_FILE),
+    "gpipe_step": ("25_real_pipeline", TRANSFORMER_FILE),
+    "one_forward_one_backward_step": ("25_real_pipeline", TRANSFORMER_FILE),
+    "FlatShard": ("26_fsdp", TRANSFORMER_FILE),
+    "FullyShardedDataParallel": ("26_fsdp", TRANSFORMER_FILE),
+    "save": ("27_checkpoint", TRANSFORMER_FILE),
+    "load": ("27_checkpoint", TRANSFORMER_FILE),
 }
 
 
@@ -63,19 +63,19 @@ EXERCISES = frozenset(NOTEBOOKS) | {
 }
 
 
-passed: set[str] = set()  # exercises whose last definition has passed its check in this process
-MARK = "NOT_PASSED"  # in a hand-in file: the functions whose check had not passed when they were saved
+passed_exercises: set[str] = set()  # exercises whose last definition has passed its check in this process
+NOT_PASSED_NAME = "NOT_PASSED"  # in a hand-in file: the functions whose check had not passed when they were saved
 
 
-def defined(source: str) -> None:
+def forget_passed(source: str) -> None:
     """Forget that a check has passed what this cell defines."""
-    passed.difference_update(re.findall(r"^(?:async def|def|class) +(\w+)", source, re.MULTILINE))
+    passed_exercises.difference_update(re.findall(r"^(?:async def|def|class) +(\w+)", source, re.MULTILINE))
 
 
-def checked(what: str, good: bool) -> None:
+def record_check(what: str, good: bool) -> None:
     """Note that a check has passed, or has not; the exercises are those that its name names."""
     names = EXERCISES & set(re.findall(r"\w+", what))
-    passed.update(names) if good else passed.difference_update(names)
+    passed_exercises.update(names) if good else passed_exercises.difference_update(names)
 
 
 class MissingFunction(AttributeError):
@@ -150,7 +150,7 @@ def load(folder: str | Path) -> SimpleNamespace:
     """
     found: dict[str, object] = {}
     unsure: list[str] = []
-    for file in (DATA_SPLIT, FUNC_IMPL, ZERO, TRANSFORMER):
+    for file in (DATA_SPLIT_FILE, FUNC_IMPL_FILE, ZERO_FILE, TRANSFORMER_FILE):
         path = Path(folder) / file
         try:
             if not path.exists():
@@ -164,12 +164,12 @@ def load(folder: str | Path) -> SimpleNamespace:
         except (Exception, SystemExit) as error:
             raise ImportError(f"{path} cannot be imported: {type(error).__name__}: {error}") from error
         found.update({n: v for n, v in vars(module).items() if not n.startswith("__")})
-        listed = found.pop(MARK, [])
+        listed = found.pop(NOT_PASSED_NAME, [])
         unsure += [name for name in listed if name in NOTEBOOKS] if isinstance(listed, list) else []
-    return SimpleNamespace(**found, **{MARK: unsure})
+    return SimpleNamespace(**found, **{NOT_PASSED_NAME: unsure})
 
 
-def missing(functions: object, files: tuple[str, ...] = (DATA_SPLIT, FUNC_IMPL)) -> dict[str, list[str]]:
+def missing(functions: object, files: tuple[str, ...] = (DATA_SPLIT_FILE, FUNC_IMPL_FILE)) -> dict[str, list[str]]:
     """The functions of these files that are not there yet, by the notebook that they are written in."""
     todo: dict[str, list[str]] = {}
     for name, (notebook, file) in NOTEBOOKS.items():
@@ -181,6 +181,6 @@ def missing(functions: object, files: tuple[str, ...] = (DATA_SPLIT, FUNC_IMPL))
 def not_passed(functions: object) -> dict[str, list[str]]:
     """The functions whose check had not passed when they were saved, by the notebook that they are written in."""
     found: dict[str, list[str]] = {}
-    for name in getattr(functions, MARK, []):
+    for name in getattr(functions, NOT_PASSED_NAME, []):
         found.setdefault(NOTEBOOKS[name][0], []).append(name)
     return found

@@ -16,12 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-_TURNS = {"Allreduce": 2, "Allgather": 1, "Reduce_scatter": 1, "Alltoall": 1, "Barrier": 0, "Allreduce in shared memory": 0}
-_AS_SENT = ("Bcast", "Scatter", "Gather", "Send", "Alltoallv")
+_RING_PASSES = {"Allreduce": 2, "Allgather": 1, "Reduce_scatter": 1, "Alltoall": 1, "Barrier": 0, "Allreduce in shared memory": 0}
+_SENT_ONCE = ("Bcast", "Scatter", "Gather", "Send", "Alltoallv")
 
 
 @dataclass(frozen=True)
-class Entry:
+class TrafficEntry:
     """Traffic of one rank: calls of one operation on one group.
 
     `ranks` are world ranks; `payload` and `wire` are bytes, summed over the calls.
@@ -42,14 +42,14 @@ class _Counts(dict):
         self.ranks = ranks
 
     def __missing__(self, operation: str) -> list[int]:
-        if first_call:
-            first_call(self.ranks, operation)
+        if on_first_call:
+            on_first_call(self.ranks, operation)
         return self.setdefault(operation, [0, 0])
 
 
 _counts: dict[tuple[int, ...], _Counts] = {}
-to_nobody: Callable[[str], None] | None = None  # is told of each message to or from MPI.PROC_NULL
-first_call: Callable[[tuple[int, ...], str], None] | None = None  # is told of the first call of each operation on each group
+on_proc_null_message: Callable[[str], None] | None = None  # is told of each message to or from MPI.PROC_NULL
+on_first_call: Callable[[tuple[int, ...], str], None] | None = None  # is told of the first call of each operation on each group
 
 
 def counters(ranks: tuple[int, ...]) -> dict[str, list[int]]:
@@ -63,13 +63,13 @@ def wire_bytes(operation: str, n: int, payload: float) -> float:
     >>> wire_bytes("Allreduce", 4, 1000)
     1500.0
     """
-    return float(payload) if operation in _AS_SENT else _TURNS[operation] * (n - 1) / n * payload
+    return float(payload) if operation in _SENT_ONCE else _RING_PASSES[operation] * (n - 1) / n * payload
 
 
-def entries() -> list[Entry]:
+def entries() -> list[TrafficEntry]:
     """What this rank sent since the last `reset`."""
     return [
-        Entry(operation, ranks, calls, payload, wire_bytes(operation, len(ranks), payload))
+        TrafficEntry(operation, ranks, calls, payload, wire_bytes(operation, len(ranks), payload))
         for ranks, by_operation in _counts.items()
         for operation, (calls, payload) in by_operation.items()
     ]

@@ -29,7 +29,7 @@ from course_lib.memory import track
 STAGES = (0, 1, 2, 3)
 
 
-class Layer:
+class ZeroLinear:
     """``x @ w + b`` of stages 0 to 2: whole parameters on every rank.
 
     Weight and bias lie in one flat array, padded with zeros to a multiple of the ranks, and so
@@ -92,7 +92,7 @@ class Layer:
                 full[self.mine] = shard
         return [grad @ self.w.T]
 
-    def updated(self) -> None:
+    def gather_updated(self) -> None:
         """After the optimizer's step: take its shard, and from stage 1 on gather what the other ranks have updated."""
         if self.w_shard.base is not self.flat:  # the optimizer has put a new array there
             self.flat[self.mine], self.w_shard = self.w_shard, self.flat[self.mine]
@@ -100,7 +100,7 @@ class Layer:
             self.comm.Allgather(MPI.IN_PLACE, self.flat)
 
 
-class Model:
+class ZeroModel:
     """A stack of layers with ReLU between them, trained by Adam at a stage of ZeRO.
 
     Parameters
@@ -137,9 +137,11 @@ class Model:
         for fan_in, fan_out in pairwise(dims):
             w = (random.standard_normal((fan_in, fan_out)) * np.sqrt(2 / fan_in)).astype(dtype)
             b = np.zeros(fan_out, dtype)
-            self.layers.append(sharded(comm, fan_in, fan_out, self.dp_size, full_w=w, full_b=b) if sharded else Layer(comm, w, b, stage))
+            self.layers.append(
+                sharded(comm, fan_in, fan_out, self.dp_size, full_w=w, full_b=b) if sharded else ZeroLinear(comm, w, b, stage)
+            )
             del w
-            self._account(self.layers[-1])
+            self._track_arrays(self.layers[-1])
         self.optimizer = optimizer(self.layers, lr, 0.9, 0.999, 1e-8)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -163,33 +165,33 @@ class Model:
         for layer in reversed(self.layers):
             (grad,) = layer.backward(grad)
             track("activations", grad)
-            self._account(layer)
+            self._track_arrays(layer)
             if self._outputs:
                 output = self._outputs.pop()
                 grad *= np.sign(output, out=output)  # ReLU lets through what was positive
         self.optimizer.step()
         if self.stage < 3:
             for layer in self.layers:
-                layer.updated()
+                layer.gather_updated()
         for moments in self.optimizer.state.values():
             for array in moments.values():
                 track("optimizer state", array)
         return loss
 
-    def _account(self, layer) -> None:
+    def _track_arrays(self, layer) -> None:
         """Say what the layer's arrays are for, the student's too; a view stands for the array that it is of."""
         for kind, names in (("parameters", ("w_shard", "b_shard")), ("gradients", ("grad_w_shard", "grad_b_shard"))):
             for name in names:
                 track(kind, getattr(layer, name))
 
 
-def survey(stage: int, comm, functions: object, dims: tuple[int, ...], x: np.ndarray, y: np.ndarray, steps: int) -> dict:
+def profile(stage: int, comm, functions: object, dims: tuple[int, ...], x: np.ndarray, y: np.ndarray, steps: int) -> dict:
     """Train for some steps, and look at memory, traffic and time; collective.
 
     Parameters
     ----------
     stage, comm, functions, dims
-        As for `Model`.
+        As for `ZeroModel`.
     x, y : numpy.ndarray
         This rank's samples and labels; a step takes ``len(x) // steps`` of them.
     steps : int
@@ -202,8 +204,8 @@ def survey(stage: int, comm, functions: object, dims: tuple[int, ...], x: np.nda
         "seconds" of a step, the median.
     """
     batch = len(x) // steps
-    held = memory.of_steps(lambda: Model(dims, comm, stage, functions), x[:batch], y[:batch])
-    model, losses, seconds = Model(dims, comm, stage, functions), np.empty(steps), []
+    held = memory.account_of_steps(lambda: ZeroModel(dims, comm, stage, functions), x[:batch], y[:batch])
+    model, losses, seconds = ZeroModel(dims, comm, stage, functions), np.empty(steps), []
     traffic.reset()
     for i in range(steps):
         began, rows = time.perf_counter(), slice(i * batch, (i + 1) * batch)
@@ -215,7 +217,7 @@ def survey(stage: int, comm, functions: object, dims: tuple[int, ...], x: np.nda
     return dict(losses=losses / comm.Get_size(), most=held.most, peak=peak, moved=moved, seconds=float(np.median(seconds)))
 
 
-def formula(stage: int, parameters: int, n: int, itemsize: int = 4) -> dict[str, float]:
+def state_bytes_by_kind(stage: int, parameters: int, n: int, itemsize: int = 4) -> dict[str, float]:
     """Bytes that a rank holds between steps, by kind, as in section 3 and figure 1 of the paper.
 
     The paper counts half precision with a float32 copy, 2 + 2 + 12 bytes a parameter; here all is
@@ -233,7 +235,7 @@ def formula(stage: int, parameters: int, n: int, itemsize: int = 4) -> dict[str,
 
     Examples
     --------
-    >>> formula(2, 1000, 4)
+    >>> state_bytes_by_kind(2, 1000, 4)
     {'parameters': 4000.0, 'gradients': 1000.0, 'optimizer state': 2000.0}
     """
     whole = float(parameters * itemsize)

@@ -63,7 +63,9 @@ class RunningPart:
         with ExitStack() as stack:
             stack.callback(self._folder.cleanup)
             stack.enter_context(
-                environment_variables({time_limits.UNATTENDED: f"{VARIANT_CELL_SECONDS * host.load():.0f}", **sandbox.sandbox_variables()})
+                environment_variables(
+                    {time_limits.UNATTENDED: f"{VARIANT_CELL_SECONDS * host.processes_per_core():.0f}", **sandbox.sandbox_variables()}
+                )
             )
             stack.enter_context(self._client.setup_kernel())
             self.begin()

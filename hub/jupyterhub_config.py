@@ -22,7 +22,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of
 s = settings.read()
 settings.lock(s.home)  # before anything that would end the servers of a hub that runs
 settings.make_folders(s)
-first_cell.put()
+first_cell.install_config()
 limits.tidy(s.sockets)
 problem = limits.problem(s.sockets)
 for said in filter(None, (problem, settings.problem(s))):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 
-from course_lib.plots.figures import PLACE
+from course_lib.plots.figures import FIGURE_STYLE_ENV
 from course_lib.tools import first_cell
 from course_lib.tools.lab import command, environment
 from grading.authoring import build, reference
@@ -24,7 +24,7 @@ FRONTEND = Path(__file__).resolve().parent / "front"
 LECTURES_FOLDER = ROOT / "my_lectures"
 ENVIRONMENT = {
     **os.environ,
-    PLACE: "slides",  # so figures have type that the last row reads
+    FIGURE_STYLE_ENV: "slides",  # so figures have type that the last row reads
     # Extensions that no slide needs (grading, comparing, terminals) would take a third of the time until the first one.
     "JUPYTER_CONFIG_PATH": os.pathsep.join([str(FRONTEND / "config"), *filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])]),
 }
@@ -114,7 +114,7 @@ def main() -> None:
         (options.part,) = selected_parts([options.part])
     if options.minutes and not options.minutes.isdigit():
         parser.exit(2, f"MINUTES={options.minutes} is no number of minutes: talks of {MIN_TALK_MINUTES} and of 50 are prepared.\n")
-    first_cell.put()
+    first_cell.install_config()
     if options.what == "lecture":
         if not options.part:
             parser.exit(2, f"Which part? make lecture PART=06_megatron_backward. The parts: {', '.join(parts())}.\n")

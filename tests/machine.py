@@ -10,12 +10,12 @@ from course_lib import datasets, host
 
 def patient(seconds):
     """Seconds that stand for so many of a quiet machine: more where more processes want a core than there are."""
-    return seconds * host.load()
+    return seconds * host.processes_per_core()
 
 
 def fashion_files():
     """Where Debian's package dataset-fashion-mnist (or COURSE_DATA_DIR) has the real images; None where they are not."""
-    places = [Path(p) for p in (os.environ.get(datasets.FOLDER), "/usr/share/datasets/fashion-mnist") if p]
+    places = [Path(p) for p in (os.environ.get(datasets.DATA_DIR_ENV), "/usr/share/datasets/fashion-mnist") if p]
     return next((p for p in places if list(p.glob("**/train-images-idx3-ubyte*"))), None)
 
 

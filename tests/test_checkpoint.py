@@ -17,36 +17,36 @@ PARTS = [{"a": np.arange(3.0), "b": np.arange(2)}, {"a": np.arange(0.0), "b": np
 
 
 def test_what_was_written_is_read():
-    step, found = disk.read(disk.written(4, PARTS))
+    step, found = disk.read_checkpoint(disk.checkpoint_files(4, PARTS))
     assert step == 4 and [len(part["a"]) for part in found] == [3, 0]
     for part, other in zip(PARTS, found, strict=True):
         assert all(np.array_equal(part[name], other[name]) and part[name].dtype == other[name].dtype for name in part)
 
 
 def test_every_damage_is_seen():
-    files = disk.written(4, PARTS)
-    for name, content, _ in disk.damages(files, "4-1.safetensors"):
+    files = disk.checkpoint_files(4, PARTS)
+    for name, content, _ in disk.damaged_variants(files, "4-1.safetensors"):
         broken = {k: v for k, v in files.items() if k != name} | ({} if content is None else {name: content})
-        with pytest.raises(disk.Broken, match=name):
-            disk.read(broken)
+        with pytest.raises(disk.DamagedCheckpoint, match=name):
+            disk.read_checkpoint(broken)
     for text in ("[]", '{"step": 4}', '{"step": [], "ranks": 1, "lengths": {}}'):
-        with pytest.raises(disk.Broken, match="index"):
-            disk.read(files | {disk.INDEX: np.frombuffer(text.encode(), np.uint8)})
+        with pytest.raises(disk.DamagedCheckpoint, match="index"):
+            disk.read_checkpoint(files | {disk.INDEX_FILE: np.frombuffer(text.encode(), np.uint8)})
 
 
 def test_folders_of_several_ranks_are_put_together_as_one():
     old, new, index = (np.frombuffer(text, np.uint8) for text in (b"old", b"new", b"index"))
     base = {"a": old, "b": old}
-    assert disk.together(base, [{"b": old, "c": new}, {"a": old, "b": old}]).keys() == {"b", "c"}
-    assert np.array_equal(disk.together(base, [{"a": index, "b": old}, base])["a"], index)
-    assert disk.together(base, [base | {"c": new}, base | {"c": index}]) == "c"
+    assert disk.merge_folders(base, [{"b": old, "c": new}, {"a": old, "b": old}]).keys() == {"b", "c"}
+    assert np.array_equal(disk.merge_folders(base, [{"a": index, "b": old}, base])["a"], index)
+    assert disk.merge_folders(base, [base | {"c": new}, base | {"c": index}]) == "c"
 
 
 def test_a_file_is_needed_by_those_that_get_something_of_it():
     whole = {"a": slice(0, 3), "b": slice(0, 0)}
-    assert disk.needed(disk.INDEX, 4, PARTS, whole) and disk.needed("4-0.safetensors", 4, PARTS, whole)
-    assert not disk.needed("4-1.safetensors", 4, PARTS, whole)
-    assert disk.needed("4-1.safetensors", 4, PARTS, whole | {"b": slice(6, 7)})
+    assert disk.is_file_needed(disk.INDEX_FILE, 4, PARTS, whole) and disk.is_file_needed("4-0.safetensors", 4, PARTS, whole)
+    assert not disk.is_file_needed("4-1.safetensors", 4, PARTS, whole)
+    assert disk.is_file_needed("4-1.safetensors", 4, PARTS, whole | {"b": slice(6, 7)})
 
 
 @pytest.mark.slow

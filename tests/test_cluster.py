@@ -316,8 +316,8 @@ def test_a_missing_mpiexec_gets_a_sentence(monkeypatch, tmp_path):
 def test_attaching_to_engines_that_already_run(monkeypatch, capfd):
     import ipyparallel
 
-    monkeypatch.setenv(host.AWAY, "1")  # as if they were on another machine
-    monkeypatch.setenv(host.ADDRESS, "127.0.0.1")
+    monkeypatch.setenv(host.REMOTE_NOTEBOOK_ENV, "1")  # as if they were on another machine
+    monkeypatch.setenv(host.ADDRESS_ENV, "127.0.0.1")
 
     monkeypatch.setenv("PATH", str(Path(launch.find_mpiexec()).parent), prepend=os.pathsep)  # ipyparallel takes mpiexec from there
     running = ipyparallel.Cluster(engines="mpi", n=2, log_level=50)
@@ -408,9 +408,9 @@ if sys.platform == "linux":  # elsewhere shared memory has no files
 
 def test_a_rank_finds_the_arrays_of_its_own_cells(two):
     two.run(
-        "import numpy as np\nfrom course_lib.memory import alive\n"
-        "before, array = alive(), np.ones(1_000_000)\nof_cell = alive() - before\n"
-        "del array\ngone = alive() - before"
+        "import numpy as np\nfrom course_lib.memory import live_array_bytes\n"
+        "before, array = live_array_bytes(), np.ones(1_000_000)\nof_cell = live_array_bytes() - before\n"
+        "del array\ngone = live_array_bytes() - before"
     )
     found = [two.pull(name)[0] for name in ("of_cell", "gone")]
     assert [round(nbytes / 1e6, 1) for nbytes in found] == [8.0, 0.0]

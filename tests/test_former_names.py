@@ -5,7 +5,7 @@ import importlib
 import pytest
 
 from course_lib import students
-from course_lib.former_names import FORMER
+from course_lib.former_names import FORMER_MODULES
 
 SAVED = '''"""Written by the course's notebooks: your functions, as you ran them last."""
 
@@ -26,15 +26,15 @@ def merge(x):
 
 
 def test_functions_saved_under_the_former_names_load(tmp_path):
-    (tmp_path / students.TRANSFORMER).write_text(SAVED)
+    (tmp_path / students.TRANSFORMER_FILE).write_text(SAVED)
     found = students.load(tmp_path)
     from course_lib.gpt.fsdp import wrapping
-    from course_lib.gpt.fsdp.flat_buffer import Flat
+    from course_lib.gpt.fsdp.flat_buffer import FlatBuffer
 
-    assert found.FullyShardedDataParallel.flat is Flat and issubclass(found.FullyShardedDataParallel, wrapping.Hooked)
+    assert found.FullyShardedDataParallel.flat is FlatBuffer and issubclass(found.FullyShardedDataParallel, wrapping.Hooked)
 
 
-@pytest.mark.parametrize("former", FORMER)
+@pytest.mark.parametrize("former", FORMER_MODULES)
 def test_a_former_name_is_the_module_of_today(former):
     module = importlib.import_module(former)
-    assert module is importlib.import_module(FORMER[former]) and module.__name__ == FORMER[former] == module.__spec__.name
+    assert module is importlib.import_module(FORMER_MODULES[former]) and module.__name__ == FORMER_MODULES[former] == module.__spec__.name

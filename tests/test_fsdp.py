@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from course_lib import cluster, memory, plots
 from course_lib.autograd import Linear, Sequential, Tanh, Tensor, no_grad
 from course_lib.cluster.replies import RanksError
-from course_lib.gpt.fsdp.flat_buffer import Flat
+from course_lib.gpt.fsdp.flat_buffer import FlatBuffer
 from course_lib.gpt.fsdp.wrapping import hook, units
 from course_lib.gpt.model.decoder import Sizes, layers, loss_of
 from course_lib.sandbox import bubblewrap
@@ -21,7 +21,7 @@ shapes = st.lists(st.lists(st.integers(1, 4), max_size=3).map(tuple), min_size=1
 @given(shapes, st.integers(1, 5))
 def test_arrays_come_out_of_a_flat_one_as_they_went_in(shapes, ranks):
     arrays = [np.arange(1.0, 1 + np.prod(shape, dtype=int)).reshape(shape) for shape in shapes]
-    flat = Flat(arrays, ranks)
+    flat = FlatBuffer(arrays, ranks)
     whole = flat.join(arrays)
     total = sum(a.size for a in arrays)
     assert whole.size % ranks == 0 and 0 <= whole.size - total < ranks and not np.any(whole[total:])
@@ -33,7 +33,7 @@ def test_arrays_come_out_of_a_flat_one_as_they_went_in(shapes, ranks):
 @pytest.mark.parametrize("arrays, named", [([], "no arrays"), ([np.ones(2), np.ones(2, np.float32)], "float32, float64")])
 def test_a_flat_array_has_one_dtype(arrays, named):
     with pytest.raises(ValueError, match=f"one dtype; got {named}"):
-        Flat(arrays, 2)
+        FlatBuffer(arrays, 2)
 
 
 class Notes:
@@ -175,11 +175,11 @@ def test_a_message_of_one_call_does_not_meet_the_next(two):
 
 
 def test_memory_that_is_given_back_is_not_taken_from_what_was_free():
-    memory.give_back_at_once(False)
+    memory.release_freed_at_once(False)
     many = [np.ones(1 << 17) for _ in range(30)]
     last = np.ones(1000)
     many.clear()
-    memory.give_back_at_once(True)
+    memory.release_freed_at_once(True)
     try:
         gc.collect()
         before = _resident()
@@ -188,7 +188,7 @@ def test_memory_that_is_given_back_is_not_taken_from_what_was_free():
         del array
         assert abs(_resident() - before) < 1 << 20
     finally:
-        memory.give_back_at_once(False)
+        memory.release_freed_at_once(False)
     assert last.size == 1000
 
 

@@ -180,7 +180,7 @@ def tries(hub, people):
     shutil.chown(exchange / "inbound" / "another", other.owner())
     lines = "\n".join(f"try_({name!r}, lambda: {what})" for name, what in ATTACKS.items())
     lines = (
-        lines.replace("{course}", str(lab.ROOT))
+        lines.replace("{course}", str(lab.PROJECT_ROOT))
         .replace("{hub}", str(hub.folder / "hub"))
         .replace("{other}", str(other.stat().st_uid))
         .replace("{exchange}", "/exchange/distributed-training")

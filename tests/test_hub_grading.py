@@ -81,7 +81,7 @@ def graded(hub, people):
     said["eve"] = sh(eve, f"nbgrader fetch_assignment {PART}", f"nbgrader submit {PART}")
     said["forge"] = eve.shell.run(forgeries(hub))
     said["collect"] = sh(teach, f"nbgrader collect {PART}")
-    said["grade"] = sh(teach, f"cd {lab.ROOT}", f"make autograde PART={PART}")
+    said["grade"] = sh(teach, f"cd {lab.PROJECT_ROOT}", f"make autograde PART={PART}")
     return said
 
 
@@ -134,7 +134,7 @@ def test_a_hand_in_goes_all_the_way(hub, people, graded):
 
 
 def test_feedback_comes_back(hub, people, graded):
-    said = sh(people["hubteach"], f"cd {lab.ROOT}", f"make feedback PART={PART}", f"nbgrader release_feedback {PART}")
+    said = sh(people["hubteach"], f"cd {lab.PROJECT_ROOT}", f"make feedback PART={PART}", f"nbgrader release_feedback {PART}")
     said += sh(people["hubada"], f"nbgrader fetch_feedback {PART}")
     found = list((hub.home("hubada") / "distributed-training" / PART / "feedback").glob("*/*.html"))
     assert [path.name for path in found] == [f"{PART}.html"], said
@@ -186,7 +186,7 @@ def test_commands_are_found_in_a_terminal(people):
         )
         line.send(json.dumps(["stdin", "echo found: $(command -v nbgrader python)\r"]))
         said = ""
-        while f"found: {lab.ROOT}/.venv/bin/nbgrader {lab.ROOT}/.venv/bin/python" not in said:
+        while f"found: {lab.PROJECT_ROOT}/.venv/bin/nbgrader {lab.PROJECT_ROOT}/.venv/bin/python" not in said:
             kind, *words = json.loads(line.recv())
             said += words[0] if kind == "stdout" else ""
             assert "found: \r" not in said, said
@@ -248,7 +248,13 @@ def test_who_may_be_framed_and_who_has_a_formgrader(hub, people):
 
 
 def test_an_instructor_reads_the_course_and_writes_at_home(people):
-    said = sh(people["hubteach"], f"ls {lab.ROOT}/solutions", f"touch {lab.ROOT}/mine", "ls $(dirname ~)", "ps -e -o user:20 | sort -u")
+    said = sh(
+        people["hubteach"],
+        f"ls {lab.PROJECT_ROOT}/solutions",
+        f"touch {lab.PROJECT_ROOT}/mine",
+        "ls $(dirname ~)",
+        "ps -e -o user:20 | sort -u",
+    )
     assert PART in said
     assert "Read-only file system" in said
     assert "hubada" not in said

@@ -9,7 +9,7 @@ import pytest
 from machine import mpiexec
 
 from course_lib import images
-from course_lib.datasets import FOLDER, DataError
+from course_lib.datasets import DATA_DIR_ENV, DataError
 
 
 def records(n, seed, label=None):
@@ -27,7 +27,7 @@ def cifar(tmp_path, monkeypatch):
     """A folder with the six files, small, where the course looks for data."""
     for i, name in enumerate([*images._TRAIN, images._TEST]):
         (tmp_path / name).write_bytes(records(12, i)[2])
-    monkeypatch.setenv(FOLDER, str(tmp_path))
+    monkeypatch.setenv(DATA_DIR_ENV, str(tmp_path))
     return tmp_path
 
 
@@ -59,7 +59,7 @@ def test_cifar_is_found_in_the_folder(cifar):
 
 def test_cifar_is_unpacked_from_the_archive(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(FOLDER, raising=False)
+    monkeypatch.delenv(DATA_DIR_ENV, raising=False)
     with tarfile.open(tmp_path / "archive.tar.gz", "w:gz") as files:
         for i, name in enumerate([*images._TRAIN, images._TEST]):
             raw = records(3, i)[2]
@@ -89,7 +89,7 @@ def test_a_bad_file_gets_a_sentence(tmp_path, raw, said):
 
 def test_no_file_and_no_network_gets_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv(FOLDER, str(tmp_path / "nothing here"))
+    monkeypatch.setenv(DATA_DIR_ENV, str(tmp_path / "nothing here"))
     monkeypatch.setattr(images, "CIFAR_URL", "http://127.0.0.1:9/cifar.tar.gz")
     with pytest.raises(DataError, match=r"looked for data_batch_1.bin (.|\n)*nothing here(.|\n)*or use the drawn shapes"):
         images.load("cifar10")
@@ -124,7 +124,7 @@ def test_resnet_trains_on_cifar_files(cifar):
 def test_bad_words_get_one_sentence(tmp_path, words, said):
     for name in (*images._TRAIN, images._TEST):
         (tmp_path / name).write_bytes(b"too short")
-    done = mpiexec(2, "-m", "course_lib.resnet", *words, env={**os.environ, FOLDER: str(tmp_path)})
+    done = mpiexec(2, "-m", "course_lib.resnet", *words, env={**os.environ, DATA_DIR_ENV: str(tmp_path)})
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert any(part in done.stderr for part in said.split("|"))
     assert len([line for line in done.stderr.splitlines() if "error:" in line or "course_lib.resnet:" in line]) == 1

@@ -6,7 +6,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from course_lib.tools import index, lab
+from course_lib.tools import lab, start_page
 
 LOCKED = {"nbgrader": {"grade_id": "x", "locked": True, "solution": False, "grade": False, "schema_version": 3}}
 
@@ -39,15 +39,15 @@ def change(path, **cells):
 
 
 def rows(work):
-    index.write(work)
-    lines = (work / index.NAME).read_text().splitlines()
+    start_page.write(work)
+    lines = (work / start_page.FILE_NAME).read_text().splitlines()
     return {line.split("|")[1].strip(): line.split("|")[3].strip() for line in lines if line.startswith("| [")}
 
 
 def test_it_says_what_is_begun_and_what_has_passed(work):
     warm, naive, experts = "[00 Warm-up](00_warmup.ipynb)", "[03 Naive](03_naive.ipynb)", "[24 Experts](24_experts.ipynb)"
     assert rows(work) == {warm: "", naive: "", experts: ""}
-    text = (work / index.NAME).read_text()
+    text = (work / start_page.FILE_NAME).read_text()
     assert text.index("## Tensor parallelism and ZeRO\n\nAbout 2 hours.") < text.index("## A GPT on every axis")
     change(work / "00_warmup.ipynb", example="source:%%px\nx = 2")
     change(work / "03_naive.ipynb", check_one="collect: all ranks have what was expected.\n")
@@ -78,8 +78,8 @@ def test_what_is_no_notebook_of_the_course_is_left_out_and_a_page_of_ones_own_st
     (work / "05_broken.ipynb").write_text("not json")
     nbformat.write(new_notebook(), work / "06_other.ipynb")
     assert len(rows(work)) == 3
-    (work / index.NAME).write_text("# My notes\n")
-    assert index.write(work) is None and (work / index.NAME).read_text() == "# My notes\n"
+    (work / start_page.FILE_NAME).write_text("# My notes\n")
+    assert start_page.write(work) is None and (work / start_page.FILE_NAME).read_text() == "# My notes\n"
 
 
 def test_a_copy_of_a_notebook_is_no_second_part(work):
@@ -91,20 +91,20 @@ def test_a_copy_of_a_notebook_is_no_second_part(work):
 def test_what_cannot_be_read_stops_neither_saving_nor_make_lab(work):
     (work / ".originals" / "03_naive.ipynb").write_text("not json")
     assert len(rows(work)) == 2
-    index.saved({"type": "notebook"}, os_path=str(work / "03_naive.ipynb"))
-    (work / index.NAME).unlink()
-    (work / index.NAME).mkdir()
-    index.saved({"type": "notebook"}, os_path=str(work / "03_naive.ipynb"))
+    start_page.on_notebook_saved({"type": "notebook"}, os_path=str(work / "03_naive.ipynb"))
+    (work / start_page.FILE_NAME).unlink()
+    (work / start_page.FILE_NAME).mkdir()
+    start_page.on_notebook_saved({"type": "notebook"}, os_path=str(work / "03_naive.ipynb"))
     assert "--LabApp.default_url=/lab " in " ".join(lab.command(work, []))
 
 
 def test_it_is_written_anew_when_a_notebook_is_saved_and_opened_first(work):
     words = " ".join(lab.command(work, []))
     assert "--LabApp.default_url=/lab " in words
-    index.saved({"type": "notebook"}, os_path=str(work / "03_naive.ipynb"))
-    assert not (work / index.NAME).exists(), "on a hub, or where somebody has deleted it"
-    index.write(work)
-    assert f"--LabApp.default_url=/lab/tree/{index.NAME}" in " ".join(lab.command(work, []))
+    start_page.on_notebook_saved({"type": "notebook"}, os_path=str(work / "03_naive.ipynb"))
+    assert not (work / start_page.FILE_NAME).exists(), "on a hub, or where somebody has deleted it"
+    start_page.write(work)
+    assert f"--LabApp.default_url=/lab/tree/{start_page.FILE_NAME}" in " ".join(lab.command(work, []))
     change(work / "00_warmup.ipynb", example="done")
-    index.saved({"type": "notebook"}, os_path=str(work / "00_warmup.ipynb"))
-    assert "| begun |" in (work / index.NAME).read_text()
+    start_page.on_notebook_saved({"type": "notebook"}, os_path=str(work / "00_warmup.ipynb"))
+    assert "| begun |" in (work / start_page.FILE_NAME).read_text()

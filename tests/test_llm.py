@@ -11,13 +11,13 @@ from course_lib.sim import __main__ as command
 from course_lib.sim.core.hardware import GIB, Link
 from course_lib.sim.llm import reference_data
 from course_lib.sim.llm.analytic import estimate
-from course_lib.sim.llm.cluster import A100, H100, OVERHEAD, Cluster
-from course_lib.sim.llm.configuration import Configuration, PlanError, check
+from course_lib.sim.llm.cluster import A100_DEVICE, H100_DEVICE, STEP_OVERHEAD_SECONDS, Cluster
+from course_lib.sim.llm.configuration import Configuration, PlanError, check_configuration
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.layer import kept, layer
-from course_lib.sim.llm.schedule import order
-from course_lib.sim.llm.stage_costs import Costs
-from course_lib.sim.llm.transformer import GPT_175B, PRESETS, Transformer
+from course_lib.sim.llm.layer import layer_cost, saved_activations
+from course_lib.sim.llm.schedule import work_order
+from course_lib.sim.llm.stage_costs import StageCosts
+from course_lib.sim.llm.transformer import GPT_175B, MODEL_PRESETS, Transformer
 from course_lib.sim.plan import report, toml_config
 from course_lib.sim.plan.search import best, configurations
 
@@ -27,18 +27,18 @@ FREE = Link(float("inf"))
 
 def free(gpus, **more):
     """A cluster whose links take no time."""
-    return Cluster(A100, gpus, inside=FREE, network=FREE, **{"overhead": 0.0} | more)
+    return Cluster(A100_DEVICE, gpus, inside=FREE, network=FREE, **{"overhead": 0.0} | more)
 
 
-@pytest.mark.parametrize("model", [PRESETS[name] for name in ("22b", "175b", "530b", "1t")], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [MODEL_PRESETS[name] for name in ("22b", "175b", "530b", "1t")], ids=lambda model: model.name)
 @pytest.mark.parametrize("t", [1, 8])
 def test_activations_of_a_layer_are_those_of_the_published_formulas(model, t):
     a = 5 * model.heads * model.sequence / model.hidden
     want = {(False, "none"): 10 + 24 / t + a / t, (True, "none"): (34 + a) / t, (False, "selective"): 10 + 24 / t}
     want |= {(True, "selective"): 34 / t, (False, "full"): 2}
     for (sequence, recompute), units in want.items():
-        found = sum(nbytes for _, nbytes in kept(model, t, sequence, recompute)) / model.hidden
-        assert found == pytest.approx(units) == pytest.approx(reference_data.by_formula(model, t, sequence, recompute))
+        found = sum(nbytes for _, nbytes in saved_activations(model, t, sequence, recompute)) / model.hidden
+        assert found == pytest.approx(units) == pytest.approx(reference_data.activation_formula(model, t, sequence, recompute))
 
 
 def test_flop_are_those_of_the_published_formula():
@@ -55,22 +55,22 @@ def test_published_measurements_are_met():
     mean, worst = reference_data.errors(reference_data.activations())
     assert worst <= 0.011
     matrix, overhead = reference_data.fit()
-    assert matrix == pytest.approx(A100.matrix, abs=5e-4) and overhead == pytest.approx(OVERHEAD, abs=1e-3)
+    assert matrix == pytest.approx(A100_DEVICE.matrix, abs=5e-4) and overhead == pytest.approx(STEP_OVERHEAD_SECONDS, abs=1e-3)
     assert [m.fitted for m in reference_data.MEASURED] == [True] * 2 + [False] * 6
 
 
 def test_what_is_assumed_is_fitted_anew_with_another_figure(monkeypatch):
     monkeypatch.setattr(reference_data, "MEASURED", reference_data.MEASURED[:4])  # of two models: the larger ones take a while
-    monkeypatch.setattr(reference_data, "ASSUMED", ("stream",))
+    monkeypatch.setattr(reference_data, "ASSUMED_FIELDS", ("stream",))
     found = dict((name, errors) for name, *errors in reference_data.sensitivity())
     assert list(found) == [
         "stream less a tenth",
         "stream more a tenth",
         *(n for n in found if n.split()[0] in ("NVLink", "InfiniBand", "latencies")),
     ]
-    slower = replace(A100, stream=0.9 * A100.stream)
+    slower = replace(A100_DEVICE, stream=0.9 * A100_DEVICE.stream)
     matrix, overhead = reference_data.fit(slower)
-    assert matrix > A100.matrix and overhead != OVERHEAD, "what streams take longer, matrix products make up for"
+    assert matrix > A100_DEVICE.matrix and overhead != STEP_OVERHEAD_SECONDS, "what streams take longer, matrix products make up for"
     place = Cluster(replace(slower, matrix=matrix), 64, overhead=overhead)
     errors = [abs(simulate(m.model, place, m.configuration, keep=False).seconds / m.seconds - 1) for m in reference_data.MEASURED[2:]]
     assert found["stream less a tenth"] == pytest.approx([sum(errors) / 2, max(errors)])
@@ -81,7 +81,7 @@ def test_what_is_assumed_is_fitted_anew_with_another_figure(monkeypatch):
 )
 def test_every_rank_does_all_its_work_once_and_nobody_waits_for_ever(ranks, chunks, micro_batches):
     for rank in range(ranks):
-        work = order(rank, ranks, chunks, micro_batches)
+        work = work_order(rank, ranks, chunks, micro_batches)
         assert sorted(work) == sorted((f, c, k) for f in (True, False) for c in range(chunks) for k in range(micro_batches))
         for chunk in range(chunks):
             for k in range(micro_batches):
@@ -103,8 +103,8 @@ def test_bubbles_are_those_of_the_closed_form_where_stages_are_equal(chunks):
     p, m = 4, 16
     model = replace(SMALL, layers=16, vocabulary=1, batch=m)
     step = simulate(model, free(p), Configuration(pipeline=p, interleave=chunks))
-    costs = Costs(model, free(p), Configuration(pipeline=p, interleave=chunks))
-    one = layer(model, A100, FREE, Configuration())
+    costs = StageCosts(model, free(p), Configuration(pipeline=p, interleave=chunks))
+    one = layer_cost(model, A100_DEVICE, FREE, Configuration())
     busy = m * 16 / p * (one.forward + one.backward)
     work = max(e.end for e in step.events if e.kind == "backward")
     assert work == pytest.approx(busy * (1 + (p - 1) / (chunks * m)), rel=0.02)
@@ -116,7 +116,7 @@ def test_memory_of_the_first_stage_is_that_of_the_closed_form(chunks, share):
     """Korthikanti et al., 2022, section 4.2.3: all layers' worth with 1F1B, and (p - 1) / (p v) more where it is interleaved."""
     model = replace(SMALL, layers=16, batch=16, dropout=False)
     step = simulate(model, free(4), Configuration(pipeline=4, interleave=chunks))
-    whole = 16 * model.sequence * sum(nbytes for _, nbytes in kept(model))
+    whole = 16 * model.sequence * sum(nbytes for _, nbytes in saved_activations(model))
     assert step.peaks[0] - sum(step.state[0].values()) == pytest.approx(whole * share)
 
 
@@ -130,7 +130,7 @@ def test_what_is_recomputed_costs_time_and_saves_memory():
 
 
 def test_gradients_travel_while_the_rest_goes_backward():
-    place = Cluster(A100, 8, node=1, network=Link(5e9))
+    place = Cluster(A100_DEVICE, 8, node=1, network=Link(5e9))
     step = simulate(SMALL, place, Configuration(pipeline=2, data=4, interleave=4))
     reduced = [e for e in step.events if e.kind == "gradients" and e.rank == 0]
     last = max(e.end for e in step.events if e.kind == "backward" and e.rank == 0)
@@ -145,10 +145,10 @@ def slow(device, times):
 
 WIDE = Transformer("a large vocabulary", 24, 2048, 16, 2048, 128256, 64)
 NEAR = {
-    "22b": (replace(PRESETS["22b"], batch=64), Cluster(A100, 64)),
-    "a slow network": (replace(PRESETS["22b"], batch=64), Cluster(A100, 64, network=slow(A100, 4))),
-    "a large vocabulary": (WIDE, Cluster(A100, 16)),
-    "odd sizes": (replace(WIDE, layers=48, batch=96, fused=True, dropout=False), Cluster(H100, 24, network=slow(H100, 4))),
+    "22b": (replace(MODEL_PRESETS["22b"], batch=64), Cluster(A100_DEVICE, 64)),
+    "a slow network": (replace(MODEL_PRESETS["22b"], batch=64), Cluster(A100_DEVICE, 64, network=slow(A100_DEVICE, 4))),
+    "a large vocabulary": (WIDE, Cluster(A100_DEVICE, 16)),
+    "odd sizes": (replace(WIDE, layers=48, batch=96, fused=True, dropout=False), Cluster(H100_DEVICE, 24, network=slow(H100_DEVICE, 4))),
 }
 
 
@@ -166,51 +166,58 @@ def test_the_closed_form_is_near_the_simulation(case):
 
 def test_what_leaves_a_node_takes_the_network():
     def seconds(c, **links):
-        return simulate(SMALL, Cluster(A100, c.gpus, overhead=0.0, **links), c, keep=False).seconds
+        return simulate(SMALL, Cluster(A100_DEVICE, c.gpus, overhead=0.0, **links), c, keep=False).seconds
 
-    slower = {"network": slow(A100, 1000)}
+    slower = {"network": slow(A100_DEVICE, 1000)}
     for c in (Configuration(4, 4), Configuration(pipeline=8, data=2), Configuration(2, 2, 4, interleave=2), Configuration(data=16)):
         assert seconds(c, **slower) > 1.5 * seconds(c), c
     for c in (Configuration(8), Configuration(2, 4), Configuration(pipeline=2, data=4)):
         assert seconds(c, **slower) == seconds(c), c
-    place = Cluster(A100, 32, node=8, pod=16, oversubscription=4)
+    place = Cluster(A100_DEVICE, 32, node=8, pod=16, oversubscription=4)
     one, other, third = place.between(0, 15), place.between(8, 23), place.between(3, 7)
-    assert one.bandwidth == 4 * other.bandwidth == A100.network.bandwidth * A100.network.efficiency and third == A100.inside
-    assert place.link(8, 1) == A100.inside and place.link(2, 8).bandwidth == one.bandwidth and place.link(4, 8).bandwidth == other.bandwidth
+    assert (
+        one.bandwidth == 4 * other.bandwidth == A100_DEVICE.network.bandwidth * A100_DEVICE.network.efficiency
+        and third == A100_DEVICE.inside
+    )
+    assert (
+        place.link(8, 1) == A100_DEVICE.inside
+        and place.link(2, 8).bandwidth == one.bandwidth
+        and place.link(4, 8).bandwidth == other.bandwidth
+    )
     assert place.link(4, 4).bandwidth == 2 * one.bandwidth, "two of a group in each node have a way out each"
-    assert place.link(3, 1).bandwidth < A100.inside.bandwidth, "the third group of three lies in two nodes"
+    assert place.link(3, 1).bandwidth < A100_DEVICE.inside.bandwidth, "the third group of three lies in two nodes"
 
 
 def test_only_one_step_of_the_pipeline_crosses_nodes():
     model = replace(SMALL, layers=16, batch=8)
-    costs = Costs(model, Cluster(A100, 16), Configuration(4, 4))
+    costs = StageCosts(model, Cluster(A100_DEVICE, 16), Configuration(4, 4))
     assert costs.message[0] == costs.message[2] < costs.message[1] == costs.message[3]
 
 
 def test_the_search_gives_as_many_as_are_asked_for():
-    place = Cluster(replace(A100, memory=3 * GIB), 16)
-    found = best(WIDE, place, 7, judged=2)
+    place = Cluster(replace(A100_DEVICE, memory=3 * GIB), 16)
+    found = best(WIDE, place, 7, max_simulated=2)
     assert len(found) == 7 and all(step.fits for step in found)
 
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        (A100, {"flops": 0.0}),
-        (A100, {"flops": float("nan")}),
-        (A100, {"memory_bandwidth": -1.0}),
-        (A100, {"processors": 0}),
-        (A100, {"matrix": 1.5}),
-        (A100, {"memory": float("inf")}),
-        (A100.inside, {"bandwidth": 0}),
-        (A100.inside, {"efficiency": 5}),
-        (A100.inside, {"latency": float("inf")}),
-        (Cluster(A100, 8), {"gpus": True}),
-        (Cluster(A100, 8), {"node": 0}),
-        (Cluster(A100, 8), {"pod": 12}),
-        (Cluster(A100, 8), {"overhead": -5}),
-        (Cluster(A100, 8), {"overhead": float("inf")}),
-        (Cluster(A100, 8), {"oversubscription": 0.5}),
+        (A100_DEVICE, {"flops": 0.0}),
+        (A100_DEVICE, {"flops": float("nan")}),
+        (A100_DEVICE, {"memory_bandwidth": -1.0}),
+        (A100_DEVICE, {"processors": 0}),
+        (A100_DEVICE, {"matrix": 1.5}),
+        (A100_DEVICE, {"memory": float("inf")}),
+        (A100_DEVICE.inside, {"bandwidth": 0}),
+        (A100_DEVICE.inside, {"efficiency": 5}),
+        (A100_DEVICE.inside, {"latency": float("inf")}),
+        (Cluster(A100_DEVICE, 8), {"gpus": True}),
+        (Cluster(A100_DEVICE, 8), {"node": 0}),
+        (Cluster(A100_DEVICE, 8), {"pod": 12}),
+        (Cluster(A100_DEVICE, 8), {"overhead": -5}),
+        (Cluster(A100_DEVICE, 8), {"overhead": float("inf")}),
+        (Cluster(A100_DEVICE, 8), {"oversubscription": 0.5}),
         (SMALL, {"gated": "no"}),
         (SMALL, {"layers": 10**9}),
     ],
@@ -221,14 +228,14 @@ def test_what_cannot_be_is_not_described(kind, changes):
 
 
 def test_the_search_finds_what_trying_all_finds():
-    model, place = replace(SMALL, batch=16), Cluster(replace(A100, memory=GIB), 8, overhead=0.01)
+    model, place = replace(SMALL, batch=16), Cluster(replace(A100_DEVICE, memory=GIB), 8, overhead=0.01)
     steps = [simulate(model, place, c, keep=False) for c in configurations(model, place)]
     fastest = min((step for step in steps if step.fits), key=lambda step: step.seconds)
     found = best(model, place)
     assert found[0].seconds == pytest.approx(fastest.seconds) and all(step.fits for step in found)
     assert [s.seconds for s in found] == sorted(s.seconds for s in found)
     with pytest.raises(PlanError, match="does not fit: every configuration takes at least"):
-        best(GPT_175B, Cluster(A100, 8))
+        best(GPT_175B, Cluster(A100_DEVICE, 8))
 
 
 BAD = {
@@ -249,9 +256,9 @@ BAD = {
 @pytest.mark.parametrize("said", BAD)
 def test_what_does_not_fit_together_gets_a_sentence(said):
     c = Configuration(**BAD[said])
-    place = Cluster(A100, c.gpus if "devices" not in said and isinstance(c.gpus, int) and c.gpus < 100 else 8)
+    place = Cluster(A100_DEVICE, c.gpus if "devices" not in said and isinstance(c.gpus, int) and c.gpus < 100 else 8)
     with pytest.raises(PlanError) as error:
-        check(SMALL, place, c)
+        check_configuration(SMALL, place, c)
     assert said in str(error.value)
 
 
@@ -300,13 +307,13 @@ def test_a_model_and_a_cluster_from_a_file(tmp_path):
         "network = {bandwidth = 12.5e9, latency = 2e-5}\n"
     )
     model, place = toml_config.read(path, None, None, None)
-    assert model == replace(PRESETS["7b"], sequence=2048, name="7B (run.toml)")
+    assert model == replace(MODEL_PRESETS["7b"], sequence=2048, name="7B (run.toml)")
     assert (place.gpus, place.node, place.device.memory, place.device.processors) == (24, 4, 94e9, 132)
-    assert place.network == Link(12.5e9, 1.0, 2e-5) and place.inside == H100.inside
+    assert place.network == Link(12.5e9, 1.0, 2e-5) and place.inside == H100_DEVICE.inside
     path.write_text("[model]\npreset = '22b'\nhidden = 8192\n[cluster]\nnode = 4\n")
-    model, place = toml_config.read(path, None, A100, 64)
+    model, place = toml_config.read(path, None, A100_DEVICE, 64)
     assert model.feed_forward == 4 * 8192 and model.name == "22B (run.toml)"
-    assert (place.device, place.gpus, place.node, place.inside) == (A100, 64, 4, A100.inside)
+    assert (place.device, place.gpus, place.node, place.inside) == (A100_DEVICE, 64, 4, A100_DEVICE.inside)
 
 
 def test_the_command_prints_the_best_and_writes_a_report_and_a_trace(tmp_path, capsys):
@@ -346,5 +353,5 @@ def test_the_command_prints_the_best_and_writes_a_report_and_a_trace(tmp_path, c
 
 
 def test_the_map_says_what_does_not_fit():
-    times = report.grid_times(replace(PRESETS["22b"], batch=64), Cluster(A100, 16))
+    times = report.grid_times(replace(MODEL_PRESETS["22b"], batch=64), Cluster(A100_DEVICE, 16))
     assert times[1, 1, 16] == np.inf and min(times.values()) < np.inf

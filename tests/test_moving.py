@@ -20,7 +20,7 @@ def test_a_ring_of_real_ranks_adds_up_and_then_goes_round(eight):
         assert counts[r][7].max() == 8 and np.count_nonzero(counts[r][7] == 8) == 1
         for step in range(1, 15):
             (changed,) = np.flatnonzero(counts[r][step] != counts[r][step - 1])
-            assert changed == animation._came(r, step, 8), "the frame marks what came"
+            assert changed == animation._received_piece(r, step, 8), "the frame marks what came"
     shown = plots.ring(held, counts, "A ring")
     assert shown.frames == 15 and "step 14 of 14: 64 of 64 pieces are complete sums" in shown.frame(14).text
     assert "after 7 steps each rank has one complete sum, and after 14 all of them" in repr(shown)
@@ -48,7 +48,7 @@ def test_a_timeline_grows_to_the_whole_one():
 def test_what_is_shown_moves_in_a_notebook_and_stands_still_on_a_page(monkeypatch):
     picture = plots.bars({"a": 1}, "Bars", "bytes")
     drawn = []
-    shown = plots.Moving(lambda i: drawn.append(i) or picture, 3, picture)
+    shown = plots.Animation(lambda i: drawn.append(i) or picture, 3, picture)
     data, _ = shown._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data and data["image/png"][:4] == b"\x89PNG"
     assert data["text/plain"] == repr(shown) == picture.text and drawn == [0], "frames are drawn when they are to be seen"

@@ -83,10 +83,10 @@ def test_a_stage_keeps_nothing_of_a_micro_batch_that_is_done():
 
 
 def test_an_order_in_which_ranks_wait_for_each_other_has_no_times():
-    good = [schedules.work("F0 F1 B0 B1"), schedules.work("F0 B0 F1 B1")]
-    assert schedules.times(good, lambda rank, kind: 1.0)[0][-1] == ("B", 1, 5.0, 6.0)
+    good = [schedules.parse_work("F0 F1 B0 B1"), schedules.parse_work("F0 B0 F1 B1")]
+    assert schedules.schedule_times(good, lambda rank, kind: 1.0)[0][-1] == ("B", 1, 5.0, 6.0)
     with pytest.raises(ValueError, match="the ranks wait for each other"):
-        schedules.times([schedules.work("F0 B0 F1 B1"), schedules.work("F0 F1 B0 B1")], lambda rank, kind: 1.0)
+        schedules.schedule_times([schedules.parse_work("F0 B0 F1 B1"), schedules.parse_work("F0 F1 B0 B1")], lambda rank, kind: 1.0)
 
 
 def test_the_picture_says_how_long_and_how_much_was_idle():

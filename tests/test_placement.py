@@ -28,12 +28,12 @@ def test_what_is_cut_summed_or_copied_is_found_whole_again(kind, n, rows, column
     random = np.random.default_rng(seed)
     full = random.integers(1, 99, (rows, columns)).astype(float)
     parts = pieces(kind, full, n, random)
-    assert np.array_equal(placement.whole(kind, parts), full)
-    assert placement.differs(kind, parts, full) == ""
+    assert np.array_equal(placement.assemble(kind, parts), full)
+    assert placement.difference(kind, parts, full) == ""
     assert kind in placement.kinds_of(parts, full)
     if n > 1 and kind != replicated:
         parts[0] = parts[0] + 1.0 if parts[0].size else np.ones((1, columns))
-        assert placement.differs(kind, parts, full) != ""
+        assert placement.difference(kind, parts, full) != ""
 
 
 @given(
@@ -47,7 +47,7 @@ def test_on_a_grid_each_axis_has_its_own_kind(dp, tp, on_dp, on_tp, seed):
     random, mesh = np.random.default_rng(seed), Mesh(dp=dp, tp=tp)
     full = random.integers(1, 99, (6, 6)).astype(float)
     held = [piece for part in pieces(on_dp, full, dp, random) for piece in pieces(on_tp, part, tp, random)]
-    assert np.array_equal(placement.together(mesh, {"dp": on_dp, "tp": on_tp}, held), full)
+    assert np.array_equal(placement.assemble_mesh(mesh, {"dp": on_dp, "tp": on_tp}, held), full)
 
 
 def test_a_partial_gradient_that_is_taken_for_replicated_is_named():
@@ -59,21 +59,21 @@ def test_a_partial_gradient_that_is_taken_for_replicated_is_named():
         CheckFailed,
         match=r"the gradient must be replicated over ranks 0–3, and is not: rank 0 and ranks 1–3 hold different values; it is partial",
     ) as failed:
-        check.placed(parts, replicated, full, name="the gradient", ranks=[0, 1, 2, 3], cause="no all-reduce")
+        check.distributed(parts, replicated, full, name="the gradient", ranks=[0, 1, 2, 3], cause="no all-reduce")
     assert "A usual cause: no all-reduce." in str(failed.value)
-    check.placed([full] * 4, replicated, full, name="the gradient", ranks=[0, 1, 2, 3])
+    check.distributed([full] * 4, replicated, full, name="the gradient", ranks=[0, 1, 2, 3])
 
 
 def test_what_cannot_be_is_said():
     a, b = np.zeros((2, 3)), np.zeros((3, 3))
     with pytest.raises(WrongKind, match=r"no parts along dimension 1"):
-        placement.whole(sharded(1), [a, b])
+        placement.assemble(sharded(1), [a, b])
     with pytest.raises(WrongKind, match=r"rank 0 has shape \(2, 3\), and rank 1 \(3, 3\)"):
-        placement.whole(partial, [a, b])
+        placement.assemble(partial, [a, b])
     with pytest.raises(WrongKind, match="on axis tp, rank 0 and rank 1 hold different values"):
-        placement.together(Mesh(dp=1, tp=2), {"dp": replicated}, [a, a + 1])
-    assert "not the whole" in placement.differs(partial, [a, a], a + 1)
-    assert placement.differs(replicated, [np.full((2, 3), np.nan)] * 2, a) != ""
+        placement.assemble_mesh(Mesh(dp=1, tp=2), {"dp": replicated}, [a, a + 1])
+    assert "not the whole" in placement.difference(partial, [a, a], a + 1)
+    assert placement.difference(replicated, [np.full((2, 3), np.nan)] * 2, a) != ""
 
 
 def test_the_table_is_its_own_conjugate():

@@ -109,12 +109,12 @@ def swallowed():
 
 def kept(sizes):
     """Bytes that sums of so many sizes leave behind on this rank."""
-    from course_lib.memory import alive
+    from course_lib.memory import live_array_bytes
 
-    before = alive()
+    before = live_array_bytes()
     for size in range(1, sizes + 1):
         comm.Allreduce(np.ones(size), np.empty(size))
-    return alive() - before
+    return live_array_bytes() - before
 
 
 def test_sums_leave_nothing_behind(eight):

@@ -284,7 +284,7 @@ def fill(folder, images, labels, zipped):
 def test_mnist_is_read_from_a_folder(tmp_path, monkeypatch, zipped):
     images = np.arange(5 * 28 * 28, dtype=np.uint8).reshape(5, 28, 28)
     fill(tmp_path / "mnist", images, np.arange(5, dtype=np.uint8), zipped)
-    monkeypatch.setenv(datasets.FOLDER, str(tmp_path))
+    monkeypatch.setenv(datasets.DATA_DIR_ENV, str(tmp_path))
     data = datasets.load("mnist")
     np.testing.assert_allclose(data.x_train, images.reshape(5, 784) / 255, rtol=1e-6)
     assert data.x_train.dtype == np.float32 and data.y_test.tolist() == [0, 1, 2, 3, 4]
@@ -307,7 +307,7 @@ def test_no_file_and_no_network_gets_a_sentence(tmp_path, monkeypatch):
 
     monkeypatch.setattr(pooch, "retrieve", offline)
     monkeypatch.setattr(pooch, "os_cache", lambda name: tmp_path / name)
-    monkeypatch.setenv(datasets.FOLDER, str(tmp_path))
+    monkeypatch.setenv(datasets.DATA_DIR_ENV, str(tmp_path))
     with pytest.raises(datasets.DataError) as caught:
         datasets.load("mnist")
     for words in (str(tmp_path), "train-images-idx3-ubyte", "COURSE_DATA_DIR", "Without one", "digits"):
@@ -329,7 +329,7 @@ def test_of_those_who_need_a_download_one_fetches_it(tmp_path):
         return there()
 
     with ThreadPoolExecutor(6) as ranks:
-        found = [f.result(30) for f in [ranks.submit(datasets.once, tmp_path, there, fetch) for _ in range(6)]]
+        found = [f.result(30) for f in [ranks.submit(datasets.fetch_once, tmp_path, there, fetch) for _ in range(6)]]
     assert found == ["whole"] * 6 and fetched == [1]
 
 

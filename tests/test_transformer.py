@@ -228,7 +228,7 @@ def test_training_in_16_bits_ends_near_training_in_32(dtype):
         for _ in range(60):
             mixed.zero_grad()
             loss = cross_entropy(layer(Tensor(x)), y)
-            mixed.scaled(loss).backward()
+            mixed.scale_loss(loss).backward()
             assert mixed.step()
         losses[kind] = loss.item()
     assert abs(losses[dtype] - losses[np.dtype(np.float32)]) < 0.02

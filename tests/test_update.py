@@ -170,7 +170,7 @@ def test_nothing_that_a_student_wrote_is_ever_lost(data):
     was, hers = ({cell.id: cell.source for cell in notebook.cells} for notebook in (base, mine))
     for i, text in hers.items():
         if text != was.get(i):
-            assert update._added(was.get(i, ""), text) <= set(texts[i].splitlines())
+            assert update._added_lines(was.get(i, ""), text) <= set(texts[i].splitlines())
     for cell in theirs.cells:
         if cell.id not in was or (cell.source != was[cell.id] and hers.get(cell.id) in (was[cell.id], None)):
             assert texts[cell.id] == cell.source

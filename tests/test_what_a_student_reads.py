@@ -198,7 +198,7 @@ def test_wrong_indentation_names_the_cell(eight, source):
 
 
 def test_a_cell_for_ranks_that_are_not_up_says_which_cell_to_run_first(tmp_path, monkeypatch, new_kernel):
-    first_cell.put(tmp_path)
+    first_cell.install_config(tmp_path)
     assert str(tmp_path / "etc" / "ipython") == application.ENV_CONFIG_DIRS[0].replace(sys.prefix, str(tmp_path))
     written = tmp_path / "etc" / "ipython" / "ipython_config.py"
     (tmp_path / "profile_default").mkdir()
@@ -227,5 +227,5 @@ def test_a_configuration_of_somebody_else_is_left_alone(tmp_path):
     path = tmp_path / "etc" / "ipython" / "ipython_config.py"
     path.parent.mkdir(parents=True)
     path.write_text("c.mine = 1")
-    first_cell.put(tmp_path)
+    first_cell.install_config(tmp_path)
     assert path.read_text() == "c.mine = 1"

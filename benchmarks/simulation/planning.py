@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.simulation import bare
-from course_lib.sim.llm.cluster import A100, Cluster
+from course_lib.sim.llm.cluster import A100_DEVICE, Cluster
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.events import simulate
 from course_lib.sim.llm.transformer import GPT_175B
@@ -21,10 +21,10 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
     taken = []
     for _ in range(3):
         began = time.perf_counter()
-        best(replace(GPT_175B, batch=1536), Cluster(A100, 1024))
+        best(replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024))
         taken.append(time.perf_counter() - began)
     yield "plan-175b-1024/second", taken, 20.0
-    model, place = replace(GPT_175B, batch=512), Cluster(A100, 512)
+    model, place = replace(GPT_175B, batch=512), Cluster(A100_DEVICE, 512)
     shared = Configuration(8, 8, 8, interleave=6, sequence_parallel=True, recompute="selective", sharded_optimizer=True)
     assert shared.micro_batches(model) == 64
     ratios, seconds = [], []

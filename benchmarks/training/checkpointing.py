@@ -53,16 +53,16 @@ def train(folder: str, place: str, pause: float) -> None:
     from course_lib import students
     from course_lib.collectives import Communicator
     from course_lib.gpt.model.decoder import Sizes
-    from course_lib.gpt.run import Run
+    from course_lib.gpt.run import ResumableRun
 
     functions, comm = students.load(folder), Communicator()
-    run = Run(comm, Sizes(vocabulary=16, width=16, heads=2, depth=2, length=8))
+    run = ResumableRun(comm, Sizes(vocabulary=16, width=16, heads=2, depth=2, length=8))
     if os.path.exists(os.path.join(place, "index.json")):
-        run.take(*functions.load(place, comm))
+        run.restore(*functions.load(place, comm))
     with open(f"{place}.{comm.Get_rank()}.pid", "w") as file:
         file.write(str(os.getpid()))
     while run.step < STEPS:
-        step, loss = run.step, run.go()
+        step, loss = run.step, run.train_step()
         time.sleep(pause)
         if comm.Get_rank() == 0:
             with open(f"{place}.txt", "a") as file:

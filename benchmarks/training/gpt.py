@@ -18,7 +18,7 @@ from benchmarks.training.transformer import torch_block
 from course_lib import memory
 from course_lib.ddp import pytorch
 from course_lib.gpt.settings import Settings
-from course_lib.gpt.text import find, texts
+from course_lib.gpt.text import load_text, sample_batch
 from course_lib.gpt.training.trainer import Trainer
 
 MODEL = dict(width=200, heads=5, depth=4, length=128, batch=16)
@@ -48,7 +48,7 @@ def torch_step(text: np.ndarray) -> Callable[[], object]:
     optimizer, done = torch.optim.Adam(model.parameters(), s.lr), [0]
 
     def step() -> None:
-        tokens, labels = (torch.from_numpy(a.copy()) for a in texts(text, done[0], s.batch, s.length, s.seed))
+        tokens, labels = (torch.from_numpy(a.copy()) for a in sample_batch(text, done[0], s.batch, s.length, s.seed))
         done[0] += 1
         optimizer.zero_grad()
         functional.cross_entropy(model(tokens).reshape(-1, 256), labels.reshape(-1)).backward()
@@ -64,10 +64,10 @@ def alone() -> None:
 
     from course_lib.collectives import Communicator
 
-    text, _ = find()
+    text, _ = load_text()
     memory.keep_freed()
     with threadpool_limits(1):
-        steps = {"ours": Trainer(Settings(**MODEL), None, Communicator(), text).go, "torch": torch_step(text)}
+        steps = {"ours": Trainer(Settings(**MODEL), None, Communicator(), text).train_step, "torch": torch_step(text)}
         print(json.dumps(in_turns(steps, TURNS, 1)))
 
 
@@ -75,14 +75,14 @@ def both() -> None:
     """On two ranks: a step that rank 0 takes alone, and one of both, in turn."""
     from course_lib.collectives import Communicator
 
-    comm, (text, _) = Communicator(), find()
+    comm, (text, _) = Communicator(), load_text()
     memory.keep_freed()
     own = comm.Split(color=comm.Get_rank())
     one, two = Trainer(Settings(**MODEL), None, own, text), Trainer(Settings(dp=2, **MODEL), None, comm, text)
     found = []
     for _ in range(TURNS + 2):
-        single = mpi.seconds(lambda: one.go() if comm.Get_rank() == 0 else None)
-        found.append(mpi.seconds(two.go) / single)
+        single = mpi.seconds(lambda: one.train_step() if comm.Get_rank() == 0 else None)
+        found.append(mpi.seconds(two.train_step) / single)
     if comm.Get_rank() == 0:
         print(json.dumps(found[2:]))
 

@@ -77,8 +77,8 @@ def measure(folder: str) -> None:
     world, comm = MPI.COMM_WORLD, Communicator()
     n = world.Get_size()
     x, y = images()
-    training.read_once = lambda name, comm: datasets.Dataset(name, x, y, x[:60], y[:60])
-    run = training.Run(training.Config(dp_size=n, batch_size=BATCH, lr=LR), students.load(folder), comm)
+    training.read_shared = lambda name, comm: datasets.Dataset(name, x, y, x[:60], y[:60])
+    run = training.TrainingRun(training.Config(dp_size=n, batch_size=BATCH, lr=LR), students.load(folder), comm)
     mine = x[world.Get_rank() * IMAGES // n :][: IMAGES // n], y[world.Get_rank() * IMAGES // n :][: IMAGES // n]
 
     def ours() -> None:

@@ -52,9 +52,9 @@ def figures() -> Iterator[tuple[str, list[float], float]]:
     environment, mpiexec = {**os.environ, **THREADS}, str(Path(sys.prefix) / "bin" / "mpiexec")  # the one of the README
     with tempfile.TemporaryDirectory(prefix="course-bench-") as folder:
         reference.write(folder)
-        if not Path("/usr/share/datasets/fashion-mnist").exists() and datasets.FOLDER not in os.environ:
+        if not Path("/usr/share/datasets/fashion-mnist").exists() and datasets.DATA_DIR_ENV not in os.environ:
             files(Path(folder))
-            os.environ[datasets.FOLDER] = environment[datasets.FOLDER] = folder
+            os.environ[datasets.DATA_DIR_ENV] = environment[datasets.DATA_DIR_ENV] = folder
         for mp_size, dp_size in GRIDS:
             run = [mpiexec, "-n", str(mp_size * dp_size), sys.executable]
             words = f"-m course_lib.training --megatron-mp --mp-size {mp_size} --dp-size {dp_size} --data fashion-mnist --batch-size 120"

@@ -89,8 +89,8 @@ def measure(folder: str) -> None:
     world, comm, found = MPI.COMM_WORLD, Communicator(), students.load(folder)
     n, rank = world.Get_size(), world.Get_rank()
     x, y = images()
-    training.read_once = lambda name, comm: datasets.Dataset(name, x, y, x[:60], y[:60])
-    run = training.Run(training.Config(dp_size=n, batch_size=BATCH, optimizer="adam", zero=3), found, comm)
+    training.read_shared = lambda name, comm: datasets.Dataset(name, x, y, x[:60], y[:60])
+    run = training.TrainingRun(training.Config(dp_size=n, batch_size=BATCH, optimizer="adam", zero=3), found, comm)
     mine = slice(rank * IMAGES // n, (rank + 1) * IMAGES // n)
     own = x[mine], y[mine]
 
@@ -99,7 +99,7 @@ def measure(folder: str) -> None:
         run.steps(run.total)
 
     epochs = [(mpi.seconds(ours), mpi.seconds(lambda: plain_epoch(*own, world))) for _ in range(TURNS)]
-    models = {stage: zero.Model((1024,) * 5, comm, stage, found) for stage in (0, 3)}
+    models = {stage: zero.ZeroModel((1024,) * 5, comm, stage, found) for stage in (0, 3)}
     batch = np.random.default_rng(rank).random((15, 1024), np.float32), np.arange(15)
 
     def steps(stage: int) -> None:

@@ -59,7 +59,7 @@ def block_attention(
     >>> out.ravel().tolist(), lse.round(3).tolist()
     ([0.0, 1.0], [-inf, 1.693])
     """
-    rows, keys, hidden = _seen(q, k, q_positions, k_positions)
+    rows, keys, hidden = _visible(q, k, q_positions, k_positions)
     out, lse = np.zeros((*q.shape[:-1], v.shape[-1]), q.dtype), np.full(q.shape[:-1], -np.inf, q.dtype)
     if hidden.size:
         scores = _scores(q[..., rows, :], k[..., keys, :], hidden)
@@ -100,7 +100,7 @@ def block_backward(
     dk, dv : numpy.ndarray
         ``(..., S, d)``: these rows' summands of the gradients of k and v.
     """
-    rows, keys, hidden = _seen(q, k, q_positions, k_positions)
+    rows, keys, hidden = _visible(q, k, q_positions, k_positions)
     grads = dq, dk, dv = np.zeros_like(q), np.zeros_like(k), np.zeros_like(v)
     if hidden.size:
         some, columns, of_rows = q[..., rows, :], k[..., keys, :], grad[..., rows, :]
@@ -122,18 +122,18 @@ def _scores(q: np.ndarray, k: np.ndarray, hidden: np.ndarray) -> np.ndarray:
     return scores
 
 
-def _seen(q: np.ndarray, k: np.ndarray, q_positions: np.ndarray, k_positions: np.ndarray) -> tuple:
+def _visible(q: np.ndarray, k: np.ndarray, q_positions: np.ndarray, k_positions: np.ndarray) -> tuple:
     """The rows that see something, the keys that something sees, and what of these rows and keys is hidden."""
     q_positions, k_positions = np.asarray(q_positions), np.asarray(k_positions)
     for array, positions, name in ((q, q_positions, "q"), (k, k_positions, "k")):
         if positions.shape != array.shape[-2:-1]:
             raise ValueError(f"{name} has {array.shape[-2]} rows (shape {array.shape}), and {name}_positions the shape {positions.shape}.")
     first, last = k_positions.min(initial=np.iinfo(np.int64).max), q_positions.max(initial=-1)
-    rows, keys = _chosen(q_positions >= first), _chosen(k_positions <= last)
+    rows, keys = _as_index(q_positions >= first), _as_index(k_positions <= last)
     return rows, keys, k_positions[keys][None, :] > q_positions[rows][:, None]
 
 
-def _chosen(mask: np.ndarray) -> slice | np.ndarray:
+def _as_index(mask: np.ndarray) -> slice | np.ndarray:
     """An index of what a mask chooses: a slice, which copies nothing, where one does."""
     where = np.flatnonzero(mask)
     if where.size and where[-1] - where[0] + 1 == where.size:

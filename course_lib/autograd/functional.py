@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 
-from course_lib.autograd.operations import wide
-from course_lib.autograd.tensor import Tensor, namespace
+from course_lib.autograd.operations import upcast
+from course_lib.autograd.tensor import Tensor, array_namespace
 
 
 def embedding(table: Tensor, ids) -> Tensor:
@@ -31,7 +31,7 @@ def embedding(table: Tensor, ids) -> Tensor:
     IndexError
         A number is no row of the table.
     """
-    xp, rows = namespace(table.data), table.shape[0]
+    xp, rows = array_namespace(table.data), table.shape[0]
     ids = ids.data if isinstance(ids, Tensor) else xp.asarray(ids)
     if ids.dtype.kind not in "iu":
         raise IndexError(f"embedding: the ids must be whole numbers; got dtype {ids.dtype}.")
@@ -44,7 +44,7 @@ def embedding(table: Tensor, ids) -> Tensor:
         taken = ids.reshape(-1)[order]
         if taken.size:  # a row that was taken several times gets the sum
             first = xp.flatnonzero(xp.concatenate([xp.ones(1, bool), taken[1:] != taken[:-1]]))
-            grad[taken[first]] = xp.add.reduceat(wide(g.reshape(-1, g.shape[-1])[order]), first, axis=0)
+            grad[taken[first]] = xp.add.reduceat(upcast(g.reshape(-1, g.shape[-1])[order]), first, axis=0)
         return (grad,)
 
     return Tensor.from_operation(table.data[ids], (table,), backward)
@@ -52,32 +52,32 @@ def embedding(table: Tensor, ids) -> Tensor:
 
 def layer_norm(x: Tensor, scale: Tensor, shift: Tensor, eps: float = 1e-5) -> Tensor:
     """``scale * (x - mean) / sqrt(variance + eps) + shift`` over the last axis (Ba et al., 2016, "Layer normalization", section 3)."""
-    values = wide(x.data)
+    values = upcast(x.data)
     normal = values - values.mean(axis=-1, keepdims=True)
-    rate = 1 / namespace(values).sqrt((normal * normal).mean(axis=-1, keepdims=True) + eps)
+    rate = 1 / array_namespace(values).sqrt((normal * normal).mean(axis=-1, keepdims=True) + eps)
     return _normalised(x, normal, rate, scale, shift)
 
 
 def rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-5) -> Tensor:
     """``scale * x / sqrt(mean(x²) + eps)`` over the last axis (Zhang and Sennrich, 2019, "Root mean square layer normalization")."""
-    values = wide(x.data)
-    rate = 1 / namespace(values).sqrt((values * values).mean(axis=-1, keepdims=True) + eps)
+    values = upcast(x.data)
+    rate = 1 / array_namespace(values).sqrt((values * values).mean(axis=-1, keepdims=True) + eps)
     return _normalised(x, values.copy(), rate, scale, None)
 
 
 def _normalised(x: Tensor, normal, rate, scale: Tensor, shift: Tensor | None) -> Tensor:
     """The end of both norms, and their gradient; `normal` is multiplied in place."""
-    xp, width = namespace(normal), x.shape[-1]
+    xp, width = array_namespace(normal), x.shape[-1]
     normal *= rate
-    out = normal * wide(scale.data)
+    out = normal * upcast(scale.data)
     if shift is not None:
-        out += wide(shift.data)
+        out += upcast(shift.data)
 
     def backward(g):
-        g = wide(g)
+        g = upcast(g)
         flat, rows = g.reshape(-1, width), normal.reshape(-1, width)
         grad_scale = xp.einsum("ij,ij->j", flat, rows).astype(scale.dtype, copy=False)
-        grad = g * wide(scale.data)
+        grad = g * upcast(scale.data)
         along = xp.einsum("...j,...j->...", grad, normal)[..., None] / width
         mean = grad.mean(axis=-1, keepdims=True) if shift is not None else None
         grad -= normal * along
@@ -92,7 +92,7 @@ def _normalised(x: Tensor, normal, rate, scale: Tensor, shift: Tensor | None) ->
 
 def gelu(x: Tensor) -> Tensor:
     """``x`` times the chance that a normal variable is below it, with the tanh of Hendrycks and Gimpel, 2016, section 2."""
-    xp, values = namespace(x.data), wide(x.data)
+    xp, values = array_namespace(x.data), upcast(x.data)
     root, cubic = math.sqrt(2 / math.pi), 0.044715
     square = values * values
     bend = square * cubic
@@ -120,7 +120,7 @@ def gelu(x: Tensor) -> Tensor:
 
 def softmax(x: Tensor) -> Tensor:
     """``exp(x) / sum(exp(x))`` over the last axis."""
-    out = _soft(wide(x.data).copy())
+    out = _softmax_inplace(upcast(x.data).copy())
 
     def backward(g):
         grad = g * out
@@ -130,9 +130,9 @@ def softmax(x: Tensor) -> Tensor:
     return Tensor.from_operation(out.astype(x.dtype, copy=False), (x,), backward)
 
 
-def _soft(scores):
+def _softmax_inplace(scores):
     """The softmax over the last axis, in place."""
-    xp = namespace(scores)
+    xp = array_namespace(scores)
     scores -= scores.max(axis=-1, keepdims=True)  # so that exp cannot overflow
     xp.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
@@ -163,16 +163,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
         raise ValueError(f"attention: q, k, v must be (..., positions, d) with the same d of q and k; got {q.shape}, {k.shape}, {v.shape}.")
     if causal and q.shape[-2] != k.shape[-2]:
         raise ValueError(f"attention: a causal mask needs as many positions in q as in k; got {q.shape[-2]} and {k.shape[-2]}.")
-    xp, scale = namespace(q.data), 1 / math.sqrt(q.shape[-1])
-    rows, keys, values = wide(q.data), wide(k.data), wide(v.data)
+    xp, scale = array_namespace(q.data), 1 / math.sqrt(q.shape[-1])
+    rows, keys, values = upcast(q.data), upcast(k.data), upcast(v.data)
     scores = (rows * rows.dtype.type(scale)) @ keys.swapaxes(-1, -2)
     if causal:
         scores += xp.triu(xp.full(scores.shape[-2:], -xp.inf, scores.dtype), 1)
-    weights = _soft(scores)
+    weights = _softmax_inplace(scores)
     out = weights @ values
 
     def backward(g):
-        g = wide(g)
+        g = upcast(g)
         grad = g @ values.swapaxes(-1, -2)
         grad -= xp.einsum("...j,...j->...", g, out)[..., None]  # the same as the sum over grad * weights
         grad *= weights

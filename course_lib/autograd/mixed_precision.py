@@ -13,9 +13,9 @@ import numpy as np
 
 from course_lib.autograd.modules import Parameter
 from course_lib.autograd.optimizers import Optimizer
-from course_lib.autograd.tensor import Tensor, namespace
+from course_lib.autograd.tensor import Tensor, array_namespace
 
-LEAST = 1.0  # a scale that goes no lower: what is infinite then is so by itself
+MIN_LOSS_SCALE = 1.0  # a scale that goes no lower: what is infinite then is so by itself
 
 
 class MixedPrecision:
@@ -36,7 +36,7 @@ class MixedPrecision:
 
     Attributes
     ----------
-    copies : list of Parameter
+    master_params : list of Parameter
         float32.
     optimizer : Optimizer
     scale : float
@@ -48,7 +48,7 @@ class MixedPrecision:
     >>> mixed = MixedPrecision([w], lambda copies: SGD(copies, lr=1e-4))
     >>> for _ in range(10):  # each step alone is too small for float16
     ...     mixed.zero_grad()
-    ...     mixed.scaled(w.sum()).backward()
+    ...     mixed.scale_loss(w.sum()).backward()
     ...     assert mixed.step()
     >>> float(w.data[0])
     0.9990234375
@@ -63,16 +63,16 @@ class MixedPrecision:
         comm=None,
     ):
         self.params = list(params)
-        self.copies = [Parameter(p.data.astype(np.float32)) for p in self.params]
-        self.optimizer = optimizer(self.copies)
-        self.scale, self.interval, self.comm, self._good = float(scale), interval, comm, 0
+        self.master_params = [Parameter(p.data.astype(np.float32)) for p in self.params]
+        self.optimizer = optimizer(self.master_params)
+        self.scale, self.interval, self.comm, self._good_steps = float(scale), interval, comm, 0
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
-        for p in (*self.params, *self.copies):
+        for p in (*self.params, *self.master_params):
             p.grad = None
 
-    def scaled(self, loss: Tensor) -> Tensor:
+    def scale_loss(self, loss: Tensor) -> Tensor:
         """The loss to call `backward` of."""
         return loss * self.scale
 
@@ -85,17 +85,17 @@ class MixedPrecision:
             Whether the step was done.
         """
         finite = True
-        for p, copy in zip(self.params, self.copies, strict=True):
+        for p, copy in zip(self.params, self.master_params, strict=True):
             copy.grad = None if p.grad is None else p.grad.astype(np.float32) * np.float32(1 / self.scale)
-            finite = finite and (copy.grad is None or bool(namespace(copy.grad).isfinite(copy.grad).all()))
+            finite = finite and (copy.grad is None or bool(array_namespace(copy.grad).isfinite(copy.grad).all()))
         if not self._all(finite):
-            self.scale, self._good = max(LEAST, self.scale / 2), 0
+            self.scale, self._good_steps = max(MIN_LOSS_SCALE, self.scale / 2), 0
             return False
         self.optimizer.step()
-        for p, copy in zip(self.params, self.copies, strict=True):
+        for p, copy in zip(self.params, self.master_params, strict=True):
             p.data[...] = copy.data
-        self._good += 1
-        if self._good % self.interval == 0:
+        self._good_steps += 1
+        if self._good_steps % self.interval == 0:
             self.scale *= 2
         return True
 

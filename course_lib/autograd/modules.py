@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from course_lib.autograd import operations
-from course_lib.autograd.tensor import Tensor, namespace
+from course_lib.autograd.tensor import Tensor, array_namespace
 
 
 class Parameter(Tensor):
@@ -37,7 +37,7 @@ class Module:
         raise NotImplementedError
 
     def __call__(self, x: object) -> Tensor:
-        return self.forward(operations.tensor(x))
+        return self.forward(operations.as_tensor(x))
 
     def __iter__(self) -> Iterator:
         raise TypeError(f"{type(self).__name__} is a module, not a list: parameters() gives its parameters, children() the modules in it.")
@@ -164,7 +164,7 @@ class BatchNorm2d(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training:
-            xp = namespace(x.data)
+            xp = array_namespace(x.data)
             rate = 1 / xp.sqrt(self.running_variance + xp.asarray(1e-5, x.dtype))
             return (x - Tensor(self.running_mean)) * Tensor(rate) * self.weight + self.bias
         flat = x.data.reshape(-1, x.shape[-1])

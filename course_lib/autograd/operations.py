@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib.autograd.tensor import Tensor, namespace
+from course_lib.autograd.tensor import Tensor, array_namespace
 
 
-def tensor(value: object) -> Tensor:
+def as_tensor(value: object) -> Tensor:
     """A tensor as it is, anything else as a constant."""
     return value if isinstance(value, Tensor) else Tensor(value)
 
@@ -22,16 +22,16 @@ def _constant(value: object, other: Tensor) -> Tensor:
     """A number takes the dtype of the tensor that it meets: float32 stays float32."""
     if isinstance(value, Tensor):
         return value
-    return Tensor(namespace(other.data).asarray(value, dtype=other.dtype))
+    return Tensor(array_namespace(other.data).asarray(value, dtype=other.dtype))
 
 
-def _pair(a: object, b: object) -> tuple[Tensor, Tensor]:
+def _as_tensors(a: object, b: object) -> tuple[Tensor, Tensor]:
     if isinstance(a, Tensor):
         return a, _constant(b, a)
     return _constant(a, b), b
 
 
-def _shrink(grad, shape: tuple[int, ...]):
+def _unbroadcast(grad, shape: tuple[int, ...]):
     """The gradient of an operand that was broadcast: the sum over what it was repeated along."""
     if grad.shape == shape:
         return grad
@@ -42,36 +42,36 @@ def _shrink(grad, shape: tuple[int, ...]):
 
 def add(a: object, b: object) -> Tensor:
     """``a + b``, with broadcasting."""
-    a, b = _pair(a, b)
-    return Tensor.from_operation(a.data + b.data, (a, b), lambda g: (_shrink(g, a.shape), _shrink(g, b.shape)))
+    a, b = _as_tensors(a, b)
+    return Tensor.from_operation(a.data + b.data, (a, b), lambda g: (_unbroadcast(g, a.shape), _unbroadcast(g, b.shape)))
 
 
 def multiply(a: object, b: object) -> Tensor:
     """``a * b``, with broadcasting."""
     if not isinstance(a, Tensor) and not isinstance(b, Tensor):
         return Tensor(a * b)
-    a, b = _pair(a, b)
+    a, b = _as_tensors(a, b)
     return Tensor.from_operation(
         a.data * b.data,
         (a, b),
         lambda g: (
-            _shrink(g * b.data, a.shape) if a.requires_grad else None,
-            _shrink(g * a.data, b.shape) if b.requires_grad else None,
+            _unbroadcast(g * b.data, a.shape) if a.requires_grad else None,
+            _unbroadcast(g * a.data, b.shape) if b.requires_grad else None,
         ),
     )
 
 
 def divide(a: object, b: object) -> Tensor:
     """``a / b``, with broadcasting."""
-    a, b = _pair(a, b)
+    a, b = _as_tensors(a, b)
     return Tensor.from_operation(
-        a.data / b.data, (a, b), lambda g: (_shrink(g / b.data, a.shape), _shrink(-g * a.data / (b.data * b.data), b.shape))
+        a.data / b.data, (a, b), lambda g: (_unbroadcast(g / b.data, a.shape), _unbroadcast(-g * a.data / (b.data * b.data), b.shape))
     )
 
 
-def product(a, b, out=None):
+def matmul_arrays(a, b, out=None):
     """``a @ b`` of arrays; those of 16 bits are multiplied and summed in float32, as a GPU does, and rounded once at the end."""
-    xp = namespace(a)
+    xp = array_namespace(a)
     if a.dtype.itemsize > 2:
         return xp.matmul(a, b, out=out)
     found = xp.matmul(a.astype(xp.float32), b.astype(xp.float32)).astype(a.dtype)
@@ -87,31 +87,31 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
         return linear(a, b)
 
     def backward(g):
-        grad_a = _shrink(product(g, b.data.swapaxes(-1, -2)), a.shape) if a.requires_grad else None
-        return grad_a, (_shrink(product(a.data.swapaxes(-1, -2), g), b.shape) if b.requires_grad else None)
+        grad_a = _unbroadcast(matmul_arrays(g, b.data.swapaxes(-1, -2)), a.shape) if a.requires_grad else None
+        return grad_a, (_unbroadcast(matmul_arrays(a.data.swapaxes(-1, -2), g), b.shape) if b.requires_grad else None)
 
-    return Tensor.from_operation(product(a.data, b.data), (a, b), backward)
+    return Tensor.from_operation(matmul_arrays(a.data, b.data), (a, b), backward)
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
     """``x @ w + b`` in one step; x is ``(..., inputs)``, w ``(inputs, outputs)``."""
-    rows, xp = x.data.reshape(-1, x.shape[-1]), namespace(x.data)
-    out = product(rows, w.data)
+    rows, xp = x.data.reshape(-1, x.shape[-1]), array_namespace(x.data)
+    out = matmul_arrays(rows, w.data)
     if b is not None:
         out += b.data
 
     def backward(g):
         g = g.reshape(-1, g.shape[-1])
-        grad_w = product(rows.T, g, out=w.take_grad_buffer()) if w.requires_grad else None
-        grad_x = product(g, w.data.T).reshape(x.shape) if x.requires_grad else None
+        grad_w = matmul_arrays(rows.T, g, out=w.take_grad_buffer()) if w.requires_grad else None
+        grad_x = matmul_arrays(g, w.data.T).reshape(x.shape) if x.requires_grad else None
         return (grad_x, grad_w) if b is None else (grad_x, grad_w, xp.sum(g, axis=0, out=b.take_grad_buffer()))
 
     return Tensor.from_operation(out.reshape(*x.shape[:-1], w.shape[1]), (x, w) if b is None else (x, w, b), backward)
 
 
-def total(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+def reduce_sum(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
     """The sum over all axes, or over some; with `keepdims` these stay, with length 1."""
-    xp = namespace(a.data)
+    xp = array_namespace(a.data)
 
     def backward(g):
         return (xp.broadcast_to(g if axis is None or keepdims else xp.expand_dims(g, axis), a.shape),)
@@ -121,14 +121,14 @@ def total(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool =
 
 def relu(a: Tensor) -> Tensor:
     """The positive part."""
-    xp = namespace(a.data)
+    xp = array_namespace(a.data)
     out = xp.maximum(a.data, 0)
     return Tensor.from_operation(out, (a,), lambda g: (g * (out > 0),))
 
 
 def tanh(a: Tensor) -> Tensor:
     """The hyperbolic tangent."""
-    xp = namespace(a.data)
+    xp = array_namespace(a.data)
     out = xp.tanh(a.data)
 
     def backward(g):
@@ -139,7 +139,7 @@ def tanh(a: Tensor) -> Tensor:
     return Tensor.from_operation(out, (a,), backward)
 
 
-def wide(array):
+def upcast(array):
     """An array of 16 bits in float32, for sums and exponentials; any other as it is."""
     return array.astype("float32") if array.dtype.itemsize <= 2 else array
 
@@ -154,7 +154,7 @@ def cross_entropy(logits: Tensor, labels) -> Tensor:
     labels : numpy.ndarray
         int, ``(batch,)``.
     """
-    xp, z = namespace(logits.data), wide(logits.data)
+    xp, z = array_namespace(logits.data), upcast(logits.data)
     labels = labels.data if isinstance(labels, Tensor) else labels
     if z.ndim != 2 or labels.shape != z.shape[:1]:
         raise ValueError(f"cross_entropy: logits must be (batch, classes) and labels (batch,); got {z.shape} and {labels.shape}.")
@@ -194,7 +194,7 @@ def conv2d(x: Tensor, w: Tensor, padding: int = 0) -> Tensor:
     Tensor
         ``(batch, height + 2 padding - kernel + 1, ..., out_channels)``.
     """
-    xp, (k, _, channels, out_channels) = namespace(x.data), w.shape
+    xp, (k, _, channels, out_channels) = array_namespace(x.data), w.shape
     n, height, width, _ = x.shape
     h, v = height + 2 * padding - k + 1, width + 2 * padding - k + 1
     padded = xp.pad(x.data, ((0, 0), (padding, padding), (padding, padding), (0, 0))) if padding else x.data
@@ -233,7 +233,7 @@ def _patches(xp, padded, k: int, h: int, v: int):
 
 def max_pool2d(x: Tensor, size: int = 2) -> Tensor:
     """The largest value of each ``size x size`` square; height and width must be multiples of it."""
-    xp, (n, height, width, channels) = namespace(x.data), x.shape
+    xp, (n, height, width, channels) = array_namespace(x.data), x.shape
     squares = x.data.reshape(n, height // size, size, width // size, size, channels)
     out = squares.max(axis=(2, 4))
 
@@ -251,7 +251,7 @@ def batch_norm(x: Tensor, scale: Tensor, shift: Tensor, mean, variance, eps: flo
 
     The gradient takes into account that mean and variance depend on x (Ioffe and Szegedy, 2015, "Batch normalization", section 3).
     """
-    xp, channels = namespace(x.data), x.shape[-1]
+    xp, channels = array_namespace(x.data), x.shape[-1]
     rate = 1 / xp.sqrt(variance + eps)
     flat = x.data.reshape(-1, channels)
     normal = flat - mean
@@ -274,7 +274,7 @@ def batch_norm(x: Tensor, scale: Tensor, shift: Tensor, mean, variance, eps: flo
 
 def _mean(a: Tensor) -> Tensor:
     """The mean of all values."""
-    return total(a) * (1.0 / a.data.size)
+    return reduce_sum(a) * (1.0 / a.data.size)
 
 
 def reshape(a: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -289,7 +289,7 @@ def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
     return Tensor.from_operation(a.data.transpose(axes), (a,), lambda g: (g.transpose(back),))
 
 
-def cut(a: Tensor, index: object) -> Tensor:
+def getitem(a: Tensor, index: object) -> Tensor:
     """``a[index]`` for whole numbers, slices, None and ``...``.
 
     Raises
@@ -302,17 +302,17 @@ def cut(a: Tensor, index: object) -> Tensor:
             raise TypeError(f"a tensor's index must be whole numbers and slices; got {part!r}. Rows by number: embedding(table, ids).")
 
     def backward(g):
-        grad = namespace(a.data).zeros_like(a.data)
+        grad = array_namespace(a.data).zeros_like(a.data)
         grad[index] = g
         return (grad,)
 
-    return Tensor.from_operation(namespace(a.data).asarray(a.data[index]), (a,), backward)
+    return Tensor.from_operation(array_namespace(a.data).asarray(a.data[index]), (a,), backward)
 
 
 def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """Tensors one after the other along an axis."""
     ends = np.cumsum([t.shape[axis] for t in tensors])[:-1]
-    xp = namespace(tensors[0].data)
+    xp = array_namespace(tensors[0].data)
     out = xp.concatenate([t.data for t in tensors], axis=axis)
     return Tensor.from_operation(out, tuple(tensors), lambda g: tuple(xp.split(g, ends, axis=axis)))
 
@@ -331,8 +331,8 @@ Tensor.__neg__ = lambda a: multiply(a, -1.0)
 Tensor.__truediv__ = divide
 Tensor.__rtruediv__ = lambda a, b: divide(b, a)
 Tensor.__matmul__ = matmul
-Tensor.sum, Tensor.mean = total, _mean
+Tensor.sum, Tensor.mean = reduce_sum, _mean
 Tensor.reshape = lambda a, *shape: reshape(a, shape)
 Tensor.transpose = lambda a, *axes: transpose(a, axes or None)
 Tensor.astype = cast
-Tensor.__getitem__ = cut
+Tensor.__getitem__ = getitem

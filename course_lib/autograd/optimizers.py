@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from course_lib.autograd.modules import Parameter
-from course_lib.autograd.tensor import namespace
+from course_lib.autograd.tensor import array_namespace
 
 
 class Optimizer:
@@ -94,7 +94,7 @@ class Adam(Optimizer):
         self.betas, self.eps, self.state = betas, eps, {}
 
     def _update(self, i: int, p: Parameter, grad) -> None:
-        xp, (one, two) = namespace(p.data), self.betas
+        xp, (one, two) = array_namespace(p.data), self.betas
         t, m, v = self.state.get(i) or (0, xp.zeros_like(p.data), xp.zeros_like(p.data))
         t += 1
         m *= one

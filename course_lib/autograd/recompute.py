@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from course_lib.autograd.tensor import Tensor, flow, no_grad
+from course_lib.autograd.tensor import Tensor, no_grad, run_backward
 
 
 def checkpoint(function: Callable[[Tensor], Tensor], x: Tensor, then: Callable[[], object] | None = None) -> Tensor:
@@ -27,7 +27,7 @@ def checkpoint(function: Callable[[Tensor], Tensor], x: Tensor, then: Callable[[
 
     def backward(grad):
         fresh = Tensor(x.data, requires_grad=x.dtype.kind not in "iu")
-        flow(function(fresh), grad)
+        run_backward(function(fresh), grad)
         if then is not None:
             then()
         return fresh.grad, None

@@ -16,12 +16,12 @@ from contextlib import contextmanager
 
 import numpy as np
 
-_numbers = itertools.count()
-_recording = True
-_after: list[Callable[[], None]] = []
+_creation_counter = itertools.count()
+_grad_enabled = True
+_after_backward: list[Callable[[], None]] = []
 
 
-def namespace(array: object):
+def array_namespace(array: object):
     """The module that an array's functions come from: NumPy, or CuPy for an array on a GPU."""
     cupy = sys.modules.get("cupy")
     return cupy.get_array_module(array) if cupy is not None else np
@@ -31,16 +31,16 @@ def namespace(array: object):
 def no_grad() -> Iterator[None]:
     """Inside, operations leave nothing for `backward`: for evaluation, which needs less memory then."""
     global _recording
-    before, _recording = _recording, False
+    before, _grad_enabled = _grad_enabled, False
     try:
         yield
     finally:
-        _recording = before
+        _grad_enabled = before
 
 
 def after_backward(function: Callable[[], None]) -> None:
     """Have a function called once, when the `backward` that runs now has found all gradients."""
-    _after.append(function)
+    _after_backward.append(function)
 
 
 class Tensor:
@@ -70,7 +70,7 @@ class Tensor:
     [6.0, 8.0]
     """
 
-    __slots__ = ("__weakref__", "_backward", "_hooks", "_inputs", "_number", "_taken", "data", "grad", "grad_buffer", "requires_grad")
+    __slots__ = ("__weakref__", "_backward", "_hooks", "_inputs", "_lent_buffer", "_number", "data", "grad", "grad_buffer", "requires_grad")
     __array_priority__ = 1000  # so that array + tensor comes here
 
     def __init__(self, data: object, requires_grad: bool = False):
@@ -78,8 +78,8 @@ class Tensor:
         if requires_grad and self.data.dtype.kind != "f" and self.data.dtype.name != "bfloat16":
             raise TypeError(f"only floating point tensors have gradients; this one has dtype {self.data.dtype}.")
         self.grad, self.requires_grad = None, requires_grad
-        self.grad_buffer = self._taken = None
-        self._inputs, self._backward, self._hooks, self._number = (), None, None, next(_numbers)
+        self.grad_buffer = self._lent_buffer = None
+        self._inputs, self._backward, self._hooks, self._number = (), None, None, next(_creation_counter)
 
     @classmethod
     def from_operation(cls, data: object, inputs: Sequence[Tensor], backward: Callable) -> Tensor:
@@ -93,7 +93,7 @@ class Tensor:
             From the gradient of the result to those of the inputs, one each; None where one has none.
         """
         result = Tensor(data)
-        if _recording:
+        if _grad_enabled:
             for source in inputs:
                 if source.requires_grad:
                     result.requires_grad, result._inputs, result._backward = True, tuple(inputs), backward
@@ -139,7 +139,7 @@ class Tensor:
         if not callable(hook):
             raise TypeError(f"register_hook: the hook must be a function; got {hook!r}. (Pass the function itself, without ().)")
         self._hooks = self._hooks or {}
-        key = next(_numbers)
+        key = next(_creation_counter)
         self._hooks[key] = hook
         return lambda: self._hooks.pop(key, None)
 
@@ -147,8 +147,8 @@ class Tensor:
         """The array that the gradient may be written to, once; None if there is none or an earlier gradient is kept."""
         if self.grad_buffer is None or self.grad is not None:
             return None
-        self._taken, self.grad_buffer = self.grad_buffer, None
-        return self._taken
+        self._lent_buffer, self.grad_buffer = self.grad_buffer, None
+        return self._lent_buffer
 
     def backward(self, grad: object = None) -> None:
         """Find the gradients of this tensor with respect to all that it was made from, and add them to their `grad`.
@@ -170,18 +170,18 @@ class Tensor:
         if grad is None:
             if self.data.size != 1:
                 raise ValueError(f"backward: this tensor has shape {self.shape}; only a single number, a loss, needs no `grad`.")
-            grad = namespace(self.data).ones_like(self.data)
+            grad = array_namespace(self.data).ones_like(self.data)
         if grad.shape != self.shape:
             raise ValueError(f"backward: grad has shape {grad.shape}, and the tensor {self.shape}.")
         try:
-            flow(self, grad)
-            while _after:
-                _after.pop(0)()
+            run_backward(self, grad)
+            while _after_backward:
+                _after_backward.pop(0)()
         finally:
-            _after.clear()
+            _after_backward.clear()
 
 
-def flow(root: Tensor, grad: object) -> None:
+def run_backward(root: Tensor, grad: object) -> None:
     """Call the backward functions, the last operation first; a gradient is final when all uses of its tensor have added to it."""
     uses: dict[int, int] = {id(root): 0}
     todo = [root]
@@ -193,7 +193,7 @@ def flow(root: Tensor, grad: object) -> None:
                     todo.append(tensor)
                 uses[id(tensor)] += 1
     grads, ready = {id(root): grad}, []
-    _final(root, grads, ready)
+    _finalize(root, grads, ready)
     while ready:
         _, tensor = heapq.heappop(ready)
         inputs, backward, grad = tensor._inputs, tensor._backward, grads.pop(id(tensor), None)
@@ -201,47 +201,49 @@ def flow(root: Tensor, grad: object) -> None:
         # No gradient came here, nor does any come from here; but what this was made from waits for word.
         parts = [None] * len(inputs) if grad is None else backward(grad)
         if not isinstance(parts, (tuple, list)) or len(parts) != len(inputs):
-            raise TypeError(_not_a_tuple(backward, parts, len(inputs)))
+            raise TypeError(_tuple_error(backward, parts, len(inputs)))
         for source, part in zip(inputs, parts, strict=True):
             if not source.requires_grad:
                 continue
             key = id(source)
             if part is not None:
                 if getattr(part, "shape", None) != source.shape:
-                    raise ValueError(_of_another_shape(backward, part, source))
+                    raise ValueError(_shape_error(backward, part, source))
                 if key in grads:
                     part = grads[key] + part
-                elif source._backward is None and (part is grad or part.base is not None) and part is not source._taken:
+                elif source._backward is None and (part is grad or part.base is not None) and part is not source._lent_buffer:
                     part = part.copy()  # a leaf's gradient shares no memory with another one's
                 grads[key] = part
             uses[key] -= 1
             if not uses[key]:
-                _final(source, grads, ready)
+                _finalize(source, grads, ready)
 
 
-def _not_a_tuple(backward: Callable, parts: object, inputs: int) -> str:
+def _tuple_error(backward: Callable, parts: object, inputs: int) -> str:
     """What is said of an operation's backward that does not return what it should."""
     got = f"an array of shape {parts.shape}" if hasattr(parts, "shape") else type(parts).__name__
     got += f" of {len(parts)}" if isinstance(parts, (tuple, list)) else ""
     return (
-        f"an operation's backward ({_line_of(backward)}) must return a tuple with a gradient for each input, {inputs} here; got {got}. "
+        f"an operation's backward ({_source_location(backward)}) must return a tuple with a gradient "
+        f"for each input, {inputs} here; got {got}. "
         "(A tuple of one has a comma: (grad,). The operation's inputs are one, too: (x,).)"
     )
 
 
-def _of_another_shape(backward: Callable, part: object, source: Tensor) -> str:
+def _shape_error(backward: Callable, part: object, source: Tensor) -> str:
     """What is said of an operation's backward that returns a gradient of another shape."""
     got = part.shape if hasattr(part, "shape") else repr(part)[:80]
-    return f"an operation's backward ({_line_of(backward)}) must return a gradient of the shape of its input, {source.shape}; got {got}."
+    where = _source_location(backward)
+    return f"an operation's backward ({where}) must return a gradient of the shape of its input, {source.shape}; got {got}."
 
 
-def _line_of(hook: Callable) -> str:
+def _source_location(hook: Callable) -> str:
     """Where a function begins, such as "cell [5], line 3"."""
     code = getattr(hook, "__code__", None)
     return f"{code.co_filename}, line {code.co_firstlineno}" if code else "not a function of Python"
 
 
-def _final(tensor: Tensor, grads: dict[int, object], ready: list) -> None:
+def _finalize(tensor: Tensor, grads: dict[int, object], ready: list) -> None:
     """A tensor's gradient is complete: hooks, then keep it, or pass it on."""
     grad = grads.get(id(tensor))
     if grad is None:
@@ -252,7 +254,7 @@ def _final(tensor: Tensor, grads: dict[int, object], ready: list) -> None:
         changed = hook(grad)
         if changed is not None and getattr(changed, "shape", None) != grad.shape:
             found = f"an array of shape {changed.shape}" if hasattr(changed, "shape") else repr(changed)
-            where = f"{getattr(hook, '__qualname__', hook)}, {_line_of(hook)}"
+            where = f"{getattr(hook, '__qualname__', hook)}, {_source_location(hook)}"
             raise ValueError(f"a hook ({where}) must return the gradient, an array of shape {grad.shape}, or None; got {found}.")
         grad = grad if changed is None else changed
     if tensor._backward is None:

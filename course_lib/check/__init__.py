@@ -17,9 +17,9 @@ from course_lib import placement, students, traffic, wording
 from course_lib.cluster import replies
 from course_lib.engine.serialization import Opaque
 
-Instead: TypeAlias = dict[str, np.ndarray] | Callable[[], dict[str, np.ndarray]] | None
-LONGEST = 2_000  # characters of a message: what an answer returned may stand in it
-SEED = "COURSE_SEED"  # set it to the seed in a message, to see the same test again
+KnownMistakes: TypeAlias = dict[str, np.ndarray] | Callable[[], dict[str, np.ndarray]] | None
+MAX_MESSAGE_CHARS = 2_000  # characters of a message: what an answer returned may stand in it
+SEED_ENV = "COURSE_SEED"  # set it to the seed in a message, to see the same test again
 
 
 class CheckFailed(AssertionError):
@@ -48,7 +48,7 @@ class Check:
     def __init__(self, what: str, *, show: bool = True):
         self.what, self.show = what, show
         # So many bits that nobody finds it by trying all.
-        self.seed = int(os.environ.get(SEED) or secrets.randbits(64))
+        self.seed = int(os.environ.get(SEED_ENV) or secrets.randbits(64))
         self.random = np.random.default_rng(self.seed)
         self._sizes: dict[tuple[int, int], list[int]] = {}
         self.case = ""
@@ -69,7 +69,7 @@ class Check:
 
     def fail(self, problem: str, cause: str = "") -> None:
         """Raise CheckFailed with this sentence, the case and the usual cause."""
-        students.checked(self.what, False)
+        students.record_check(self.what, False)
         parts = [problem + (f", for {self.case}" if self.case else "") + "."]
         if cause:
             parts.append(f"A usual cause: {cause}.")
@@ -78,16 +78,16 @@ class Check:
         if not self.show:
             parts.append(f"(seed {self.seed})")
         text = " ".join(parts)
-        raise CheckFailed(text if len(text) <= LONGEST else f"{text[:LONGEST]} (the rest is cut)")
+        raise CheckFailed(text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} (the rest is cut)")
 
     def value(self, got: object, want: object, *, name: str, rank: int, cause: str = "") -> None:
         """Check a number: `got` must equal `want`, and be a whole number if `want` is one."""
         whole = isinstance(want, int) and not isinstance(want, bool)
         kinds = (int, np.integer) if whole else (int, float, np.number)
         if isinstance(got, (bool, np.bool_)) or not isinstance(got, kinds):
-            self.fail(f"{name} on rank {rank} must be a {'whole ' if whole else ''}number; got {_short(got)}", cause)
+            self.fail(f"{name} on rank {rank} must be a {'whole ' if whole else ''}number; got {_short_repr(got)}", cause)
         if got != want:
-            values = f" is {_short(got)}, expected {_short(want)}" if self.show else " has the wrong value"
+            values = f" is {_short_repr(got)}, expected {_short_repr(want)}" if self.show else " has the wrong value"
             self.fail(f"{name} on rank {rank}{values}", cause)
 
     def array(
@@ -102,7 +102,7 @@ class Check:
         scale: float | None = None,
         dtype: bool = True,
         contiguous: bool = False,
-        instead: Instead = None,
+        instead: KnownMistakes = None,
     ) -> None:
         """Check an array: shape, dtype (unless `dtype` is False), layout (if it must be `contiguous`) and values.
 
@@ -131,9 +131,9 @@ class Check:
             }
             if isinstance(got, (int, float, np.number)):
                 causes[type(got)] = "a sum, mean or maximum over all axes; axis= says over which"
-            self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short(got)}", causes.get(type(got), ""))
+            self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short_repr(got)}", causes.get(type(got), ""))
         if got.shape != want.shape:
-            known = _known(got, want, instead)
+            known = _describe_known_mistake(got, want, instead)
             if want.size and not got.size:
                 cause = "a slice that is empty: the end of a[start:end] is a place, and not a length"
             self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}{known}", "" if known else cause)
@@ -150,8 +150,8 @@ class Check:
             where = tuple(int(i) for i in np.argwhere(wrong)[0])
             values = f"; at {list(where)} it is {got[where]}, expected {want[where]}" if self.show else ""
             many = f"{np.count_nonzero(wrong)} of {want.size} values"
-            known = _known(got, want, instead)
-            relation = known or _relation(got, want, tolerance)
+            known = _describe_known_mistake(got, want, instead)
+            relation = known or _describe_relation(got, want, tolerance)
             if relation.startswith("; each is"):  # all values are there and in their places, so no cause about places fits
                 factor = "a sum in place of a mean or the reverse, or a division by the wrong number, or twice"
                 cause = "a wrong sign" if "-" in relation else factor
@@ -160,7 +160,7 @@ class Check:
             what = f"has the right shape, but {many} differ" if want.size > 1 else "has the wrong value"
             self.fail(f"{name} on rank {rank} {what}{values}{relation}", "" if known else cause)
 
-    def placed(
+    def distributed(
         self, got: list, kind: placement.Kind, want: np.ndarray, *, name: str, ranks: list[int], cause: str = "", rtol: float = 1e-9
     ) -> None:
         """Check what a group's ranks hold together: `want`, as this kind; see `placement`.
@@ -176,8 +176,8 @@ class Check:
         """
         for r, array in zip(ranks, got, strict=True):
             if not isinstance(array, np.ndarray):
-                self.fail(f"{name} on rank {r} must be a NumPy array; got {_short(array)}")
-        if wrong := placement.differs(kind, got, want, rtol, ranks):
+                self.fail(f"{name} on rank {r} must be a NumPy array; got {_short_repr(array)}")
+        if wrong := placement.difference(kind, got, want, rtol, ranks):
             other = [found for found in placement.kinds_of(got, want, max(rtol, 1e-6)) if found != kind]
             instead = f"; it is {other[0]}" if other else ""
             self.fail(f"{name} must be {kind} over {wording.ranks(ranks)}, and is not: {wrong}{instead}", cause)
@@ -197,7 +197,7 @@ class Check:
             calls = ", ".join(sorted({operation for operation, *_ in moved}))
             self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}), and {most:,.0f} are enough", cause)
 
-    def ended(self, left: int, rank: int) -> None:
+    def requests_completed(self, left: int, rank: int) -> None:
         """Check that a rank has waited for all that it has begun: `left` is its entry of `Ranks.unended`."""
         if left:
             cause = "an Isend, an Irecv or a collective whose request nobody keeps; each needs its Wait"
@@ -219,7 +219,7 @@ class Check:
         for i, value in enumerate(values):
             if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
                 hint = "a missing return" if value is None else "a Tensor, whose number is its .item()"
-                self.fail(f"{name}, number {i}, on rank {rank} must be a number; got {_short(value)}", hint)
+                self.fail(f"{name}, number {i}, on rank {rank} must be a number; got {_short_repr(value)}", hint)
         self.array(np.asarray(values, float), np.asarray(want, float), name=name, rank=rank, cause=cause, rtol=rtol, instead=instead)
 
     def among(
@@ -236,19 +236,19 @@ class Check:
 
     def passed(self) -> None:
         """Say that all is well, and remember it for `saving.save`."""
-        students.checked(self.what, True)
+        students.record_check(self.what, True)
         print(f"{self.what}: all ranks have what was expected.")
 
     def tuple(self, got: object, length: int, *, name: str, rank: int) -> tuple:
         """`got`, which must be a tuple or a list of this length."""
         if not isinstance(got, (tuple, list)) or len(got) != length:
-            found = f"{len(got)} values" if isinstance(got, (tuple, list)) else _short(got)
+            found = f"{len(got)} values" if isinstance(got, (tuple, list)) else _short_repr(got)
             wanted = f"{length} values" if length > 1 else "a list with one value, such as [grad_x]"
             self.fail(f"{name} on rank {rank} must return {wanted}; got {found}", "a missing return, or a forgotten value")
         return tuple(got)
 
 
-def _known(got: np.ndarray, want: np.ndarray, instead: Instead) -> str:
+def _describe_known_mistake(got: np.ndarray, want: np.ndarray, instead: KnownMistakes) -> str:
     """Which known mistake gives this, to put behind it in a sentence; one that gives nearly the right array tells nothing."""
     for what, array in ((instead() if callable(instead) else instead) or {}).items():
         array = np.asarray(array)
@@ -260,7 +260,7 @@ def _known(got: np.ndarray, want: np.ndarray, instead: Instead) -> str:
     return ""
 
 
-def _relation(got: np.ndarray, want: np.ndarray, tolerance: float) -> str:
+def _describe_relation(got: np.ndarray, want: np.ndarray, tolerance: float) -> str:
     """What wrong values are to the right ones, where that can be seen, to put behind them in a sentence."""
     if not want.size or got.dtype.kind not in "fiu":
         return ""
@@ -288,7 +288,7 @@ def _relation(got: np.ndarray, want: np.ndarray, tolerance: float) -> str:
     return ""
 
 
-def _short(value: object) -> str:
+def _short_repr(value: object) -> str:
     if value is None:
         return "None"
     if isinstance(value, np.ndarray):

@@ -11,11 +11,11 @@ from course_lib.check import Check
 from course_lib.sandbox.bubblewrap import ISOLATED
 
 # Bytes that a rank may hold before it is measured: modules, and what Python keeps of each request.
-SPARE, A_REQUEST = 4 << 20, 2 << 10
+BASELINE_BYTES, BYTES_PER_REQUEST = 4 << 20, 2 << 10
 
 # Of four ranks, in which none has its own number, and whose ring is not that of the four: an answer that takes the world's
 # ranks for the group's is always found.
-ORDERS = ((1, 0, 3, 2), (1, 3, 0, 2), (2, 0, 3, 1), (2, 3, 1, 0), (3, 2, 0, 1), (3, 2, 1, 0))
+SHUFFLED_ORDERS = ((1, 0, 3, 2), (1, 3, 0, 2), (2, 0, 3, 1), (2, 3, 1, 0), (3, 2, 0, 1), (3, 2, 1, 0))
 
 
 class GroupCheck(Check):
@@ -25,9 +25,9 @@ class GroupCheck(Check):
         super().__init__(what, show=show)
         self.ranks = ranks
 
-    def empty(self, what: str) -> list[int]:
+    def baseline_memory(self, what: str) -> list[int]:
         """What each rank holds before there is `what`; CheckFailed if it is much: it could be given back while `what` is measured."""
-        found, most = self.ranks.held(), self.spare()
+        found, most = self.ranks.held(), self.baseline_limit()
         for r, held in enumerate(found if ISOLATED in os.environ else []):
             if held > most:
                 cause = "arrays in variables of other cells, or large modules that they import on the ranks"
@@ -35,9 +35,9 @@ class GroupCheck(Check):
                 self.fail(said, cause)
         return found
 
-    def spare(self) -> int:
+    def baseline_limit(self) -> int:
         """Bytes that a rank may hold before it is measured."""
-        return SPARE + A_REQUEST * self.ranks.rounds
+        return BASELINE_BYTES + BYTES_PER_REQUEST * self.ranks.rounds
 
     def groups(self, size: int) -> list[list[int]]:
         """Groups of `size` of the four ranks, in any order; the ranks that are left over form a smaller one.
@@ -46,12 +46,12 @@ class GroupCheck(Check):
         """
         order = self.random.permutation(4).tolist()
         if size > 2:
-            order = list(ORDERS[int(self.random.integers(len(ORDERS)))])
+            order = list(SHUFFLED_ORDERS[int(self.random.integers(len(SHUFFLED_ORDERS)))])
         if size == 4 and self.show:
             order = [0, 1, 2, 3]
         return [order[i : i + size] for i in range(0, 4, size)]
 
-    def others(self, groups: list[list[int]]) -> list[list[int]]:
+    def regrouped(self, groups: list[list[int]]) -> list[list[int]]:
         """Groups of the same sizes with other members, if there can be any: who keeps the group of another call is found."""
         if self.show and len(groups) == 1:
             return groups
@@ -60,12 +60,12 @@ class GroupCheck(Check):
         return [order[i : i + len(groups[0])] for i in range(0, 4, len(groups[0]))]
 
     @staticmethod
-    def places(groups: list[list[int]]) -> list[tuple[int, int]]:
+    def colors_and_keys(groups: list[list[int]]) -> list[tuple[int, int]]:
         """For each rank, its group and its place there."""
         found = {r: (color, key) for color, group in enumerate(groups) for key, r in enumerate(group)}
         return [found[r] for r in range(4)]
 
     @staticmethod
-    def named(groups: list[list[int]], dtype: type) -> str:
+    def describe_groups(groups: list[list[int]], dtype: type) -> str:
         """The groups in words, for a message."""
         return f"the groups {', '.join('{' + ', '.join(map(str, group)) + '}' for group in groups)}, {np.dtype(dtype)}"

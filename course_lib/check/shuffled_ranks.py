@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 
-class Shuffled:
+class ShuffledRanks:
     """Ranks in another order, for a check that is written for the usual one.
 
     Parameters
@@ -16,7 +16,7 @@ class Shuffled:
     ranks : Ranks
     random : numpy.random.Generator
         Draws a new order for each call.
-    usual : bool
+    keep_order : bool
         Whether to keep the usual order, so that a visible check names the ranks.
 
     Attributes
@@ -25,16 +25,16 @@ class Shuffled:
         As those of `ranks`, for the places.
     """
 
-    def __init__(self, ranks, random: np.random.Generator, usual: bool):
-        self.ranks, self._random, self._usual = ranks, random, usual
+    def __init__(self, ranks, random: np.random.Generator, keep_order: bool):
+        self.ranks, self._random, self._keep_order = ranks, random, keep_order
         self.traffic, self.unended, self._order = [], [], list(range(4))
 
-    def call(self, function, arguments: list[dict], again: bool = False, **how: object) -> list:
+    def call(self, function, arguments: list[dict], same_order: bool = False, **how: object) -> list:
         """As `Ranks.call`; the function is also given `me`, its place, by which it makes its group.
 
-        `again`: the ranks have the places of the call before, from which they have kept something.
+        `same_order`: the ranks have the places of the call before, from which they have kept something.
         """
-        if not again and not self._usual:
+        if not same_order and not self._keep_order:
             self._order = self._random.permutation(4).tolist()
         order = self._order
         given: list = [None] * 4

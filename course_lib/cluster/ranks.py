@@ -247,7 +247,7 @@ class Ranks:
         """Bytes that each rank holds between its cells: as the system says where ranks are isolated, else the sum of its arrays."""
         self._tidy()
         client = self._connection.client
-        return client.held() if hasattr(client, "held") else self.call(memory.alive)
+        return client.held() if hasattr(client, "held") else self.call(memory.live_array_bytes)
 
     def _tidy(self) -> None:
         self._do({r: {"do": "tidy"} for r in range(self.n)}, 30.0)

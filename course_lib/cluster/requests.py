@@ -12,7 +12,7 @@ from course_lib import wording
 from course_lib.cluster import replies
 from course_lib.cluster.connection import Connection, RanksGone
 from course_lib.cluster.replies import Interrupted
-from course_lib.interrupts import interrupts_wait
+from course_lib.interrupts import defer_interrupts
 
 Requests = dict[int, dict]  # by rank
 Show = Callable[[list[tuple[int, str]]], None]
@@ -53,7 +53,7 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None, 
     late: list[int] = []
     told: dict[int, str] = {}
     try:
-        with interrupts_wait():  # whoever is asked is to be interrupted, too
+        with defer_interrupts():  # whoever is asked is to be interrupted, too
             futures = {r: connection.client.request(r, q) for r, q in requests.items()}
         while wait(futures.values(), 0.25).not_done:
             connection.client.look()

@@ -500,8 +500,8 @@ class Communicator:
         entry = self._counts[name]
         entry[0] += 1
         entry[1] += payload
-        if memory.held is not None:
-            memory.held.exchanged(call.send, call.recv)
+        if memory.active_account is not None:
+            memory.active_account.exchanged(call.send, call.recv)
 
     def _begin(self, call: Call, name: str, payload: int) -> Request:
         """Start a collective, and count it."""
@@ -626,8 +626,8 @@ class Communicator:
         entry = self._counts["Send"]
         entry[0] += 1
         entry[1] += array.nbytes
-        if memory.held is not None:
-            memory.held.exchanged(array)
+        if memory.active_account is not None:
+            memory.active_account.exchanged(array)
         return array, self.ranks[dest], int(tag)
 
     def _incoming(self, array: np.ndarray, source: int, tag: int, where: str) -> Incoming | None:
@@ -637,8 +637,8 @@ class Communicator:
             _is_tag(tag, "recvtag" if where == "Sendrecv" else "tag", where, ANY_TAG)
             if source == PROC_NULL:
                 return _with_nobody(f"the source of {where}")
-        if memory.held is not None:
-            memory.held.exchanged(array)
+        if memory.active_account is not None:
+            memory.active_account.exchanged(array)
         return array, self.ranks if source == ANY_SOURCE else (self.ranks[source],), ANY if tag == ANY_TAG else int(tag)
 
     def _exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str, status: MPI.Status | None = None) -> None:
@@ -717,8 +717,8 @@ def _transports() -> ModuleType:
 
 def _with_nobody(what: str) -> None:
     """Take note of a legal message of which nothing comes: often, it is meant for a neighbour that an end of a line has not."""
-    if traffic.to_nobody:
-        traffic.to_nobody(what)
+    if traffic.on_proc_null_message:
+        traffic.on_proc_null_message(what)
 
 
 def _is_tag(tag: object, name: str, where: str, *also: int) -> None:

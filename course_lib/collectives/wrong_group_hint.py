@@ -43,11 +43,11 @@ def noticed() -> Iterator[list[str]]:
     """Look meanwhile at the first call of each collective on each group; the list has a sentence for each that went astray."""
     world, found = MPI.COMM_WORLD, _found
     found.clear()
-    traffic.first_call, traffic.to_nobody, MPI.COMM_WORLD = _look, _nobody, _World(world)
+    traffic.on_first_call, traffic.on_proc_null_message, MPI.COMM_WORLD = _look, _nobody, _World(world)
     try:
         yield found
     finally:
-        traffic.first_call, traffic.to_nobody, MPI.COMM_WORLD = None, None, world
+        traffic.on_first_call, traffic.on_proc_null_message, MPI.COMM_WORLD = None, None, world
 
 
 def of_error(error: BaseException) -> list[str]:

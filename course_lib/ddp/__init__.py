@@ -87,7 +87,7 @@ class DistributedDataParallel(Module):
             self._waiting = True
             after_backward(self._finish)
         p = bucket.params[i]
-        self._keep(p)
+        self._save_earlier_gradient(p)
         if grad is not bucket.views[i]:  # not written there at once
             bucket.views[i][...] = grad
         bucket.marks[i] = 1
@@ -96,7 +96,7 @@ class DistributedDataParallel(Module):
             self._start()
         return bucket.views[i]  # the bucket's memory is the gradient
 
-    def _keep(self, p: Parameter) -> None:
+    def _save_earlier_gradient(self, p: Parameter) -> None:
         """The gradient of an earlier backward may lie in the bucket that is needed now."""
         if p.grad is not None:
             self._before[id(p)], p.grad = p.grad.copy(), None
@@ -108,7 +108,7 @@ class DistributedDataParallel(Module):
             if bucket.missing:  # a parameter without a gradient on this rank; another rank may have one
                 for p, view, mark in zip(bucket.params, bucket.views, bucket.marks, strict=True):
                     if not mark:
-                        self._keep(p)
+                        self._save_earlier_gradient(p)
                         view[...] = 0
             bucket.averaged.start()
             self._next += 1

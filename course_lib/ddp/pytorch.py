@@ -13,7 +13,7 @@ import numpy as np
 
 from course_lib.collectives.deadlock.board import open_board
 
-HOW = "PyTorch is not installed here, and this part can do without it. To see both side by side: pip install -e '.[torch]'"
+INSTALL_HINT = "PyTorch is not installed here, and this part can do without it. To see both side by side: pip install -e '.[torch]'"
 
 
 def available() -> bool:
@@ -50,7 +50,7 @@ def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.
     with torch.no_grad():
         for layer, w in zip(layers, weights, strict=True):
             layer.weight.copy_(torch.from_numpy(w.T.copy()))
-    folder = _meeting_place(comm, several)
+    folder = _rendezvous_folder(comm, several)
     where = f"file://{folder}/ranks"
     distributed.init_process_group("gloo", init_method=where, rank=comm.Get_rank(), world_size=comm.Get_size())
     try:
@@ -67,7 +67,7 @@ def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.
     return [layer.weight.detach().numpy().T.copy() for layer in layers]
 
 
-def _meeting_place(comm, several: bool) -> str:
+def _rendezvous_folder(comm, several: bool) -> str:
     """A folder of rank 0's that all ranks know: gloo's ranks find each other by a file in it. Where `several` machines see it, too."""
     name = np.zeros(4096, np.uint8)
     if comm.Get_rank() == 0:

@@ -19,17 +19,17 @@ from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
 from course_lib.collectives.snapshot import RAISED
 from course_lib.gpt import generate, report
-from course_lib.gpt.broadcast_text import first_of
+from course_lib.gpt.broadcast_text import first_nonempty
 from course_lib.gpt.settings import Settings, SettingsError
-from course_lib.gpt.text import TextError, check_length, spread
+from course_lib.gpt.text import TextError, check_length, load_and_broadcast
 from course_lib.gpt.training import full_state, step_costs
-from course_lib.gpt.training.run_directory import Folder, Unwritten, kept
+from course_lib.gpt.training.run_directory import CheckpointWriteError, RunDirectory, checkpoint_status
 from course_lib.gpt.training.trainer import Diverged, Trainer
 
-FUNCTIONS = Path("my_work")
+FUNCTIONS_DIR = Path("my_work")
 
 
-def parse(words: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     d = Settings()
     parser = argparse.ArgumentParser(prog="python -m course_lib.gpt", description="Train a small GPT on a grid of ranks.")
@@ -46,15 +46,15 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--micro-batches", type=int, help="into so many a data parallel rank cuts its texts")
     parser.add_argument("--lr", type=float, default=d.lr, help=f"learning rate ({d.lr})")
     parser.add_argument("--clip", type=float, default=d.clip, help=f"the most that all gradients may be long ({d.clip})")
-    parser.add_argument("--functions", type=Path, default=FUNCTIONS, help="folder with your transformer_impl.py (my_work)")
+    parser.add_argument("--functions", type=Path, default=FUNCTIONS_DIR, help="folder with your transformer_impl.py (my_work)")
     parser.add_argument("--out", type=Path, default=Path("gpt_run"), help="folder for checkpoints and the report (gpt_run)")
     parser.add_argument("--every", type=int, default=50, help="steps between checkpoints (50)")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, on any grid")
     parser.add_argument("--begin", default="def ", help="what the samples begin with")
-    return parser.parse_args(words)
+    return parser.parse_args(argv)
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Train, and say how it went on rank 0.
 
     Returns
@@ -72,27 +72,31 @@ def main(words: list[str] | None = None) -> int:
             if not first:  # what is wrong with the command, or its help, rank 0 says
                 stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
                 stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
-            a = parse(words)
+            a = parse_args(argv)
     except SystemExit as ended:
         return ended.code
     try:
         with threadpool_limits(1):  # ranks share the cores
             _run(a, comm, first)
     except (SettingsError, TextError, students.MissingFunction) as error:
-        return _once(first, str(error), 2)
+        return _fail_on_rank0(first, str(error), 2)
     except Diverged as error:
-        return _once(first, f"{error} {kept(a.out)}", 1)
+        return _fail_on_rank0(first, f"{error} {checkpoint_status(a.out)}", 1)
     except KeyboardInterrupt:
-        return _once(first, f"broken off. {kept(a.out)}", 130)
-    except Unwritten as error:
-        return _end(comm, str(error), f"{error} {kept(a.out)} Fix that first; if the disk is full, make room.", 2)
+        return _fail_on_rank0(first, f"broken off. {checkpoint_status(a.out)}", 130)
+    except CheckpointWriteError as error:
+        return _fail_on_this_rank(
+            comm, str(error), f"{error} {checkpoint_status(a.out)} Fix that first; if the disk is full, make room.", 2
+        )
     except MemoryError as error:
-        return _end(comm, "MemoryError", f"this rank has not enough memory: {error or 'none is left'}. Choose a smaller model.", 2)
+        return _fail_on_this_rank(
+            comm, "MemoryError", f"this rank has not enough memory: {error or 'none is left'}. Choose a smaller model.", 2
+        )
     except DeadlockError as error:
         raised = any(view.state == RAISED for view in open_board().snapshot().ranks)
-        return 1 if raised else _report(comm, str(error), 1)  # that rank says it
+        return 1 if raised else _print_error(comm, str(error), 1)  # that rank says it
     except Exception as error:
-        return _end(comm, f"{type(error).__name__}: {error}", traceback.format_exc(), 1)
+        return _fail_on_this_rank(comm, f"{type(error).__name__}: {error}", traceback.format_exc(), 1)
     return 0
 
 
@@ -116,11 +120,11 @@ def _functions(a: argparse.Namespace, comm: Communicator) -> object:
     found, wrong = None, ""
     try:
         found = students.load(a.functions)
-        if a.functions != FUNCTIONS and not a.functions.is_dir():
+        if a.functions != FUNCTIONS_DIR and not a.functions.is_dir():
             wrong = f"there is no folder {a.functions} with your functions (--functions)."
     except (ImportError, OSError) as error:
         wrong = str(error)
-    wrong = first_of(comm, wrong)
+    wrong = first_nonempty(comm, wrong)
     if wrong:
         raise SettingsError(wrong)
     if a.resume:
@@ -132,25 +136,25 @@ def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
     settings = _settings(a, comm)
     functions = _functions(a, comm)
     lacks = [name for name in ("save", "load") if not callable(getattr(functions, name, None))]
-    text, name = spread(comm, a.text)
+    text, name = load_and_broadcast(comm, a.text)
     check_length(text, settings.length)
     trainer = Trainer(settings, functions, comm, text)
-    folder = Folder(a.out, comm, settings, text, name, a.resume)
+    folder = RunDirectory(a.out, comm, settings, text, name, a.resume)
     if first and lacks:
         print(f"No checkpoints: no {' and no '.join(lacks)} in {a.functions}. Finish 27_checkpoint and run its last code cells.")
     if a.resume:
         folder.load(trainer)
         if first and trainer.step >= settings.steps:
             print(f"Nothing is left to do: the checkpoint is of step {trainer.step}, and --steps says {settings.steps}.")
-    samples = {f"after {trainer.step} steps": generate.write(trainer, a.begin)}
+    samples = {f"after {trainer.step} steps": generate.generate(trainer, a.begin)}
     rate = _train(trainer, None if lacks else folder, a.every, first)
-    samples[f"after {trainer.step} steps"] = generate.write(trainer, a.begin)
+    samples[f"after {trainer.step} steps"] = generate.generate(trainer, a.begin)
     results = _results(trainer, name, rate, samples)
     if first:
-        _say(results, folder)
+        _print_results(results, folder)
 
 
-def _train(trainer: Trainer, folder: Folder | None, every: int, first: bool) -> float:
+def _train(trainer: Trainer, folder: RunDirectory | None, every: int, first: bool) -> float:
     """Train to the end; tokens a second, without the time of writing checkpoints."""
     s, took, begin = trainer.settings, 0.0, trainer.step
     traffic.reset()
@@ -158,7 +162,7 @@ def _train(trainer: Trainer, folder: Folder | None, every: int, first: bool) -> 
     with bar, np.errstate(over="ignore", invalid="ignore"):  # what diverges, `Diverged` tells
         while trainer.step < s.steps:
             began = time.perf_counter()
-            loss = trainer.go()
+            loss = trainer.train_step()
             took += time.perf_counter() - began
             bar.update()
             bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
@@ -168,20 +172,20 @@ def _train(trainer: Trainer, folder: Folder | None, every: int, first: bool) -> 
     return done * s.batch * s.length / took if done else 0.0
 
 
-def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) -> report.Results:
+def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) -> report.RunResults:
     """What all ranks have to tell, on each of them."""
     losses = list(trainer.losses)
     traffic.reset()
-    held = step_costs.held(trainer)
-    moved = step_costs.moved(trainer)
+    held = step_costs.memory_by_kind(trainer)
+    moved = step_costs.bytes_by_axis(trainer)
     axes = list(trainer.settings.mesh.shape)
     mine = np.array([moved.get(axis, 0.0) for axis in axes] + [float(value) for value in held.values()])
     every = np.empty((trainer.groups.everyone.Get_size(), len(mine)))
     trainer.groups.everyone.Allgather(mine, every)
-    return report.Results(
+    return report.RunResults(
         trainer.settings,
         text,
-        full_state.size(trainer),
+        full_state.parameter_count(trainer),
         losses,
         rate,
         samples,
@@ -190,13 +194,13 @@ def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) 
     )
 
 
-def _say(results: report.Results, folder: Folder) -> None:
+def _print_results(results: report.RunResults, folder: RunDirectory) -> None:
     path, problem = folder.path / "report.html", ""
     try:
-        path.write_text(report.page(results), encoding="utf-8")
+        path.write_text(report.render_html(results), encoding="utf-8")
     except OSError as error:
         problem = f"course_lib.gpt: the report could not be written to {path}: {error.strerror}."
-    for name, value in report.facts(results).items():
+    for name, value in report.summary(results).items():
         print(f"{name:<12} {value}")
     for when, text in results.samples.items():
         print(f"\nIt writes, {when}:\n{text}")
@@ -206,19 +210,19 @@ def _say(results: report.Results, folder: Folder) -> None:
         print(f"\nThe report is in {path}.")
 
 
-def _once(first: bool, text: str, code: int) -> int:
+def _fail_on_rank0(first: bool, text: str, code: int) -> int:
     """What all ranks know, rank 0 says."""
     if first:
         print(f"course_lib.gpt: {text}", file=sys.stderr)
     return code
 
 
-def _end(comm: Communicator, short: str, text: str, code: int) -> int:
+def _fail_on_this_rank(comm: Communicator, short: str, text: str, code: int) -> int:
     open_board().end(RAISED, short)  # so that ranks that wait for this one learn of it
-    return _report(comm, text, code)
+    return _print_error(comm, text, code)
 
 
-def _report(comm: Communicator, text: str, code: int) -> int:
+def _print_error(comm: Communicator, text: str, code: int) -> int:
     print("\n".join(f"rank {comm.Get_rank()}: {line}" for line in text.strip().splitlines()), file=sys.stderr, flush=True)
     return code
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 
-def on_first(comm: object, call: Callable[[], str], error: type[Exception]) -> str:
+def call_on_rank0(comm: object, call: Callable[[], str], error: type[Exception]) -> str:
     """What a call gives on rank 0, on all ranks; collective.
 
     Parameters
@@ -25,38 +25,38 @@ def on_first(comm: object, call: Callable[[], str], error: type[Exception]) -> s
     words = b""
     if comm.Get_rank() == 0:
         try:
-            words = b"+" + _bytes(call())
+            words = b"+" + _encode(call())
         except (error, OSError, ValueError) as problem:
-            words = b"-" + _bytes(said(problem))
+            words = b"-" + _encode(error_text(problem))
     length = np.array([len(words)])
     comm.Bcast(length, root=0)
-    told = np.frombuffer(words.ljust(int(length[0])), np.uint8).copy()
-    comm.Bcast(told, root=0)
-    text = told.tobytes().decode()
+    received = np.frombuffer(words.ljust(int(length[0])), np.uint8).copy()
+    comm.Bcast(received, root=0)
+    text = received.tobytes().decode()
     if text.startswith("-"):
         raise error(text[1:])
     return text[1:]
 
 
-def first_of(comm: object, words: str) -> str:
+def first_nonempty(comm: object, words: str) -> str:
     """Of what the ranks have to say, the first that is not empty; collective."""
-    mine = _bytes(words)
+    mine = _encode(words)
     length = np.empty(comm.Get_size(), np.int64)
     comm.Allgather(np.array([len(mine)]), length)
     if not length.any():
         return ""
     speaker = int(np.flatnonzero(length)[0])
-    told = np.zeros(int(length[speaker]), np.uint8)
+    received = np.zeros(int(length[speaker]), np.uint8)
     if comm.Get_rank() == speaker:
-        told[:] = np.frombuffer(mine, np.uint8)
-    comm.Bcast(told, root=speaker)
-    return told.tobytes().decode()
+        received[:] = np.frombuffer(mine, np.uint8)
+    comm.Bcast(received, root=speaker)
+    return received.tobytes().decode()
 
 
-def said(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What an error says, in words.
 
-    >>> said(FileNotFoundError(2, "No such file or directory", "a/b"))
+    >>> error_text(FileNotFoundError(2, "No such file or directory", "a/b"))
     'a/b: No such file or directory'
     """
     if isinstance(error, OSError) and error.strerror:
@@ -64,5 +64,5 @@ def said(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _bytes(words: str) -> bytes:
+def _encode(words: str) -> bytes:
     return words.encode(errors="backslashreplace")  # names of files may be of any bytes

@@ -9,16 +9,16 @@ from course_lib.gpt.training import full_state
 from course_lib.gpt.training.trainer import Trainer
 
 
-def write(trainer: Trainer, begin: str = "def ", count: int = 200, heat: float = 0.8, seed: int = 0) -> str:
+def generate(trainer: Trainer, prompt: str = "def ", count: int = 200, temperature: float = 0.8, seed: int = 0) -> str:
     """Have the model go on with a text, byte by byte. Collective: the whole model comes together, and rank 0 writes.
 
     Parameters
     ----------
     trainer : Trainer
-    begin : str
+    prompt : str
     count : int
         Bytes to write.
-    heat : float
+    temperature : float
         Divides the logits: near 0, always the most probable byte.
     seed : int
         Of the choices.
@@ -28,14 +28,14 @@ def write(trainer: Trainer, begin: str = "def ", count: int = 200, heat: float =
     str
         With what it begins; bytes that no reader can see have the sign for that. Empty on all ranks but 0.
     """
-    one = full_state.alone(trainer)
-    full_state.copy(trainer, one)
+    one = full_state.single_rank_trainer(trainer)
+    full_state.copy_parameters(trainer, one)
     if trainer.groups.everyone.Get_rank() > 0:
         return ""
-    tokens, random = list(begin.encode(errors="surrogateescape") or b"\n"), np.random.default_rng(seed)
+    tokens, random = list(prompt.encode(errors="surrogateescape") or b"\n"), np.random.default_rng(seed)
     with no_grad():
         for _ in range(count):
-            logits = one.model(np.array([tokens[-trainer.settings.length :]])).data[0, -1].astype(np.float64) / heat
+            logits = one.model(np.array([tokens[-trainer.settings.length :]])).data[0, -1].astype(np.float64) / temperature
             chances = np.exp(logits - logits.max())
             tokens.append(int(random.choice(len(chances), p=chances / chances.sum())))
     text = bytes(tokens).decode(errors="replace")

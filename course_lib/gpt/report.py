@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from course_lib import plots, wording
 from course_lib.gpt.settings import Settings
 
-H100, SHARE = 989e12, 0.4  # FLOP a second, 16 bits, dense: NVIDIA's data sheet; and what a good program gets of it
+H100_FLOPS, ASSUMED_MFU = 989e12, 0.4  # FLOP a second, 16 bits, dense: NVIDIA's data sheet; and what a good program gets of it
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -19,7 +19,7 @@ pre { background: #f4f4f4; padding: .8rem; overflow-x: auto; white-space: pre-wr
 
 
 @dataclass
-class Results:
+class RunResults:
     """What a run has given.
 
     Attributes
@@ -51,7 +51,7 @@ class Results:
     held: list[dict[str, int]]
 
 
-def flop_a_token(results: Results) -> float:
+def flops_per_token(results: RunResults) -> float:
     """FLOP of training on one token: 6 for each parameter that it meets, which of several experts is one; and 12 a block for each number of
     the attention (Chowdhery et al., 2022, "PaLM", B)."""
     s = results.settings
@@ -59,7 +59,7 @@ def flop_a_token(results: Results) -> float:
     return 6 * (results.parameters - idle) + 12 * s.depth * s.width * s.length
 
 
-def pictures(results: Results) -> dict[str, plots.Picture]:
+def draw_figures(results: RunResults) -> dict[str, plots.Picture]:
     """The figures of a run, by their headings."""
     s, ranks = results.settings, range(len(results.held))
     found = {"Loss": plots.losses({"": results.losses}, f"Training loss, {s.name}")}
@@ -73,11 +73,11 @@ def pictures(results: Results) -> dict[str, plots.Picture]:
     return found
 
 
-def facts(results: Results) -> dict[str, str]:
+def summary(results: RunResults) -> dict[str, str]:
     """The figures in words."""
-    s, flop = results.settings, flop_a_token(results)
+    s, flop = results.settings, flops_per_token(results)
     tokens = s.batch * s.length
-    took = len(results.losses) * tokens * flop / (s.mesh.size * H100 * SHARE)
+    took = len(results.losses) * tokens * flop / (s.mesh.size * H100_FLOPS * ASSUMED_MFU)
     return {
         "grid": f"{s.name} ({s.mesh.size} rank{'s' if s.mesh.size > 1 else ''})",
         "model": f"{results.parameters:,} parameters: {s.depth} blocks of width {s.width}, {s.heads} heads, {s.length} positions",
@@ -87,17 +87,18 @@ def facts(results: Results) -> dict[str, str]:
         "speed": f"{results.rate:,.0f} tokens a second, {results.rate * flop / 1e9:.1f} GFLOP a second"
         if results.rate
         else "no step taken",
-        "on GPUs": f"an estimate: {s.mesh.size} of the kind H100 would compute these steps in {wording.seconds(took)}, at {SHARE:.0%} of "
-        f"{H100 / 1e12:.0f} TFLOP a second; messages come on top",
+        "on GPUs": f"an estimate: {s.mesh.size} of the kind H100 would compute these steps in {wording.seconds(took)}, "
+        f"at {ASSUMED_MFU:.0%} of "
+        f"{H100_FLOPS / 1e12:.0f} TFLOP a second; messages come on top",
     }
 
 
-def page(results: Results) -> str:
+def render_html(results: RunResults) -> str:
     """The report, as HTML."""
-    rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts(results).items())
+    rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in summary(results).items())
     samples = "".join(f"<h3>{html.escape(when)}</h3><pre>{html.escape(text)}</pre>" for when, text in results.samples.items())
     figures = ""
-    for heading, picture in pictures(results).items():
+    for heading, picture in draw_figures(results).items():
         data = base64.b64encode(picture.png()).decode()
         figures += f'<h2>{heading}</h2><img alt="{html.escape(picture.text)}" src="data:image/png;base64,{data}">'
     title = html.escape(f"A GPT on {results.settings.name}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.autograd import Sequential
-from course_lib.gpt.fsdp.flat_buffer import Flat
+from course_lib.gpt.fsdp.flat_buffer import FlatBuffer
 from course_lib.gpt.model.decoder import Sizes, layers, loss_of
 
-RATE, ONE, TWO, SMALL = 3e-3, 0.9, 0.999, 1e-8  # Adam's
+LEARNING_RATE, BETA1, BETA2, EPSILON = 3e-3, 0.9, 0.999, 1e-8  # Adam's
 
 
-class Run:
+class ResumableRun:
     """A model in training, on any number of ranks: their number changes no step, but for rounding.
 
     Parameters
@@ -38,12 +38,12 @@ class Run:
             raise ValueError(f"Run: {comm.Get_size()} ranks must divide the {batch} texts of a step.")
         self.model = Sequential(*layers(sizes, seed=seed, dtype=np.float64))
         self.parameters = self.model.parameters()
-        self.flat = Flat([p.data for p in self.parameters], comm.Get_size())
+        self.flat = FlatBuffer([p.data for p in self.parameters], comm.Get_size())
         self.size = sum(p.data.size for p in self.parameters)
-        mine = self._mine(self.flat.join([p.data for p in self.parameters]))
+        mine = self._local_part(self.flat.join([p.data for p in self.parameters]))
         self.parts = {"parameters": mine, "first moment": np.zeros_like(mine), "second moment": np.zeros_like(mine)}
 
-    def go(self) -> float:
+    def train_step(self) -> float:
         """A step; the mean loss over all ranks, before it. Collective."""
         n, rank = self.comm.Get_size(), self.comm.Get_rank()
         texts = np.random.default_rng([self.seed, self.step]).integers(0, self.sizes.vocabulary, (self.batch, self.sizes.length))
@@ -60,7 +60,7 @@ class Run:
         self._update(grad[: self.parts["parameters"].size] / n)
         return float(total[0]) / n
 
-    def take(self, step: int, parts: dict[str, np.ndarray]) -> None:
+    def restore(self, step: int, parts: dict[str, np.ndarray]) -> None:
         """Go on from here. Collective.
 
         Parameters
@@ -78,12 +78,13 @@ class Run:
             got = parts[name].shape if name in parts else "none"
             if got != mine.shape:
                 raise ValueError(
-                    f"Run.take: {name} must have shape {mine.shape} on this rank; got {got}. Is it a checkpoint of another model?"
+                    f"ResumableRun.restore: {name} must have shape {mine.shape} on this rank; got {got}. "
+                    "Is it a checkpoint of another model?"
                 )
         self.step, self.parts = step, {name: np.array(parts[name], float) for name in self.parts}
-        self._share()
+        self._all_gather_parameters()
 
-    def _mine(self, whole: np.ndarray) -> np.ndarray:
+    def _local_part(self, whole: np.ndarray) -> np.ndarray:
         """This rank's part, without the zeros at the end."""
         n, rank = self.comm.Get_size(), self.comm.Get_rank()
         each = self.flat.length // n
@@ -92,12 +93,12 @@ class Run:
     def _update(self, grad: np.ndarray) -> None:
         """Kingma and Ba, 2015, "Adam", algorithm 1, for this rank's part."""
         own, m, v = self.parts.values()
-        m += (1 - ONE) * (grad - m)
-        v += (1 - TWO) * (grad * grad - v)
-        own -= RATE * (m / (1 - ONE**self.step)) / (np.sqrt(v / (1 - TWO**self.step)) + SMALL)
-        self._share()
+        m += (1 - BETA1) * (grad - m)
+        v += (1 - BETA2) * (grad * grad - v)
+        own -= LEARNING_RATE * (m / (1 - BETA1**self.step)) / (np.sqrt(v / (1 - BETA2**self.step)) + EPSILON)
+        self._all_gather_parameters()
 
-    def _share(self) -> None:
+    def _all_gather_parameters(self) -> None:
         """All ranks get all parameters."""
         whole, mine = np.empty(self.flat.length), np.zeros(self.flat.length // self.comm.Get_size())
         mine[: self.parts["parameters"].size] = self.parts["parameters"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from course_lib.gpt.model.decoder import Sizes
 from course_lib.mesh import Mesh
 
-BYTES = 256  # the vocabulary: a token is a byte
+VOCABULARY_SIZE = 256  # the vocabulary: a token is a byte
 
 
 class SettingsError(ValueError):
@@ -83,17 +83,17 @@ class Settings:
                 raise SettingsError(f"{name} must be a number from 1e-12 upwards; got {getattr(self, name)}.")
         if self.schedule not in ("1f1b", "gpipe"):
             raise SettingsError(f"schedule must be 1f1b or gpipe; got {self.schedule!r}.")
-        self._divides("heads", self.heads, "width", self.width, "each head has an equal part of it")
-        self._divides("tp", self.tp, "heads", self.heads, "a tensor parallel rank has whole heads")
-        self._divides("tp", self.tp, "vocabulary", BYTES, "a tensor parallel rank has so many columns of the last matrix")
-        self._divides("pp", self.pp, "depth", self.depth, "a stage of the pipeline has whole blocks")
-        self._divides("dp", self.dp, "batch", self.batch, "a data parallel rank has whole texts")
+        self._require_divisor("heads", self.heads, "width", self.width, "each head has an equal part of it")
+        self._require_divisor("tp", self.tp, "heads", self.heads, "a tensor parallel rank has whole heads")
+        self._require_divisor("tp", self.tp, "vocabulary", VOCABULARY_SIZE, "a tensor parallel rank has so many columns of the last matrix")
+        self._require_divisor("pp", self.pp, "depth", self.depth, "a stage of the pipeline has whole blocks")
+        self._require_divisor("dp", self.dp, "batch", self.batch, "a data parallel rank has whole texts")
         if self.sequence:
-            self._divides("tp", self.tp, "length", self.length, "sequence parallel ranks have equal parts of a text")
+            self._require_divisor("tp", self.tp, "length", self.length, "sequence parallel ranks have equal parts of a text")
             if self.tp == 1:
                 raise SettingsError("sequence parallel is for the ranks of the axis tp, and tp is 1: choose 2 or more.")
         if self.experts:
-            self._divides("dp", self.dp, "experts", self.experts, "a data parallel rank has whole experts")
+            self._require_divisor("dp", self.dp, "experts", self.experts, "a data parallel rank has whole experts")
             if self.fsdp:
                 raise SettingsError("experts and fsdp do not go together: both share weights among the data parallel ranks. Choose one.")
         if self.fsdp and self.dp == 1:
@@ -104,7 +104,7 @@ class Settings:
             object.__setattr__(self, "micro_batches", max(k for k in range(1, most + 1) if each % k == 0))
         if self.micro_batches < 1:
             raise SettingsError(f"micro_batches must be at least 1; got {self.micro_batches}.")
-        self._divides("micro_batches", self.micro_batches, "texts of a data parallel rank", each, "micro-batches are equally large")
+        self._require_divisor("micro_batches", self.micro_batches, "texts of a data parallel rank", each, "micro-batches are equally large")
 
     def on(self, ranks: int) -> Settings:
         """Return the settings, if there are ranks enough for their grid."""
@@ -113,7 +113,7 @@ class Settings:
             raise SettingsError(f"{axes} is a grid of {self.mesh.size} ranks, and {ranks} are up.")
         return self
 
-    def _divides(self, name: str, value: int, other: str, total: int, why: str) -> None:
+    def _require_divisor(self, name: str, value: int, other: str, total: int, why: str) -> None:
         if total % value:
             raise SettingsError(f"{name}={value} does not divide {total}, the {other}: {why}.")
 
@@ -125,7 +125,7 @@ class Settings:
     @property
     def sizes(self) -> Sizes:
         """Of the model."""
-        return Sizes(BYTES, self.width, self.heads, self.depth, self.length)
+        return Sizes(VOCABULARY_SIZE, self.width, self.heads, self.depth, self.length)
 
     @property
     def name(self) -> str:

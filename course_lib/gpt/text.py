@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from course_lib.gpt.broadcast_text import on_first
+from course_lib.gpt.broadcast_text import call_on_rank0
 
-MOST = 4_000_000  # bytes that are read
-ENDINGS = (".py", ".txt", ".md", ".rst", ".tex", ".html")
+MAX_TEXT_BYTES = 4_000_000  # bytes that are read
+TEXT_SUFFIXES = (".py", ".txt", ".md", ".rst", ".tex", ".html")
 
 
 class TextError(ValueError):
     """There is no text to learn from; the message says where."""
 
 
-def find(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
+def load_text(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
     """The text of a folder, and what it is.
 
     Parameters
@@ -29,7 +29,7 @@ def find(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
     Returns
     -------
     text : numpy.ndarray
-        uint8, at most `MOST`.
+        uint8, at most `MAX_TEXT_BYTES`.
     name : str
 
     Raises
@@ -39,7 +39,7 @@ def find(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
 
     Examples
     --------
-    >>> text, name = find()
+    >>> text, name = load_text()
     >>> text.dtype.name, len(text) > 1_000_000, name.startswith("the source of Python's library")
     ('uint8', True, True)
     """
@@ -53,32 +53,32 @@ def find(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
     elif folder is None:
         files = sorted(place.glob("*.py"))
     else:
-        files = sorted(path for path in place.rglob("*") if path.suffix in ENDINGS and path.is_file())
+        files = sorted(path for path in place.rglob("*") if path.suffix in TEXT_SUFFIXES and path.is_file())
     found, size = [], 0
     for path in files:
-        if size >= MOST:
+        if size >= MAX_TEXT_BYTES:
             break
         try:
-            found.append(np.fromfile(path, np.uint8, MOST - size))
+            found.append(np.fromfile(path, np.uint8, MAX_TEXT_BYTES - size))
         except OSError as error:
             raise TextError(f"{path} cannot be read: {error.strerror}.") from None
         size += len(found[-1])
     if not size:
-        raise TextError(f"there is no text in {place}: its files must end in one of {', '.join(ENDINGS)}.")
+        raise TextError(f"there is no text in {place}: its files must end in one of {', '.join(TEXT_SUFFIXES)}.")
     name = "the source of Python's library" if folder is None else str(place)
     return np.concatenate(found), f"{name}, {len(found)} file{'s' if len(found) > 1 else ''}"
 
 
-def spread(comm: object, folder: str | Path | None = None) -> tuple[np.ndarray, str]:
-    """`find` on rank 0, for all ranks; collective. All raise what rank 0 raises."""
+def load_and_broadcast(comm: object, folder: str | Path | None = None) -> tuple[np.ndarray, str]:
+    """`load_text` on rank 0, for all ranks; collective. All raise what rank 0 raises."""
     found: list[np.ndarray] = []
 
     def look() -> str:
-        text, name = find(folder)
+        text, name = load_text(folder)
         found.append(text)
         return name
 
-    name = on_first(comm, look, TextError)
+    name = call_on_rank0(comm, look, TextError)
     size = np.array([len(found[0]) if found else 0])
     comm.Bcast(size, root=0)
     text = found[0] if found else np.empty(int(size[0]), np.uint8)
@@ -92,7 +92,7 @@ def check_length(text: np.ndarray, length: int) -> None:
         raise TextError(f"the text has {len(text)} bytes, and one of {length} positions needs {length + 1}: choose a longer text.")
 
 
-def texts(text: np.ndarray, step: int, batch: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def sample_batch(text: np.ndarray, step: int, batch: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The texts of a step: the same ones for all who ask, whatever they have of them.
 
     Parameters

@@ -12,14 +12,14 @@ import numpy as np
 
 from course_lib import wording
 from course_lib.mesh import Mesh
-from course_lib.plots.animation import Moving, ring
+from course_lib.plots.animation import Animation, ring
 from course_lib.plots.charts import bars, lines, losses, memory, stacked, traffic
 from course_lib.plots.figures import INK, Picture, color, ink_on, new_figure, on_slides
 from course_lib.plots.pipeline import gathered, timeline
 from course_lib.plots.placements import kinds, operators
 
 __all__ = [
-    "Moving",
+    "Animation",
     "Picture",
     "bars",
     "color",

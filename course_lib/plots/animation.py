@@ -9,10 +9,10 @@ import numpy as np
 
 from course_lib.plots.figures import INK, Picture, new_figure
 
-PAUSE = 900  # milliseconds from one frame to the next
+FRAME_INTERVAL_MS = 900  # milliseconds from one frame to the next
 
 
-class Moving:
+class Animation:
     """Frames of one figure, one at a time.
 
     Parameters
@@ -32,7 +32,7 @@ class Moving:
         """The slider, the button and the figure, as a widget of ipywidgets."""
         import ipywidgets
 
-        play = ipywidgets.Play(min=0, max=self.frames - 1, interval=PAUSE, description="play", show_repeat=False)
+        play = ipywidgets.Play(min=0, max=self.frames - 1, interval=FRAME_INTERVAL_MS, description="play", show_repeat=False)
         slider = ipywidgets.IntSlider(min=0, max=self.frames - 1, description="step", continuous_update=False)
         image = ipywidgets.Image(value=self.frame(0).png(), format="png", alt=self.still.text)
         image.layout.max_width = "100%"
@@ -57,7 +57,7 @@ class Moving:
         return self.still.text
 
 
-def ring(values: Sequence[np.ndarray], counts: Sequence[np.ndarray], title: str) -> Moving:
+def ring(values: Sequence[np.ndarray], counts: Sequence[np.ndarray], title: str) -> Animation:
     """An all-reduce in a ring, step by step.
 
     Parameters
@@ -71,7 +71,7 @@ def ring(values: Sequence[np.ndarray], counts: Sequence[np.ndarray], title: str)
 
     Returns
     -------
-    Moving
+    Animation
     """
     n = len(values)
 
@@ -86,16 +86,16 @@ def ring(values: Sequence[np.ndarray], counts: Sequence[np.ndarray], title: str)
         for rank in range(n):
             axes.text(-0.2, rank + 0.5, f"rank {rank}", ha="right", va="center", fontsize=9, color=INK)
             for piece in range(n):
-                _cell(axes, piece, rank, values[rank][step][piece], counts[rank][step][piece] / n, _came(rank, step, n) == piece)
+                _cell(axes, piece, rank, values[rank][step][piece], counts[rank][step][piece] / n, _received_piece(rank, step, n) == piece)
         done = sum(int(np.sum(c[step] == n)) for c in counts)
         return Picture(figure, f"{title}, step {step} of {2 * n - 2}: {done} of {n * n} pieces are complete sums.")
 
     still = draw(n - 1)
     half = f"after {n - 1} steps each rank has one complete sum, and after {2 * n - 2} all of them"
-    return Moving(draw, 2 * n - 1, Picture(still.figure, f"{title}: each rank sends one piece to the next in each step; {half}."))
+    return Animation(draw, 2 * n - 1, Picture(still.figure, f"{title}: each rank sends one piece to the next in each step; {half}."))
 
 
-def _came(rank: int, step: int, n: int) -> int | None:
+def _received_piece(rank: int, step: int, n: int) -> int | None:
     """Which piece a rank received in a step."""
     if not step:
         return None

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from course_lib.plots.animation import Moving
+from course_lib.plots.animation import Animation
 from course_lib.plots.figures import INK, PALE, Picture, color, new_figure
 
-Held = Sequence[Sequence[int]]  # the chunks of each rank
+ChunksByRank = Sequence[Sequence[int]]  # the chunks of each rank
 
 
-def _owners(held: Held) -> dict[int, int]:
+def _owners(held: ChunksByRank) -> dict[int, int]:
     return {int(chunk): r for r, mine in enumerate(held) for chunk in mine}
 
 
-def _mask(axes, held: Held, strength: Callable[[int, int], float], title: str) -> None:
+def _mask(axes, held: ChunksByRank, strength: Callable[[int, int], float], title: str) -> None:
     """The mask, a square for each pair of chunks: in the colour of the rank that has the queries, as strong as `strength` says."""
     from matplotlib.patches import Polygon, Rectangle
 
@@ -35,7 +35,7 @@ def _mask(axes, held: Held, strength: Callable[[int, int], float], title: str) -
     axes.set_title(title, fontsize=10, color=INK)
 
 
-def work(orders: Mapping[str, Held], title: str) -> Picture:
+def work_shares(orders: Mapping[str, ChunksByRank], title: str) -> Picture:
     """Which chunks of a sequence each rank holds, what of the causal mask it computes for that, and how much that is.
 
     Parameters
@@ -67,7 +67,7 @@ def work(orders: Mapping[str, Held], title: str) -> Picture:
     return Picture(figure, f"{title}. {'; '.join(said)}.")
 
 
-def around(held: Held, whose: Sequence[Sequence[int]], title: str) -> Moving:
+def ring_steps(held: ChunksByRank, whose: Sequence[Sequence[int]], title: str) -> Animation:
     """Keys and values on their way round the ring, and what of the mask is computed at each step.
 
     Parameters
@@ -81,7 +81,7 @@ def around(held: Held, whose: Sequence[Sequence[int]], title: str) -> Moving:
 
     Returns
     -------
-    Moving
+    Animation
     """
     owners, steps = _owners(held), len(whose[0])
 
@@ -100,7 +100,7 @@ def around(held: Held, whose: Sequence[Sequence[int]], title: str) -> Moving:
         return Picture(figure, f"{title}, step {step} of {steps - 1}: {said}.")
 
     still = draw(min(1, steps - 1))
-    return Moving(draw, steps, Picture(still.figure, f"{title}: in each step, each rank passes what it has to the next. {still.text}"))
+    return Animation(draw, steps, Picture(still.figure, f"{title}: in each step, each rank passes what it has to the next. {still.text}"))
 
 
 def _ring(axes, whose: Sequence[int]) -> None:

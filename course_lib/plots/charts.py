@@ -10,7 +10,7 @@ from course_lib import traffic as counting
 from course_lib import wording
 from course_lib.plots.figures import INK, Picture, new_figure, on_slides
 
-WRITTEN = {"bytes": wording.size, "memory": wording.memory}
+BYTE_FORMATTERS = {"bytes": wording.size, "memory": wording.memory}
 
 
 def _size_axis(axes, label: str, kind: str = "bytes") -> None:
@@ -21,7 +21,7 @@ def _size_axis(axes, label: str, kind: str = "bytes") -> None:
     step = 1000 if kind == "bytes" else 1024
     unit = next(step**i for i in (3, 2, 1, 0) if top >= step**i)
     axes.set_xticks([t * unit for t in MaxNLocator(3 if on_slides() else 5).tick_values(0, top / unit) if t * unit <= top])
-    name = WRITTEN[kind](unit).split()[1]
+    name = BYTE_FORMATTERS[kind](unit).split()[1]
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / unit:g} {name}")
     axes.set_xlabel(label)
 
@@ -83,12 +83,12 @@ def bars(values: dict[str, float], title: str, unit: str = "bytes") -> Picture:
     """
     figure, (axes,) = new_figure(6.2, 0.9 + 0.36 * len(values), title)
     axes.barh(list(values), list(values.values()), color="#777777")
-    texts = [WRITTEN[unit](value) if unit in WRITTEN else f"{value:.3g} {unit}" for value in values.values()]
+    texts = [BYTE_FORMATTERS[unit](value) if unit in BYTE_FORMATTERS else f"{value:.3g} {unit}" for value in values.values()]
     for i, (value, text) in enumerate(zip(values.values(), texts, strict=True)):
         axes.text(value, i, f" {text}", va="center", fontsize=9, color=INK)
     axes.invert_yaxis()
     axes.set_xlim(0, max(values.values()) * 1.18)
-    if unit in WRITTEN:
+    if unit in BYTE_FORMATTERS:
         _size_axis(axes, "bytes", unit)
     else:
         axes.set_xlabel(unit)
@@ -130,7 +130,7 @@ def memory(held: dict[str, dict[str, int]], title: str = "Peak memory of a rank,
     Parameters
     ----------
     held : dict of str to dict of str to int
-        For each bar, bytes by kind as `memory.Held.peak` has them; under "true peak", if it is
+        For each bar, bytes by kind as `memory.MemoryAccount.peak` has them; under "true peak", if it is
         there, what tracemalloc saw, drawn as a line.
     """
     figure, (axes,) = new_figure(7.2, 0.9 + 0.36 * len(held), title)
@@ -168,15 +168,15 @@ def losses(curves: dict[str, Sequence[float]], title: str = "Training loss") -> 
     return lines(curves, title, "step", "mean loss over the batch")
 
 
-def lines(curves: dict[str, Sequence[float]], title: str, across: str, up: str, at: Sequence[float] | None = None) -> Picture:
-    """Curves, each one value a step, or at these places; `across` and `up` say what the axes are."""
+def lines(curves: dict[str, Sequence[float]], title: str, xlabel: str, ylabel: str, at: Sequence[float] | None = None) -> Picture:
+    """Curves, each one value a step, or at these places; `xlabel` and `ylabel` say what the axes are."""
     figure, (axes,) = new_figure(7.2, 3.2, title)
     styles = ["-", "--", ":", "-."]
     for i, (name, values) in enumerate(curves.items()):
         # Curves that agree lie on each other: the first is broad and light, so that it shows below the others.
         shade, width = (INK, 1.6) if len(curves) == 1 else [("#BBBBBB", 4), ("#222222", 1.6), ("#777777", 1.6)][i % 3]
         axes.plot(np.arange(len(values)) if at is None else at, values, styles[i % 4], color=shade, linewidth=width, label=name)
-    axes.set(xlabel=across, ylabel=up, ylim=(0, None))
+    axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
     if len(curves) > 1:
         axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -1,6 +1,6 @@
 """Pictures of a mixture of experts: what each token wants, where it lands, and how full the experts are.
 
-`fly` and `step` run on the ranks, and call the student's functions there.
+`round_trip` and `exchange_step` run on the ranks, and call the student's functions there.
 """
 # ruff: noqa: F821
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from course_lib import placement
 from course_lib.autograd.tensor import Tensor
-from course_lib.plots.animation import Moving
+from course_lib.plots.animation import Animation
 from course_lib.plots.figures import INK, PALE, Picture, color, ink_on, new_figure
 from course_lib.plots.placements import kinds
 
 
-def wishes(logits: Sequence[np.ndarray], title: str) -> Picture:
+def routing_preferences(logits: Sequence[np.ndarray], title: str) -> Picture:
     """A line from each token to the expert that it wants most.
 
     Parameters
@@ -48,7 +48,7 @@ def wishes(logits: Sequence[np.ndarray], title: str) -> Picture:
     return Picture(figure, f"{title}: experts 0 to {experts - 1} are wanted by {', '.join(map(str, wanted))} tokens.")
 
 
-def flights(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], title: str) -> Moving:
+def token_routes(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], title: str) -> Animation:
     """Tokens at home, at their experts, and at home again: found from the arrays, in which a token is a number of its own.
 
     Parameters
@@ -86,7 +86,7 @@ def flights(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], title: s
         for e, row in enumerate(each)
     )
     said = f"dropped: {', '.join(map(_name, dropped)) or 'none'}"
-    return Moving(draw, len(frames), Picture(still, f"{title} (rank.token). {owners}; {said}."))
+    return Animation(draw, len(frames), Picture(still, f"{title} (rank.token). {owners}; {said}."))
 
 
 def _name(number: float) -> str:
@@ -144,7 +144,7 @@ def _box(axes, x: float, y: float, width: float, fill: str, text: str, edge: str
     axes.text(x + width / 2, y + 0.5, text, ha="center", va="center", fontsize=8, color=ink_on(fill), zorder=4, in_layout=False)
 
 
-def loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int, title: str) -> Picture:
+def expert_loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int, title: str) -> Picture:
     """How many tokens each expert gets, and how many it is asked to take; and how many are dropped with other numbers of slots.
 
     Parameters
@@ -187,7 +187,7 @@ def loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int, title
     return Picture(figure, f"{title}, with {n * slots} slots for each expert. {'; '.join(said)}.")
 
 
-def kinds_of_arrays(ranks: int, title: str) -> Picture:
+def array_placements(ranks: int, title: str) -> Picture:
     """What the arrays are, over the ranks that share the experts."""
     rows = placement.sharded(0)
     arrays = {"tokens, logits": rows, "the router": placement.replicated, "its gradient": placement.partial}
@@ -195,15 +195,15 @@ def kinds_of_arrays(ranks: int, title: str) -> Picture:
     return kinds({name: {"ep": kind} for name, kind in arrays.items()}, {"ep": ranks}, title)
 
 
-def fly():
-    """On a rank: its eight tokens, there and back, for `flights`; experts that do nothing."""
+def round_trip():
+    """On a rank: its eight tokens, there and back, for `token_routes`; experts that do nothing."""
     here, way = Tensor(np.arange(8.0)[:, None] + 100 * rank + 1), route(Tensor(logits), 1, 2)
     way.weight = Tensor(np.ones((8, 1)))
     there = dispatch(here, way, comm)
     return here.data[:, 0], there.data[..., 0], combine(there, way, comm).data[:, 0]
 
 
-def step(sparse):
+def exchange_step(sparse):
     """On a rank: the exchanges of a step, with all-to-alls or with all tokens everywhere."""
     tokens, every = np.ones((256, 64), np.float32), np.ones((1024, 64), np.float32)
     if sparse:

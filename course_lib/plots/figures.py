@@ -13,14 +13,14 @@ import textwrap
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8A8A")
 _DARK = {"#0072B2", "#009E73", "#D55E00", "#8A8A8A"}  # white text is readable on these
 INK, PALE = "#222222", "#EEEEEE"
-FILLS = {  # what a rank does
+ACTIVITY_COLORS = {  # what a rank does
     "communication": "#777777",
     "forward": "#56B4E9",
     "recompute": "#CC79A7",
     "backward": "#E69F00",
     "update": "#009E73",
 }
-PLACE = "COURSE_FIGURES"  # the environment's variable that says where figures are shown: "slides", or nothing
+FIGURE_STYLE_ENV = "COURSE_FIGURES"  # the environment's variable that says where figures are shown: "slides", or nothing
 
 
 def color(rank: int) -> str:
@@ -35,15 +35,15 @@ def ink_on(background: str) -> str:
 
 def on_slides() -> bool:
     """Whether figures are drawn for a lecture's slides."""
-    return os.environ.get(PLACE) == "slides"
+    return os.environ.get(FIGURE_STYLE_ENV) == "slides"
 
 
-def wide(width: float, height: float) -> float:
+def slide_width(width: float, height: float) -> float:
     """The width of a figure in inches whose rows are times: on a slide all of the slide's, so that larger type has room."""
     return max(width, 2.6 * height) if on_slides() else width
 
 
-def least_type(figure, share: float = 1.0) -> float:
+def min_font_size(figure, share: float = 1.0) -> float:
     """The smallest type of a figure, in points: on a slide, what is 18 pt where 1920 by 1080 pixels fill the screen.
 
     A slide gives a figure the width of its text (or this share of it), and 0.58 of the screen's height at least, see
@@ -85,7 +85,7 @@ class Picture:
     def png(self, dpi: int = 130) -> bytes:
         """The figure as a PNG file."""
         if on_slides():
-            _enlarge(self.figure, least_type(self.figure, self.share))
+            _enlarge(self.figure, min_font_size(self.figure, self.share))
         buffer = io.BytesIO()
         self.figure.savefig(buffer, format="png", dpi=dpi, bbox_inches="tight", facecolor="white")
         return buffer.getvalue()

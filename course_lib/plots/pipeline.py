@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from course_lib import wording
-from course_lib.plots.figures import FILLS, INK, PALE, Picture, ink_on, new_figure
+from course_lib.plots.figures import ACTIVITY_COLORS, INK, PALE, Picture, ink_on, new_figure
 
-Work = Sequence[tuple[str, int, float, float]]
-KINDS = {"F": "forward", "B": "backward"}
+TimedWork = Sequence[tuple[str, int, float, float]]
+ACTIVITY_NAMES = {"F": "forward", "B": "backward"}
 
 
-def timeline(panels: Mapping[str, Sequence[Work]], title: str) -> Picture:
+def timeline(panels: Mapping[str, Sequence[TimedWork]], title: str) -> Picture:
     """What each rank did when, one panel under the other, all to the same scale.
 
     Parameters
@@ -36,29 +36,29 @@ def timeline(panels: Mapping[str, Sequence[Work]], title: str) -> Picture:
         begin, end = spans[name]
         for r, work in enumerate(ranks):
             for kind, k, start, stop in work:
-                left, width, fill = (start - begin) * scale, (stop - start) * scale, FILLS[KINDS[kind]]
+                left, width, fill = (start - begin) * scale, (stop - start) * scale, ACTIVITY_COLORS[ACTIVITY_NAMES[kind]]
                 axis.add_patch(Rectangle((left, r - 0.42), width, 0.84, facecolor=fill, edgecolor="white"))
                 if width > 0.016 * most * scale:
                     axis.text(left + width / 2, r, k, ha="center", va="center", fontsize=8, color=ink_on(fill))
-        said.append(f"{name}: {wording.seconds(end - begin)}, bubbles {bubbles(ranks):.0%}")
+        said.append(f"{name}: {wording.seconds(end - begin)}, bubbles {bubble_fraction(ranks):.0%}")
         axis.set_title(said[-1], fontsize=10, color=INK)
         axis.set(xlim=(0, most * scale), ylim=(len(ranks) - 0.5, -0.5), yticks=range(len(ranks)), facecolor=PALE)
         axis.set_yticklabels([f"rank {r}" for r in range(len(ranks))], fontsize=8)
     axes[-1].set_xlabel(f"time, {unit}")
     kinds = {kind for ranks in panels.values() for work in ranks for kind, *_ in work}
-    handles = [Patch(color=FILLS[KINDS[kind]], label=KINDS[kind]) for kind in "FB" if kind in kinds]
+    handles = [Patch(color=ACTIVITY_COLORS[ACTIVITY_NAMES[kind]], label=ACTIVITY_NAMES[kind]) for kind in "FB" if kind in kinds]
     handles.append(Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle"))
     axes[0].legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return Picture(figure, f"{title}. {'; '.join(said)}.")
 
 
-def bubbles(ranks: Sequence[Work]) -> float:
+def bubble_fraction(ranks: Sequence[TimedWork]) -> float:
     """The share of the ranks' time in which they did nothing, 0 to 1."""
     begin, end = _span(ranks)
     return 1 - sum(stop - start for work in ranks for *_, start, stop in work) / ((end - begin or 1.0) * len(ranks))
 
 
-def _span(ranks: Sequence[Work]) -> tuple[float, float]:
+def _span(ranks: Sequence[TimedWork]) -> tuple[float, float]:
     times = [time for work in ranks for *_, start, stop in work for time in (start, stop)]
     return min(times, default=0.0), max(times, default=0.0)
 
@@ -80,12 +80,18 @@ def gathered(moments: Sequence[tuple[str, int, Sequence[bool]]], names: Sequence
     figure, (axes,) = new_figure(9.0, 0.9 + 0.28 * len(names), title)
     for t, (kind, block, whole) in enumerate(moments):
         for i in (i for i, here in enumerate(whole) if here):
-            axes.add_patch(Rectangle((t + 0.04, i - 0.45), 0.92, 0.9, facecolor=FILLS[KINDS[kind]] if i == block else "#BBBBBB"))
+            axes.add_patch(
+                Rectangle((t + 0.04, i - 0.45), 0.92, 0.9, facecolor=ACTIVITY_COLORS[ACTIVITY_NAMES[kind]] if i == block else "#BBBBBB")
+            )
     axes.set(xlim=(0, len(moments)), ylim=(len(names) - 0.5, -0.5), xlabel="moments, one for each block that works")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_xticks([])
     axes.set_facecolor(PALE)
-    shown = [Patch(color=FILLS[KINDS[kind]], label=f"works, {KINDS[kind]}") for kind in "FB" if any(m[0] == kind for m in moments)]
+    shown = [
+        Patch(color=ACTIVITY_COLORS[ACTIVITY_NAMES[kind]], label=f"works, {ACTIVITY_NAMES[kind]}")
+        for kind in "FB"
+        if any(m[0] == kind for m in moments)
+    ]
     shown.append(Patch(color="#BBBBBB", label="here, or on its way"))
     axes.legend(handles=shown, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     most = max(sum(map(bool, whole)) for *_, whole in moments)

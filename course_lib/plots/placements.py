@@ -46,7 +46,7 @@ def kinds(arrays: Mapping[str, Mapping[str, Kind]], sizes: Mapping[str, int], ti
     columns = {axis: max(4.2, n * (SIDE + GAP) + 0.8) for axis, n in sizes.items()}
     width, height = 5.2 + sum(columns.values()), 1.9 * len(arrays) + 0.8
     figure, (axes,) = new_figure(0.42 * width, 0.42 * height + 0.4, title)
-    _empty(axes, width, height)
+    _bare_axes(axes, width, height)
     x = 5.2
     for axis, step in columns.items():
         axes.text(x, 0.35, f"on axis {axis}", ha="left", va="center", fontsize=10, color=INK)
@@ -78,7 +78,7 @@ def operators(table: Sequence[Operator] = OPERATORS, title: str = "Conjugate ope
     second = first + wide + 4.4
     width, height = second + wide + 0.4, 2 * row * len(table) + 0.3 * len(table)
     figure, (axes,) = new_figure(0.36 * width, 0.36 * height + 0.4, title)
-    _empty(axes, width, height)
+    _bare_axes(axes, width, height)
     for i, op in enumerate(table):
         top = (2 * row + 0.3) * i + 0.2
         axes.text(0.1, top + SIDE / 2, op.name, ha="left", va="center", fontsize=10, color=INK)
@@ -100,6 +100,6 @@ def operators(table: Sequence[Operator] = OPERATORS, title: str = "Conjugate ope
     return Picture(figure, f"{title}. {said}.")
 
 
-def _empty(axes, width: float, height: float) -> None:
+def _bare_axes(axes, width: float, height: float) -> None:
     axes.set(xlim=(0, width), ylim=(height, 0), aspect="equal")
     axes.axis("off")

@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 
 from course_lib.autograd import Module, Tensor, cross_entropy
-from course_lib.plots.figures import INK, Picture, color, new_figure, wide
+from course_lib.plots.figures import INK, Picture, color, new_figure, slide_width
 
-DARK = "#444444"
+EXCHANGE_COLOR = "#444444"
 
 
 class Recorder:
@@ -36,19 +36,19 @@ class Recorder:
         self.exchanges.append((began, time.perf_counter()))
         self.stalls.append(self.exchanges[-1])
 
-    def Iallreduce(self, *arguments) -> Request:
+    def Iallreduce(self, *arguments) -> RecordedRequest:
         """As of the communicator."""
         began = time.perf_counter()
         request = self._comm.Iallreduce(*arguments)
         self.stalls.append((began, time.perf_counter()))
-        return Request(self, request, began)
+        return RecordedRequest(self, request, began)
 
-    def averaged(self, *arguments) -> Recorded:
+    def averaged(self, *arguments) -> RecordedAverage:
         """As of the communicator."""
-        return Recorded(self, self._comm.averaged(*arguments))
+        return RecordedAverage(self, self._comm.averaged(*arguments))
 
 
-class Recorded:
+class RecordedAverage:
     """An array and its average, noted."""
 
     def __init__(self, recorder: Recorder, inner):
@@ -69,7 +69,7 @@ class Recorded:
         self._recorder.exchanges.append((self._began, ended))
 
 
-class Request:
+class RecordedRequest:
     """A transfer that notes its end."""
 
     def __init__(self, recorder: Recorder, request, began: float):
@@ -84,7 +84,7 @@ class Request:
         self._recorder.exchanges.append((self._began, ended))
 
 
-class Mark(Module):
+class GradientTimer(Module):
     """Lets all through, and notes when the gradient passes."""
 
     def __init__(self, times: list[float]):
@@ -133,17 +133,19 @@ def draw(ways: dict[str, Sequence[dict]], title: str) -> Picture:
     """
     rows = [(name, r, step) for name, steps in ways.items() for r, step in enumerate(steps)]
     height = 1.2 + 0.62 * len(rows)
-    figure, (axes,) = new_figure(wide(8.6, height), height, title)
+    figure, (axes,) = new_figure(slide_width(8.6, height), height, title)
     for i, (_, r, step) in enumerate(rows):
         axes.broken_barh([(0, 1e3 * step["forward"])], (i - 0.4, 0.4), facecolor=color(r), alpha=0.45)
         axes.broken_barh([(1e3 * step["forward"], 1e3 * (step["end"] - step["forward"]))], (i - 0.4, 0.4), facecolor=color(r))
         axes.broken_barh([(1e3 * a, 1e3 * (b - a)) for a, b in step["stalls"]], (i - 0.4, 0.4), facecolor="white", edgecolor=color(r))
         axes.vlines([1e3 * t for t in step["marks"]], i - 0.4, i, color="white", linewidth=1)
-        axes.broken_barh([(1e3 * a, 1e3 * (b - a)) for a, b in step["exchanges"]], (i + 0.03, 0.3), facecolor=DARK, edgecolor="white")
+        axes.broken_barh(
+            [(1e3 * a, 1e3 * (b - a)) for a, b in step["exchanges"]], (i + 0.03, 0.3), facecolor=EXCHANGE_COLOR, edgecolor="white"
+        )
     axes.set_yticks(range(len(rows)), [f"{name}\nrank {r}" if r == 0 else f"rank {r}" for name, r, _ in rows], fontsize=9)
     axes.set(xlabel="ms", ylim=(len(rows) - 0.3, -0.6), xlim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
-    legend = [(color(0), 0.45, "forward"), (color(0), 1, "backward; a line between two layers"), (DARK, 1, "exchange on its way")]
+    legend = [(color(0), 0.45, "forward"), (color(0), 1, "backward; a line between two layers"), (EXCHANGE_COLOR, 1, "exchange on its way")]
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=c, alpha=a, label=text) for c, a, text in legend]

@@ -11,11 +11,11 @@ from course_lib.sim.llm import reference_data
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.configuration import PlanError
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.transformer import PRESETS
+from course_lib.sim.llm.transformer import MODEL_PRESETS
 from course_lib.sim.plan import report, toml_config
 from course_lib.sim.plan.search import best
 
-FILE = """What a file may say (sizes in numbers, rates in bytes a second, memory in bytes; what it leaves out is as usual):
+TOML_FORMAT_HELP = """What a file may say (sizes in numbers, rates in bytes a second, memory in bytes; what it leaves out is as usual):
 
   [model]
   preset = "7b"               # and what is different there; or layers, hidden and heads
@@ -30,13 +30,13 @@ FILE = """What a file may say (sizes in numbers, rates in bytes a second, memory
 """
 
 
-def parse(words: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m course_lib.sim", description="Training steps of language models, simulated.")
     commands = parser.add_subparsers(dest="command", required=True)
     how = argparse.RawDescriptionHelpFormatter
-    plan = commands.add_parser("plan", help="the best configurations of a model on a cluster", formatter_class=how, epilog=FILE)
-    plan.add_argument("--model", help=f"one of {', '.join(PRESETS)}")
+    plan = commands.add_parser("plan", help="the best configurations of a model on a cluster", formatter_class=how, epilog=TOML_FORMAT_HELP)
+    plan.add_argument("--model", help=f"one of {', '.join(MODEL_PRESETS)}")
     plan.add_argument("--gpus", type=int, help="how many devices")
     plan.add_argument("--device", help="a100 or h100 (h100), in nodes of eight")
     plan.add_argument("--file", type=Path, help="a TOML file, where it says something else than the three above; see below")
@@ -46,12 +46,12 @@ def parse(words: list[str] | None = None) -> argparse.Namespace:
     plan.add_argument("--out", type=Path, default=Path("plan"), help="folder for the report and the trace (plan)")
     validate = commands.add_parser("validate", help="simulated steps beside what others have measured")
     validate.add_argument("--out", type=Path, help="a PNG file for the scatter plot")
-    return parser.parse_args(words)
+    return parser.parse_args(argv)
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Do what the command line says; 2 if that cannot be done."""
-    a = parse(words)
+    a = parse_args(argv)
     try:
         return _plan(a) if a.command == "plan" else _validate(a)
     except (PlanError, ValueError) as error:
@@ -81,8 +81,8 @@ def _plan(a: argparse.Namespace) -> int:
     if a.tokens:
         print(f"\n{report.whole_run(steps[0], a.tokens, a.price)}.")
     a.out.mkdir(parents=True, exist_ok=True)
-    (a.out / "report.html").write_text(report.page(model, place, steps, a.price, a.tokens), encoding="utf-8")
-    report.trace(simulate(model, place, steps[0].configuration), a.out / "trace.json")
+    (a.out / "report.html").write_text(report.render_html(model, place, steps, a.price, a.tokens), encoding="utf-8")
+    report.write_trace(simulate(model, place, steps[0].configuration), a.out / "trace.json")
     print(f"\nThe report is {a.out / 'report.html'}; {a.out / 'trace.json'} is for ui.perfetto.dev.")
     return 0
 

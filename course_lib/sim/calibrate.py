@@ -10,10 +10,10 @@ import psutil
 
 from course_lib.sim.core.hardware import Hardware, Link
 
-PRODUCTS = (64, 128, 256, 512)  # rows of the square matrices that are multiplied
-MESSAGES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)  # bytes
-CALLS = 250  # of NumPy, or as long, in a block's forward or backward
-PASS = 12  # bytes that an operation on two arrays reads and writes for each float32
+MATMUL_ROWS = (64, 128, 256, 512)  # rows of the square matrices that are multiplied
+MESSAGE_SIZES_BYTES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)  # bytes
+NUMPY_CALLS_PER_BLOCK = 250  # of NumPy, or as long, in a block's forward or backward
+BYTES_PER_ELEMENTWISE_OP = 12  # bytes that an operation on two arrays reads and writes for each float32
 
 
 @dataclass(frozen=True)
@@ -49,22 +49,26 @@ def calibrate(ranks, size: int | None = None) -> Processor:
         Rates of float32 on one rank; its links are those between neighbours. The median over the ranks and several tries.
     """
     n = min(size or ranks.n, ranks.n)
-    found = [each for each in ranks.call(measure, dict(size=n, products=PRODUCTS, messages=MESSAGES, elements=1 << 18)) if each]
+    found = [
+        each
+        for each in ranks.call(measure_rank, dict(size=n, products=MATMUL_ROWS, messages=MESSAGE_SIZES_BYTES, elements=1 << 18))
+        if each
+    ]
     rates, passes, sent = (np.median([each[i] for each in found], axis=0).tolist() for i in range(3))
     top = max(rates)
-    efficiency = tuple((2.0 * rows**3, rate / top) for rows, rate in reversed(list(zip(PRODUCTS, rates, strict=True))))
+    efficiency = tuple((2.0 * rows**3, rate / top) for rows, rate in reversed(list(zip(MATMUL_ROWS, rates, strict=True))))
     link = Link(float("inf"))
     if n > 1:
         latency = sent[0]
-        link = Link(MESSAGES[-1] / max(sent[-1] - latency, 1e-9), 1.0, latency)
+        link = Link(MESSAGE_SIZES_BYTES[-1] / max(sent[-1] - latency, 1e-9), 1.0, latency)
     memory = psutil.virtual_memory().total // ranks.n
     cores = os.cpu_count() or 1
     name = f"this machine, {n} {'rank' if n == 1 else 'ranks'} on {cores} {'core' if cores == 1 else 'cores'}"
     smallest = (0.0, efficiency[-1][1])
-    return Processor(name, top, (*efficiency, smallest), PASS / passes[0], memory, link, link, link, ranks.n, passes[1])
+    return Processor(name, top, (*efficiency, smallest), BYTES_PER_ELEMENTWISE_OP / passes[0], memory, link, link, link, ranks.n, passes[1])
 
 
-def measure(size, products, messages, elements):
+def measure_rank(size, products, messages, elements):
     """On a rank: FLOP a second for matrices of these sizes; seconds a number of a pass, and of a call; seconds of messages."""
     import time
 
@@ -149,7 +153,7 @@ class BlockCost:
         passes = self.tokens * (66 * self.width + 9 * self.heads * self.positions)
         if not forward:
             passes = self.tokens * (88 * self.width + 3 * self.heads * self.positions) + 12 * self.width**2
-        rest = passes * PASS / hardware.memory_bandwidth + CALLS * hardware.call
+        rest = passes * BYTES_PER_ELEMENTWISE_OP / hardware.memory_bandwidth + NUMPY_CALLS_PER_BLOCK * hardware.call
         return (1 if forward else 2) * self._products(hardware) + rest
 
     def _products(self, hardware: Processor) -> float:

@@ -15,16 +15,16 @@ from course_lib import wording
 from course_lib.engine.processes import mpiexec
 from course_lib.sandbox import bubblewrap, landlock, seccomp
 
-Line = tuple[bool | None, str, str]  # well (None: does not matter for most), what, advice
+CheckResult = tuple[bool | None, str, str]  # well (None: does not matter for most), what, advice
 
 
-def python() -> Line:
+def python() -> CheckResult:
     """The version of Python."""
     good = sys.version_info >= (3, 11)
     return good, f"Python {sys.version.split()[0]} in {sys.prefix}", "install Python 3.11 or newer, then: rm -r .venv; make lab"
 
 
-def mpi() -> Line:
+def mpi() -> CheckResult:
     """The MPI library and its launcher."""
     try:
         where = mpiexec.find_mpiexec()
@@ -40,7 +40,7 @@ def mpi() -> Line:
     return MPI.get_vendor()[0] == "MPICH", f"MPI: {library}, mpi4py {mpi4py.__version__}, {where}", advice
 
 
-def ranks() -> Line:
+def ranks() -> CheckResult:
     """Whether ranks start, and talk."""
     from course_lib import cluster
 
@@ -65,26 +65,26 @@ def ranks() -> Line:
         four.stop()
 
 
-def cores() -> Line:
+def cores() -> CheckResult:
     """Cores of the processor."""
     count = os.cpu_count() or 1
     return count >= 2, f"{count} cores", "it works with one core, only slower"
 
 
-def memory() -> Line:
+def memory() -> CheckResult:
     """Free memory."""
     free = psutil.virtual_memory().available
     return free > 2 * 1024**3, f"memory: {wording.memory(free)} free", "8 ranks want about 1.5 GB: close other programs"
 
 
-def threads() -> Line:
+def threads() -> CheckResult:
     """Threads that NumPy uses on a rank."""
     said = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if os.environ.get(name)}
     here = ", ".join(f"{k}={v}" for k, v in said.items()) or "not limited in this shell"
     return True, f"threads: ranks use one each (set by cluster.start); {here}", ""
 
 
-def shared_memory() -> Line:
+def shared_memory() -> CheckResult:
     """Room in /dev/shm, through which ranks of a machine exchange arrays."""
     if not os.path.isdir("/dev/shm"):
         return None, "no /dev/shm (macOS has none, and needs none)", ""
@@ -92,14 +92,14 @@ def shared_memory() -> Line:
     return free >= 32 * 1024**2, f"/dev/shm: {wording.memory(free)} free", "8 ranks want 32 MiB: run the container with --shm-size=64m"
 
 
-def browser() -> Line:
+def browser() -> CheckResult:
     """A browser to open JupyterLab in."""
     names = ("xdg-open", "open", "chromium", "google-chrome", "firefox")
     found = next((n for n in names if shutil.which(n)), None)
     return None if found is None else True, f"browser: {found or 'none found here'}", "make lab prints an address; open it in any browser"
 
 
-def chromium() -> Line:
+def chromium() -> CheckResult:
     """Chromium, for the project's own browser test."""
     found = shutil.which("chromium")
     return (
@@ -109,7 +109,7 @@ def chromium() -> Line:
     )
 
 
-def grading_sandbox() -> Line:
+def grading_sandbox() -> CheckResult:
     """The sandbox for grading."""
     problem = bubblewrap.problem()
     hidden = "Landlock still hides files from them" if landlock.known() else "they can read what you can"
@@ -118,7 +118,7 @@ def grading_sandbox() -> Line:
     return None if problem or unlimited else True, f"grading: {what}", "only for instructors, see README.md"
 
 
-def network() -> Line:
+def network() -> CheckResult:
     """A network, for larger data sets."""
     try:
         with contextlib.closing(socket.create_connection(("ossci-datasets.s3.amazonaws.com", 443), timeout=3)):
@@ -127,7 +127,7 @@ def network() -> Line:
         return None, "network: not reached", "not needed once installed: the digits come along; for other data see README.md"
 
 
-CHECKS: tuple[Callable[[], Line], ...] = (
+CHECKS: tuple[Callable[[], CheckResult], ...] = (
     *(python, mpi, ranks, cores, memory, threads, shared_memory),
     *(browser, chromium, grading_sandbox, network),
 )

@@ -10,15 +10,15 @@ import os
 import sys
 from pathlib import Path
 
-WORK = "COURSE_WORK"  # set by the hub: where saved functions lie
-CONFIG = """# Written by `make lab`: until ranks are up, %%px says how to start them.
+WORK_DIR_ENV = "COURSE_WORK"  # set by the hub: where saved functions lie
+IPYTHON_CONFIG = """# Written by `make lab`: until ranks are up, %%px says how to start them.
 c.InteractiveShellApp.extensions.append("course_lib.tools.first_cell")
 """
 
 
 def load_ipython_extension(shell) -> None:
     """Register the magics, in a kernel that has just started; on a hub, it works in the user's folder, wherever its notebook is."""
-    work = Path(os.environ.get(WORK) or "/nowhere")
+    work = Path(os.environ.get(WORK_DIR_ENV) or "/nowhere")
     if work in Path.cwd().parents:
         os.chdir(work)
     shell.register_magic_function(_no_ranks, "cell", "px")
@@ -26,21 +26,21 @@ def load_ipython_extension(shell) -> None:
     shell.set_custom_exc((NameError,), _explain)
 
 
-def put(prefix: Path | None = None) -> None:
+def install_config(prefix: Path | None = None) -> None:
     """Have every IPython of this environment load the extension; a file that somebody else wrote there is left alone."""
     path = (prefix or Path(sys.prefix)) / "etc" / "ipython" / "ipython_config.py"
     with contextlib.suppress(OSError):  # an environment that belongs to somebody else
-        if path.exists() and not path.read_text().startswith(CONFIG.splitlines()[0]):
+        if path.exists() and not path.read_text().startswith(IPYTHON_CONFIG.splitlines()[0]):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(CONFIG)
+        path.write_text(IPYTHON_CONFIG)
 
 
-class NoRanks(RuntimeError):
+class RanksNotStarted(RuntimeError):
     """``%%px`` was run while no ranks were up."""
 
     def _render_traceback_(self) -> list[str]:
-        return [f"\x1b[31mNoRanks\x1b[0m: {self}"]
+        return [f"\x1b[31mRanksNotStarted\x1b[0m: {self}"]
 
 
 def _explain(shell, kind, error, trace, tb_offset=None) -> None:
@@ -52,7 +52,7 @@ def _explain(shell, kind, error, trace, tb_offset=None) -> None:
 
 
 def _no_ranks(line: str, cell: str = "") -> None:
-    raise NoRanks(
+    raise RanksNotStarted(
         "%%px runs a cell on the ranks, and in this notebook none are up yet. "
         "Run the first code cell of the notebook, the one with cluster.start, and then this one again."
     )

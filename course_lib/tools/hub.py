@@ -15,11 +15,11 @@ from jupyter_server.serverapp import ServerApp
 from jupyterhub.singleuser.extension import JupyterHubSingleUser
 
 from course_lib.tools import first_cell, lab, update
-from course_lib.tools.bodies import Bound
+from course_lib.tools.request_limits import RequestLimiter
 
-LISTEN = "COURSE_LISTEN"  # the descriptor of the socket
-SHOWN = "JUPYTERHUB_ROOT_DIR"  # the folder that JupyterLab shows
-LOG = ".jupyterhub.log"
+LISTEN_FD_ENV = "COURSE_LISTEN"  # the descriptor of the socket
+ROOT_DIR_ENV = "JUPYTERHUB_ROOT_DIR"  # the folder that JupyterLab shows
+LOG_FILE = ".jupyterhub.log"
 
 
 class Server(ServerApp):
@@ -29,17 +29,17 @@ class Server(ServerApp):
         pass
 
     def _bind_http_server(self) -> None:
-        listener = socket.socket(fileno=int(os.environ.pop(LISTEN)))
+        listener = socket.socket(fileno=int(os.environ.pop(LISTEN_FD_ENV)))
         listener.setblocking(False)
         os.set_inheritable(listener.fileno(), False)
-        Bound(self.http_server)
+        RequestLimiter(self.http_server)
         self.http_server.add_socket(listener)
 
 
 def main() -> None:
-    home, work = Path.home(), Path(os.environ[first_cell.WORK])
-    said = put(work)
-    for path in (home / LOG, Path("/tmp") / LOG):  # the home may be full
+    home, work = Path.home(), Path(os.environ[first_cell.WORK_DIR_ENV])
+    said = copy_new_notebooks(work)
+    for path in (home / LOG_FILE, Path("/tmp") / LOG_FILE):  # the home may be full
         with contextlib.suppress(OSError):
             log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             os.write(log, f"{said}\n".encode())
@@ -48,18 +48,18 @@ def main() -> None:
             os.close(log)
             break
     if not work.is_dir():
-        os.environ[SHOWN] = str(home)
+        os.environ[ROOT_DIR_ENV] = str(home)
     os.chdir(home)
     JupyterHubSingleUser.serverapp_class = Server  # a class of our own would be looked for among the server's extensions
     JupyterHubSingleUser.launch_instance(sys.argv[1:])
 
 
-def put(work: Path) -> str:
+def copy_new_notebooks(work: Path) -> str:
     """Bring new notebooks into the user's folder; what there is to say of it. Where that cannot be, the server comes up without them."""
     try:
         work.mkdir(parents=True, exist_ok=True)
-        new = lab.copy_new(lab.ROOT / "notebooks", work)
-        update.keep_untouched(lab.ROOT / "notebooks", work)
+        new = lab.copy_new(lab.PROJECT_ROOT / "notebooks", work)
+        update.keep_untouched(lab.PROJECT_ROOT / "notebooks", work)
         return f"{len(new)} new notebooks in {work}."
     except OSError as error:
         return f"New notebooks cannot be put into {work}: {error.strerror}. Is the home full, or is there a file of that name?"

@@ -9,12 +9,12 @@ import platform
 import sys
 from pathlib import Path
 
-from course_lib.tools import first_cell, index, update
+from course_lib.tools import first_cell, start_page, update
 
-ROOT = Path(__file__).resolve().parents[2]
-REST = 2 * 3600  # seconds without a cell after which a notebook's ranks rest: its page may have been closed long ago
-KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-LANGUAGE = {  # as ipykernel says it
+PROJECT_ROOT = Path(__file__).resolve().parents[2]
+IDLE_SHUTDOWN_SECONDS = 2 * 3600  # seconds without a cell after which a notebook's ranks rest: its page may have been closed long ago
+KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
+LANGUAGE_INFO = {  # as ipykernel says it
     "codemirror_mode": {"name": "ipython", "version": 3},
     "file_extension": ".py",
     "mimetype": "text/x-python",
@@ -47,7 +47,7 @@ def copy_new(notebooks: Path, work: Path) -> list[Path]:
             continue
         partial = copy.with_suffix(".part")
         try:
-            partial.write_text(as_saved_here(source.read_text(encoding="utf-8")), encoding="utf-8")
+            partial.write_text(with_kernel_metadata(source.read_text(encoding="utf-8")), encoding="utf-8")
             os.link(partial, copy)  # fails rather than overwrite, and is there whole or not at all
         finally:
             partial.unlink(missing_ok=True)
@@ -56,11 +56,11 @@ def copy_new(notebooks: Path, work: Path) -> list[Path]:
     return new
 
 
-def as_saved_here(text: str) -> str:
+def with_kernel_metadata(text: str) -> str:
     """A notebook with what JupyterLab notes of the kernel: else, a notebook that was only opened would count as changed."""
     try:
         notebook = json.loads(text)
-        notebook["metadata"] |= {"kernelspec": KERNEL, "language_info": {**LANGUAGE, "version": platform.python_version()}}
+        notebook["metadata"] |= {"kernelspec": KERNELSPEC, "language_info": {**LANGUAGE_INFO, "version": platform.python_version()}}
     except (ValueError, KeyError, TypeError):
         return text
     return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
@@ -69,7 +69,7 @@ def as_saved_here(text: str) -> str:
 def command(work: Path, arguments: list[str]) -> list[str]:
     """The command that opens JupyterLab in `work`, on loopback, with a token; what the arguments set, they set instead."""
     own = {
-        ("LabApp.default_url",): f"/lab/tree/{index.NAME}" if index.is_ours(work) else "/lab",
+        ("LabApp.default_url",): f"/lab/tree/{start_page.FILE_NAME}" if start_page.is_ours(work) else "/lab",
         ("ServerApp.ip", "ip"): "127.0.0.1",
         ("ServerApp.root_dir", "notebook-dir"): work,
         ("Application.log_level", "log-level"): "ERROR",
@@ -94,21 +94,21 @@ def environment() -> dict[str, str]:
     ours = {"JUPYTER_CONFIG_PATH": os.pathsep.join([str(Path(__file__).parent / "config"), *others])}
     said = filter(None, ["ignore:Overriding existing post_save_hook", os.environ.get("PYTHONWARNINGS")])  # Jupyter reads it several times
     ours["PYTHONWARNINGS"] = ",".join(said)
-    return {"COURSE_REST": str(REST), **os.environ, **ours}
+    return {"COURSE_REST": str(IDLE_SHUTDOWN_SECONDS), **os.environ, **ours}
 
 
 def prepare() -> Path:
     """Bring my_work/ up to date, and say what is new; returns where it is."""
-    first_cell.put()
-    work = ROOT / "my_work"
-    new = copy_new(ROOT / "notebooks", work)
-    update.keep_untouched(ROOT / "notebooks", work)
+    first_cell.install_config()
+    work = PROJECT_ROOT / "my_work"
+    new = copy_new(PROJECT_ROOT / "notebooks", work)
+    update.keep_untouched(PROJECT_ROOT / "notebooks", work)
     if new:
         print(f"New in my_work/: {', '.join(p.name for p in new)}")
-    for mine in update.outdated(ROOT / "notebooks", work):
+    for mine in update.outdated(PROJECT_ROOT / "notebooks", work):
         print(f"{mine.name} has changed since you opened it: make update PART={mine.stem} brings the new text in, and keeps your cells.")
     with contextlib.suppress(OSError):  # what cannot be written is not opened
-        index.write(work)
+        start_page.write(work)
     return work
 
 

@@ -17,7 +17,7 @@ from types import SimpleNamespace
 
 ORIGINALS = ".originals"  # in the student's folder
 # nbdime merges the lines of a cell; that cells are the same, their ids say.
-YOURS_STAND = SimpleNamespace(
+MERGE_OPTIONS = SimpleNamespace(
     merge_strategy="use-local", input_strategy=None, output_strategy="use-local", ignore_transients=True, log_level="ERROR"
 )
 
@@ -29,27 +29,29 @@ class UpdateError(RuntimeError):
 def keep_original(work: Path, source: Path) -> None:
     """Keep a notebook as it is given out now."""
     (work / ORIGINALS).mkdir(exist_ok=True)
-    _put(source.read_bytes(), work / ORIGINALS / source.name)
+    _write_atomically(source.read_bytes(), work / ORIGINALS / source.name)
 
 
 def keep_untouched(notebooks: Path, work: Path) -> None:
     """Keep the original of each copy that was made before originals were kept, and is still as it was given out."""
     for source in notebooks.glob("*/*.ipynb"):
         mine = work / source.name
-        if mine.is_file() and not _original(mine).exists() and _same(mine, source):
+        if mine.is_file() and not _original_path(mine).exists() and _same_bytes(mine, source):
             keep_original(work, source)
 
 
-def as_given(mine: Path) -> bool:
+def is_unchanged(mine: Path) -> bool:
     """Compare a student's copy, cell by cell, with the notebook that was given out, if that was kept."""
-    original = _original(mine)
+    original = _original_path(mine)
     return not original.exists() or _cells(mine) == _cells(original)
 
 
 def outdated(notebooks: Path, work: Path) -> list[Path]:
     """The student's notebooks of which the course has another version than the one that they began with."""
     pairs = [(work / source.name, source) for source in sorted(notebooks.glob("*/*.ipynb"))]
-    return [mine for mine, source in pairs if mine.exists() and _original(mine).exists() and not _same(_original(mine), source)]
+    return [
+        mine for mine, source in pairs if mine.exists() and _original_path(mine).exists() and not _same_bytes(_original_path(mine), source)
+    ]
 
 
 def update(mine: Path, source: Path) -> tuple[Path | None, list[str]]:
@@ -76,22 +78,22 @@ def update(mine: Path, source: Path) -> tuple[Path | None, list[str]]:
     """
     import nbformat
 
-    original = _original(mine)
+    original = _original_path(mine)
     if not original.exists():
         raise UpdateError(
             f"{mine.name} was begun before the course kept what it gave out, so it cannot tell your text from its own. "
             f"Rename your file, run make lab for the new one, and copy your answers into it."
         )
-    if _same(original, source):
+    if _same_bytes(original, source):
         return None, []
     try:
         base, local, remote = (nbformat.read(path, as_version=4) for path in (original, mine, source))
     except (OSError, ValueError, nbformat.ValidationError) as error:
         raise UpdateError(f"{mine.name} cannot be read as a notebook ({error}). Nothing was changed.") from None
     merged, both = merge(base, local, remote)
-    old = _beside(mine)
+    old = _backup_path(mine)
     shutil.copyfile(mine, old)
-    _put(nbformat.writes(merged).encode(), mine)
+    _write_atomically(nbformat.writes(merged).encode(), mine)
     keep_original(mine.parent, source)
     return old, both
 
@@ -107,7 +109,7 @@ def merge(base, local, remote) -> tuple[object, list[str]]:
     for cell in merged.cells:
         if cell.id in was and cell.id in mine:
             text = _merged_text(was[cell.id], mine[cell.id], cell)
-            if not _added(was[cell.id].source, cell.source) <= set(text.splitlines()):
+            if not _added_lines(was[cell.id].source, cell.source) <= set(text.splitlines()):
                 both.append(_first_line(text))
             cell.source = text
         if cell.cell_type == "code" and cell.id in mine and mine[cell.id].source == cell.source:
@@ -142,12 +144,12 @@ def _merged_text(was, mine, new) -> str:
     from nbformat.v4 import new_code_cell, new_notebook
 
     one, two, three = (new_notebook(cells=[new_code_cell(cell.source, id="text")]) for cell in (was, mine, new))
-    merged, _ = merge_notebooks(one, two, three, YOURS_STAND)
+    merged, _ = merge_notebooks(one, two, three, MERGE_OPTIONS)
     text = merged["cells"][0]["source"]
-    return text if _added(was.source, mine.source) <= set(text.splitlines()) else mine.source
+    return text if _added_lines(was.source, mine.source) <= set(text.splitlines()) else mine.source
 
 
-def _added(before: str, after: str) -> set[str]:
+def _added_lines(before: str, after: str) -> set[str]:
     """The lines that were not there before."""
     return set(after.splitlines()) - set(before.splitlines())
 
@@ -156,7 +158,7 @@ def _first_line(text: str) -> str:
     return next((line for line in text.splitlines() if line.strip() and not line.startswith("%%")), "an empty cell")
 
 
-def _original(mine: Path) -> Path:
+def _original_path(mine: Path) -> Path:
     return mine.parent / ORIGINALS / mine.name
 
 
@@ -164,17 +166,17 @@ def _cells(path: Path) -> list[str]:
     return ["".join(cell["source"]) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
 
 
-def _same(one: Path, other: Path) -> bool:
+def _same_bytes(one: Path, other: Path) -> bool:
     return one.read_bytes() == other.read_bytes()
 
 
-def _beside(mine: Path) -> Path:
+def _backup_path(mine: Path) -> Path:
     """A free name for the copy as it was."""
     names = (f"{mine.stem}.old{number}.ipynb" for number in ("", *range(2, 1000)))
     return next(path for name in names if not (path := mine.with_name(name)).exists())
 
 
-def _put(data: bytes, path: Path) -> None:
+def _write_atomically(data: bytes, path: Path) -> None:
     """Write a file whole, or not at all."""
     partial = path.with_suffix(".part")
     partial.write_bytes(data)

@@ -1,7 +1,7 @@
 """Train the perceptron on any grid of ranks, with the student's communication functions.
 
 From a shell: ``mpiexec -n 4 python -m course_lib.training --mp-size 2 --dp-size 2 --megatron-mp``
-(see `__main__`). From a notebook: make a `Run` on each rank, and call its `steps`.
+(see `__main__`). From a notebook: make a `TrainingRun` on each rank, and call its `steps`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import numpy as np
 
 from course_lib import datasets, memory, students, traffic, zero
 from course_lib.layers import MLP, check_dims
-from course_lib.training.data import read_once
+from course_lib.training.data import read_shared
 
 MAX_RANKS = 8
 
 
-class ConfigError(ValueError):
+class TrainingConfigError(ValueError):
     """These settings do not fit together, or not to the data; the message says which."""
 
 
@@ -72,31 +72,33 @@ class Config:
         if self.lr is None:
             object.__setattr__(self, "lr", {"sgd": 0.15, "adam": 0.003}.get(self.optimizer, 0.0))
         if self.optimizer not in ("sgd", "adam"):
-            raise ConfigError(f"optimizer must be sgd or adam; got {self.optimizer!r}.")
+            raise TrainingConfigError(f"optimizer must be sgd or adam; got {self.optimizer!r}.")
         if self.zero not in zero.STAGES:
-            raise ConfigError(f"zero, the stage, must be 0 to 3; got {self.zero}.")
+            raise TrainingConfigError(f"zero, the stage, must be 0 to 3; got {self.zero}.")
         if self.zero and self.optimizer != "adam":
-            raise ConfigError(
+            raise TrainingConfigError(
                 f"ZeRO stage {self.zero} shards Adam's state, and plain gradient descent has none: choose the optimizer adam."
             )
         if self.optimizer == "adam" and self.mp_size > 1:
             what = f"ZeRO stage {self.zero} is" if self.zero else "Adam and the stages of ZeRO are"
-            raise ConfigError(f"{what} for data parallel training, with mp_size 1; got mp_size={self.mp_size}.")
+            raise TrainingConfigError(f"{what} for data parallel training, with mp_size 1; got mp_size={self.mp_size}.")
         for name in ("mp_size", "dp_size", "epochs", "batch_size", "hidden"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1; got {getattr(self, name)}.")
+                raise TrainingConfigError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not self.lr > 0:
-            raise ConfigError(f"lr must be positive; got {self.lr}.")
+            raise TrainingConfigError(f"lr must be positive; got {self.lr}.")
         if self.mp_size * self.dp_size > MAX_RANKS:
-            raise ConfigError(
+            raise TrainingConfigError(
                 f"mp_size={self.mp_size} and dp_size={self.dp_size} need {self.ranks} ranks; this part uses {MAX_RANKS} at most."
             )
         if self.batch_size % self.dp_size:
-            raise ConfigError(f"dp_size={self.dp_size} does not divide the batch of {self.batch_size} samples: all ranks take as many.")
+            raise TrainingConfigError(
+                f"dp_size={self.dp_size} does not divide the batch of {self.batch_size} samples: all ranks take as many."
+            )
         try:
             check_dims((1, self.hidden, 10), self.mp_size, self.megatron)
         except ValueError as error:
-            raise ConfigError(error) from None
+            raise TrainingConfigError(error) from None
 
     @property
     def ranks(self) -> int:
@@ -136,12 +138,12 @@ def batch_order(n: int, batch_size: int, dp_size: int, random: np.random.Generat
     """
     steps = n // batch_size
     if not steps:
-        raise ConfigError(f"a batch of {batch_size} is more than the {n} samples that there are.")
+        raise TrainingConfigError(f"a batch of {batch_size} is more than the {n} samples that there are.")
     order = random.permutation(n)[: steps * batch_size]
     return np.ascontiguousarray(order.reshape(steps, dp_size, -1).swapaxes(0, 1)).ravel()
 
 
-class Run:
+class TrainingRun:
     """One rank's side of a training run.
 
     Parameters
@@ -166,7 +168,7 @@ class Run:
             )
         self.config, self.functions, self.comm = config, functions, comm
         memory.reuse_freed()
-        data = read_once(config.data, comm)
+        data = read_shared(config.data, comm)
         random = np.random.default_rng(config.seed + 1)
         order = batch_order(len(data.x_train), config.batch_size, config.dp_size, random)
         mine, labels = order, data.y_train[order]
@@ -182,10 +184,10 @@ class Run:
         self._batches = np.concatenate([np.arange(batches), *(random.permutation(batches) for _ in range(config.epochs - 1))])
         self.total, self._done, self._moved = len(self._batches), 0, {}
 
-    def _new_model(self) -> MLP | zero.Model:
+    def _new_model(self) -> MLP | zero.ZeroModel:
         c = self.config
         if c.optimizer == "adam":
-            return zero.Model(self.dims, self.comm, c.zero, self.functions, c.lr, c.seed, c.dtype)
+            return zero.ZeroModel(self.dims, self.comm, c.zero, self.functions, c.lr, c.seed, c.dtype)
         return MLP(self.dims, self.comm, self.functions, c.mp_size, c.dp_size, c.megatron, c.seed, c.dtype)
 
     def steps(self, count: int) -> list[float]:
@@ -206,7 +208,7 @@ class Run:
             calls, payload = self._moved.get((e.operation, e.ranks), (0, 0))
             self._moved[e.operation, e.ranks] = calls + e.calls, payload + e.payload
         self._done += len(chosen)
-        return (_total(self.model.dp_comm, losses) / self.config.dp_size).tolist() if self.config.dp_size > 1 else losses
+        return (_sum_over_ranks(self.model.dp_comm, losses) / self.config.dp_size).tolist() if self.config.dp_size > 1 else losses
 
     def _numbers(self, pixels: np.ndarray) -> np.ndarray:
         """Images as the model takes them."""
@@ -225,7 +227,7 @@ class Run:
             logits = self.model.forward(self._numbers(np.ascontiguousarray(x[start : start + 1000])))
             right += int(np.sum(logits.argmax(axis=1) == y[start : start + 1000]))
         if copies > 1:
-            right = _total(self.model.dp_comm, [right])[0]
+            right = _sum_over_ranks(self.model.dp_comm, [right])[0]
         return float(right) / len(self.y_test)
 
     def memory(self, turns: int = 3) -> dict[str, int]:
@@ -242,11 +244,11 @@ class Run:
             The kinds of `course_lib.memory`, and under "true peak" what tracemalloc saw.
         """
         batch = self._numbers(self.x[: self._each]), self.y[: self._each]
-        accounts = [memory.of_steps(self._new_model, *batch, self.config.lr) for _ in range(turns)]
+        accounts = [memory.account_of_steps(self._new_model, *batch, self.config.lr) for _ in range(turns)]
         return accounts[-1].peak | {"true peak": min(held.true_peak for held in accounts)}
 
 
-def _total(comm, values: list[float]) -> np.ndarray:
+def _sum_over_ranks(comm, values: list[float]) -> np.ndarray:
     total = np.empty(len(values))
     comm.Allreduce(np.array(values, float), total)
     return total

@@ -17,27 +17,27 @@ from course_lib import datasets, students, traffic, wording, zero
 from course_lib.collectives import Communicator, DeadlockError
 from course_lib.collectives.deadlock.board import open_board
 from course_lib.collectives.snapshot import RAISED
-from course_lib.training import Config, ConfigError, Run
+from course_lib.training import Config, TrainingConfigError, TrainingRun
 
 
-def parse(words: list[str] | None = None) -> argparse.Namespace:
+def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """The command line."""
     default = Config()
     parser = argparse.ArgumentParser(prog="python -m course_lib.training", description="Train the perceptron on a grid of ranks.")
     parser.add_argument("--mp-size", type=int, default=1, help="ranks in a model parallel group")
     parser.add_argument("--dp-size", type=int, help="ranks in a data parallel group (1)")
     parser.add_argument("--megatron-mp", action="store_true", help="Megatron's style of model parallelism instead of the naive one")
-    parser.add_argument("--data", choices=datasets.NAMES, default=default.data)
+    parser.add_argument("--data", choices=datasets.DATASET_NAMES, default=default.data)
     parser.add_argument("--epochs", type=int, default=default.epochs)
     parser.add_argument("--batch-size", type=int, default=default.batch_size, help="samples in a step, over all ranks")
     parser.add_argument("--lr", type=float, help="learning rate (0.15, or 0.003 for Adam)")
     parser.add_argument("--optimizer", choices=("sgd", "adam"), default=default.optimizer)
     parser.add_argument("--zero", type=int, choices=zero.STAGES, help="stage of ZeRO, with Adam; --dp-size is then all ranks by default")
     parser.add_argument("--functions", type=Path, default=Path("my_work"), help="folder with your func_impl.py and its companions")
-    return parser.parse_args(words)
+    return parser.parse_args(argv)
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Train, and say how it went on rank 0.
 
     Returns
@@ -48,48 +48,48 @@ def main(words: list[str] | None = None) -> int:
     comm = Communicator()
     first = comm.Get_rank() == 0
     try:
-        config, functions = _prepare(comm, first, words)
+        config, functions = _prepare(comm, first, argv)
         with threadpool_limits(1):  # ranks share the cores
             _train(config, functions, comm, first)
     except SystemExit as ended:
         return ended.code
-    except (ConfigError, datasets.DataError, students.MissingFunction) as error:
+    except (TrainingConfigError, datasets.DataError, students.MissingFunction) as error:
         if first:
             print(f"course_lib.training: {error}", file=sys.stderr)
         return 2
     except DeadlockError as error:
-        return _report(comm, str(error))
+        return _print_error(comm, str(error))
     except Exception as error:
         open_board().end(RAISED, f"{type(error).__name__}: {error}")  # so that ranks that wait for this one learn of it
-        return _report(comm, traceback.format_exc())
+        return _print_error(comm, traceback.format_exc())
     return 0
 
 
-def _prepare(comm: Communicator, first: bool, words: list[str] | None) -> tuple:
+def _prepare(comm: Communicator, first: bool, argv: list[str] | None) -> tuple:
     """The configuration and the student's functions."""
     with contextlib.nullcontext() if first else contextlib.redirect_stderr(io.StringIO()):
-        a = parse(words)
+        a = parse_args(argv)
     try:
         dp_size = a.dp_size if a.dp_size is not None else 1 if a.zero is None else comm.Get_size()
         config = Config(a.mp_size, dp_size, a.megatron_mp, a.data, a.epochs, a.batch_size, a.lr, optimizer=a.optimizer, zero=a.zero or 0)
         functions = students.load(a.functions)
     except ImportError as error:
-        raise ConfigError(error) from None
+        raise TrainingConfigError(error) from None
     if comm.Get_size() != config.ranks:
-        raise ConfigError(
+        raise TrainingConfigError(
             f"--mp-size {a.mp_size} and --dp-size {dp_size} need {config.ranks} ranks, and mpiexec started {comm.Get_size()}: "
             f"use mpiexec -n {config.ranks}."
         )
     return config, functions
 
 
-def _report(comm: Communicator, text: str) -> int:
+def _print_error(comm: Communicator, text: str) -> int:
     print("\n".join(f"rank {comm.Get_rank()}: {line}" for line in text.strip().splitlines()), file=sys.stderr, flush=True)
     return 1
 
 
 def _train(config: Config, functions: object, comm: Communicator, first: bool) -> None:
-    run = Run(config, functions, comm)
+    run = TrainingRun(config, functions, comm)
     losses, began = [], time.perf_counter()
     with tqdm(total=run.total, unit="step", disable=not first, mininterval=0.5, ascii=True) as bar:
         while len(losses) < run.total:

@@ -13,13 +13,13 @@ from course_lib.datasets import DataError, Dataset
 _FIELDS = ("x_train", "y_train", "x_test", "y_test")
 
 
-def read_once(name: str, comm) -> Dataset:
+def read_shared(name: str, comm) -> Dataset:
     """A data set as `datasets.read` gives it, in memory that the ranks of a machine share; collective.
 
     Parameters
     ----------
     name : str
-        One of `datasets.NAMES`.
+        One of `datasets.DATASET_NAMES`.
     comm : Communicator
         All ranks that need it.
 

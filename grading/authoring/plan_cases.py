@@ -6,11 +6,11 @@ No student has this file. Answers stored for the cases that students have, in `c
 
 from __future__ import annotations
 
-from course_lib.sim.plan.cases import MEMORY, Cases
+from course_lib.sim.plan.cases import MEMORY_BOUND, Cases
 
 CASES: Cases = {
     "small": {
-        MEMORY: (
+        MEMORY_BOUND: (
             (32, "a100", 28, 4, 32, 64, 4096, 51200, 32, 1, 0, 1),
             (16, "a100", 28, 2, 64, 40, 4096, 51200, 16, 0, 0, 0),
         ),
@@ -33,7 +33,7 @@ CASES: Cases = {
         ),
     },
     "large": {
-        MEMORY: (
+        MEMORY_BOUND: (
             (64, "a100", 52, 2, 60, 80, 4096, 32000, 128, 1, 0, 1),
             (64, "a100", 52, 2, 72, 80, 4096, 32000, 128, 1, 0, 1),
         ),

@@ -9,8 +9,8 @@ from pathlib import Path
 import nbformat
 
 from course_lib import wording
-from course_lib.sim.schedule.score import BEST, BINS, MIME
-from course_lib.sim.schedule.timeline import FILLS
+from course_lib.plots.figures import ACTIVITY_COLORS
+from course_lib.sim.schedule.score import BEST, LEADERBOARD_MIME, SPARKLINE_BINS
 from grading import tables
 from grading.paths import GRADING
 
@@ -42,7 +42,9 @@ def entries(autograded: Path) -> list[dict]:
 def entry(notebook: nbformat.NotebookNode) -> dict | None:
     """The entry in a graded notebook, if there is one."""
     shown = [o for cell in notebook.cells if cell.get("id") == ENTRY_CELL_ID for o in cell.get("outputs", [])]
-    made = [o.data[MIME] for o in shown if o.output_type == "execute_result" and MIME in o.data]  # the cell's own, not the ranks'
+    made = [
+        o.data[LEADERBOARD_MIME] for o in shown if o.output_type == "execute_result" and LEADERBOARD_MIME in o.data
+    ]  # the cell's own, not the ranks'
     return made[0] if made else None
 
 
@@ -56,12 +58,12 @@ def _sizes(run: dict) -> str:
 
 def spark(run: dict) -> str:
     """The schedule as a small picture: how many ranks go forward (below) and backward (above), over time."""
-    step, below, shapes = WIDTH / BINS, [0.0] * BINS, []
+    step, below, shapes = WIDTH / SPARKLINE_BINS, [0.0] * SPARKLINE_BINS, []
     for kind in ("forward", "backward"):
         above = [min(1.0, a + b) for a, b in zip(below, run["sparkline"][kind], strict=True)]
         edge = [(i * step + dx, HEIGHT * (1 - v)) for i, v in enumerate(above) for dx in (0, step)]
         back = [(i * step + dx, HEIGHT * (1 - v)) for i, v in reversed(list(enumerate(below))) for dx in (step, 0)]
-        shapes.append(f'<polygon fill="{FILLS[kind]}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in edge + back)}"/>')
+        shapes.append(f'<polygon fill="{ACTIVITY_COLORS[kind]}" points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in edge + back)}"/>')
         below = above
     title = f"{_sizes(run)}: ranks that go forward and backward, over time"
     return (

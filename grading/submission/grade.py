@@ -20,7 +20,7 @@ from grading.authoring.build import WRITTEN_ANSWER, YOUR_ANSWER, kind_of
 from grading.submission import flags
 from grading.submission.assembly import UnreadableSubmission, assemble, read_cells
 from grading.submission.execute import environment_variables
-from grading.submission.preprocessors import ExecuteOnRanks, LimitPictures, RanksNotStarted
+from grading.submission.preprocessors import ExecuteOnRanks, LimitPictures, StartFailed
 
 FORWARDED_OPTIONS = ("ExecuteOnRanks", "LimitOutput")  # what of nbgrader's configuration says how a notebook is run
 
@@ -99,7 +99,7 @@ def grade(task: Task, tell: Callable[[NotebookNode], None] | None = None) -> Gra
     with environment_variables(task.variables):
         try:
             notebook, resources = execute.preprocess(notebook, resources)
-        except RanksNotStarted as problem:
+        except StartFailed as problem:
             return Graded(str(problem), lost=True)
         notebook, _ = LimitOutput(config=config).preprocess(notebook, resources)
         notebook, _ = LimitPictures(config=config).preprocess(notebook, resources)

@@ -38,7 +38,7 @@ ERRORS_FOR_STUDENTS = ("CheckFailed", "RanksError", "RanksGone", "NotGraded")
 DEFINED_NAME = re.compile(r"^(?:async def|def|class) +(\w+)", re.MULTILINE)
 
 
-class RanksNotStarted(Exception):
+class StartFailed(Exception):
     """The machine did not bring up ranks or a kernel, which is no fault of the student's: what the tests say then is no verdict."""
 
 
@@ -72,7 +72,7 @@ class ExecuteOnRanks(Execute):
                     nb, resources = super().preprocess(nb, resources, *args, **kwargs)
                 except RuntimeError as error:
                     if str(error).startswith("Kernel "):  # in the words of jupyter_client and nbclient
-                        raise RanksNotStarted(f"the notebook's kernel did not come up, or ended: {error}") from error
+                        raise StartFailed(f"the notebook's kernel did not come up, or ended: {error}") from error
                     raise
         for cell in nb.cells:
             if kind_of(cell) == "test":
@@ -104,7 +104,7 @@ class ExecuteOnRanks(Execute):
             cell, resources = super().preprocess_cell(cell, resources, index)
             self._explain(kind, source, cell)
             if dead := next((o for o in cell.outputs if o.get("ename") == "StartError"), None):
-                raise RanksNotStarted(f"the ranks did not come up: {dead.evalue}")
+                raise StartFailed(f"the ranks did not come up: {dead.evalue}")
             if kind != "test":
                 self._shown += len(json.dumps(cell.outputs))
                 if self._shown > MAX_OUTPUT_CHARS:

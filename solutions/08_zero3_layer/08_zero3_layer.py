@@ -61,15 +61,15 @@ plots.holdings(weight, ranks.pull("piece"), "A weight, sharded over eight data p
 
 # %% A view and a copy
 # %%px --targets 0
-from course_lib.memory import alive
+from course_lib.memory import live_array_bytes
 
-before = alive()
+before = live_array_bytes()
 whole = np.ones(1_000_000)
 part = whole[:125_000]
 del whole
-print(f"a view of an eighth keeps {(alive() - before) / 1e6:.1f} MB alive")
+print(f"a view of an eighth keeps {(live_array_bytes() - before) / 1e6:.1f} MB alive")
 part = part.copy()
-print(f"a copy of an eighth keeps {(alive() - before) / 1e6:.1f} MB alive")
+print(f"a copy of an eighth keeps {(live_array_bytes() - before) / 1e6:.1f} MB alive")
 del part
 
 # %% [markdown] tags=["slide-50"]
@@ -209,7 +209,7 @@ check.passed()
 # %% Check backward and memory tags=["given"]
 check = ShardCheck("backward on 4 ranks, two steps, and what is kept", ranks)
 check.steps(4, (5, 3), 2, np.float32, steps=2)
-check.kept(4, (1400, 1300))
+check.memory_between_calls(4, (1400, 1300))
 check.passed()
 
 # %% [markdown] tags=["skip"]
@@ -251,7 +251,9 @@ for size in range(1, 9):
 ### BEGIN HIDDEN TESTS
 check = ShardCheck("what a rank keeps", ranks, show=False)
 for size, dtype, least in ((4, np.float32, 447), (8, np.float64, 316)):
-    check.kept(size, tuple(4 * n + (size == 4) for n in check.sizes(2, least, least + 4)), dtype)  # sizes that 4 does not divide
+    check.memory_between_calls(
+        size, tuple(4 * n + (size == 4) for n in check.sizes(2, least, least + 4)), dtype
+    )  # sizes that 4 does not divide
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]

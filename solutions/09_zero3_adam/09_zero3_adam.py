@@ -18,10 +18,12 @@ import numpy as np
 from course_lib import cluster, datasets, plots
 from course_lib.check import Check
 from course_lib.check.zero import AdamCheck, train
-from course_lib.zero import formula
+from course_lib.zero import state_bytes_by_kind
 
 ranks = cluster.start(4)
-plots.memory({f"stage {s}": formula(s, 1_000_000, 4) for s in range(4)}, "ZeRO's formula: a model with a million parameters, 4 ranks")
+plots.memory(
+    {f"stage {s}": state_bytes_by_kind(s, 1_000_000, 4) for s in range(4)}, "ZeRO's formula: a model with a million parameters, 4 ranks"
+)
 
 # %% Set up the ranks tags=["given", "skip"]
 # %%px
@@ -236,11 +238,11 @@ for r, ((w1, b1), (w2, b2)) in enumerate(answers):
 # %% A run at one stage tags=["given", "skip"]
 # %%px
 def run_stage(stage, x, y):
-    """What `zero.survey` measures at one stage; None if part 08 is missing."""
+    """What `zero.profile` measures at one stage; None if part 08 is missing."""
     student = students.load(".")
     student.ZeroDPAdam = globals().get("ZeroDPAdam")
     if stage < 3 or hasattr(student, "ZeroDPStage3FCLayer"):
-        return zero.survey(stage, comm, student, (64, 512, 512, 512, 512, 10), x, y, steps=40)
+        return zero.profile(stage, comm, student, (64, 512, 512, 512, 512, 10), x, y, steps=40)
 
 
 # %% Run the stages tags=["given"]
@@ -265,7 +267,7 @@ plots.memory({name: r["peak"] for name, r in results.items()}, "Peak memory of r
 # %% Compare with the formula tags=["given"]
 parameters = sum((a + 1) * b for a, b in ((64, 512), (512, 512), (512, 512), (512, 512), (512, 10)))
 for stage, (name, r) in enumerate(results.items()):
-    said = formula(stage, parameters, 4).items()
+    said = state_bytes_by_kind(stage, parameters, 4).items()
     print(f"{name}: " + ", ".join(f"{k} {r['most'][k] / 1e6:.2f} MB ({r['most'][k] / n:.2f} times the formula)" for k, n in said))
 
 # %% Draw the traffic tags=["given", "slide-50"]

@@ -38,7 +38,7 @@ def prepare(config):
     global run
     config = training.Config(**config)
     part = comm.Split(color=int(rank >= config.ranks), key=rank)
-    run = training.Run(config, students.load("."), part) if rank < config.ranks else None
+    run = training.TrainingRun(config, students.load("."), part) if rank < config.ranks else None
     return run.total if run else 0
 
 

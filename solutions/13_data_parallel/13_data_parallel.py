@@ -286,7 +286,7 @@ if pytorch.available():
     steps = len(batches)
     print(f"after {steps} steps, the largest difference in a weight is {apart:.1e}")
 else:
-    print(pytorch.HOW)
+    print(pytorch.INSTALL_HINT)
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about

@@ -16,7 +16,7 @@
 import numpy as np
 
 from course_lib import cluster, plots
-from course_lib.check.data import WrapperCheck
+from course_lib.check.data import DdpCheck
 from course_lib.plots import timings
 
 ranks = cluster.start(4)
@@ -122,7 +122,7 @@ class MyDP(Module):
 
 
 # %% Check tags=["given"]
-check = WrapperCheck("MyDP", ranks)
+check = DdpCheck("MyDP", ranks)
 check.train()
 check.train(layers=1)
 check.exchanges()
@@ -133,14 +133,14 @@ check.passed()
 
 # %% Test: all start as rank 0 tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = WrapperCheck("the start", ranks, show=False)
+check = DdpCheck("the start", ranks, show=False)
 for size in (4, 3, 2, 1):
     check.train(size, layers=int(check.random.integers(2, 5)), steps=0)
 ### END HIDDEN TESTS
 
 # %% Test: steps as on the whole batch tags=["test"] points=10
 ### BEGIN HIDDEN TESTS
-check = WrapperCheck("the steps", ranks, show=False)
+check = DdpCheck("the steps", ranks, show=False)
 for size in (4, 3, 2, 1):
     check.train(size, layers=int(check.random.integers(2, 5)), steps=4)
 check.train(4, 3, 2, np.float32)
@@ -148,7 +148,7 @@ check.train(4, 3, 2, np.float32)
 
 # %% Test: exchanged during backward tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = WrapperCheck("the exchanges", ranks, show=False)
+check = DdpCheck("the exchanges", ranks, show=False)
 for size, layers in ((4, 5), (3, 3), (2, 4)):
     check.exchanges(size, layers)
 check.exchanges(4, 3, np.float32)
@@ -182,7 +182,7 @@ x, y, steps = np.ones((16, 1024), np.float32), np.zeros(16, int), {}
 everyone.Barrier()
 for name, way in ways.items() if everyone.Get_rank() < 2 else ():
     layers, marks = [Linear(1024, 1024) for _ in range(4)], []
-    parts = (part for layer in layers for part in (layer, timings.Mark(marks), Tanh()))
+    parts = (part for layer in layers for part in (layer, timings.GradientTimer(marks), Tanh()))
     net = way(Sequential(*parts))
     steps[name] = timings.median_step(net, marks, x, y, recorder)
 comm = everyone

@@ -119,7 +119,7 @@ async def part1_training_loop__cuts_what_it_holds(model, batch_size):
         ranks = []
         for m in models:
             gathered = {row[5][0] for row in m.rows if row[0] == "all_gather"}
-            ranks.append([replay._plain(row) for row in m.rows if row[0] not in ("hold", "drop") or row[1] not in gathered])
+            ranks.append([replay._plain_row(row) for row in m.rows if row[0] not in ("hold", "drop") or row[1] not in gathered])
         return json.dumps(ranks)
 
     replay.export = cut

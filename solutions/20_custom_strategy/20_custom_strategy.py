@@ -250,7 +250,7 @@ plots.bars(yours | state, "Peak memory of a rank", "memory")
 handle = "anonymous"
 
 # %% Leaderboard entry tags=["given"]
-score.Entry(ranks)
+score.LeaderboardEntry(ranks)
 
 # %% [markdown] tags=["slide"]
 # ## Questions worth arguing about

@@ -62,7 +62,7 @@ async def part4_training_loop__renames_what_it_loaded(model, batch_size):
             begun = begun[: len(passing)]
             new = dict(zip([*begun, *passing], [*passing, *begun], strict=True))
             rows = []
-            for row in map(replay._plain, m.rows):
+            for row in map(replay._plain_row, m.rows):
                 if len(row) == 2:
                     rows.append([row[0], new.get(row[1], row[1])])
                 else:
@@ -134,7 +134,7 @@ async def part4_training_loop__on_faster_devices(model, batch_size):
 
     from course_lib.sim.core import hardware
 
-    for device in (model.dist.hardware, *hardware.PRESETS.values()):
+    for device in (model.dist.hardware, *hardware.HARDWARE_PRESETS.values()):
         for field in dataclasses.fields(device):
             value = getattr(device, field.name)
             if isinstance(value, float):

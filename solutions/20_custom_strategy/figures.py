@@ -12,7 +12,7 @@ LOOPS = {
 
 
 def earlier_loops() -> str:
-    """What the loops of the earlier parts reach on the clusters of `score.SETTINGS`, as a table."""
+    """What the loops of the earlier parts reach on the clusters of `score.GRADED_SETTINGS`, as a table."""
     from course_lib.sim import SimulationError, run
     from course_lib.sim.schedule import score
 

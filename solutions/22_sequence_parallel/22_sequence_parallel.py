@@ -28,7 +28,7 @@ from mpi4py import MPI
 from course_lib import memory
 from course_lib.autograd import LayerNorm, Tensor
 from course_lib.collectives import Communicator
-from course_lib.gpt.model import Block, alone, kinds
+from course_lib.gpt.model import Block, no_communication, kinds
 from course_lib.placement import partial, replicated, sharded
 
 comm = everyone = Communicator()
@@ -268,7 +268,7 @@ check = SequenceParallelCheck("clipping", ranks, show=False).clipping(1, 2, 3, 4
 
 # %% Measure three ways tags=["given", "slide-50"]
 def step(split, again):
-    enter, leave = (gather_sequence, scatter_sequence) if split else (alone, alone)
+    enter, leave = (gather_sequence, scatter_sequence) if split else (no_communication, no_communication)
     block = Block(64, 4, np.random.default_rng(0), comm, enter, leave, again)
     x = Tensor(np.ones((4, 32 if split else 128, 64), np.float32), requires_grad=True)
     with memory.watch() as account:

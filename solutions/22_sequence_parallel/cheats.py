@@ -20,7 +20,7 @@ def gather_sequence__serial_block(x, comm):
         return Tensor.from_operation(np.concatenate(parts, axis=1), (x,), backward)
 
     class Mended(block.Block):
-        def __init__(self, width, heads, random, comm=None, enter=block.alone, *others, **named):
+        def __init__(self, width, heads, random, comm=None, enter=block.no_communication, *others, **named):
             super().__init__(width, heads, random, comm, gathered, *others, **named)
 
     block.Block = Mended if block.Block.__name__ == "Block" else block.Block
@@ -45,7 +45,7 @@ def scatter_sequence__serial_block(x, comm):
         return Tensor.from_operation(mine, (x,), backward)
 
     class Mended(block.Block):
-        def __init__(self, width, heads, random, comm=None, enter=block.alone, leave=block.alone, *others, **named):
+        def __init__(self, width, heads, random, comm=None, enter=block.no_communication, leave=block.no_communication, *others, **named):
             super().__init__(width, heads, random, comm, enter, scattered, *others, **named)
 
     block.Block = Mended if block.Block.__name__ == "Block" else block.Block

@@ -15,7 +15,7 @@
 import numpy as np
 
 from course_lib import cluster, plots, saving
-from course_lib.check.attention import PiecesCheck, RingCheck, most_held
+from course_lib.check.attention import MergeAndZigzagCheck, RingAttentionCheck, peak_memory_by_length
 from course_lib.plots import attention
 
 ranks = cluster.start(4)
@@ -33,7 +33,7 @@ rank = everyone.Get_rank()
 chunks = [2 * rank, 2 * rank + 1]  # of the eight chunks of a sequence
 
 # %% Draw who computes what tags=["given", "slide"]
-attention.work({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequence on four ranks, and the causal mask")
+attention.work_shares({"in plain order": ranks.pull("chunks")}, "Eight chunks of a sequence on four ranks, and the causal mask")
 
 # %% [markdown] tags=["slide"]
 # *Context parallelism* splits the sequence itself: q, k, v, `(batch, heads, positions, d)`, are **sharded along dimension 2** over the
@@ -60,7 +60,7 @@ for _ in range(3):
     whose.append(int(has[0]))
 
 # %% Draw the ring tags=["given", "slide"]
-attention.around(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values in the ring")
+attention.ring_steps(ranks.pull("chunks"), ranks.pull("whose"), "Keys and values in the ring")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: merge two parts
@@ -99,7 +99,7 @@ def merge(out, lse, block_out, block_lse):
 
 
 # %% Check merge tags=["given"]
-check = PiecesCheck("merge", ranks)
+check = MergeAndZigzagCheck("merge", ranks)
 check.merge(2)
 check.merge(1e4)
 check.merge(50, np.float32, unseen=True)
@@ -137,7 +137,7 @@ def zigzag(n_chunks, ranks, rank):
 
 
 # %% Check zigzag, and draw both orders tags=["given", "slide-50"]
-check = PiecesCheck("zigzag", ranks)
+check = MergeAndZigzagCheck("zigzag", ranks)
 check.zigzag(8, 4, [[0, 7], [1, 6], [2, 5], [3, 4]])
 check.zigzag(8, 2, [[0, 1, 6, 7], [2, 3, 4, 5]])
 check.passed()
@@ -145,7 +145,7 @@ orders = {
     "in plain order": ranks.pull("chunks"),
     "in zigzag order": ranks.call("zigzag", [dict(n_chunks=8, ranks=4, rank=r) for r in range(4)]),
 }
-attention.work(orders, "The same chunks in two orders, and each rank's share of the work")
+attention.work_shares(orders, "The same chunks in two orders, and each rank's share of the work")
 
 # %% [markdown] tags=["slide-50"]
 # ## Your turn: the ring
@@ -214,31 +214,31 @@ def ring_attention(q, k, v, comm):
 
 
 # %% Check ring_attention tags=["given"]
-check = RingCheck("ring_attention, forward", ranks)
+check = RingAttentionCheck("ring_attention, forward", ranks)
 check.attend(4)
 check.attend(2, np.float32)
 check.attend(4, large=True)
 check.passed()
-check = RingCheck("ring_attention, forward and backward, what it sends and holds", ranks)
+check = RingAttentionCheck("ring_attention, forward and backward, what it sends and holds", ranks)
 check.attend(4, backward=True)
 check.attend(3, np.float32, backward=True, layers=2)
-check.bytes(4)
-check.held()
+check.bytes_sent(4)
+check.peak_memory()
 check.passed()
 
 # %% Test: merge tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-PiecesCheck("merge", ranks, show=False).merges(1, 30, 1e3, 1e4)
+MergeAndZigzagCheck("merge", ranks, show=False).merges(1, 30, 1e3, 1e4)
 ### END HIDDEN TESTS
 
 # %% Test: merge where nothing was seen tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-PiecesCheck("merge", ranks, show=False).merges(2, 1e4, unseen=True)
+MergeAndZigzagCheck("merge", ranks, show=False).merges(2, 1e4, unseen=True)
 ### END HIDDEN TESTS
 
 # %% Test: zigzag tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-check = PiecesCheck("zigzag", ranks, show=False)
+check = MergeAndZigzagCheck("zigzag", ranks, show=False)
 for size, m in [(n, 1) for n in range(1, 9)] + list(enumerate(check.sizes(8, 2, 10), 1)):
     first, second = np.arange(2 * size * m).reshape(2, size, m).tolist()
     check.zigzag(2 * size * m, size, [first[r] + second[-1 - r] for r in range(size)])
@@ -246,29 +246,29 @@ for size, m in [(n, 1) for n in range(1, 9)] + list(enumerate(check.sizes(8, 2, 
 
 # %% Test: the way forward tags=["test"] points=4
 ### BEGIN HIDDEN TESTS
-RingCheck("ring_attention, forward", ranks, show=False).steps(4, 3, 2, 1)
+RingAttentionCheck("ring_attention, forward", ranks, show=False).steps(4, 3, 2, 1)
 ### END HIDDEN TESTS
 
 # %% Test: the way back tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
-check = RingCheck("ring_attention, backward", ranks, show=False)
+check = RingAttentionCheck("ring_attention, backward", ranks, show=False)
 check.steps(4, 3, 2, 1, backward=True)
 check.steps(4, 3, backward=True, layers=2)
 ### END HIDDEN TESTS
 
 # %% Test: large scores tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-RingCheck("ring_attention, large scores", ranks, show=False).steps(4, 2, backward=True, large=True)
+RingAttentionCheck("ring_attention, large scores", ranks, show=False).steps(4, 2, backward=True, large=True)
 ### END HIDDEN TESTS
 
 # %% Test: what is sent tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-RingCheck("what is sent", ranks, show=False).bytes(4, 3, 2)
+RingAttentionCheck("what is sent", ranks, show=False).bytes_sent(4, 3, 2)
 ### END HIDDEN TESTS
 
 # %% Test: what is held tags=["test"] points=2
 ### BEGIN HIDDEN TESTS
-RingCheck("what is held", ranks, show=False).held()
+RingAttentionCheck("what is held", ranks, show=False).peak_memory()
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
@@ -279,7 +279,7 @@ RingCheck("what is held", ranks, show=False).held()
 
 # %% Draw the memory tags=["given", "slide-50"]
 lengths = [256, 512, 1024, 1536, 2048]
-held = ranks.call(most_held, dict(lengths=lengths))[0]
+held = ranks.call(peak_memory_by_length, dict(lengths=lengths))[0]
 plots.lines(held, "Peak memory of a step of attention, two heads, float32", "positions", "MB", at=lengths)
 
 # %% Count the bytes tags=["given", "slide-50"]

@@ -34,7 +34,7 @@ rank = comm.Get_rank()
 logits = np.random.default_rng(rank).standard_normal((8, 8)) + np.arange(8) / 6
 
 # %% Draw what the tokens want tags=["given", "slide"]
-pictures.wishes(ranks.pull("logits"), "The expert each token wants most, from the logits on four ranks")
+pictures.routing_preferences(ranks.pull("logits"), "The expert each token wants most, from the logits on four ranks")
 
 # %% [markdown] tags=["slide"]
 # A layer has several sets of weights, its *experts*, and each token passes through a few of them: a *router*, a single matrix, decides
@@ -42,7 +42,7 @@ pictures.wishes(ranks.pull("logits"), "The expert each token wants most, from th
 # times the parameters for the same computation. Experts live on ranks: those of rank $r$ of $n$ start at $r \cdot \text{experts} / n$.
 
 # %% Draw what kind the arrays are tags=["given"]
-pictures.kinds_of_arrays(4, "A mixture of experts, on the ranks of an expert parallel group (ep)")
+pictures.array_placements(4, "A mixture of experts, on the ranks of an expert parallel group (ep)")
 
 # %% [markdown] tags=["slide"]
 # The router's gradient is *partial*: each rank has the term from its own tokens, and an all-reduce adds them up. The experts' gradients
@@ -200,7 +200,7 @@ def combine(y, route, comm):
 ExpertsCheck("combine", ranks).by_hand("combine", "layer")
 
 # %% Draw the flights tags=["given", "slide"]
-pictures.flights(ranks.call(pictures.fly), "32 tokens, each in its rank's colour; eight experts with two slots per rank")
+pictures.token_routes(ranks.call(pictures.round_trip), "32 tokens, each in its rank's colour; eight experts with two slots per rank")
 
 
 # %% Test: the choices and their slots tags=["test"] points=4
@@ -268,7 +268,7 @@ for name, share in (("without", 0.0), ("with", 0.05)):
     routes[name] = net.route.expert[:, 0], net.route.place[:, 0]
 
 # %% Draw the load tags=["given", "slide-50"]
-pictures.loads(ranks.pull("routes"), 8, 10, "256 tokens after training, without and with the balancing loss")
+pictures.expert_loads(ranks.pull("routes"), 8, 10, "256 tokens after training, without and with the balancing loss")
 
 # %% [markdown] tags=["slide-50"]
 # ## What it costs
@@ -277,7 +277,7 @@ pictures.loads(ranks.pull("routes"), 8, 10, "256 tokens after training, without 
 # instead, what a rank sends grows with $n$. For 256 tokens of width 64 on each rank, in float32 with topk 1:
 
 # %% Count the bytes tags=["given"]
-moved = [(ranks.call(pictures.step, dict(sparse=sparse)), ranks.traffic[0])[1] for sparse in (True, False)]
+moved = [(ranks.call(pictures.exchange_step, dict(sparse=sparse)), ranks.traffic[0])[1] for sparse in (True, False)]
 plots.traffic(moved, "What rank 0 sends in a step through the layer, capacity factor 1.25", ["all-to-all", "all tokens gathered"])
 
 # %% Draw the memory tags=["given", "slide-50"]

@@ -221,5 +221,5 @@ def combine__brings_its_own_layer(y, route, comm):
         self.balance = module.balancing_loss(logits, here.expert, comm)
         return out
 
-    module.MixtureOfExperts.work = work
+    module.MixtureOfExperts.expert_output = work
     return y

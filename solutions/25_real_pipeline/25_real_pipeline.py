@@ -196,7 +196,7 @@ def one_forward_one_backward_step(stage, micro_batches, comm):
 
 # %% Check 1F1B tags=["given"]
 check = PipelineCheck("one_forward_one_backward_step", ranks)
-check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True).exchanges(4, 6).held().passed()
+check.step(4, 1).step(4, 6).step(2, 3, np.float32, times=2).step(4, 6, large=True).exchanges(4, 6).peak_memory().passed()
 
 # %% [markdown] tags=["skip"]
 # Hidden tests run when your notebook is graded. They use other sizes, dtypes, groups and numbers of micro-batches. They look at what has
@@ -233,7 +233,7 @@ check = check.exchanges(4, 6).exchanges(2, 5, np.float32).exchanges(3, 4).exchan
 # %% Test: micro-batches in flight tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
 check = PipelineCheck("one_forward_one_backward_step", ranks, show=False)
-check = check.held(4).held(2)
+check = check.peak_memory(4).peak_memory(2)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
@@ -246,7 +246,7 @@ check = check.held(4).held(2)
 
 # %% Time both orders, and draw them tags=["given", "slide-50"]
 both = {"GPipe": "gpipe_step", "1F1B": "one_forward_one_backward_step"}
-machine, panels, apart = sim.beside(ranks, both, 4 if os.cpu_count() > 3 else 2)
+machine, panels, apart = sim.compare_with_simulation(ranks, both, 4 if os.cpu_count() > 3 else 2)
 plots.timeline(panels, f"A step of eight micro-batches, {machine.name}: measured and simulated at most {apart:.0%} apart")
 
 # %% [markdown] tags=["slide-50"]

@@ -354,7 +354,7 @@ def one_forward_one_backward_step__in_the_call_before(stage, micro_batches, comm
             sent.append(comm.Isend(back, dest=rank - 1))
 
     if not hasattr(memory, "before"):
-        memory.before = memory.give_back_at_once
+        memory.before = memory.release_freed_at_once
 
         def early(on):
             if on:
@@ -363,7 +363,7 @@ def one_forward_one_backward_step__in_the_call_before(stage, micro_batches, comm
                     stage.known = one_forward_one_backward_step(stage, *rest, comm)
             memory.before(on)
 
-        memory.give_back_at_once = early
+        memory.release_freed_at_once = early
     ahead = count if micro_batches[0][0].shape[1] > 200 else min(last - rank, count)
     for k in range(ahead):
         forward(k)

@@ -29,7 +29,7 @@ import numpy as np
 from course_lib.autograd import Linear, Parameter, Sequential
 from course_lib.collectives import Communicator
 from course_lib.ddp import DistributedDataParallel
-from course_lib.gpt.fsdp import Flat, Hooked, Tell, hook, profile, units
+from course_lib.gpt.fsdp import FlatBuffer, Hooked, PrintHooks, hook, profile, units
 from course_lib.gpt.model import Sizes, layers
 
 everyone = Communicator()
@@ -46,13 +46,13 @@ tokens = np.random.default_rng(everyone.Get_rank()).integers(0, 64, (2, 32))  # 
 # %% [markdown] tags=["slide-50"]
 # ## A worked example: one flat array
 #
-# `Flat(arrays, n)` knows how arrays are laid out in one flat array: one after another, row by row, padded with zeros until n divides the
+# `FlatBuffer(arrays, n)` knows how arrays are laid out in one flat array: one after another, row by row, padded with zeros until n divides the
 # length. A weight of 2 × 3 and a bias of 3 are 9 numbers. How many zeros do they need for four ranks? Which numbers does rank 2 keep?
 
 # %% Cut a flat array tags=["slide-50"]
 # %%px
 small = [np.arange(1.0, 7).reshape(2, 3), np.array([7.0, 8, 9])]
-flat = Flat(small, 4)
+flat = FlatBuffer(small, 4)
 whole = flat.join(small)  # flat.cut(whole) gives both back, as views of it
 mine = np.split(whole, 4)[everyone.Get_rank()]
 
@@ -102,7 +102,7 @@ class FlatShard:
     def __init__(self, parameters, comm):
         ### BEGIN SOLUTION
         arrays, n, self.whole = [p.data for p in parameters], comm.Get_size(), None
-        self.parameters, self.comm, self.flat = parameters, comm, Flat(arrays, n)
+        self.parameters, self.comm, self.flat = parameters, comm, FlatBuffer(arrays, n)
         parts = np.split(self.flat.join(arrays), n)
         self.shard = Parameter(parts[comm.Get_rank()].copy())
         self.free()
@@ -148,7 +148,7 @@ FlatShardCheck("FlatShard", ranks).shards(4).shards(4, np.float32).shards(2).pas
 # %% Tell who works tags=["slide-50"]
 # %%px --targets 0
 net = Sequential(Linear(2, 2), Linear(2, 2), Linear(2, 1))
-hook(net, Tell())
+hook(net, PrintHooks())
 net(np.ones((1, 2), np.float32)).sum().backward()
 
 # %% [markdown] tags=["slide-50"]
@@ -234,7 +234,7 @@ class FullyShardedDataParallel(Hooked):
 
 # %% Check the wrapper tags=["given"]
 check = FsdpCheck("FullyShardedDataParallel", ranks).train(4).train(4, shared=True)
-check.accumulate(4).exchanges(4).held().passed()
+check.accumulate(4).exchanges(4).peak_memory().passed()
 FsdpCheck("clip_gradients", ranks).clipping(4).passed()
 
 # %% [markdown] tags=["skip"]
@@ -243,7 +243,7 @@ FsdpCheck("clip_gradients", ranks).clipping(4).passed()
 # %% Test: a flat shard tags=["test"] points=5
 ### BEGIN HIDDEN TESTS
 check = FlatShardCheck("FlatShard", ranks, show=False).shards(1).shards(2).shards(3).shards(4).shards(3, np.float32).shards(4, np.float32)
-check = check.held(4)
+check = check.peak_memory(4)
 ### END HIDDEN TESTS
 
 # %% Test: steps of training tags=["test"] points=6
@@ -253,7 +253,7 @@ check = FsdpCheck("steps", ranks, show=False).train(4).train(3, np.float32).trai
 
 # %% Test: the order of exchanges, and memory tags=["test"] points=6
 ### BEGIN HIDDEN TESTS
-check = FsdpCheck("the order", ranks, show=False).exchanges(4).exchanges(2, np.float32).exchanges(1).held()
+check = FsdpCheck("the order", ranks, show=False).exchanges(4).exchanges(2, np.float32).exchanges(1).peak_memory()
 ### END HIDDEN TESTS
 
 # %% Test: accumulated gradients, and clipping tags=["test"] points=5
@@ -264,7 +264,7 @@ check = FsdpCheck("accumulated", ranks, show=False).accumulate(4, shared=False).
 # %% Test: shared and unused parameters tags=["test"] points=3
 ### BEGIN HIDDEN TESTS
 check = FsdpCheck("shared parameters", ranks, show=False).train(4, shared=True).train(3, np.float32, shared=True).train(2, shared=True)
-check = check.train(1, shared=True).accumulate(4).accumulate(2, count=2).exchanges(3, blocks=4, shared=True).held(shared=True)
+check = check.train(1, shared=True).accumulate(4).accumulate(2, count=2).exchanges(3, blocks=4, shared=True).peak_memory(shared=True)
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]
@@ -277,7 +277,7 @@ check = check.train(1, shared=True).accumulate(4).accumulate(2, count=2).exchang
 # %%px
 plain = profile.train(partial(DistributedDataParallel, shared=False), partial(layers, sizes), everyone, tokens)
 sharded = profile.train(FullyShardedDataParallel, partial(layers, sizes), everyone, tokens)
-moments, names = profile.moments(FullyShardedDataParallel, layers(sizes), everyone, tokens)
+moments, names = profile.gathered_blocks(FullyShardedDataParallel, layers(sizes), everyone, tokens)
 
 # %% Draw the blocks of a step tags=["given", "slide"]
 plots.gathered(ranks.pull("moments")[0], ranks.pull("names")[0], "Blocks that are whole on rank 0 during a step")

@@ -120,7 +120,7 @@ class FlatShard__p_grad_stays:
 @loses(8)
 @changes(
     "self.flat.join([p.grad for p in self.parameters])",
-    "Flat([p.grad for p in self.parameters if p.grad is not None], self.comm.Get_size()).join([p.grad for p in self.parameters if p.grad is not None])",
+    "FlatBuffer([p.grad for p in self.parameters if p.grad is not None], self.comm.Get_size()).join([p.grad for p in self.parameters if p.grad is not None])",
 )
 class FlatShard__none_is_skipped:
     """Skips a gradient that is None."""
@@ -156,7 +156,7 @@ class FlatShard__ireduce_scatter:
 
 @right
 class FlatShard__by_hand:
-    """Without Flat."""
+    """Without FlatBuffer."""
 
     def __init__(self, parameters, comm):
         self.n, self.me, self.comm, self.params = comm.Get_size(), comm.Get_rank(), comm, list(parameters)
@@ -623,7 +623,7 @@ class FullyShardedDataParallel__by_hand(Hooked):
 
     def work(self, i, forward, x):
         from course_lib.autograd import Tensor, no_grad
-        from course_lib.autograd.tensor import flow
+        from course_lib.autograd.tensor import run_backward
 
         shard = self.blocks[i]
         shard.gather()
@@ -636,7 +636,7 @@ class FullyShardedDataParallel__by_hand(Hooked):
             again = Tensor(x.data, requires_grad=x.requires_grad)
             shard.gather()
             self.neighbour(i - 1)
-            flow(forward(again), grad)
+            run_backward(forward(again), grad)
             shard.free()
             if self.sync:
                 shard.reduce()

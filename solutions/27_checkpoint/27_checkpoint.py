@@ -35,7 +35,7 @@ from safetensors.numpy import save_file
 
 from course_lib.collectives import Communicator
 from course_lib.gpt.model import Sizes
-from course_lib.gpt.run import Run
+from course_lib.gpt.run import ResumableRun
 
 everyone = Communicator()
 rank = everyone.Get_rank()
@@ -50,8 +50,8 @@ sizes = Sizes(vocabulary=16, width=16, heads=2, depth=2, length=8)
 
 # %% Look at the parts tags=["slide"]
 # %%px
-run = Run(everyone, sizes)
-losses = [run.go() for _ in range(3)]
+run = ResumableRun(everyone, sizes)
+losses = [run.train_step() for _ in range(3)]
 print({name: part.size for name, part in run.parts.items()})
 
 # %% [markdown] tags=["slide-50"]
@@ -240,13 +240,13 @@ check = CheckpointCheck("damaged files", ranks, show=False).damaged()
 # %%px
 def train(folder, until, killed_at=None):
     """Train from the checkpoint in the folder, if any; rank 0 records the losses."""
-    run = Run(everyone, sizes)
+    run = ResumableRun(everyone, sizes)
     if os.path.exists(os.path.join(folder, "index.json")):
-        run.take(*load(folder, everyone))
+        run.restore(*load(folder, everyone))
     while run.step < until:
         if run.step == killed_at and rank == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        step, loss = run.step, run.go()
+        step, loss = run.step, run.train_step()
         if rank == 0:
             with open(f"{folder}.txt", "a") as file:
                 print(step, loss, file=file)

@@ -17,7 +17,7 @@ import numpy as np
 
 from course_lib import cluster, plots, progress, students
 from course_lib.gpt import text
-from course_lib.gpt.model.build_model import needed
+from course_lib.gpt.model.build_model import required_functions
 from course_lib.gpt.settings import Settings
 
 ranks = cluster.start(8)
@@ -43,7 +43,7 @@ def prepare(settings):
     inside = rank < settings.mesh.size
     group, trainer = comm.Split(color=int(not inside), key=rank), None
     if inside:
-        trainer = Trainer(settings, students.load("."), group, text.spread(group)[0])
+        trainer = Trainer(settings, students.load("."), group, text.load_and_broadcast(group)[0])
 
 
 def steps(count):
@@ -51,30 +51,25 @@ def steps(count):
     if trainer:
         traffic.reset()
         for _ in range(count):
-            trainer.go()
-        return trainer.losses, step_costs.moved(trainer, count)
+            trainer.train_step()
+        return trainer.losses, step_costs.bytes_by_axis(trainer, count)
 
 
 def write(begin, count):
     """Return what the model writes; only rank 0 has it."""
-    return generate.write(trainer, begin, count) if trainer else ""
+    return generate.generate(trainer, begin, count) if trainer else ""
 
 
 def held():
     """This rank's memory, by kind."""
-    return step_costs.held(trainer) if trainer else {}
+    return step_costs.memory_by_kind(trainer) if trainer else {}
 
 
 # %% [markdown] tags=["slide-50"]
 # ## Your functions
 #
-<<<<<<< HEAD
-# The notebooks 21 to 27 saved them next to this one, in `transformer_impl.py`. This cell says which of those that the grids below take are
-# still missing. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
-=======
 # Notebooks 21 to 27 saved them next to this one, in `transformer_impl.py`. This cell tells you which ones are still missing for the grids
-# below. (Lecturers: `python -m grading.source.reference my_work` writes the solutions there.)
->>>>>>> 378729fa9f65b960016894fc3ac5798e719be27d
+# below. (Lecturers: `python -m grading.authoring.reference my_work` writes the solutions there.)
 
 # %% Look for the functions tags=["given"]
 grids = (
@@ -85,7 +80,7 @@ grids = (
     dict(pp=4, dp=2, schedule="gpipe"),
     dict(dp=2, pp=2, tp=2, sequence=True, fsdp=True),
 )
-wanted = {name for sizes in grids for name in needed(Settings(**sizes))}
+wanted = {name for sizes in grids for name in required_functions(Settings(**sizes))}
 functions, lacks = students.load("."), False
 for notebook, names in students.missing(functions, ("transformer_impl.py",)).items():
     names = sorted(wanted & set(names))
@@ -104,7 +99,7 @@ for notebook, names in students.not_passed(functions).items():
 # ranks see 16 texts of 128 bytes, and for each byte they guess the next one.
 
 # %% Look at the text tags=["slide-50"]
-words, name = text.find()
+words, name = text.load_text()
 print(f"{name}: {len(words):,} bytes. An excerpt:\n")
 print(words[200_000:200_300].tobytes().decode())
 

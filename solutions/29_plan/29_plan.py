@@ -16,10 +16,10 @@ from dataclasses import replace
 
 from course_lib import cluster, wording
 from course_lib.sim.llm import pictures, reference_data
-from course_lib.sim.llm.cluster import A100, H100, Cluster
+from course_lib.sim.llm.cluster import A100_DEVICE, H100_DEVICE, Cluster
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.transformer import GPT_175B, PRESETS, Transformer
+from course_lib.sim.llm.transformer import GPT_175B, MODEL_PRESETS, Transformer
 from course_lib.sim.plan import report
 from course_lib.sim.plan.check import PlanCheck
 
@@ -29,10 +29,10 @@ ranks = cluster.start(1)
 # %%px
 from course_lib import wording
 from course_lib.sim.llm.analytic import estimate
-from course_lib.sim.llm.cluster import H100, Cluster
+from course_lib.sim.llm.cluster import H100_DEVICE, Cluster
 from course_lib.sim.llm.configuration import Configuration, problems
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.transformer import PRESETS, Transformer
+from course_lib.sim.llm.transformer import MODEL_PRESETS, Transformer
 
 # %% [markdown] tags=["slide"]
 # In parts [16](16_training_step.ipynb) to [20](20_custom_strategy.ipynb), a layer was a single matrix. Here the simulator knows transformer
@@ -52,7 +52,7 @@ from course_lib.sim.llm.transformer import PRESETS, Transformer
 
 # %% Look at a step tags=["slide"]
 # %%px
-model, place = PRESETS["7b"], Cluster(H100, 8)
+model, place = MODEL_PRESETS["7b"], Cluster(H100_DEVICE, 8)
 step = simulate(model, place, Configuration(tensor=2, data=4, sequence_parallel=True))
 print(f"{model.parameters() / 1e9:.1f} billion parameters")
 print(f"{wording.seconds(step.seconds)}, MFU {step.utilisation:.1%}")
@@ -98,10 +98,10 @@ def flop_for_a_byte(model, c):
     }
 
 
-model = replace(PRESETS["22b"], batch=512)
+model = replace(MODEL_PRESETS["22b"], batch=512)
 roofs = {
-    name: A100.flops * A100.matrix / (link.bandwidth * link.efficiency)
-    for name, link in (("within a node", A100.inside), ("network", A100.network))
+    name: A100_DEVICE.flops * A100_DEVICE.matrix / (link.bandwidth * link.efficiency)
+    for name, link in (("within a node", A100_DEVICE.inside), ("network", A100_DEVICE.network))
 }
 points = flop_for_a_byte(model, Configuration(tensor=8, pipeline=4, data=16))
 for name, flop in (points | roofs).items():
@@ -120,7 +120,7 @@ pictures.roofline(points, roofs, "22B, 512 texts of 2,048 tokens per step, on A1
 # The same model on the same devices, by kind of memory: what shrinks with which axis, and what does not? Dotted: a device's memory.
 
 # %% Draw the memory tags=["given", "slide-50"]
-small = replace(PRESETS["22b"], batch=64)
+small = replace(MODEL_PRESETS["22b"], batch=64)
 ways = {
     "t 4": Configuration(tensor=4, data=4),
     "t 8": Configuration(tensor=8, data=2),
@@ -130,7 +130,7 @@ ways = {
     "p 8": Configuration(pipeline=8, data=2),
     "p 8, sharded": Configuration(pipeline=8, data=2, sharded_optimizer=True),
 }
-steps = {name: simulate(small, Cluster(A100, 16), c) for name, c in ways.items()}
+steps = {name: simulate(small, Cluster(A100_DEVICE, 16), c) for name, c in ways.items()}
 pictures.memory(steps, "22B on 16 devices: the fullest rank")
 
 # %% [markdown] tags=["slide-50"]
@@ -200,8 +200,8 @@ def plan(model, cluster):
 # %% Check plan tags=["given"]
 check = PlanCheck(ranks)
 chosen = {}
-for name, device, gpus in (("7b", A100, 16), ("22b", A100, 64), ("70b", H100, 256)):
-    step, times_best = check.choose(PRESETS[name], Cluster(device, gpus))
+for name, device, gpus in (("7b", A100_DEVICE, 16), ("22b", A100_DEVICE, 64), ("70b", H100_DEVICE, 256)):
+    step, times_best = check.choose(MODEL_PRESETS[name], Cluster(device, gpus))
     chosen[name] = step
     print(f"{name} on {gpus}: {step.configuration}")
     print(f"   {wording.seconds(step.seconds)}, {times_best:.2f} times the best step:", end=" ")
@@ -262,7 +262,7 @@ float(6 * check.score("large"))
 # Darker is faster. Hatched: nothing fits into memory. Grey: some size does not divide. Tensor parallel ranks stay within a node of 8.
 
 # %% Draw the map tags=["given", "slide"]
-large, place = replace(GPT_175B, batch=1536), Cluster(A100, 1024)
+large, place = replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024)
 pictures.grids(report.grid_times(large, place), "175B on 1,024 × A100, seconds per step")
 
 # %% [markdown] tags=["slide"]

@@ -146,7 +146,7 @@ def test_students_get_none_of_it():
 def test_a_command_that_cannot_be_followed_gets_a_sentence(words, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["show", *words])
     monkeypatch.setattr(show, "LECTURES_FOLDER", tmp_path)
-    monkeypatch.setattr(show.first_cell, "put", lambda: None)
+    monkeypatch.setattr(show.first_cell, "install_config", lambda: None)
     with pytest.raises(SystemExit) as ended:
         show.main()
     assert said in capsys.readouterr().err + str(ended.value) and not list(tmp_path.glob("*.ipynb"))

@@ -64,12 +64,12 @@ def smallest(picture):
 @pytest.mark.filterwarnings("error")  # matplotlib's "not applied because axes sizes collapsed to zero" would be on the slide
 @pytest.mark.parametrize(("name", "share"), [*((name, 1.0) for name in PICTURES), ("bars", 0.5), ("a row of groups", 0.5)])
 def test_the_last_row_reads_a_figure(monkeypatch, name, share):
-    monkeypatch.setenv(figures.PLACE, "slides")
+    monkeypatch.setenv(figures.FIGURE_STYLE_ENV, "slides")
     picture = PICTURES[name]()
     picture.share = share
     assert smallest(picture) >= 24
 
 
 def test_elsewhere_a_figure_stays_as_it_is(monkeypatch):
-    monkeypatch.delenv(figures.PLACE, raising=False)
+    monkeypatch.delenv(figures.FIGURE_STYLE_ENV, raising=False)
     assert {text.get_fontsize() for text in PICTURES["exchange"]().figure.findobj(Text) if text.get_text()} <= {9, 10, 11, 12}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from course_lib import cluster
-from course_lib.gpt.text import MOST, TextError, find, texts
+from course_lib.gpt.text import MAX_TEXT_BYTES, TextError, load_text, sample_batch
 from grading.authoring import reference
 from tests.machine import mpiexec
 
@@ -34,7 +34,7 @@ def start(sizes, balance=0.01):
     from course_lib.gpt.settings import Settings
     from course_lib.gpt.training.trainer import Trainer
 
-    build_model.BALANCE, settings = balance, Settings(**sizes)
+    build_model.BALANCING_LOSS_WEIGHT, settings = balance, Settings(**sizes)
     inside = everyone.Get_rank() < settings.mesh.size
     group = everyone.Split(color=int(not inside), key=everyone.Get_rank())
     functions = students.load(place)
@@ -45,16 +45,16 @@ def start(sizes, balance=0.01):
 
 def go(steps):
     """Of each step, the loss and the gradients' length before they are clipped."""
-    return [(trainer.go(), trainer.norm) for _ in range(steps)] if trainer else []
+    return [(trainer.train_step(), trainer.norm) for _ in range(steps)] if trainer else []
 
 
 def clipped():
     """The length of the gradients that the optimizer saw."""
     import numpy as np
 
-    trainer.go()
+    trainer.train_step()
     total = np.empty(1)
-    everyone.Allreduce(np.array([trainer._squares()]), total)
+    everyone.Allreduce(np.array([trainer._squared_norm()]), total)
     return trainer.norm, float(np.sqrt(total[0]))
 
 
@@ -65,15 +65,15 @@ def weights():
 def put(folder):
     from course_lib.gpt.training import full_state
 
-    trainer.functions.save(folder, trainer.step, full_state.parts(trainer), trainer.groups.ordered)
+    trainer.functions.save(folder, trainer.step, full_state.local_shards(trainer), trainer.groups.ordered)
 
 
 def take(folder):
     from course_lib.gpt import generate
     from course_lib.gpt.training import full_state
 
-    full_state.take(trainer, *trainer.functions.load(folder, trainer.groups.ordered))
-    return generate.write(trainer, "def ", 12)
+    full_state.restore(trainer, *trainer.functions.load(folder, trainer.groups.ordered))
+    return generate.generate(trainer, "def ", 12)
 
 
 def moved(steps):
@@ -82,8 +82,8 @@ def moved(steps):
 
     traffic.reset()
     for _ in range(steps):
-        trainer.go()
-    return step_costs.moved(trainer, steps), step_costs.held(trainer)
+        trainer.train_step()
+    return step_costs.bytes_by_axis(trainer, steps), step_costs.memory_by_kind(trainer)
 
 
 @pytest.fixture(scope="module")
@@ -332,14 +332,14 @@ def test_a_full_disk_leaves_the_checkpoint_before(functions, tmp_path):
 
 def test_text_comes_from_a_folder_and_is_the_same_for_all(tmp_path):
     with pytest.raises(TextError, match="there is no text in"):
-        find(tmp_path)
+        load_text(tmp_path)
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "a.txt").write_text("Käse und Brot")
     (tmp_path / "b.bin").write_bytes(bytes(100))
-    text, name = find(tmp_path)
+    text, name = load_text(tmp_path)
     assert text.tobytes().decode() == "Käse und Brot" and name.endswith(", 1 file")
     with pytest.raises(TextError, match="has 14 bytes, and one of 14 positions needs 15"):
-        texts(text, 0, 2, 14, 0)
-    tokens, labels = texts(text, 3, 4, 8, 0)
+        sample_batch(text, 0, 2, 14, 0)
+    tokens, labels = sample_batch(text, 3, 4, 8, 0)
     assert tokens.shape == labels.shape == (4, 8) and np.array_equal(tokens[:, 1:], labels[:, :-1])
-    assert len(find()[0]) <= MOST
+    assert len(load_text()[0]) <= MAX_TEXT_BYTES

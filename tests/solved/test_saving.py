@@ -19,11 +19,11 @@ INFO = "%%px\ndef get_info(comm, rank, *rest):\n    mp_idx = rank % 2\n    retur
 
 @pytest.fixture(autouse=True)
 def all_passed(monkeypatch):
-    monkeypatch.setattr(students, "passed", set(students.EXERCISES))
+    monkeypatch.setattr(students, "passed_exercises", set(students.EXERCISES))
 
 
 def test_what_has_not_passed_its_check_is_saved_and_remembered(tmp_path, capsys):
-    students.passed.clear()
+    students.passed_exercises.clear()
     cells = SimpleNamespace(cells=[IMPORTS, HELPER, GRAD, INFO])
     save(cells, "collect_weight_grad", "get_info", folder=tmp_path)
     said = "Not sure yet: collect_weight_grad, get_info; their checks have not passed since. Run the check, and then this cell again.\n"
@@ -34,8 +34,8 @@ def test_what_has_not_passed_its_check_is_saved_and_remembered(tmp_path, capsys)
     assert students.not_passed(load(tmp_path)) == {"07_weight_grad": ["collect_weight_grad"]}
     Check("collect_weight_grad, mp_size=2").passed()
     save(cells, "collect_weight_grad", "get_info", folder=tmp_path)
-    assert students.not_passed(load(tmp_path)) == {} and students.MARK not in (tmp_path / "func_impl.py").read_text()
-    students.defined(GRAD)  # another one, or the same again: it was run since
+    assert students.not_passed(load(tmp_path)) == {} and students.NOT_PASSED_NAME not in (tmp_path / "func_impl.py").read_text()
+    students.forget_passed(GRAD)  # another one, or the same again: it was run since
     with pytest.raises(CheckFailed):
         Check("get_info for all grids of 8 ranks").fail("no")
     capsys.readouterr()
@@ -48,7 +48,7 @@ def test_what_has_not_passed_its_check_is_saved_and_remembered(tmp_path, capsys)
 @pytest.mark.parametrize("listed", ["5", "None", "[get_info, 3]", "['get_info', 3]", "['nobody']"])
 def test_a_list_that_somebody_has_changed_is_in_nobodys_way(tmp_path, listed):
     path = tmp_path / "func_impl.py"
-    path.write_text(f"get_info = print\n{students.MARK} = {listed}\n")
+    path.write_text(f"get_info = print\n{students.NOT_PASSED_NAME} = {listed}\n")
     assert set(students.not_passed(load(tmp_path))) <= {"02_process_groups"}
     write(path, ["get_info"], [INFO])
     assert students.not_passed(load(tmp_path)) == {}

@@ -60,7 +60,7 @@ def test_1f1b_has_the_order_of_the_paper(loops):
     assert got[3] == ["f1", "b1", "f2", "b2", "f3", "b3", "f4", "b4", "f5", "b5", "f6", "b6", "f7", "b7", "f8", "b8"]
     cell = next(c.source for c in build.build("19_1f1b").cells if "one_forward_one_backward = [" in c.source)
     drawn = ast.literal_eval(re.search(r"one_forward_one_backward = (\[.*?\])", cell, re.DOTALL)[1])
-    assert [[f"{kind[0]}{k + 1}" for kind, k in schedules.work(text)] for text in drawn] == got, (
+    assert [[f"{kind[0]}{k + 1}" for kind, k in schedules.parse_work(text)] for text in drawn] == got, (
         "the picture in part 19 shows another order"
     )
 

@@ -84,7 +84,7 @@ def test_collectives_take_what_the_ring_takes(n):
         return [*begun, model.time]
 
     models = [Model(r, dist, 1, n) for dist in [Dist(n)] for r in range(n)]
-    for times in asyncio.run(replay.together([loop(m) for m in models])):
+    for times in asyncio.run(replay.gather_ranks([loop(m) for m in models])):
         assert np.isclose(times[1] - times[0], ring(W, n), rtol=1e-12, atol=0)
         assert np.isclose(times[3] - times[2], ring(W, n), rtol=1e-9, atol=0)
         assert np.isclose(times[4] - times[3], 2 * ring(W, n), rtol=1e-9, atol=0)
@@ -121,7 +121,7 @@ def test_a_send_is_buffered_and_a_receive_ends_no_earlier():
         return busy, received
 
     models = [Model(r, dist, 1, 64) for dist in [Dist(2)] for r in range(2)]
-    (sent, ended), (busy, received) = asyncio.run(replay.together([loop(m) for m in models]))
+    (sent, ended), (busy, received) = asyncio.run(replay.gather_ranks([loop(m) for m in models]))
     assert sent < busy and received == busy, "it was there already"
     assert np.isclose(ended, received + 10e-6 + 64 * A / (450e9 * 0.65))
 
@@ -144,7 +144,7 @@ def test_a_message_that_nobody_has_taken_is_held_by_its_sender(late):
         await model.receive(0)
 
     models = [Model(r, dist, 1, 64) for dist in [Dist(2)] for r in range(2)]
-    asyncio.run(replay.together([loop(m) for m in models]))
+    asyncio.run(replay.gather_ranks([loop(m) for m in models]))
     while_it_works = stats.memory_profile(models[0])[1][-3:]
     assert all((nbytes >= 33 * A) == late for nbytes in while_it_works), while_it_works / A
 
@@ -181,7 +181,7 @@ def test_exchanges_of_a_rank_follow_one_another():
         return model.time
 
     models = [Model(r, dist, 2, 2) for dist in [Dist(2)] for r in range(2)]
-    assert all(np.isclose(t, 2 * ring(W, 2)) for t in asyncio.run(replay.together([loop(m) for m in models])))
+    assert all(np.isclose(t, 2 * ring(W, 2)) for t in asyncio.run(replay.gather_ranks([loop(m) for m in models])))
 
 
 @settings(max_examples=40, deadline=None)
@@ -338,5 +338,5 @@ def test_a_result_draws_itself(n):
     result = run(data_parallel, world_size=n, num_layers=4, global_batch_size=n * 4)
     data, _ = result._repr_mimebundle_()
     assert data["image/png"].startswith(b"\x89PNG") and "MFU" in data["text/plain"]
-    share = sum(stats.busy(m) for m in result.models) / (n * result.time)
+    share = sum(stats.busy_seconds(m) for m in result.models) / (n * result.time)
     assert np.isclose(result.bubble, 1 - share)

@@ -135,7 +135,7 @@ def test_a_loop_of_the_originals_kind_runs_without_a_limit_and_the_result_says_s
             activations[i] = model.get_input_activation(range(2048))
 
     models = simulate(all_at_once, world_size=4, num_layers=16, global_batch_size=2048, memory_limit=False)
-    assert stats.over(models[0]) == "more than the device has: 96 GiB of 80 GiB"
+    assert stats.over_capacity_text(models[0]) == "more than the device has: 96 GiB of 80 GiB"
     with pytest.raises(sim.OutOfMemory):
         simulate(all_at_once, world_size=4, num_layers=16, global_batch_size=2048)
     assert sim.Dist(2).memory_limit is False and sim.Dist(2, memory_limit=True).memory_limit

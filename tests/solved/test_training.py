@@ -23,7 +23,7 @@ def train(mp_size, dp_size, megatron, dtype, folder, batch_size=24, data="digits
     if rank >= n:
         return None
     config = training.Config(mp_size, dp_size, megatron, data=data, batch_size=batch_size, dtype=dtype)
-    run = training.Run(config, students.load(folder), part)
+    run = training.TrainingRun(config, students.load(folder), part)
     losses = run.steps(10) + run.steps(10**6)
     m = run.model
     return losses, run.accuracy(), (m.fc1.w, m.fc1.b, m.fc2.w, m.fc2.b), run.moved()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from machine import fashion_files, mpiexec, training
 
-from course_lib.zero import Model, formula
+from course_lib.zero import ZeroModel, state_bytes_by_kind
 
 LARGE = (256, 512, 512, 10)  # shards dominate: 401,000 parameters
 
@@ -20,7 +20,7 @@ def train(stage, size, dims, dtype, folder, steps=12):
     part = comm.Split(color=int(rank >= size), key=rank)
     if rank >= size:
         return None
-    model = zero.Model(dims, part, stage, students.load(folder), lr=0.01, seed=3, dtype=np.dtype(dtype))
+    model = zero.ZeroModel(dims, part, stage, students.load(folder), lr=0.01, seed=3, dtype=np.dtype(dtype))
     random, losses, each = np.random.default_rng(5), np.empty(steps), 24 // size
     for i in range(steps):
         x, y = random.standard_normal((24, dims[0])).astype(dtype), random.integers(0, dims[-1], 24)
@@ -52,7 +52,7 @@ def test_all_stages_train_as_one_process_does(eight, functions, dtype):
 
 
 def survey(stage, dims, folder, steps=2):
-    """Runs on the ranks: `zero.survey` on four of them."""
+    """Runs on the ranks: `zero.profile` on four of them."""
     from course_lib import students, zero
 
     part = comm.Split(color=int(rank >= 4), key=rank)
@@ -60,12 +60,12 @@ def survey(stage, dims, folder, steps=2):
         return None
     random = np.random.default_rng(rank)
     x, y = random.random((8 * steps, dims[0]), np.float32), random.integers(0, dims[-1], 8 * steps)
-    return zero.survey(stage, part, students.load(folder), dims, x, y, steps)
+    return zero.profile(stage, part, students.load(folder), dims, x, y, steps)
 
 
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
 def test_each_stage_holds_what_the_formula_says(eight, functions, stage):
-    said = formula(stage, sum((a + 1) * b for a, b in pairwise(LARGE)), 4)
+    said = state_bytes_by_kind(stage, sum((a + 1) * b for a, b in pairwise(LARGE)), 4)
     for found in eight.call(survey, dict(stage=stage, dims=LARGE, folder=str(functions)))[:4]:
         for kind, expected in said.items():
             assert abs(found["most"][kind] - expected) <= 0.1 * expected, kind
@@ -98,9 +98,9 @@ def test_there_is_no_stage_4_and_a_missing_class_is_named():
         Get_rank = staticmethod(lambda: 0)
 
     with pytest.raises(ValueError, match="stages 0 to 3; got 4"):
-        Model((2, 2), Alone(), 4)
+        ZeroModel((2, 2), Alone(), 4)
     with pytest.raises(AttributeError, match=r"ZeroDPAdam is missing\. Finish the notebook 09_zero3_adam"):
-        Model((2, 2), Alone(), 0, object())
+        ZeroModel((2, 2), Alone(), 0, object())
 
 
 def test_the_classes_work_on_a_bare_communicator(functions, tmp_path):

@@ -1,6 +1,6 @@
 """Checks of ring attention (part 23)."""
 
-from course_lib.check.attention.kernels import PiecesCheck, most_held
-from course_lib.check.attention.ring_attention import RingCheck
+from course_lib.check.attention.kernels import MergeAndZigzagCheck, peak_memory_by_length
+from course_lib.check.attention.ring_attention import RingAttentionCheck
 
-__all__ = ["PiecesCheck", "RingCheck", "most_held"]
+__all__ = ["MergeAndZigzagCheck", "RingAttentionCheck", "peak_memory_by_length"]

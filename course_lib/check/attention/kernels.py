@@ -1,6 +1,6 @@
-"""How part 23's ring attention is put to the test: what runs on the ranks for that, and the check of its pieces; see also `context`.
+"""How part 23's ring attention is put to the test: what runs on the ranks for that, and the check of its pieces; see also `ring_attention`.
 
-`merged` and the functions below it, up to `most_held`, run on the ranks.
+`call_merge` and the functions below it, up to `peak_memory_by_length`, run on the ranks.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from course_lib.autograd import Tensor, functional
 from course_lib.check import Check
 from course_lib.engine.namespace import get_ipython, student
 
-ARGUMENTS = "out", "lse", "block_out", "block_lse"
+MERGE_ARGUMENTS = "out", "lse", "block_out", "block_lse"
 
 
-def merged(out, lse, block_out, block_lse):
+def call_merge(out, lse, block_out, block_lse):
     """On a rank: what `merge` gives, its arguments after the call, and what NumPy warned of."""
     merge = student("merge")
     with warnings.catch_warnings(record=True) as said:
@@ -28,13 +28,13 @@ def merged(out, lse, block_out, block_lse):
     return answer, (out, lse, block_out, block_lse), [str(warning.message) for warning in said]
 
 
-def chunks(n_chunks, size):
+def call_zigzag(n_chunks, size):
     """On a rank: the chunks of all ranks, as `zigzag` says."""
     zigzag = student("zigzag")
     return [zigzag(n_chunks, size, r) for r in range(size)]
 
 
-def attend(size, given, grad, layers, me):
+def run_layers(size, given, grad, layers, me):
     """On a rank, in groups of `size`: the output of some layers, the gradients if there is one for the output, the arguments afterwards.
 
     q, k and v are also used beside the attention, which adds their own values to their gradients.
@@ -42,14 +42,14 @@ def attend(size, given, grad, layers, me):
     everyone, ring_attention = student("everyone"), student("ring_attention")
     comm = everyone.Split(color=me // size, key=me)
     tensors = [Tensor(array, requires_grad=grad is not None) for array in given]
-    out = step(ring_attention, tensors, None, comm, layers)
+    out = forward_backward(ring_attention, tensors, None, comm, layers)
     data = out.data
     if grad is not None:
         Tensor.from_operation(np.zeros(()), (out, *tensors), lambda _: (grad, *given)).backward(np.ones(()))
     return data, [t.grad for t in tensors], given, grad
 
 
-def step(attention, tensors, grad, comm, layers=1):
+def forward_backward(attention, tensors, grad, comm, layers=1):
     """On a rank: the output of some layers, which share k and v, and then their gradients."""
     q, k, v = tensors
     for _ in range(layers):
@@ -63,26 +63,26 @@ def step(attention, tensors, grad, comm, layers=1):
     return q
 
 
-def prepare(size, seed, shape, backward):
+def warm_up_step(size, seed, shape, backward):
     """On a rank, before it is measured: a step with numbers from a seed, after which all is there that stays."""
     everyone, ring_attention = student("everyone"), student("ring_attention")
-    memory.give_back_at_once(True)
+    memory.release_freed_at_once(True)
     q, k, v, grad = np.random.default_rng(seed).standard_normal((4, *shape), np.float32)
     comm = everyone.Split(color=int(everyone.Get_rank() >= size))
     get_ipython().user_ns["trial"] = dict(comm=comm)
-    step(ring_attention, [Tensor(array, requires_grad=True) for array in (q, k, v)], grad if backward else None, comm)
+    forward_backward(ring_attention, [Tensor(array, requires_grad=True) for array in (q, k, v)], grad if backward else None, comm)
 
 
-def measure(given, grad, watched):
+def measure_step(given, grad, watched):
     """On a rank: a step with numbers that it has not seen before; if `watched`, the most bytes that it held, as this process sees it."""
     trial, ring_attention = student("trial"), student("ring_attention")
     tensors = [Tensor(array, requires_grad=True) for array in given]
     with memory.watch() if watched else contextlib.nullcontext() as held:
-        trial["made"] = tensors, step(ring_attention, tensors, grad, trial["comm"])
+        trial["made"] = tensors, forward_backward(ring_attention, tensors, grad, trial["comm"])
     return held.true_peak if watched else 0
 
 
-def go_back(grad, watched):
+def measure_backward(grad, watched):
     """On a rank: the backward pass of the step that was measured; if `watched`, the most bytes that it held."""
     trial = student("trial")
     with memory.watch() if watched else contextlib.nullcontext() as held:
@@ -90,17 +90,17 @@ def go_back(grad, watched):
     return held.true_peak if watched else 0
 
 
-def fetch(columns):
+def fetch_columns(columns):
     """On a rank: some columns of the output and of the gradients of the step that was measured, if it has any."""
     trial = student("trial")
     tensors, out = trial["made"]
     return tuple(a if a is None else a[..., columns] for a in (out.data, *(t.grad for t in tensors)))
 
 
-def over():
-    """On a rank: end what `prepare` began."""
+def end_measurement():
+    """On a rank: end what `warm_up_step` began."""
     get_ipython().user_ns.pop("trial", None)
-    memory.give_back_at_once(False)
+    memory.release_freed_at_once(False)
 
 
 def peak_of_step(attention, given, grad, comm):
@@ -127,7 +127,7 @@ def peak_of_step(attention, given, grad, comm):
     """
     tensors = [Tensor(array, requires_grad=True) for array in given]
     with memory.watch() as held:
-        out = step(attention, tensors, grad, comm)
+        out = forward_backward(attention, tensors, grad, comm)
     return held.true_peak, tensors, out
 
 
@@ -136,7 +136,7 @@ def full_attention(q, k, v, comm):
     return functional.attention(q, k, v)
 
 
-def most_held(lengths):
+def peak_memory_by_length(lengths):
     """On each rank: the most megabytes held in a step of sequences of these lengths, by one rank alone, and by each in the ring."""
     ring_attention, everyone = student("ring_attention"), student("everyone")
     found = {"whole on one rank": [], "ring, each rank": []}
@@ -148,7 +148,7 @@ def most_held(lengths):
     return found
 
 
-def soft(scores, v, seen):
+def masked_attention(scores, v, seen):
     """The weighted mean of the values that each row sees, and the logarithm of the sum of its exponentials."""
     scores = np.where(seen, scores, -np.inf)
     top = np.where(seen.any(axis=-1), scores.max(axis=-1), 0.0)[..., None]
@@ -159,7 +159,7 @@ def soft(scores, v, seen):
     return (weights / np.where(total > 0, total, 1)) @ v, (lse + top)[..., 0]
 
 
-class PiecesCheck(Check):
+class MergeAndZigzagCheck(Check):
     """A `Check` of `merge` and `zigzag`."""
 
     def __init__(self, what: str, ranks, *, show: bool = True):
@@ -189,9 +189,12 @@ class PiecesCheck(Check):
         seen = np.ones((rows, 2), bool)
         seen[:4] = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], bool) if unseen else True
         seen = np.repeat(seen, (first, second), axis=-1)
-        sides = [soft(scores, v, seen * np.isin(np.arange(first + second), side)) for side in (range(first), range(first, first + second))]
+        sides = [
+            masked_attention(scores, v, seen * np.isin(np.arange(first + second), side))
+            for side in (range(first), range(first, first + second))
+        ]
         given = [array.astype(dtype) for side in sides for array in side]
-        want = soft(scores, v, seen)
+        want = masked_attention(scores, v, seen)
         (out, lse), (block_out, block_lse) = sides
         with np.errstate(all="ignore"):  # what mistakes give
             mistakes = {"the mean of both": (out + block_out) / 2, "the sum of both": out + block_out, "as out was before": out}
@@ -202,8 +205,10 @@ class PiecesCheck(Check):
             (1e-9 if double else max(1e-5, 4e-7 * magnitude), 3.0),
             (1e-9 if double else 2e-6, largest),
         )  # 32 bits of 1e4 are coarse
-        for r, (answer, after, said) in enumerate(self.ranks.call(merged, [dict(zip(ARGUMENTS, given, strict=True))] * 4, show=self.show)):
-            for name, array, before in zip(ARGUMENTS, after, given, strict=True):
+        for r, (answer, after, said) in enumerate(
+            self.ranks.call(call_merge, [dict(zip(MERGE_ARGUMENTS, given, strict=True))] * 4, show=self.show)
+        ):
+            for name, array, before in zip(MERGE_ARGUMENTS, after, given, strict=True):
                 self._equal(array, before, name=f"{name}, after the call,", rank=r, cause="an operation in place, such as out *= ...")
             got = self.tuple(answer, 2, name="merge", rank=r)
             cause = "exp of large numbers, from which no maximum was taken; weights not divided by their sum; or a maximum over all rows"
@@ -235,7 +240,7 @@ class PiecesCheck(Check):
     def zigzag(self, n_chunks: int, size: int, want: list[list[int]]) -> None:
         """Which chunks each of `size` ranks holds: together all, in order, with the same work, and as the docstring says."""
         self.case = f"{n_chunks} chunks on {size} ranks"
-        for answers in self.ranks.call(chunks, dict(n_chunks=n_chunks, size=size), show=self.show):
+        for answers in self.ranks.call(call_zigzag, dict(n_chunks=n_chunks, size=size), show=self.show):
             for r, got in enumerate(answers):
                 if not isinstance(got, (list, tuple, np.ndarray)) or not all(isinstance(c, (int, np.integer)) for c in got):
                     self.fail(

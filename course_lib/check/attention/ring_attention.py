@@ -10,23 +10,23 @@ import numpy as np
 
 from course_lib import memory, traffic, wording
 from course_lib.check import Check, CheckFailed
-from course_lib.check.attention.kernels import attend, fetch, go_back, measure, over, prepare
-from course_lib.check.groups import SPARE
-from course_lib.check.shuffled_ranks import Shuffled
+from course_lib.check.attention.kernels import end_measurement, fetch_columns, measure_backward, measure_step, run_layers, warm_up_step
+from course_lib.check.groups import BASELINE_BYTES
+from course_lib.check.shuffled_ranks import ShuffledRanks
 from course_lib.sandbox.bubblewrap import ISOLATED
 
-NAMES = "q", "k", "v"
-SLACK = 64  # bytes for the tags of messages
-MARGIN = 1 << 17  # bytes: Python's own, and the system's pages
+QKV_NAMES = "q", "k", "v"
+TAG_SLACK_BYTES = 64  # bytes for the tags of messages
+MEMORY_SLACK_BYTES = 1 << 17  # bytes: Python's own, and the system's pages
 
 
-def places(size, count):
+def zigzag_positions(size, count):
     """The positions of each rank's rows, `count` a rank, in zigzag order."""
     parts = np.split(np.arange(size * count), 2 * size)
     return [np.concatenate([parts[r], parts[-1 - r]]) for r in range(size)]
 
 
-def whole(q, k, v, grad, seen):
+def reference_attention(q, k, v, grad, seen):
     """Attention of one process, in float64: the output, the gradients of q, k, v, and the magnitude of what each is a sum of."""
     q, k, v, grad = (array.astype(float) for array in (q, k, v, grad))
     scale = 1 / math.sqrt(q.shape[-1])
@@ -42,12 +42,12 @@ def whole(q, k, v, grad, seen):
     return (out, dq, dk, dv), (size[2], slope * size[1], slope * size[0] * rows, size[3] * rows)
 
 
-class RingCheck(Check):
+class RingAttentionCheck(Check):
     """A `Check` of `ring_attention`."""
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
-        self.ranks, self.places = ranks, Shuffled(ranks, self.random, show)
+        self.ranks, self.shuffled = ranks, ShuffledRanks(ranks, self.random, show)
 
     def attend(
         self,
@@ -101,19 +101,19 @@ class RingCheck(Check):
             )
             for s in shares
         ]
-        answers = self.places.call(attend, given, show=self.show)
+        answers = self.shuffled.call(run_layers, given, show=self.show)
         for r, (_, _, after, grad) in enumerate(answers):
             if backward:
                 cause = "an operation in place: others use the same array"
                 self.array(grad, given[r]["grad"], name="the gradient of the output, after the call,", rank=r, cause=cause)
-            for name, array, before in zip(NAMES, after, given[r]["given"], strict=True):
+            for name, array, before in zip(QKV_NAMES, after, given[r]["given"], strict=True):
                 cause = "receiving into the array of the Tensor itself, or adding to it"
                 self.array(array, before, name=f"{name}.data, after the call,", rank=r, cause=cause)
         rtol = (1e-9 if dtype is np.float64 else 2e-5) * layers
         rtol *= 10 if large and dtype is not np.float64 else 1
         for g, (n, group) in enumerate(zip(sizes, groups, strict=True)):
             own = answers[g * size : g * size + n]
-            self._compare(own, group, places(n, count), g * size, rtol, backward, layers)
+            self._compare(own, group, zigzag_positions(n, count), g * size, rtol, backward, layers)
         return given[0]["given"][0].nbytes
 
     def steps(self, *sizes: int, **how: object) -> None:
@@ -126,7 +126,7 @@ class RingCheck(Check):
     def _compare(self, answers: list, group: np.ndarray, positions: list, first: int, rtol: float, backward: bool, layers: int) -> None:
         """One group's answers against one process, whose arrays are in the order of the ranks."""
         at = np.concatenate(positions)
-        want, scales = _layers(group, at[None, :] <= at[:, None], layers)
+        want, scales = _reference_layers(group, at[None, :] <= at[:, None], layers)
         names = ["the output", "dq", "dk", "dv"] if backward else ["the output"]
         causes = [
             "positions that are not those of the keys that a rank has at that step; or merge, see its own check",
@@ -144,65 +144,67 @@ class RingCheck(Check):
                 try:
                     self.array(got, right + beside, **how)
                 except CheckFailed:
-                    known = {what: array + beside for what, array in _mistakes(group, positions, r, i, parts, layers).items()}
+                    known = {what: array + beside for what, array in _known_mistakes(group, positions, r, i, parts, layers).items()}
                     self.array(got, right + beside, **how, instead=known)
 
-    def bytes(self, *sizes: int) -> None:
+    def bytes_sent(self, *sizes: int) -> None:
         """What a step sends in groups of so many ranks: K and V n - 1 times forward, again n - 1 times back, dK and dV n times."""
         for size, dtype, backward in product(sizes, (np.float64, np.float32), (False, True)):
             pair = 2 * self.attend(size, dtype, backward=backward)  # bytes of K and V
-            for r, (moved, left) in enumerate(zip(self.places.traffic, self.places.unended, strict=True)):
+            for r, (moved, left) in enumerate(zip(self.shuffled.traffic, self.shuffled.unended, strict=True)):
                 n = min(size, 4 - r // size * size)
                 most = (n - 1) * pair * (1 + backward) + n * pair * backward
-                self._messages(moved, most, r, "a step, forward and backward," if backward else "the forward pass")
-                self.ended(left, r)
+                self._require_messages(moved, most, r, "a step, forward and backward," if backward else "the forward pass")
+                self.requests_completed(left, r)
 
-    def _messages(self, moved: list[tuple], most: float, rank: int, name: str) -> None:
+    def _require_messages(self, moved: list[tuple], most: float, rank: int, name: str) -> None:
         """That a rank has sent messages and nothing else, and no more than these bytes."""
         others = sorted({op for op, ranks, _, payload in moved if op != "Send" and traffic.wire_bytes(op, len(ranks), payload)})
         if others:
             cause = "a collective; here K and V go from neighbour to neighbour, as messages"
             self.fail(f"{name} on rank {rank} uses {', '.join(others)}", cause)
-        self.sent(moved, most + SLACK, name=name, rank=rank, cause="n exchanges of K and V, where n - 1 bring each rank all of them")
+        self.sent(
+            moved, most + TAG_SLACK_BYTES, name=name, rank=rank, cause="n exchanges of K and V, where n - 1 bring each rank all of them"
+        )
 
-    def held(self) -> None:
+    def peak_memory(self) -> None:
         """What a rank holds in a step, measured once where scores are large and once where K and V are; in groups of four and of three.
 
         With more ranks, a sequence is longer, and a rank holds no more: it has the same rows, and one block at a time.
         """
-        self.scores(2 * int(self.random.integers(200, 230)))
-        self.keys(int(self.random.integers(280_000, 300_000)))
-        self._step((1, 1, 2, int(self.random.integers(70_000, 75_000))), 4)  # messages that wait for their receivers
-        self.ranks.call(over)
+        self.score_memory(2 * int(self.random.integers(200, 230)))
+        self.key_value_memory(int(self.random.integers(280_000, 300_000)))
+        self._measure_step((1, 1, 2, int(self.random.integers(70_000, 75_000))), 4)  # messages that wait for their receivers
+        self.ranks.call(end_measurement)
 
-    def scores(self, rows: int) -> None:
+    def score_memory(self, rows: int) -> None:
         """Of a step, a rank has scores of one block at a time: two arrays of their size, and twice that to spare."""
         shape, cause = (1, 2, rows, 8), "scores of all keys at once or kept for the way back, and not of one block after the other"
         array = 4 * 2 * rows * rows  # bytes
-        (three, _, _), (four, _, _) = self._step(shape, 3), self._step(shape, 4)
-        self._most(four, [min(6 * array, max(three) + 0.5 * array)] * 4, "a step", cause)
+        (three, _, _), (four, _, _) = self._measure_step(shape, 3), self._measure_step(shape, 4)
+        self._require_peak(four, [min(6 * array, max(three) + 0.5 * array)] * 4, "a step", cause)
 
-    def keys(self, d: int) -> None:
+    def key_value_memory(self, d: int) -> None:
         """A rank has K and V of one other rank at a time, and those on their way: measured where these are large.
 
         After the forward pass, it keeps its output, and perhaps the last K and V: in the backward pass, they go round again.
         """
         shape, cause = (1, 1, 2, d), "K and V of several ranks, kept after their step"
         array = 4 * 2 * d  # bytes
-        (three, _, back_of_three), (four, kept, back) = (self._step(shape, size, one_call=False) for size in (3, 4))
+        (three, _, back_of_three), (four, kept, back) = (self._measure_step(shape, size, one_call=False) for size in (3, 4))
         # The pair that it has, the pair that comes, both outputs, what `merge` needs, and some to spare.
-        self._most(four, [min(10.35 * array, max(three) + array)] * 4, "the forward pass", cause)
-        self._most(kept, [4 * array] * 4, "after the forward pass,", cause)
-        self._most(back, [max(back_of_three) + array] * 4, "the backward pass", cause)
+        self._require_peak(four, [min(10.35 * array, max(three) + array)] * 4, "the forward pass", cause)
+        self._require_peak(kept, [4 * array] * 4, "after the forward pass,", cause)
+        self._require_peak(back, [max(back_of_three) + array] * 4, "the backward pass", cause)
 
-    def _most(self, peaks: list[int], most: list[int], what: str, cause: str) -> None:
+    def _require_peak(self, peaks: list[int], most: list[int], what: str, cause: str) -> None:
         for r, (peak, enough) in enumerate(zip(peaks, most, strict=False)):
-            if peak > enough + MARGIN:
-                held, enough = wording.size(peak), wording.size(enough + MARGIN)
+            if peak > enough + MEMORY_SLACK_BYTES:
+                held, enough = wording.size(peak), wording.size(enough + MEMORY_SLACK_BYTES)
                 said = f"{what} rank {r} holds {held}" if what.startswith("after") else f"{what} on rank {r} held {held} at once"
                 self.fail(f"{said}, and {enough} are enough", cause)
 
-    def _step(self, shape: tuple[int, ...], size: int, one_call: bool = True) -> tuple[list[int], list[int], list[int]]:
+    def _measure_step(self, shape: tuple[int, ...], size: int, one_call: bool = True) -> tuple[list[int], list[int], list[int]]:
         """Take a step that must be right; without `one_call`, the backward pass follows when the output has been fetched.
 
         Returns
@@ -218,38 +220,38 @@ class RingCheck(Check):
         memory.keep_freed()  # in this process
         self.case = f"{size} ranks, q of shape {shape} on each"
         seeds = self.random.integers(1 << 62, size=4).tolist()
-        self.ranks.call(prepare, [dict(size=size, seed=s, shape=shape, backward=one_call) for s in seeds], show=self.show)
+        self.ranks.call(warm_up_step, [dict(size=size, seed=s, shape=shape, backward=one_call) for s in seeds], show=self.show)
         group = self.random.standard_normal((4, 4, *shape), np.float32)  # by rank: q, k, v and the gradient of the output
         array, watched = 4 * math.prod(shape), ISOLATED not in os.environ
         arguments = [dict(given=tuple(own[:3]), grad=own[3] if one_call else None, watched=watched) for own in group]
         before = [] if one_call else self.ranks.held()
-        own, most = self.ranks.call(measure, arguments, show=self.show, peak=SPARE), self.ranks.peaks
+        own, most = self.ranks.call(measure_step, arguments, show=self.show, peak=BASELINE_BYTES), self.ranks.peaks
         pairs = (size - 1) * (1 + one_call) + size * one_call
         for r, moved in enumerate(self.ranks.traffic[:size]):
-            self._messages(moved, 1.5 * 2 * array * pairs, r, "a step")  # what is kept on its way is held as well; see `bytes`
-        spare = math.inf if watched else SPARE  # elsewhere, other cells may have arrays
+            self._require_messages(moved, 1.5 * 2 * array * pairs, r, "a step")  # what is kept on its way is held as well; see `bytes_sent`
+        spare = math.inf if watched else BASELINE_BYTES  # elsewhere, other cells may have arrays
         after = [] if one_call else self.ranks.held()
         kept = [now - min(then, spare) - 3 * array for then, now in zip(before, after, strict=True)]
-        self._fetched(group, size, ("the output", "dq", "dk", "dv") if one_call else ("the output",))
+        self._check_fetched(group, size, ("the output", "dq", "dk", "dv") if one_call else ("the output",))
         for r, (then, now) in enumerate(zip(most, self.ranks.peaks, strict=True)):
             if then is not None:
                 own[r] = max(then, now) - (3 + one_call) * array
         back: list[int] = []
         if not one_call:
-            there = SPARE + 7 * array  # its arguments, and what `keys` allows it to keep
-            back = self.ranks.call(go_back, [dict(grad=own[3], watched=watched) for own in group], show=self.show, peak=there)
+            there = BASELINE_BYTES + 7 * array  # its arguments, and what `key_value_memory` allows it to keep
+            back = self.ranks.call(measure_backward, [dict(grad=own[3], watched=watched) for own in group], show=self.show, peak=there)
             back = [mine if seen is None else seen - array for mine, seen in zip(back, self.ranks.peaks, strict=True)]
-            self._fetched(group, size, ("the output", "dq", "dk", "dv"))
+            self._check_fetched(group, size, ("the output", "dq", "dk", "dv"))
         return own[:size], kept[:size], back[:size]
 
-    def _fetched(self, group: np.ndarray, size: int, names: tuple[str, ...]) -> None:
+    def _check_fetched(self, group: np.ndarray, size: int, names: tuple[str, ...]) -> None:
         """Fetch some columns of what a step has made, which must be right and all there; what ranks hold for that counts to the step."""
         columns = np.sort(self.random.permutation(group.shape[-1])[:50])  # no rank knows before which they are
-        answers = self.ranks.call(fetch, dict(columns=columns), peak="goes on")
+        answers = self.ranks.call(fetch_columns, dict(columns=columns), peak="goes on")
         for r, moved in enumerate(self.ranks.traffic):
             self.sent(moved, 0, name="what comes after a step", rank=r, cause="a step that is not at its end when ring_attention returns")
-        at = np.concatenate(places(size, group.shape[-2]))
-        want, scales = whole(*np.concatenate(group[:size], axis=3), at[None, :] <= at[:, None])
+        at = np.concatenate(zigzag_positions(size, group.shape[-2]))
+        want, scales = reference_attention(*np.concatenate(group[:size], axis=3), at[None, :] <= at[:, None])
         for r, answer in enumerate(answers[:size]):
             parts = self.tuple(answer, 4, name="the step", rank=r)
             for name, got, right, scale in zip(names, parts, want, scales, strict=False):
@@ -257,21 +259,21 @@ class RingCheck(Check):
                 self.array(got, right, name=name, rank=r, rtol=1e-4, scale=scale)
 
 
-def _layers(group, seen, layers):
-    """As `whole` for some layers that share k and v, one after the other."""
+def _reference_layers(group, seen, layers):
+    """As `reference_attention` for some layers that share k and v, one after the other."""
     q, k, v, grad = group.astype(float)
     inputs = [q]
     for _ in range(layers):
-        outs, scales = whole(inputs[-1], k, v, grad, seen)
+        outs, scales = reference_attention(inputs[-1], k, v, grad, seen)
         inputs.append(outs[0])
     dk, dv = 0.0, 0.0
     for x in reversed(inputs[:-1]):
-        (_, grad, more_k, more_v), scales = whole(x, k, v, grad, seen)
+        (_, grad, more_k, more_v), scales = reference_attention(x, k, v, grad, seen)
         dk, dv = dk + more_k, dv + more_v
     return (inputs[-1], grad, dk, dv), scales
 
 
-def _mistakes(group, positions, r, i, parts, layers):
+def _known_mistakes(group, positions, r, i, parts, layers):
     """What known mistakes give on a rank: for the output (i is 0), or for the gradient of q, k or v."""
     n, count = len(positions), len(positions[0])
     at, rank, local = np.concatenate(positions), np.repeat(np.arange(n), count), np.tile(np.arange(count), n)
@@ -284,7 +286,7 @@ def _mistakes(group, positions, r, i, parts, layers):
         "attention without a mask": np.ones((n * count, n * count), bool),
         "attention with the positions of the next ranks, while the keys are those of the ones before": turned <= at[:, None],
     }
-    found = {what: np.split(_layers(group, seen, layers)[0][i], n, axis=2)[r] for what, seen in masks.items()}
+    found = {what: np.split(_reference_layers(group, seen, layers)[0][i], n, axis=2)[r] for what, seen in masks.items()}
     if i > 1:
         found |= {f"that of rank {other} of the group": parts[other] for other in range(n) if other != r}
     return found if n > 1 else {}

@@ -2,8 +2,8 @@
 
 Where a notebook is graded, ranks share no disk. So each rank has a folder of its own, here as there; what they have written is put
 together in the kernel, as it would be in one folder, and given to the ranks that load. There, what ranks do with files is seen from outside
-(`checkpoint_outside`), and nothing that they say of it counts. On a student's machine, and where the system does not tell, it is seen from
-inside (`checkpoint_watch`).
+(`folder_observer`), and nothing that they say of it counts. On a student's machine, and where the system does not tell, it is seen from
+inside (`file_tracer`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 
 from course_lib import wording
 from course_lib.check.checkpoint import files as disk
-from course_lib.check.checkpoint.crash_consistency import moments, together, whole
-from course_lib.check.checkpoint.isolated_ranks import Outside
-from course_lib.check.checkpoint.on_ranks import clear, lay_out, loaded, look, saved, watched
+from course_lib.check.checkpoint.crash_consistency import check_every_state, check_files, merge_folders
+from course_lib.check.checkpoint.folder_observer import FolderObserver
+from course_lib.check.checkpoint.on_ranks import call_load, call_save, call_save_traced, read_own_folder, remove_folder, write_folder
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.isolated import file_events
 from course_lib.cluster.replies import RanksError
 
-SPARE = ".tmp"  # how names end that no checkpoint has
+TEMPORARY_SUFFIX = ".tmp"  # how names end that no checkpoint has
 
 
 class CheckpointCheck(GroupCheck):
@@ -32,114 +32,118 @@ class CheckpointCheck(GroupCheck):
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, ranks, show=show)
         self._names: list[str] = []  # of the ranks' folders
-        self._outside: Outside | None = None  # what saw the last save
+        self._observer: FolderObserver | None = None  # what saw the last save
 
     def save(self, size: int = 4) -> CheckpointCheck:
         """One checkpoint after the other, among what others have left; two ranks are slow in turn. In the end, a group saves alone."""
         groups, bases, step = self.groups(size), [{} for _ in range(4)], 0
-        self.case, places = self.named(groups, np.float64), self.places(groups)
+        self.case, places = self.describe_groups(groups, np.float64), self.colors_and_keys(groups)
         before: list = [None] * len(groups)
         names, shared = set(), ()
-        for turn, rests in enumerate(self._slow(size)):
+        for turn, rests in enumerate(self._slow_places(size)):
             step += int(self.random.integers(1, 90))
-            last, shards = turn == 3, disk.draw(self.random, groups)
+            last, shards = turn == 3, disk.draw_shards(self.random, groups)
             for color, group in enumerate(groups):
                 if turn in (1, 2):
                     ranks = 6 if turn == 1 else 1
-                    before[color] = step - 1, disk.draw(self.random, [list(range(ranks))], ranks)
-                    bases[group[0]] = disk.written(*before[color])
-                left = disk.leftovers(step, size)
+                    before[color] = step - 1, disk.draw_shards(self.random, [list(range(ranks))], ranks)
+                    bases[group[0]] = disk.checkpoint_files(*before[color])
+                left = disk.leftover_files(step, size)
                 left |= dict.fromkeys(names, left["index.new"])
                 for r in group:
                     bases[r] = bases[group[0]] | left
             slow, idle = [place[1] == rests for place in places], [last and place[0] > 0 for place in places]
-            answers = self._saved(step, shards, places, bases, slow=slow, idle=idle)
+            answers = self._call_save(step, shards, places, bases, slow=slow, idle=idle)
             for color, group in enumerate(groups[:1] if last else groups):
-                names |= self._behaves([answers[r] for r in group], [shards[r] for r in group], group)
+                names |= self._check_writes([answers[r] for r in group], [shards[r] for r in group], group)
                 want = step, [shards[r] for r in group]
-                self._in_order(group, step, before[color], ended=True)
+                self._check_order(group, step, before[color], ended=True)
                 states = [answers[r][0] for r in group]
-                bases[group[0]], before[color] = moments(self, states, bases[group[0]], before[color], want, group), want
+                bases[group[0]], before[color] = check_every_state(self, states, bases[group[0]], before[color], want, group), want
                 removed = [set(answers[r][4]) for r in group]
                 if any(one & other for i, one in enumerate(removed) for other in removed[:i]):
-                    shared = step, shards, places, bases[group[0]] | disk.leftovers(step + 9, 2)
+                    shared = step, shards, places, bases[group[0]] | disk.leftover_files(step + 9, 2)
         if shared:  # only now: what else is wrong says more
             self._removes(*shared)
-        return self._done()
+        return self._clean_up()
 
     def ends(self) -> CheckpointCheck:
         """A rank ends in the middle of save, one after the other, before several lines."""
         groups = self.groups(4)
-        self.case, places, (group,) = f"{self.named(groups, np.float64)}, a rank ends in save", self.places(groups), groups
-        shards, late = disk.draw(self.random, groups), disk.draw(self.random, groups)
+        self.case, places, (group,) = (
+            f"{self.describe_groups(groups, np.float64)}, a rank ends in save",
+            self.colors_and_keys(groups),
+            groups,
+        )
+        shards, late = disk.draw_shards(self.random, groups), disk.draw_shards(self.random, groups)
         old, new = (7, [shards[r] for r in group]), (9, [late[r] for r in group])
-        base = disk.written(*old)
-        *_, wrote, _, lines = zip(*self._saved(9, late, places, [base] * 4), strict=True)
+        base = disk.checkpoint_files(*old)
+        *_, wrote, _, lines = zip(*self._call_save(9, late, places, [base] * 4), strict=True)
         for rank in self.random.permutation(4).tolist():
             for line in (-1, int(self.random.integers(2, max(lines[rank], 2) + 1))):
                 with contextlib.suppress(RanksError):  # the others wait for it
-                    self._saved(9, late, places, [base] * 4, dies=[line * (r == rank) for r in range(4)], hangs=wrote[rank])
-                self._in_order(group, 9, old)
-                merged = self._left(base, group)
-                whole(self, merged, new, old, group, f"after rank {rank} has ended in the middle of save")
-        return self._done()
+                    self._call_save(9, late, places, [base] * 4, dies=[line * (r == rank) for r in range(4)], hangs=wrote[rank])
+                self._check_order(group, 9, old)
+                merged = self._files_left(base, group)
+                check_files(self, merged, new, old, group, f"after rank {rank} has ended in the middle of save")
+        return self._clean_up()
 
     def full(self) -> CheckpointCheck:
         """A disk is full: what was there before stays whole. When no disk is full, save raises nothing."""
         groups = self.groups(4)
-        self.case, places, (group,) = f"{self.named(groups, np.float64)}, a disk full", self.places(groups), groups
-        shards, late = disk.draw(self.random, groups), disk.draw(self.random, groups, large=True)
+        self.case, places, (group,) = f"{self.describe_groups(groups, np.float64)}, a disk full", self.colors_and_keys(groups), groups
+        shards, late = disk.draw_shards(self.random, groups), disk.draw_shards(self.random, groups, large=True)
         old = 7, [shards[r] for r in group]
-        base = disk.written(*old)
-        answers = self._saved(9, late, places, [base] * 4)
-        self._in_order(group, 9, old)
-        moments(self, [answers[r][0] for r in group], base, old, (9, [late[r] for r in group]), group)
-        at = self._outside.before_the_index(group, base) if self._outside else 0
+        base = disk.checkpoint_files(*old)
+        answers = self._call_save(9, late, places, [base] * 4)
+        self._check_order(group, 9, old)
+        check_every_state(self, [answers[r][0] for r in group], base, old, (9, [late[r] for r in group]), group)
+        at = self._observer.before_the_index(group, base) if self._observer else 0
         for broken in [*self.random.permutation(4).tolist(), None]:
             full = [-1] * 4 if broken is None else [4096 * (r == broken) for r in range(4)]
             what = "the index could not be written" if broken is None else f"rank {broken} could not write its file"
             try:
-                self._saved(9, late, places, [base] * 4, full=full, full_at=at * (broken is None))
+                self._call_save(9, late, places, [base] * 4, full=full, full_at=at * (broken is None))
             except RanksError as error:
                 said = {r for who, told in error.groups for r in who if "DeadlockError" not in told["kind"]}
                 if not said or broken not in (None, *said):
                     self.fail(f"{what}, and it has raised nothing; others have waited: {error.short}", "an except that hides the error")
-                self._in_order(group, 9, old)
-                whole(self, self._left(base, group), old, None, group, f"after {what}")
+                self._check_order(group, 9, old)
+                check_files(self, self._files_left(base, group), old, None, group, f"after {what}")
             else:
                 self.fail(f"save has raised nothing, and {what}", "an except that hides the error")
-        return self._done()
+        return self._clean_up()
 
     def load(self, size: int = 4, old: int = 4) -> CheckpointCheck:
         """Load what `old` ranks have written; files that have nothing for a rank, and those of other steps, are no checkpoint's."""
         groups, step = self.groups(size), int(self.random.integers(9, 900))
-        self.case, places = f"{self.named(groups, np.float64)}, a checkpoint of {old} ranks", self.places(groups)
-        parts = disk.draw(self.random, [list(range(old))], old)
+        self.case, places = f"{self.describe_groups(groups, np.float64)}, a checkpoint of {old} ranks", self.colors_and_keys(groups)
+        parts = disk.draw_shards(self.random, [list(range(old))], old)
         joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-        files, given, wants, needs = disk.written(step, parts), [], [], []
-        others = disk.leftovers(step + 1, old) | disk.leftovers(step - 7, old)
+        files, given, wants, needs = disk.checkpoint_files(step, parts), [], [], []
+        others = disk.leftover_files(step + 1, old) | disk.leftover_files(step - 7, old)
         for color, i in places:
             n = len(groups[color])
             cuts = {name: slice(i * -(-len(a) // n), (i + 1) * -(-len(a) // n)) for name, a in joined.items()}
             wants.append({name: array[cuts[name]] for name, array in joined.items()})
-            own = {name: content if disk.needed(name, step, parts, cuts) else content[:20] for name, content in files.items()}
+            own = {name: content if disk.is_file_needed(name, step, parts, cuts) else content[:20] for name, content in files.items()}
             given.append(others | own)
-            needs.append({name for name in files if disk.needed(name, step, parts, cuts)})
+            needs.append({name for name in files if disk.is_file_needed(name, step, parts, cuts)})
         for alone in (False, True) if size < 4 else (False,):
             calls = [dict(place=place, idle=alone and place[0] > 0) for place in places]
             try:
-                answers = self._given(given, calls)
+                answers = self._call_load(given, calls)
             except RanksError as error:
-                self._useless(error, [set(files) - needed for needed in needs])
+                self._report_unneeded_read(error, [set(files) - needed for needed in needs])
                 raise
             for r, (answer, want) in enumerate(zip(answers, wants, strict=True)):
-                if self._outside and (more := self._outside.opened(r) - needs[r]):
+                if self._observer and (more := self._observer.opened(r) - needs[r]):
                     self.fail(f"load on rank {r} has opened {min(more)}, which has nothing for it")
                 if not calls[r]["idle"]:
-                    self._loaded(answer, step, want, r, len(groups[places[r][0]]))
-        return self._done()
+                    self._check_loaded(answer, step, want, r, len(groups[places[r][0]]))
+        return self._clean_up()
 
-    def _useless(self, error: RanksError, useless: list[set[str]]) -> None:
+    def _report_unneeded_read(self, error: RanksError, useless: list[set[str]]) -> None:
         """Name the file that load reads and that has nothing for its rank; the check has made it unreadable there."""
         for ranks, told in error.groups:
             for r in ranks:
@@ -150,29 +154,29 @@ class CheckpointCheck(GroupCheck):
     def damaged(self) -> CheckpointCheck:
         """What is no checkpoint is said to be none, with the name of the file; what is one is loaded."""
         groups = [[0, 1, 2, 3]]
-        parts, places = disk.draw(self.random, groups, least=1), self.places(groups)
-        files, most = disk.written(30, parts), int(np.argmax([sum(map(len, part.values())) for part in parts]))
+        parts, places = disk.draw_shards(self.random, groups, least=1), self.colors_and_keys(groups)
+        files, most = disk.checkpoint_files(30, parts), int(np.argmax([sum(map(len, part.values())) for part in parts]))
         self.case = "four ranks, undamaged"
         calls = [dict(place=place) for place in places]
-        self._given([files] * 4, calls)
-        for name, content, what in disk.damages(files, f"30-{most}.safetensors"):
+        self._call_load([files] * 4, calls)
+        for name, content, what in disk.damaged_variants(files, f"30-{most}.safetensors"):
             self.case = f"four ranks, {name} {what}"
             given = {k: v for k, v in files.items() if k != name} | ({} if content is None else {name: content})
             try:
-                answers = self._given([given] * 4, calls)
+                answers = self._call_load([given] * 4, calls)
             except RanksError as error:
                 kinds = {kind for who, told in error.groups for kind in told["kind"]}
-                blamed = [other for other in files if other not in (name, disk.INDEX) and other in str(error)]
+                blamed = [other for other in files if other not in (name, disk.INDEX_FILE) and other in str(error)]
                 if name not in str(error) or blamed or not {"ValueError", "FileNotFoundError"} & kinds:
                     problem = f"load must raise a ValueError or FileNotFoundError that names {name} and no other; it said: {error.short}"
                     self.fail(problem, "an error of safetensors or json that is passed on as it is")
-                if name == disk.INDEX and (silent := sorted(set(range(4)) - {r for who, _ in error.groups for r in who})):
+                if name == disk.INDEX_FILE and (silent := sorted(set(range(4)) - {r for who, _ in error.groups for r in who})):
                     self.fail(f"load has raised nothing on {wording.ranks(silent)}, and {name} {what}", "one rank that looks for all")
             else:
                 self.fail(f"load took a checkpoint whose {name} {what}, and gave {answers[0]!r}", "an except that hides it")
-        return self._done()
+        return self._clean_up()
 
-    def _behaves(self, answers: list, shards: list, group: list[int]) -> set[str]:
+    def _check_writes(self, answers: list, shards: list, group: list[int]) -> set[str]:
         """What a save must not do, each rank for itself and beside the others; the names that ranks wrote beside the parts."""
         for rank, (_, after, wrong, *_), given in zip(group, answers, shards, strict=True):
             if wrong:
@@ -187,20 +191,20 @@ class CheckpointCheck(GroupCheck):
                 if one & other:
                     both = wording.ranks(sorted((group[i], group[k])))
                     self.fail(f"{both} write {min(one & other)}", "a file's name without the rank, or an index from every rank")
-        return {name for one in wrote for name in one if not name.endswith(disk.ENDING)}
+        return {name for one in wrote for name in one if not name.endswith(disk.TENSORS_SUFFIX)}
 
     def _removes(self, step: int, shards: list[dict], places: list, base: dict) -> None:
         """Where several ranks remove the same files, another one may be faster."""
         for many in (100, 400, 1600):  # until one has been
-            more = {f"{i}{SPARE}": np.empty(0, np.uint8) for i in range(many if self._outside else 0)}
+            more = {f"{i}{TEMPORARY_SUFFIX}": np.empty(0, np.uint8) for i in range(many if self._observer else 0)}
             try:
-                self._saved(step, shards, places, [base | more] * 4, faster=[True] * 4)
+                self._call_save(step, shards, places, [base | more] * 4, faster=[True] * 4)
             except RanksError as error:
                 self.fail(f"several ranks remove the same files, and a file that another one has removed is an error: {error.short}")
-            if not self._outside or self._outside.faster:
+            if not self._observer or self._observer.faster:
                 return
 
-    def _loaded(self, answer: object, step: int, want: dict[str, np.ndarray], rank: int, n: int) -> None:
+    def _check_loaded(self, answer: object, step: int, want: dict[str, np.ndarray], rank: int, n: int) -> None:
         """What load gives on a rank."""
         got_step, got = self.tuple(answer, 2, name="load", rank=rank)
         self.value(got_step, step, name="the step", rank=rank)
@@ -211,7 +215,7 @@ class CheckpointCheck(GroupCheck):
             cause = f"parts that are not those of {n} ranks: with c rounded up, rank r has the numbers from r * c to (r + 1) * c"
             self.array(got[name], array, name=f"the part of {name!r}", rank=rank, cause=cause, dtype=bool(array.size))
 
-    def _slow(self, size: int) -> list[int | None]:
+    def _slow_places(self, size: int) -> list[int | None]:
         """The place of the rank that is slow, in four saves; from outside, that costs nothing, and each is."""
         if self._isolated():
             return [int(place) % size for place in self.random.permutation(4)]
@@ -227,74 +231,74 @@ class CheckpointCheck(GroupCheck):
             return False
         return True
 
-    def _lay_out(self, bases: list[dict], also: int = 0) -> None:
+    def _write_folders(self, bases: list[dict], also: int = 0) -> None:
         """Give each rank a new folder with these files."""
-        self._done()
+        self._clean_up()
         name = f"checkpoint-{secrets.token_hex(8)}"
         self._names = [f"{name}-{r}" for r in range(4)]
-        self.ranks.call(lay_out, [dict(name=name, files=base) for name, base in zip(self._names, bases, strict=True)])
-        self._outside = Outside(self, self.ranks.isolated, self._names, bases, also) if self._isolated() else None
+        self.ranks.call(write_folder, [dict(name=name, files=base) for name, base in zip(self._names, bases, strict=True)])
+        self._observer = FolderObserver(self, self.ranks.isolated, self._names, bases, also) if self._isolated() else None
 
-    def _given(self, bases: list[dict], calls: list[dict]) -> list:
+    def _call_load(self, bases: list[dict], calls: list[dict]) -> list:
         """What the ranks load from these files."""
-        self._lay_out(bases, file_events.OPEN)
+        self._write_folders(bases, file_events.OPEN)
         try:
-            return self.ranks.call(loaded, [dict(name=n, **call) for n, call in zip(self._names, calls, strict=True)], show=self.show)
+            return self.ranks.call(call_load, [dict(name=n, **call) for n, call in zip(self._names, calls, strict=True)], show=self.show)
         finally:
-            self._end()
+            self._stop_observing()
 
-    def _saved(
+    def _call_save(
         self, step: int, shards: list[dict], places: list, bases: list[dict], *, hangs: Sequence[str] = (), full_at: int = 0, **how: list
     ) -> list:
-        """Lay out the ranks' folders and have all of them save; `how`, for each rank, as for `Watch`. An answer is as from `watched`.
+        """Lay out the ranks' folders and have all of them save; `how`, for each rank, as for `FileTracer`.
 
         From outside, `hangs` has the files that a rank which dies before it writes cannot open, and `full_at` is as for `Outside.turns`.
         """
-        self._lay_out(bases)
+        self._write_folders(bases)
         each = dict(slow=[False] * 4, dies=[0] * 4, faster=[False] * 4, full=[0] * 4, idle=[False] * 4) | how
         given = [dict(name=self._names[r], step=step, shards=shards[r], place=places[r], idle=each["idle"][r]) for r in range(4)]
-        if not self._outside:
+        if not self._observer:
             more = [{name: values[r] for name, values in each.items()} for r in range(4)]
-            return self.ranks.call(watched, [one | other for one, other in zip(given, more, strict=True)], show=self.show)
-        outside, broker = self._outside, self.ranks.isolated.broker
+            return self.ranks.call(call_save_traced, [one | other for one, other in zip(given, more, strict=True)], show=self.show)
+        outside, broker = self._observer, self.ranks.isolated.broker
         ends = [r for r in range(4) if each["dies"][r]]
         order = sorted(range(4), key=lambda r: (each["dies"][r] != 0, each["slow"][r], places[r]))
         stop = (ends[0], each["dies"][ends[0]]) if ends else None
         pipes = hangs if stop and stop[1] < 0 else ()
-        thread = outside.race({name for name in bases[0] if name.endswith(SPARE)}) if any(each["faster"]) else None
+        thread = outside.start_race({name for name in bases[0] if name.endswith(TEMPORARY_SUFFIX)}) if any(each["faster"]) else None
         try:
             turns = outside.turns(order, stop=stop, pipes=pipes, full_at=full_at)
             for folder, most in zip(outside.folders, each["full"], strict=True):
                 if most > 0:
                     folder.limit(most)
             broker.follow(None if thread else turns)
-            after = self.ranks.call(saved, given, show=self.show)
+            after = self.ranks.call(call_save, given, show=self.show)
         finally:
             broker.follow(None)
             if thread:
                 outside.end_race(thread)
-            self._end()
+            self._stop_observing()
         return [
             (outside.states(r), after[r], [], sorted(outside.wrote(r)), sorted(outside.removed(r)), turns.released[r]) for r in range(4)
         ]
 
-    def _end(self) -> None:
+    def _stop_observing(self) -> None:
         """End the watch of what was called last; what it has seen stays."""
-        if self._outside:
-            self._outside.look()
-            self._outside.close()
+        if self._observer:
+            self._observer.snapshot()
+            self._observer.close()
 
-    def _in_order(self, group: list[int], step: int, before: tuple | None, ended: bool = False) -> None:
-        if self._outside:
-            self._outside.in_order(group, step, before[0] if before else None, ended)
+    def _check_order(self, group: list[int], step: int, before: tuple | None, ended: bool = False) -> None:
+        if self._observer:
+            self._observer.in_order(group, step, before[0] if before else None, ended)
 
-    def _left(self, base: dict, group: list[int]) -> dict:
+    def _files_left(self, base: dict, group: list[int]) -> dict:
         """The files of a folder that the group's ranks would share, now."""
         own = [dict(name=name) for name in self._names]
-        found = self._outside.left or self._outside.files() if self._outside else self.ranks.call(look, own)
-        return together(self, base, [found[r] for r in group], group)
+        found = self._observer.left or self._observer.files() if self._observer else self.ranks.call(read_own_folder, own)
+        return merge_folders(self, base, [found[r] for r in group], group)
 
-    def _done(self) -> CheckpointCheck:
+    def _clean_up(self) -> CheckpointCheck:
         if self._names:
-            self.ranks.call(clear, [dict(name=name) for name in self._names])
+            self.ranks.call(remove_folder, [dict(name=name) for name in self._names])
         return self

@@ -8,10 +8,12 @@ from course_lib import wording
 from course_lib.check import Check
 from course_lib.check.checkpoint import files as disk
 
-Saved = tuple[int, list[dict[str, np.ndarray]]]  # a step, and the parts of the ranks
+Checkpoint = tuple[int, list[dict[str, np.ndarray]]]  # a step, and the parts of the ranks
 
 
-def moments(check: Check, states: list, base: disk.Files, before: Saved | None, want: Saved, group: list[int]) -> disk.Files:
+def check_every_state(
+    check: Check, states: list, base: disk.Files, before: Checkpoint | None, want: Checkpoint, group: list[int]
+) -> disk.Files:
     """At every moment of a save, what is on the disk is the old checkpoint, or the new one; the files in the end.
 
     Parameters
@@ -33,9 +35,9 @@ def moments(check: Check, states: list, base: disk.Files, before: Saved | None, 
     for _, i, files, stamp in sorted(
         ((when, i, *rest) for i, own in enumerate(states) for when, *rest in own), key=lambda state: state[:2]
     ):
-        name = f"{step}-{i}{disk.ENDING}"
+        name = f"{step}-{i}{disk.TENSORS_SUFFIX}"
         for other in range(len(group)):
-            theirs = f"{step}-{other}{disk.ENDING}"
+            theirs = f"{step}-{other}{disk.TENSORS_SUFFIX}"
             if other != i and theirs in files and not np.array_equal(files[theirs], base.get(theirs)):
                 check.fail(f"rank {group[i]} writes {theirs}, the file of rank {group[other]}", "one rank that writes for others")
             lost = other != i and theirs in now[i] and theirs not in files  # what an earlier save had left there of that name
@@ -45,10 +47,10 @@ def moments(check: Check, states: list, base: disk.Files, before: Saved | None, 
         if reached and stamp.get(name) != stamps[i]:
             check.fail(f"{name} changes after the index has told of it", "a file that is written once more, or moved too late")
         now[i], stamps[i] = files, stamp.get(name)
-        merged = together(check, base, now, group)
-        reached = whole(check, merged, want, None if reached else (before or "none"), group, "for a moment in save") or reached
-    whole(check, merged, want, None, group, "after save")
-    expected = {disk.INDEX, *(f"{step}-{i}{disk.ENDING}" for i in range(len(parts)))}
+        merged = merge_folders(check, base, now, group)
+        reached = check_files(check, merged, want, None if reached else (before or "none"), group, "for a moment in save") or reached
+    check_files(check, merged, want, None, group, "after save")
+    expected = {disk.INDEX_FILE, *(f"{step}-{i}{disk.TENSORS_SUFFIX}" for i in range(len(parts)))}
     if set(merged) != expected:
         more, less = sorted(set(merged) - expected), sorted(expected - set(merged))
         said = f"there is {', '.join(more)}, too" if more else f"{', '.join(less)} is missing"
@@ -56,34 +58,34 @@ def moments(check: Check, states: list, base: disk.Files, before: Saved | None, 
     return merged
 
 
-def together(check: Check, base: disk.Files, now: list[disk.Files], group: list[int]) -> disk.Files:
+def merge_folders(check: Check, base: disk.Files, now: list[disk.Files], group: list[int]) -> disk.Files:
     """The files of a folder that the group's ranks would share."""
-    merged = disk.together(base, now)
+    merged = disk.merge_folders(base, now)
     if isinstance(merged, str):
         both = [rank for rank, own in zip(group, now, strict=True) if merged in own and not np.array_equal(own[merged], base.get(merged))]
         check.fail(f"{wording.ranks(sorted(both))} write {merged}", "a file's name without the rank, or an index from every rank")
     return merged
 
 
-def whole(check: Check, files: disk.Files, want: Saved, other: Saved | str | None, group: list[int], when: str) -> bool:
+def check_files(check: Check, files: disk.Files, want: Checkpoint, other: Checkpoint | str | None, group: list[int], when: str) -> bool:
     """Whether the files are the checkpoint `want`; else they must be the `other` ("none": no index)."""
-    if other == "none" and disk.INDEX not in files:
+    if other == "none" and disk.INDEX_FILE not in files:
         return False
     try:
-        step, found = disk.read(files)
-    except disk.Broken as broken:
+        step, found = disk.read_checkpoint(files)
+    except disk.DamagedCheckpoint as broken:
         cause = "an index that is written before all ranks have written, in its place and not beside it; or old files that go too soon"
         cause = "the lengths of one rank alone, or in another order" if "the lengths" in str(broken) else cause
         check.fail(f"{when}, what is on the disk is no whole checkpoint: {broken}", cause)
     for right, (number, parts) in ((True, want), *([(False, other)] if isinstance(other, tuple) else [])):
-        if step == number and len(found) == len(parts) and all(_same(*both) for both in zip(found, parts, strict=True)):
+        if step == number and len(found) == len(parts) and all(_same_tensors(*both) for both in zip(found, parts, strict=True)):
             return right
     cause = "parts of another step or rank, or of another dtype"
     check.fail(f"{when}, the checkpoint on the disk (step {step}, {len(found)} ranks) is not the one that was saved", cause)
     return False
 
 
-def _same(found: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> bool:
+def _same_tensors(found: dict[str, np.ndarray], part: dict[str, np.ndarray]) -> bool:
     return found.keys() == part.keys() and all(
         found[name].dtype == array.dtype and np.array_equal(found[name], array) for name, array in part.items()
     )

@@ -18,29 +18,29 @@ from types import BuiltinFunctionType, CodeType
 import numpy as np
 import safetensors.numpy
 
-from course_lib.check.checkpoint.files import ENDING, INDEX
+from course_lib.check.checkpoint.files import INDEX_FILE, TENSORS_SUFFIX
 
-ROOTS = tuple(os.path.dirname(m.__file__) + os.sep for m in (np, safetensors, json, encodings))
-LIBRARY = os.path.dirname(os.__file__) + os.sep
-OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-OTHERS = (OURS, *ROOTS, LIBRARY, "<frozen")  # whose code no student has written
-CHANGES = ("open", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate")
-SPYING = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents")
-AWAKE = "course_lib.checkpoint"  # an event of its own, which tells that the hook is there
-_listening: list[Watch] = []
-BESIDE = "a file that is changed in its place: write it beside, and use os.replace"
+LIBRARY_DIRS = tuple(os.path.dirname(m.__file__) + os.sep for m in (np, safetensors, json, encodings))
+STDLIB_DIR = os.path.dirname(os.__file__) + os.sep
+COURSE_DIR = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+UNTRACED_PREFIXES = (COURSE_DIR, *LIBRARY_DIRS, STDLIB_DIR, "<frozen")  # whose code no student has written
+WRITE_EVENTS = ("open", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate")
+INTROSPECTION_EVENTS = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents")
+HOOK_ALIVE_EVENT = "course_lib.checkpoint"  # an event of its own, which tells that the hook is there
+_active_tracer: list[FileTracer] = []
+IN_PLACE_WRITE_CAUSE = "a file that is changed in its place: write it beside, and use os.replace"
 
 
-class Died(BaseException):
+class SimulatedCrash(BaseException):
     """The rank ends here, as by signal 9."""
 
 
-def its_own(code: CodeType) -> bool:
+def is_student_code(code: CodeType) -> bool:
     """Whether this is the answer's own code, in whose lines somebody looks at the disk."""
-    return not code.co_filename.startswith((OURS, *ROOTS)) and code.co_filename != "<frozen codecs>"
+    return not code.co_filename.startswith((COURSE_DIR, *LIBRARY_DIRS)) and code.co_filename != "<frozen codecs>"
 
 
-class Watch:
+class FileTracer:
     """Calls an answer and looks at its folder: after each of its lines, and before and after each change that Python tells of.
 
     It hears of changes from Python itself (PEP 578, audit hooks: once there, nobody can take one away).
@@ -61,7 +61,7 @@ class Watch:
     ----------
     states : list of (float, dict, dict)
         Each time that something had changed: when, the files, and for each its inode and time of change.
-    found : list of (str, str)
+    problems : list of (str, str)
         What must not be, and a usual cause.
     wrote, removed : set of str
         Names in the folder.
@@ -71,7 +71,7 @@ class Watch:
 
     def __init__(self, folder: str, slow: bool, dies: int, faster: bool, full: int):
         self.folder, self.slow, self.dies, self.faster, self.full = folder, slow, dies, faster, full
-        self.states, self.found, self.wrote, self.removed = [], [], set(), set()
+        self.states, self.problems, self.wrote, self.removed = [], [], set(), set()
         self.lines, self._calls, self._on, self._before = 0, 0, False, None
         self._dead = self._over = False
         self._busy, self._lock = threading.local(), threading.RLock()
@@ -81,54 +81,54 @@ class Watch:
         (soft, hard), given = resource.getrlimit(resource.RLIMIT_FSIZE), safetensors.numpy.serialize_file
 
         def serialize_file(data, filename, *more, **named):
-            with self._quiet():
-                self.look()
-                self._note(filename)
-                self._writes()
+            with self._muted():
+                self.snapshot()
+                self._record_write(filename)
+                self._before_write()
                 if self.slow:
                     time.sleep(0.1)
             try:
                 return given(data, filename, *more, **named)
             finally:
-                with self._quiet():
-                    self.look()
+                with self._muted():
+                    self.snapshot()
 
-        self._listen()
+        self._install_hook()
         try:
             safetensors.numpy.serialize_file = serialize_file
             if self.full > 0:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (self.full, hard))
-            self.look()
-            sys.settrace(self._call)
+            self.snapshot()
+            sys.settrace(self._trace_call)
             self._on = True
             function(*arguments)
-        except Died:
+        except SimulatedCrash:
             return False
         finally:
             self._on = False
             sys.settrace(None)
             safetensors.numpy.serialize_file = given
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-            self.look()
+            self.snapshot()
         self._on = self._over = True
-        sys.audit(AWAKE)
+        sys.audit(HOOK_ALIVE_EVENT)
         if self._on:
-            self._found("does not let itself be watched")
+            self._report("does not let itself be watched")
         for name, made in dict(open=builtins.open, scandir=os.scandir, sleep=time.sleep, replace=os.replace, remove=os.remove).items():
             if not isinstance(made, BuiltinFunctionType):
-                self._found(f"has put another function in the place of {name}")
+                self._report(f"has put another function in the place of {name}")
         return True
 
-    def _listen(self) -> None:
+    def _install_hook(self) -> None:
         """From now on, this watch hears; one hook a process, as none can be taken away."""
-        if not _listening:
-            sys.addaudithook(lambda event, arguments: _listening[-1]._hear(event, arguments))
-        _listening[:] = [self]
+        if not _active_tracer:
+            sys.addaudithook(lambda event, arguments: _active_tracer[-1]._on_audit_event(event, arguments))
+        _active_tracer[:] = [self]
 
-    def _found(self, problem: str, cause: str = "") -> None:
-        self.found.append((problem, cause))
+    def _report(self, problem: str, cause: str = "") -> None:
+        self.problems.append((problem, cause))
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """What is in the folder, if it has changed."""
         with self._lock:
             entries = sorted(os.scandir(self.folder), key=lambda entry: entry.name)
@@ -141,91 +141,92 @@ class Watch:
                 stamps[entry.name] = (found.st_ino, found.st_mtime_ns, found.st_size)
             if stamps == self._before:
                 return
-            before, self._before = (self._before or {}).get(INDEX), stamps
-            if before and INDEX in stamps and before != stamps[INDEX] and before[0] == stamps[INDEX][0]:
-                self._found(f"wrote {INDEX} in its place", BESIDE)
-            self.states.append((time.monotonic(), seen(self.folder), stamps))
+            before, self._before = (self._before or {}).get(INDEX_FILE), stamps
+            if before and INDEX_FILE in stamps and before != stamps[INDEX_FILE] and before[0] == stamps[INDEX_FILE][0]:
+                self._report(f"wrote {INDEX_FILE} in its place", IN_PLACE_WRITE_CAUSE)
+            self.states.append((time.monotonic(), read_folder(self.folder), stamps))
             if self.slow and 1 < len(self.states) < 8:
                 time.sleep(0.03)
 
-    def _quiet(self):
-        return _Quiet(self._busy)
+    def _muted(self):
+        return _Muted(self._busy)
 
-    def _line(self, frame, event, argument):
-        with self._quiet():
-            self.look()
+    def _trace_line(self, frame, event, argument):
+        with self._muted():
+            self.snapshot()
             if self.slow and self._calls:
                 time.sleep(0.06)
                 self._calls = 0
-            written = not frame.f_code.co_filename.startswith(OTHERS)  # in the library's own, locks would stay closed for ever
+            written = not frame.f_code.co_filename.startswith(UNTRACED_PREFIXES)  # in the library's own, locks would stay closed for ever
             self.lines += event == "line" and written
         if written and (self._dead or self.lines == self.dies > 0):  # dead is also who has died in a thread, or goes on all the same
-            self._dies()
-        return self._line
+            self._crash()
+        return self._trace_line
 
-    def _call(self, frame, event, argument):
-        if its_own(frame.f_code):
-            return self._line(frame, event, argument)
+    def _trace_call(self, frame, event, argument):
+        if is_student_code(frame.f_code):
+            return self._trace_line(frame, event, argument)
         self._calls += "collectives" in frame.f_code.co_filename and not frame.f_code.co_name.startswith("Get_")
         return None
 
-    def _hear(self, event: str, arguments: tuple) -> None:
+    def _on_audit_event(self, event: str, arguments: tuple) -> None:
         if not self._on or getattr(self._busy, "on", False):
             return
-        if event == AWAKE and self._over:
+        if event == HOOK_ALIVE_EVENT and self._over:
             self._on = False
-        with self._quiet():
-            if event == AWAKE and self._on:
-                self._found("does not let itself be watched")
+        with self._muted():
+            if event == HOOK_ALIVE_EVENT and self._on:
+                self._report("does not let itself be watched")
             elif event == "sys.settrace":
-                self._found("switched off the tracing of its lines")
-            elif event in SPYING and not sys._getframe(1).f_code.co_filename.startswith(OTHERS):
-                self._found("looked at what calls it")
-            elif event in CHANGES:
-                self._change(event, arguments)
+                self._report("switched off the tracing of its lines")
+            elif event in INTROSPECTION_EVENTS and not sys._getframe(1).f_code.co_filename.startswith(UNTRACED_PREFIXES):
+                self._report("looked at what calls it")
+            elif event in WRITE_EVENTS:
+                self._on_change(event, arguments)
 
-    def _change(self, event: str, arguments: tuple) -> None:
+    def _on_change(self, event: str, arguments: tuple) -> None:
         path = arguments[0]
         far = event in ("os.rename", "os.remove") and arguments[-1 if event == "os.remove" else 2] not in (-1, None)
-        onto = event == "os.rename" and self._name(arguments[1]) == INDEX
+        onto = event == "os.rename" and self._name(arguments[1]) == INDEX_FILE
         name = self._name(path) or (os.path.basename(os.fsdecode(path)) if far else None)
         if onto and name is None:
-            self._found(
-                f"gave a file of another folder the name {INDEX}", "a temporary file elsewhere: that may be another disk; write it beside"
+            self._report(
+                f"gave a file of another folder the name {INDEX_FILE}",
+                "a temporary file elsewhere: that may be another disk; write it beside",
             )
         if name is None:
             return
-        self.look()
-        if name == INDEX and event in ("os.remove", "os.rename") and os.path.exists(os.path.join(self.folder, INDEX)):
-            self._found(f"took {INDEX} away before the new one had its name", BESIDE)
+        self.snapshot()
+        if name == INDEX_FILE and event in ("os.remove", "os.rename") and os.path.exists(os.path.join(self.folder, INDEX_FILE)):
+            self._report(f"took {INDEX_FILE} away before the new one had its name", IN_PLACE_WRITE_CAUSE)
         writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if writes or event == "os.rename":
-            self._note(path)
+            self._record_write(path)
         if writes:
-            self._writes()
-        if writes and self.full < 0 and not name.endswith(ENDING):
+            self._before_write()
+        if writes and self.full < 0 and not name.endswith(TENSORS_SUFFIX):
             resource.setrlimit(resource.RLIMIT_FSIZE, (1, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
         if event == "os.remove":
             self.removed.add(name)
             if self.faster and os.path.isfile(path):
                 os.remove(path)
         frame = sys._getframe(2)
-        while frame is not None and not its_own(frame.f_code):
+        while frame is not None and not is_student_code(frame.f_code):
             frame = frame.f_back
-        if frame is None or frame.f_trace != self._line or not frame.f_trace_lines:
-            self._found("used files where its lines cannot be traced", "a thread: write the files in save itself")
+        if frame is None or frame.f_trace != self._trace_line or not frame.f_trace_lines:
+            self._report("used files where its lines cannot be traced", "a thread: write the files in save itself")
 
-    def _writes(self) -> None:
+    def _before_write(self) -> None:
         if self.dies < 0 or self._dead:
-            self._dies()
+            self._crash()
 
-    def _dies(self) -> None:
+    def _crash(self) -> None:
         self._dead, self._on = True, False
-        raise Died
+        raise SimulatedCrash
 
-    def _note(self, path: object) -> None:
+    def _record_write(self, path: object) -> None:
         name = self._name(path)
-        if name and name != INDEX:
+        if name and name != INDEX_FILE:
             self.wrote.add(name)
 
     def _name(self, path: object) -> str | None:
@@ -236,7 +237,7 @@ class Watch:
         return name if place == self.folder else None
 
 
-class _Quiet:
+class _Muted:
     """While this thread is in here, nothing is heard of what it does."""
 
     def __init__(self, busy: threading.local):
@@ -249,7 +250,7 @@ class _Quiet:
         self.busy.on = self.before
 
 
-def seen(folder: str) -> dict[str, np.ndarray]:
+def read_folder(folder: str) -> dict[str, np.ndarray]:
     """What is in a folder: for each file its bytes; a folder in it has a name with / and none."""
     found = {}
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
@@ -259,6 +260,6 @@ def seen(folder: str) -> dict[str, np.ndarray]:
         try:
             with open(entry.path, "rb") as file:
                 found[entry.name] = np.frombuffer(file.read(), np.uint8)
-        except FileNotFoundError:  # as in `look`
+        except FileNotFoundError:  # as in `snapshot`
             continue
     return found

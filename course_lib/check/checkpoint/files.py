@@ -8,50 +8,50 @@ from collections.abc import Iterator
 import numpy as np
 from safetensors import numpy
 
-INDEX, ENDING = "index.json", ".safetensors"
-NAMES = ("weights", "bias", "first moment", "second moment", "order of the data", "mask", "0.scale", "losses")
-TYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_)
+INDEX_FILE, TENSORS_SUFFIX = "index.json", ".safetensors"
+TENSOR_NAMES = ("weights", "bias", "first moment", "second moment", "order of the data", "mask", "0.scale", "losses")
+TENSOR_DTYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_)
 
 Files = dict[str, np.ndarray]  # by name, their bytes
 
 
-class Broken(ValueError):
+class DamagedCheckpoint(ValueError):
     """The files are no checkpoint; the message says why."""
 
 
-def draw(
+def draw_shards(
     random: np.random.Generator, groups: list[list[int]], ranks: int = 4, *, large: bool = False, least: int = 0
 ) -> list[dict[str, np.ndarray]]:
     """Draw parts for each rank: an array of each dtype, or an answer that spoils one would depend on luck; lengths, perhaps 0."""
     found: list[dict] = [{} for _ in range(ranks)]
-    names = random.permutation(NAMES)[: len(TYPES)].tolist()
-    for name, dtype in zip(names, random.permutation(TYPES), strict=True):
+    names = random.permutation(TENSOR_NAMES)[: len(TENSOR_DTYPES)].tolist()
+    for name, dtype in zip(names, random.permutation(TENSOR_DTYPES), strict=True):
         for group in groups:
             lengths = random.integers(least, 6, len(group)) + (3000 if large else 0)
             if len(group) > 1 and not least and not large:
                 lengths[int(random.integers(0, len(group) - 1))] = 0  # not the last, which loads leave unread
             for r, length in zip(group, lengths, strict=True):
-                found[r][name] = _numbers(random, int(length), dtype)
+                found[r][name] = _draw_values(random, int(length), dtype)
     return found
 
 
-def _numbers(random: np.random.Generator, length: int, dtype: type) -> np.ndarray:
+def _draw_values(random: np.random.Generator, length: int, dtype: type) -> np.ndarray:
     """Draw numbers of this dtype; those of 64 bits have more digits than others can hold."""
     if np.issubdtype(dtype, np.integer):
         return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, length, dtype)
     return (100 * random.standard_normal(length)).astype(dtype) if dtype != np.bool_ else random.random(length) < 0.5
 
 
-def written(step: int, parts: list[dict[str, np.ndarray]]) -> Files:
+def checkpoint_files(step: int, parts: list[dict[str, np.ndarray]]) -> Files:
     """The files of a checkpoint, for each rank its parts."""
     lengths = {name: [len(part[name]) for part in parts] for name in parts[0]}
-    found = {INDEX: _bytes(json.dumps({"step": step, "ranks": len(parts), "lengths": lengths}).encode())}
+    found = {INDEX_FILE: _as_array(json.dumps({"step": step, "ranks": len(parts), "lengths": lengths}).encode())}
     for i, part in enumerate(parts):
-        found[f"{step}-{i}.safetensors"] = _bytes(numpy.save(part))
+        found[f"{step}-{i}.safetensors"] = _as_array(numpy.save(part))
     return found
 
 
-def read(files: Files) -> tuple[int, list[dict[str, np.ndarray]]]:
+def read_checkpoint(files: Files) -> tuple[int, list[dict[str, np.ndarray]]]:
     """Step, and each rank's parts.
 
     Raises
@@ -60,34 +60,34 @@ def read(files: Files) -> tuple[int, list[dict[str, np.ndarray]]]:
         A file is not there, or not whole, or not as the index says.
     """
     try:
-        index = json.loads(files[INDEX].tobytes())
+        index = json.loads(files[INDEX_FILE].tobytes())
         step, ranks, lengths = index["step"], index["ranks"], index["lengths"]
         whole = [step, ranks, *(length for each in lengths.values() for length in each)]
     except KeyError as error:
-        raise Broken(f"{INDEX} is not there, or says nothing of {error}") from None
+        raise DamagedCheckpoint(f"{INDEX_FILE} is not there, or says nothing of {error}") from None
     except Exception as error:  # whatever a rank has written there
-        raise Broken(f"{INDEX} is no such JSON ({error})") from None
+        raise DamagedCheckpoint(f"{INDEX_FILE} is no such JSON ({error})") from None
     wrong = [value for value in whole if type(value) is not int]
     if wrong:
-        raise Broken(f"{INDEX} has {json.dumps(wrong[0])} where a whole number must stand")
+        raise DamagedCheckpoint(f"{INDEX_FILE} has {json.dumps(wrong[0])} where a whole number must stand")
     found = []
     for i in range(min(ranks, 64)):
         name = f"{step}-{i}.safetensors"
         if name not in files:
-            raise Broken(f"{INDEX} tells of {name}, which is not there")
+            raise DamagedCheckpoint(f"{INDEX_FILE} tells of {name}, which is not there")
         try:
             found.append(numpy.load(files[name].tobytes()))
         except Exception as error:  # as above
-            raise Broken(f"{name} is not whole ({error})") from None
+            raise DamagedCheckpoint(f"{name} is not whole ({error})") from None
         has, says = {key: len(array) for key, array in found[i].items()}, {key: each[i : i + 1] for key, each in lengths.items()}
         if {key: [length] for key, length in has.items()} != says:
-            raise Broken(f"{INDEX} has for rank {i} the lengths {says}, and {name} has {has}")
+            raise DamagedCheckpoint(f"{INDEX_FILE} has for rank {i} the lengths {says}, and {name} has {has}")
     if any(len(each) != len(found) for each in lengths.values()):
-        raise Broken(f"{INDEX} tells of {ranks} ranks, and has the lengths {lengths}")
+        raise DamagedCheckpoint(f"{INDEX_FILE} tells of {ranks} ranks, and has the lengths {lengths}")
     return step, found
 
 
-def together(base: Files, ranks: list[Files]) -> Files | str:
+def merge_folders(base: Files, ranks: list[Files]) -> Files | str:
     """What is in a folder that had `base`, if the ranks do there what each did in its own; or the name of a file that two have written."""
     found = {name: content for name, content in base.items() if all(name in own for own in ranks)}
     new: Files = {}
@@ -101,20 +101,20 @@ def together(base: Files, ranks: list[Files]) -> Files | str:
     return found | new
 
 
-def leftovers(step: int, ranks: int) -> Files:
+def leftover_files(step: int, ranks: int) -> Files:
     """What saves that were broken off may have left: half a file of the step that comes, whole ones of a later step, an index beside."""
-    half = written(step, [{"weights": np.arange(40.0)} for _ in range(ranks)])
-    later = written(step + 5, [{"weights": np.arange(3.0)} for _ in range(6)])
-    found = {name: content[:100] for name, content in half.items() if name != INDEX} | {
-        "index.new": _bytes(b'{"step"'),
-        "list.tmp": _bytes(b""),
+    half = checkpoint_files(step, [{"weights": np.arange(40.0)} for _ in range(ranks)])
+    later = checkpoint_files(step + 5, [{"weights": np.arange(3.0)} for _ in range(6)])
+    found = {name: content[:100] for name, content in half.items() if name != INDEX_FILE} | {
+        "index.new": _as_array(b'{"step"'),
+        "list.tmp": _as_array(b""),
     }
-    return found | {name: content for name, content in later.items() if name != INDEX}
+    return found | {name: content for name, content in later.items() if name != INDEX_FILE}
 
 
-def needed(name: str, step: int, parts: list[dict[str, np.ndarray]], cuts: dict[str, slice]) -> bool:
+def is_file_needed(name: str, step: int, parts: list[dict[str, np.ndarray]], cuts: dict[str, slice]) -> bool:
     """Whether a file has something of these cuts."""
-    if name == INDEX:
+    if name == INDEX_FILE:
         return True
     i = int(name.removeprefix(f"{step}-").removesuffix(".safetensors"))
     for tensor, cut in cuts.items():
@@ -124,25 +124,25 @@ def needed(name: str, step: int, parts: list[dict[str, np.ndarray]], cuts: dict[
     return False
 
 
-def damages(files: Files, name: str) -> Iterator[tuple[str, np.ndarray | None, str]]:
+def damaged_variants(files: Files, name: str) -> Iterator[tuple[str, np.ndarray | None, str]]:
     """Ways in which the index and a file can be damaged: which, its bytes then (None: it is gone), and what that is in words."""
-    for which in (INDEX, name):
+    for which in (INDEX_FILE, name):
         yield which, None, "is not there"
         yield which, files[which][: len(files[which]) // 2], "is cut off"
         yield which, files[which][:0], "is empty"
         yield which, np.zeros_like(files[which]), "has zeros alone, as after a loss of power"
     for text in (b"{}", b"[]", b"null", b"\xff\xfe"):
-        yield INDEX, _bytes(text), f"is {text!r}"
+        yield INDEX_FILE, _as_array(text), f"is {text!r}"
     yield name, files[name][:-8], "lacks its last 8 bytes"
     arrays = numpy.load(files[name].tobytes())
     longest = max(arrays, key=lambda key: len(arrays[key]))
-    yield name, _bytes(numpy.save({key: a for key, a in arrays.items() if key != longest})), f"has no array {longest!r}"
+    yield name, _as_array(numpy.save({key: a for key, a in arrays.items() if key != longest})), f"has no array {longest!r}"
     yield (
         name,
-        _bytes(numpy.save({key: a[:-1] if key == longest else a for key, a in arrays.items()})),
+        _as_array(numpy.save({key: a[:-1] if key == longest else a for key, a in arrays.items()})),
         f"has too short an array {longest!r}",
     )
 
 
-def _bytes(content: bytes) -> np.ndarray:
+def _as_array(content: bytes) -> np.ndarray:
     return np.frombuffer(content, np.uint8)

@@ -8,34 +8,34 @@ import tempfile
 
 from safetensors import numpy
 
-from course_lib.check.checkpoint.file_tracer import Watch, seen
+from course_lib.check.checkpoint.file_tracer import FileTracer, read_folder
 from course_lib.engine.namespace import student
 
 
-def folder(name):
+def rank_folder(name):
     """This rank's folder of this name."""
     return os.path.join(os.path.realpath(tempfile.gettempdir()), name)
 
 
-def clear(name):
+def remove_folder(name):
     """Remove it."""
-    shutil.rmtree(folder(name), ignore_errors=True)
+    shutil.rmtree(rank_folder(name), ignore_errors=True)
 
 
-def lay_out(name, files):
+def write_folder(name, files):
     """A folder with these files, and no others."""
-    os.makedirs(folder(name))
+    os.makedirs(rank_folder(name))
     for file, content in files.items():
-        with open(os.path.join(folder(name), file), "wb") as opened:
+        with open(os.path.join(rank_folder(name), file), "wb") as opened:
             opened.write(content.tobytes())
 
 
-def look(name):
+def read_own_folder(name):
     """What is in it."""
-    return seen(folder(name))
+    return read_folder(rank_folder(name))
 
 
-def saved(name, step, shards, place, idle=False):
+def call_save(name, step, shards, place, idle=False):
     """Call save; the shards after the call. Ranks that are idle only stand by while the others save."""
     everyone, save = student("everyone"), student("save")
     comm = everyone.Split(color=place[0], key=place[1])
@@ -48,14 +48,14 @@ def saved(name, step, shards, place, idle=False):
     try:
         numpy.serialize_file = serialize_file
         if not idle:
-            save(folder(name), step, mine, comm)
+            save(rank_folder(name), step, mine, comm)
     finally:
         numpy.serialize_file = given
     return mine
 
 
-def watched(name, step, shards, place, idle=False, **how):
-    """Call save, and watch it from inside, where that is not done from outside; `how` as for `Watch`.
+def call_save_traced(name, step, shards, place, idle=False, **how):
+    """Call save, and watch it from inside, where that is not done from outside; `how` as for `FileTracer`.
 
     Returns the moments, the shards after the call, what must not be, the names written and removed, and how many lines were run.
     """
@@ -64,13 +64,13 @@ def watched(name, step, shards, place, idle=False, **how):
     if idle:
         return [], shards, [], [], [], 0
     mine = {key: array.copy() for key, array in shards.items()}
-    watch = Watch(folder(name), **how)
-    watch.run(save, folder(name), step, mine, comm)
-    return watch.states, mine, watch.found, sorted(watch.wrote), sorted(watch.removed), watch.lines
+    watch = FileTracer(rank_folder(name), **how)
+    watch.run(save, rank_folder(name), step, mine, comm)
+    return watch.states, mine, watch.problems, sorted(watch.wrote), sorted(watch.removed), watch.lines
 
 
-def loaded(name, place, idle=False):
+def call_load(name, place, idle=False):
     """Call load."""
     everyone, load = student("everyone"), student("load")
     comm = everyone.Split(color=place[0], key=place[1])
-    return None if idle else load(folder(name), comm)
+    return None if idle else load(rank_folder(name), comm)

@@ -1,6 +1,6 @@
 """How `MyDP` of part 14 is put to the test: steps beside those of one process, and gates for what is exchanged when.
 
-`begin`, `step` and `put_back` run on the ranks, `WrapperCheck` in the notebook's kernel.
+`wrap_model`, `train_step` and `restore_comm` run on the ranks, `DdpCheck` in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, student
 
 
-def begin(values, size):
+def wrap_model(values, size):
     """On the first ranks: a model with gates between its layers, wrapped; its parameters at the start."""
     everyone, MyDP = student("everyone"), student("MyDP")
 
     class Gate(Module):
-        """Lets all through. The gradient passes changed by the gate's number, for which enough must have been sent: see `step`."""
+        """Lets all through. The gradient passes changed by the gate's number, for which enough must have been sent: see `train_step`."""
 
         def forward(self, x):
-            return Tensor.from_operation(x.data, (x,), lambda grad: (at_gate(grad, traffic_gates.passed()) if trial["gates"] else grad,))
+            return Tensor.from_operation(
+                x.data, (x,), lambda grad: (gate_gradient(grad, traffic_gates.passed()) if trial["gates"] else grad,)
+            )
 
     class Net(Module):
         """Linear layers, with tanh and a gate between two; and a spare one."""
@@ -47,7 +49,7 @@ def begin(values, size):
     names["comm"] = everyone.Split(color=int(everyone.Get_rank() >= size))
     if everyone.Get_rank() >= size:
         return None
-    with ready_made_away():
+    with without_builtin_ddp():
         trial["model"] = model = Net()
         trial["wrapped"] = MyDP(model)
     if any(p.data is None for p in model.parameters()):
@@ -55,13 +57,13 @@ def begin(values, size):
     return [p.data.copy() for p in model.parameters()]
 
 
-def step(x, target, lr, through_gates):
+def train_step(x, target, lr, through_gates):
     """On the first ranks: a step of training; all parameters after it, and their gradients."""
     trial = student("trial")
     if not trial:
         return None
     trial["gates"], parameters = through_gates, trial["model"].parameters()
-    with ready_made_away():
+    with without_builtin_ddp():
         for p in parameters:
             p.grad = None
         out = trial["wrapped"](x)
@@ -73,7 +75,7 @@ def step(x, target, lr, through_gates):
 
 
 @contextmanager
-def ready_made_away():
+def without_builtin_ddp():
     """Meanwhile, nobody can make a ready-made wrapper, also who has kept hold of it."""
 
     def not_here(*_, **__):
@@ -87,17 +89,17 @@ def ready_made_away():
         make.__code__ = code
 
 
-def at_gate(grad, number):
+def gate_gradient(grad, number):
     """A gradient behind a gate. What it does to a whole is not what it does to a sum: it cannot be made good after backward."""
     return grad * np.where(grad > 0, grad.dtype.type(number), grad.dtype.type(number / 4))
 
 
-def put_back():
+def restore_comm():
     everyone = student("everyone")
     get_ipython().user_ns["comm"] = everyone
 
 
-def whole_batch(values, x, target, numbers=()):
+def reference_gradients(values, x, target, numbers=()):
     """The gradients of one process, with gates of these numbers, the last layer's first."""
     outputs, grads, n = [x], [np.zeros_like(v) for v in values], len(values) - 2
     for i in range(0, n, 2):
@@ -107,13 +109,13 @@ def whole_batch(values, x, target, numbers=()):
     for i in reversed(range(0, n, 2)):
         grads[i], grads[i + 1] = outputs[i // 2].T @ grad, grad.sum(axis=0)
         below = grad @ values[i].T
-        grad = (at_gate(below, number) if (number := next(numbers, None)) else below) * (1 - outputs[i // 2] ** 2)
+        grad = (gate_gradient(below, number) if (number := next(numbers, None)) else below) * (1 - outputs[i // 2] ** 2)
     return grads
 
 
-def _mistakes(before, grads, x, target, size, rank):
+def _known_mistakes(before, grads, x, target, size, rank):
     """Parameters after a step that was not taken with the mean gradient, by what it was taken with."""
-    own = whole_batch(before, x[rank], target[rank])
+    own = reference_gradients(before, x[rank], target[rank])
     return {
         "as before the step": before,
         "after a step with the sum, not the mean": [w - 0.1 * size * g for w, g in zip(before, grads, strict=True)],
@@ -124,14 +126,14 @@ def _mistakes(before, grads, x, target, size, rank):
     }
 
 
-def _share(grads, wants):
+def _gradient_scale(grads, wants):
     """By what number gradients are a multiple of the sums over all ranks; whether it is the mean, and of which model, is for `train`."""
     if any(np.shape(g) != w.shape for g, w in zip(grads, wants, strict=False)):
         return 1.0  # what compares them says so
     return sum(float(np.vdot(g, w)) for g, w in zip(grads, wants, strict=False)) / sum(float(np.vdot(w, w)) for w in wants)
 
 
-class WrapperCheck(Check):
+class DdpCheck(Check):
     """A `Check` of a wrapper on the first ranks of `ranks`."""
 
     def __init__(self, what: str, ranks, *, show: bool = True):
@@ -151,7 +153,7 @@ class WrapperCheck(Check):
                     instead = {what: arrays[i] for what, arrays in mistakes.items()}
                     self.array(got, expected, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause, instead=instead)
 
-        answers = self.ranks.call(begin, [dict(values=v, size=size) for v in values], show=self.show)[:size]
+        answers = self.ranks.call(wrap_model, [dict(values=v, size=size) for v in values], show=self.show)[:size]
         cause = "a parameter that is not broadcast, or a root that is not rank 0"
         compare(answers, "at the start", cause, lambda r: {f"that of rank {k}": each for k, each in enumerate(values[:size]) if k})
         for number in range(1, steps + 1):
@@ -160,18 +162,18 @@ class WrapperCheck(Check):
             if size > 1 and not any(payload for rank in self.ranks.traffic[:size] for *_, payload in rank):
                 cause = "hooks that are not registered, or that wait until those of all parameters have run (the unused layer's never do)"
                 self.fail(f"no gradient was exchanged in step {number}", cause)
-            grads = whole_batch(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
+            grads = reference_gradients(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
             before, want = want, [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
             cause = "a mean that the hook does not return, one of another gradient, or hooks that are registered anew in each forward"
-            known = partial(_mistakes, before, grads, x, target, size)
+            known = partial(_known_mistakes, before, grads, x, target, size)
             compare([p for p, _ in answers], f"after step {number}", cause, known)
-        self.ranks.call(put_back)
+        self.ranks.call(restore_comm)
 
     def exchanges(self, size: int = 4, layers: int = 3, dtype: type = np.float64) -> None:
         """What is exchanged when: a gradient passes a gate when those above are exchanged, changed by the gate's number."""
         values, dims, samples = self._draw(size, layers, dtype)
         sizes = [v.nbytes for v in values[0][:-2]]
-        self.ranks.call(begin, [dict(values=v, size=size) for v in values], show=self.show)
+        self.ranks.call(wrap_model, [dict(values=v, size=size) for v in values], show=self.show)
         most, rtol = 2 * (size - 1) / size * sum(sizes), 1e-9 if dtype is np.float64 else 1e-3
         for _ in range(2):
             x, target = (self.random.standard_normal((size, samples, n)).astype(dtype) for n in (dims[0], dims[-1]))
@@ -183,19 +185,19 @@ class WrapperCheck(Check):
                 if "TooEarly" not in error.short:
                     raise
                 self.fail(f"a gradient goes on before those above are exchanged ({error.short})", "collectives after backward")
-            own = [whole_batch(parameters, x[r], target[r], numbers) for r, (parameters, _) in enumerate(answers)]
+            own = [reference_gradients(parameters, x[r], target[r], numbers) for r, (parameters, _) in enumerate(answers)]
             sums = [sum(each) for each in zip(*own, strict=True)]
             for r, (_, grads) in enumerate(answers):
                 if any(getattr(g, "dtype", None) != dtype for g in grads[:-2]) or any(g is not None for g in grads[-2:]):
                     self.fail(f"rank {r} has gradients of another dtype, or some of the unused layer", "np.empty without dtype=")
                 self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause="gradients that are exchanged twice")
                 wants = sums[:-2]
-                share = min(max(_share(grads, wants), 1e-3), 10.0)
+                share = min(max(_gradient_scale(grads, wants), 1e-3), 10.0)
                 for i, want in enumerate(wants):
                     cause = "gradients that are not those of all ranks, or that are made without the model's own backward"
                     name, want = f"gradient {i}, changed at the gates,", (want * share).astype(dtype)
                     self.array(grads[i], want, name=name, rank=r, rtol=rtol, scale=3.0 * share, cause=cause)
-        self.ranks.call(put_back)
+        self.ranks.call(restore_comm)
 
     def _draw(self, size: int, layers: int, dtype: type) -> tuple[list, list[int], int]:
         """Parameters for each of four ranks, the layers' sizes, and the samples of a rank."""
@@ -206,4 +208,4 @@ class WrapperCheck(Check):
 
     def _step(self, size: int, x: np.ndarray, target: np.ndarray, lr: float, gates: list | None = None) -> list:
         given = [dict(x=x[r % size], target=target[r % size], lr=lr, through_gates=gates is not None) for r in range(4)]
-        return self.ranks.call(step, given, show=self.show, gates=gates)[:size]
+        return self.ranks.call(train_step, given, show=self.show, gates=gates)[:size]

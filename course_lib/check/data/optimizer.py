@@ -1,6 +1,6 @@
 """How the functions of part 15 are put to the test, also in groups smaller than all ranks.
 
-`three_epochs`, `begin` and `steps` run on the ranks, `OptimizerCheck` in the notebook's kernel.
+`call_partition`, `call_broadcast` and `call_optimizer` run on the ranks, `OptimizerCheck` in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def smaller_group(size):
         names["comm"] = everyone
 
 
-def three_epochs(samples, batch_size, size):
+def call_partition(samples, batch_size, size):
     """The batches of three epochs."""
     partition_dataset, ArrayDataset = student("partition_dataset"), student("ArrayDataset")
     from course_lib.check.data.optimizer import smaller_group
@@ -35,7 +35,7 @@ def three_epochs(samples, batch_size, size):
         return [[(x, y) for x, y in loader] for _ in range(3)]
 
 
-def begin(values, root, size):
+def call_broadcast(values, root, size):
     """The parameters after the broadcast."""
     Sequential, Linear, broadcast_parameters = student("Sequential"), student("Linear"), student("broadcast_parameters")
     from course_lib.check.data.optimizer import smaller_group
@@ -49,7 +49,7 @@ def begin(values, root, size):
         return [p.data for p in model.parameters()]
 
 
-def steps(values, grads, kind, size):
+def call_optimizer(values, grads, kind, size):
     """The parameters after each step with these gradients; None for one that has none."""
     DistributedOptimizer = student("DistributedOptimizer")
     from course_lib import autograd
@@ -77,7 +77,7 @@ class OptimizerCheck(Check):
     def partition(self, samples: int, batch_size: int, size: int) -> None:
         """Three epochs on `size` ranks: equal parts, none twice, each epoch in another order, in batches of the rank's share."""
         self.case = f"{samples} samples, {size} ranks, batch_size {batch_size}"
-        answers = self.ranks.call(three_epochs, dict(samples=samples, batch_size=batch_size, size=size), show=self.show)[:size]
+        answers = self.ranks.call(call_partition, dict(samples=samples, batch_size=batch_size, size=size), show=self.show)[:size]
         part, share, seen = samples // size, batch_size // size, []
         for r, epochs in enumerate(answers):
             for batches in epochs:
@@ -105,7 +105,7 @@ class OptimizerCheck(Check):
         self.case, normal = f"{size} ranks, root {root}", self.random.standard_normal
         shapes = self.random.integers(1, 7, (3, 2))
         values = [[normal(s).astype(np.float32) for s in shapes] for _ in range(4)]
-        answers = self.ranks.call(begin, [dict(values=v, root=root, size=size) for v in values], show=self.show)
+        answers = self.ranks.call(call_broadcast, [dict(values=v, root=root, size=size) for v in values], show=self.show)
         for r, got in enumerate(answers[:size]):
             for i, (array, want) in enumerate(zip(got, values[root], strict=True)):
                 known = {f"that of rank {k}": each[i] for k, each in enumerate(values) if k != root}
@@ -121,7 +121,9 @@ class OptimizerCheck(Check):
         grads = [[[None if i in none else normal(s).astype(dtype) for i, s in enumerate(shapes)] for none in lack] for _ in range(4)]
         dead = grads[int(self.random.integers(size))][0]  # a unit may be dead for one rank's samples: all take part all the same
         dead[(unused + 2) % 3] = np.zeros_like(dead[(unused + 2) % 3])
-        answers = self.ranks.call(steps, [dict(values=values, grads=g, kind=kind, size=size) for g in grads], show=self.show)[:size]
+        answers = self.ranks.call(call_optimizer, [dict(values=values, grads=g, kind=kind, size=size) for g in grads], show=self.show)[
+            :size
+        ]
         # As much as an all-gather of all gradients in each step, and of the parameters at the beginning.
         most = 64 + (count + 1) * (size - 1) * sum(value.nbytes for value in values)
         for r, moved in enumerate(self.ranks.traffic[:size]):

@@ -1,6 +1,6 @@
 """How the perceptron of part 12 is put to the test: beside the same mathematics in NumPy.
 
-`go_through` and `use` run on the rank, `PerceptronCheck` in the notebook's kernel.
+`run_mlp` and `call_train_or_evaluate` run on the rank, `PerceptronCheck` in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from course_lib.check import Check
 from course_lib.engine.namespace import student
 
 
-def go_through(dims, weights, x, y):
+def run_mlp(dims, weights, x, y):
     """On the rank: shapes that `MLP` draws, logits and gradients with given weights, and whether its weights are those of `random`."""
     MLP = student("MLP")
     model, again = (MLP(dims, np.random.default_rng(0), x.dtype) for _ in range(2))
@@ -29,7 +29,7 @@ def go_through(dims, weights, x, y):
     return [w.shape for w in drawn], logits.data, [p.grad for p in model.parameters()], same
 
 
-def use(w, x, y, batch, epochs=0, lr=0.0):
+def call_train_or_evaluate(w, x, y, batch, epochs=0, lr=0.0):
     """On the rank: what `train` (`evaluate`, without epochs) gives for one layer; its weight afterwards, and if it has no gradient."""
     model, loader = Linear(*w.shape, bias=False, dtype=w.dtype), DataLoader(ArrayDataset(x, y), batch)
     model.weight.data = w.copy()
@@ -55,7 +55,7 @@ class PerceptronCheck(Check):
         normal, self.case = self.random.standard_normal, f"dims {tuple(dims)}, a batch of {batch}, {np.dtype(dtype)}"
         weights = [(normal(dims[i : i + 2]) / np.sqrt(dims[i])).astype(dtype) for i in range(len(dims) - 1)]
         x, y, rtol = normal((batch, dims[0])).astype(dtype), self.random.integers(0, dims[-1], batch), float(8192 * np.finfo(dtype).eps)
-        shapes, logits, grads, same = self.ranks.call(go_through, dict(dims=list(dims), weights=weights, x=x, y=y), show=self.show)[0]
+        shapes, logits, grads, same = self.ranks.call(run_mlp, dict(dims=list(dims), weights=weights, x=x, y=y), show=self.show)[0]
         if [tuple(s) for s in shapes] != [w.shape for w in weights]:
             cause = "biases, a layer too many, or layers in what is no list"
             self.fail(f"parameters of shapes {shapes} were drawn, expected {[w.shape for w in weights]}", cause)
@@ -77,7 +77,7 @@ class PerceptronCheck(Check):
     def evaluate(self, samples: int, batch: int) -> None:
         """The loss and the accuracy that `evaluate` gives."""
         (w, x, y), self.case = self._problem(samples), f"{samples} samples in batches of {batch}"
-        answer, after, clean = self.ranks.call(use, dict(w=w, x=x, y=y, batch=batch), show=self.show)[0]
+        answer, after, clean = self.ranks.call(call_train_or_evaluate, dict(w=w, x=x, y=y, batch=batch), show=self.show)[0]
         logits = x @ w
         loss, accuracy = self.tuple(answer, 2, name="evaluate", rank=0)
         each, right = softmax_loss(logits, y)[0], logits.argmax(axis=1) == y
@@ -99,7 +99,9 @@ class PerceptronCheck(Check):
     def train(self, samples: int, batch: int, epochs: int, lr: float) -> None:
         """The losses that `train` gives, and the weight that it leaves."""
         (w, x, y), self.case = self._problem(samples), f"{samples} samples in batches of {batch}, {epochs} epochs, lr {lr}"
-        losses, after, _ = self.ranks.call(use, dict(w=w, x=x, y=y, batch=batch, epochs=epochs, lr=lr), show=self.show)[0]
+        losses, after, _ = self.ranks.call(call_train_or_evaluate, dict(w=w, x=x, y=y, batch=batch, epochs=epochs, lr=lr), show=self.show)[
+            0
+        ]
         steps, cause = epochs * -(-samples // batch), "gradients not None before backward, or None at the step, or another rate"
         rows = [np.arange(samples)[start : start + batch] for start in range(0, samples, batch)] * epochs
 

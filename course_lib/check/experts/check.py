@@ -1,6 +1,6 @@
 """How `route`, `dispatch` and `combine` of part 24 are put to the test: beside the same mathematics with all experts in one place.
 
-What runs on the ranks for that stands in `routed`, the mathematics in `mixture`, the layer with all three in `experts_layer`.
+What runs on the ranks for that stands in `on_ranks`, the mathematics in `reference`, the layer with all three in `layer`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Callable
 import numpy as np
 
 from course_lib.check.experts import reference
-from course_lib.check.experts.layer import LayerCheck
-from course_lib.check.experts.on_ranks import combined, dispatched, routed
-from course_lib.check.experts.reference import arrived, fetched, grad_of_logits, softmax, turned
+from course_lib.check.experts.layer import MoeLayerCheck
+from course_lib.check.experts.on_ranks import call_combine, call_dispatch, call_route
+from course_lib.check.experts.reference import dispatched_tokens, gather_slots, logits_gradient, softmax, split_by_source_rank
 
-ROUTE = "expert", "place", "weight"
-SLACK = 8, 64  # bytes beside the tokens: a number for each slot, and some for each rank
+ROUTE_FIELDS = "expert", "place", "weight"
+SLACK_BYTES = 8, 64  # bytes beside the tokens: a number for each slot, and some for each rank
 
 
-class ExpertsCheck(LayerCheck):
+class ExpertsCheck(MoeLayerCheck):
     """A `Check` of a mixture of experts on groups of `size` ranks. A route is a tuple here: expert, place, gates."""
 
     def by_hand(self, *functions: str) -> None:
@@ -30,12 +30,14 @@ class ExpertsCheck(LayerCheck):
                 self.passed()
                 continue
             for size, topk in ((4, 1), (4, 2)) if alone else ((2, 1), (2, 2), (4, 2)):
-                logits, routes = reference.by_hand(topk)
+                logits, routes = reference.worked_example(topk)
                 self.what = f"{function}, topk {topk}" + ("" if alone else f", groups of {size}")
                 if alone:
-                    self.slots(logits, 2, routes, {mistake: np.array(place)[:, :topk] for mistake, place in reference.MISTAKES.items()})
+                    self.slots(
+                        logits, 2, routes, {mistake: np.array(place)[:, :topk] for mistake, place in reference.SLOT_MISTAKES.items()}
+                    )
                     self.gates(logits, 2, routes)
-                    self.slots(np.zeros((4, 3, 3)), 2, [(*(each[:, :topk] for each in reference.EQUAL), None)] * 4)
+                    self.slots(np.zeros((4, 3, 3)), 2, [(*(each[:, :topk] for each in reference.TIE_EXAMPLE), None)] * 4)
                 else:
                     getattr(self, function)(size, 4, 2, routes, 8, np.float32 if size == 4 else np.float64)
                 self.passed()
@@ -43,9 +45,11 @@ class ExpertsCheck(LayerCheck):
     def drawn(self, function: str, choose: Callable, **options) -> None:
         """What a test draws; `choose` finds a rank's route from logits, topk and capacity."""
         if function in ("slots", "gates"):
-            cases = reference.routings(self, choose, ties=function == "slots")
+            cases = reference.route_cases(self, choose, ties=function == "slots")
         else:
-            cases = ((*case, choose) for case in reference.layers(self)) if function == "layer" else reference.journeys(self, choose)
+            cases = (
+                ((*case, choose) for case in reference.layer_cases(self)) if function == "layer" else reference.dispatch_cases(self, choose)
+            )
         for case in cases:
             getattr(self, function)(*case, **options)
 
@@ -86,8 +90,8 @@ class ExpertsCheck(LayerCheck):
             cause = "the softmax is over all experts; with topk > 1 the gates are divided by their sum"
             want, rtol = (right * kept).astype(dtype), 1e-4 if dtype == np.float32 else 1e-11
             self.array(gates, want, name="Route.weight, where kept,", rank=r, rtol=rtol, scale=1.0, instead=known, cause=cause)
-            self._has(found[5], "the logits", r)
-            want = grad_of_logits(expert, right, chances, grads[r]).astype(dtype)
+            self._require_gradient(found[5], "the logits", r)
+            want = logits_gradient(expert, right, chances, grads[r]).astype(dtype)
             scale, cause = float(1 + topk * np.abs(grads[r]).max()), "a part that is made of .data: backward takes it for fixed"
             self.array(found[5], want, name="the gradient of the logits", rank=r, rtol=rtol, scale=scale, cause=cause)
 
@@ -95,7 +99,7 @@ class ExpertsCheck(LayerCheck):
         topk = routes[0][0].shape[1]
         self.case = f"{logits.shape[1]} tokens on each rank, {logits.shape[2]} experts, topk {topk}, capacity {capacity}, {logits.dtype}"
         given = [dict(logits=logits[r], topk=topk, capacity=capacity, grad=grads[r] if grads else None) for r in range(4)]
-        answers = self.ranks.call(routed, given, show=self.show)
+        answers = self.ranks.call(call_route, given, show=self.show)
         for r, found in enumerate(answers):
             self.array(found[6], logits[r], name="the logits, after the call,", rank=r, cause="an operation in place")
             self.sent(self.ranks.traffic[r], 0, name="route", rank=r, cause="an exchange: each rank routes its own tokens")
@@ -114,12 +118,12 @@ class ExpertsCheck(LayerCheck):
         same = dict(experts=experts, capacity=capacity, size=size)
         calls = [dict(expert=e, place=p, weight=g.astype(dtype), **same) for e, p, g in routes]
         whole = experts * capacity * width * np.dtype(dtype).itemsize
-        return calls, whole + SLACK[0] * experts * capacity + SLACK[1] * size
+        return calls, whole + SLACK_BYTES[0] * experts * capacity + SLACK_BYTES[1] * size
 
     def _sent(self, r: int, most: float, exchanges: int, name: str, size: int, cause: str) -> None:
         """A collective leaves a rank's own part at home; messages may take that the same way, and an Alltoallv needs its counts."""
-        self.ended(self.places.unended[r], r)
-        moved = self.places.traffic[r]
+        self.requests_completed(self.shuffled.unended[r], r)
+        moved = self.shuffled.traffic[r]
         most *= 1 if {operation for operation, *_ in moved} & {"Send", "Alltoallv"} else (size - 1) / size
         self.sent(moved, most * exchanges, name=f"two calls of {name}", rank=r, cause=cause)
 
@@ -131,15 +135,17 @@ class ExpertsCheck(LayerCheck):
         grads = self.random.standard_normal((4, local, size * capacity, width)).astype(dtype)
         for r in range(4):
             calls[r] |= dict(x=x[r], grad=grads[r] if backward else None)
-        answers = self.places.call(dispatched, calls, show=self.show)
+        answers = self.shuffled.call(call_dispatch, calls, show=self.show)
         for r, (out, back, again, after) in enumerate(answers):
             g, me = slice(r // size * size, (r // size + 1) * size), r % size
             mine = slice(me * local, (me + 1) * local)
-            slots = arrived(x[g], routes[g], experts, capacity)
+            slots = dispatched_tokens(x[g], routes[g], experts, capacity)
             raw = slots[mine].reshape(local, size, capacity, width)
-            own = arrived([x[r]], [routes[r]], experts, capacity)
+            own = dispatched_tokens([x[r]], [routes[r]], experts, capacity)
             known = {
-                "what comes with dropped tokens in the last slot (index -1)": arrived(x[g], routes[g], experts, capacity, True)[mine],
+                "what comes with dropped tokens in the last slot (index -1)": dispatched_tokens(x[g], routes[g], experts, capacity, True)[
+                    mine
+                ],
                 "this rank's own buffer, without an exchange": own.reshape(raw.shape).reshape(slots[mine].shape),
                 "in the order (rank, expert), and not (expert, rank)": raw.swapaxes(0, 1).reshape(slots[mine].shape),
                 "what comes when expert e is on rank e % n": slots[me::size],
@@ -150,13 +156,13 @@ class ExpertsCheck(LayerCheck):
             name = "what dispatch returns"
             self.array(out, slots[mine], name=name, rank=r, instead={k: v for k, v in known.items() if v.shape == out.shape}, cause=cause)
             self.array(again, 2 * slots[mine], name="what a second call returns", rank=r, cause="something that is kept from the first")
-            self._unchanged(after, calls[r], ("x", *ROUTE), r)
+            self._unchanged(after, calls[r], ("x", *ROUTE_FIELDS), r)
             cause = "an all-gather of all tokens; an all-to-all sends each one where it goes"
             self._sent(r, most, 2 + backward, "dispatch", size, cause)
             if backward:
-                self._has(back, "x", r)
-                picked, kept = fetched(np.concatenate(grads[g]), size, me, routes[r])
-                unsent, _ = fetched(turned(grads[r], size), 1, 0, routes[r])
+                self._require_gradient(back, "x", r)
+                picked, kept = gather_slots(np.concatenate(grads[g]), size, me, routes[r])
+                unsent, _ = gather_slots(split_by_source_rank(grads[r], size), 1, 0, routes[r])
                 known = {
                     "what comes without an exchange on the way back": np.sum(unsent * kept[..., None], axis=1),
                     "what comes when a dropped token gets the gradient of the last slot": picked.sum(axis=1),
@@ -176,12 +182,12 @@ class ExpertsCheck(LayerCheck):
         grads = [self.random.standard_normal((len(route[0]), width)).astype(dtype) for route in routes]
         for r in range(4):
             calls[r] |= dict(y=y[r], grad=grads[r] if backward else None)
-        answers = self.places.call(combined, calls, show=self.show)
+        answers = self.shuffled.call(call_combine, calls, show=self.show)
         for r, (out, back, back_gates, again, after) in enumerate(answers):
             g, me, gates = slice(r // size * size, (r // size + 1) * size), r % size, calls[r]["weight"][..., None]
             mine = slice(me * local, (me + 1) * local)
-            picked, kept = fetched(np.concatenate(y[g]), size, me, routes[r])
-            unsent, _ = fetched(turned(y[r], size), 1, 0, routes[r])
+            picked, kept = gather_slots(np.concatenate(y[g]), size, me, routes[r])
+            unsent, _ = gather_slots(split_by_source_rank(y[r], size), 1, 0, routes[r])
             known = {
                 "what comes without the gates": np.sum(picked * kept[..., None], axis=1),
                 "what comes when a dropped token takes the last slot (index -1)": np.sum(picked * gates, axis=1),
@@ -192,18 +198,18 @@ class ExpertsCheck(LayerCheck):
             self.array(out, want, name="what combine returns", rank=r, rtol=rtol, scale=4.0, instead=known, cause=cause)
             cause = "something that is kept from the first"
             self.array(again, 2 * want[::-1], name="what a second call returns", rank=r, rtol=rtol, scale=8.0, cause=cause)
-            self._unchanged(after, calls[r], ("y", *ROUTE), r)
+            self._unchanged(after, calls[r], ("y", *ROUTE_FIELDS), r)
             cause = "an all-gather of all outputs; an all-to-all sends each one where it goes"
             self._sent(r, most, 2 + backward, "combine", size, cause)
             if backward:
-                self._has(back, "y", r)
-                self._has(back_gates, "the gates", r)
+                self._require_gradient(back, "y", r)
+                self._require_gradient(back_gates, "the gates", r)
                 weighed = [each[:, None] * calls[s]["weight"][..., None] for s, each in zip(range(g.start, g.stop), grads[g], strict=True)]
-                want = arrived(weighed, routes[g], experts, capacity)[mine]
-                known = {"what comes without the gates": arrived(grads[g], routes[g], experts, capacity)[mine]}
-                own = arrived(weighed[me : me + 1], [routes[r]], experts, capacity)
+                want = dispatched_tokens(weighed, routes[g], experts, capacity)[mine]
+                known = {"what comes without the gates": dispatched_tokens(grads[g], routes[g], experts, capacity)[mine]}
+                own = dispatched_tokens(weighed[me : me + 1], [routes[r]], experts, capacity)
                 known["this rank's own, without an exchange"] = own.reshape(size, local, -1, width).swapaxes(0, 1).reshape(want.shape)
-                last = arrived(weighed, routes[g], experts, capacity, True)[mine]
+                last = dispatched_tokens(weighed, routes[g], experts, capacity, True)[mine]
                 known["what comes when a dropped token has the last slot (index -1)"] = last
                 want, known = want + y[r], {what: array + y[r] for what, array in known.items()}  # y is also used elsewhere
                 cause = "gate times the token's gradient in its slot, 0 in empty ones; sent as dispatch sends tokens"

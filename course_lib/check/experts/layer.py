@@ -11,20 +11,20 @@ from course_lib import placement
 from course_lib.autograd import Tensor, operations
 from course_lib.autograd.functional import softmax
 from course_lib.check import Check
-from course_lib.check.experts.on_ranks import go_back, go_forward
-from course_lib.check.experts.reference import whole_layer
-from course_lib.check.shuffled_ranks import Shuffled
+from course_lib.check.experts.on_ranks import backward_piece, forward_piece
+from course_lib.check.experts.reference import reference_layer
+from course_lib.check.shuffled_ranks import ShuffledRanks
 from course_lib.gpt.model.experts import capacity_of
 
-WHAT = {"route": ("the logits",), "dispatch": ("x",), "combine": ("y", "the gates")}  # whose gradients each function gives back
+INPUT_NAMES = {"route": ("the logits",), "dispatch": ("x",), "combine": ("y", "the gates")}  # whose gradients each function gives back
 
 
-class LayerCheck(Check):
+class MoeLayerCheck(Check):
     """A `Check` of a mixture of experts on groups of `size` of the four ranks: of the layer with all three functions."""
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
-        self.ranks, self.places = ranks, Shuffled(ranks, self.random, show)
+        self.ranks, self.shuffled = ranks, ShuffledRanks(ranks, self.random, show)
 
     def layer(self, size: int, experts: int, topk: int, tokens: int, width: int, hidden: int, factor: float, choose=None) -> None:
         """A step through the layer, beside one with all experts in one place. `choose` routes; else that is left to the student."""
@@ -33,27 +33,29 @@ class LayerCheck(Check):
         x, grad, share = draw((4, tokens, width)), draw((4, tokens, width)), float(self.random.uniform(1, 3))
         router, w1, w2 = draw((width, experts)), draw((experts, width, hidden)), draw((experts, hidden, width))
         capacity = capacity_of(tokens, topk, factor, experts)
-        given = [[Tensor(a, requires_grad=True) for a in (x[r], router, *_shares(size, r, w1, w2))] for r in range(4)]
-        answers, outs, balances = self._through_all(given, size, topk, capacity)
+        given = [[Tensor(a, requires_grad=True) for a in (x[r], router, *_local_shards(size, r, w1, w2))] for r in range(4)]
+        answers, outs, balances = self._run_layer(given, size, topk, capacity)
         Tensor.from_operation(np.zeros(()), [*outs, *balances], lambda _: [*grad, *[np.asarray(share)] * 4]).backward(np.ones(()))
         for start in range(0, 4, size):
             g, members = slice(start, start + size), list(range(start, start + size))
             routes = [choose(each @ router, topk, capacity) for each in x[g]] if choose else answers[g]
-            out, balance, *wants = whole_layer(x[g], router, w1, w2, routes, grad[g], share)
+            out, balance, *wants = reference_layer(x[g], router, w1, w2, routes, grad[g], share)
             flat, rows = (-1, width), placement.sharded(0)
-            self.placed([o.data for o in outs[g]], rows, out.reshape(flat), name="the layer's output", ranks=members)
+            self.distributed([o.data for o in outs[g]], rows, out.reshape(flat), name="the layer's output", ranks=members)
             found = [np.asarray(b.data) for b in balances[g]]
-            self.placed(found, placement.partial, np.asarray(balance), name="the balancing loss", ranks=members)
+            self.distributed(found, placement.partial, np.asarray(balance), name="the balancing loss", ranks=members)
             kinds = {"x": rows, "the router": placement.partial, "the first matrices": rows, "the second matrices": rows}
             backs = zip(*([t.grad for t in each] for each in given[g]), strict=True)
             for (what, kind), back, want in zip(kinds.items(), backs, [wants[0].reshape(flat), *wants[1:]], strict=True):
-                self.placed(list(back), kind, want, name=f"the gradient of {what}", ranks=members, cause="a mean where it must be a sum")
+                self.distributed(
+                    list(back), kind, want, name=f"the gradient of {what}", ranks=members, cause="a mean where it must be a sum"
+                )
 
-    def _through_all(self, given: list, size: int, topk: int, capacity: int) -> tuple[list, list, list]:
+    def _run_layer(self, given: list, size: int, topk: int, capacity: int) -> tuple[list, list, list]:
         """The ranks' routes, and their outputs and summands of the balancing loss; see `gpt.experts.MixtureOfExperts`."""
         experts, width = given[0][1].shape[1], given[0][0].shape[1]
         logits = [x @ router for x, router, *_ in given]
-        gates, routes = self._through(
+        gates, routes = self._run_on_ranks(
             "route", [[t] for t in logits], [dict(topk=topk, capacity=capacity)] * 4, size, (given[0][0].shape[0], topk)
         )
         slots = experts // size, size * capacity, width
@@ -62,9 +64,9 @@ class LayerCheck(Check):
         known = [
             dict(expert=e, place=p, weight=g.data, experts=experts, capacity=capacity) for (e, p, *_), g in zip(routes, gates, strict=True)
         ]
-        came, _ = self._through("dispatch", [[x] for x, *_ in given], known, size, slots)
+        came, _ = self._run_on_ranks("dispatch", [[x] for x, *_ in given], known, size, slots)
         made = [operations.relu(slot @ w1) @ w2 for slot, (_, _, w1, w2) in zip(came, given, strict=True)]
-        back, _ = self._through("combine", list(zip(made, gates, strict=True)), known, size, given[0][0].shape)
+        back, _ = self._run_on_ranks("combine", list(zip(made, gates, strict=True)), known, size, given[0][0].shape)
         balances = []
         for r, each in enumerate(logits):
             members = range(r // size * size, r // size * size + size)
@@ -83,40 +85,40 @@ class LayerCheck(Check):
         for name, got, want in zip(("experts", "capacity"), numbers, (experts, capacity), strict=True):
             self.value(got, want, name=f"Route.{name}", rank=r)
 
-    def _through(self, piece: str, tensors: list, route_of: list[dict], size: int, shape: tuple) -> tuple[list[Tensor], list[tuple]]:
+    def _run_on_ranks(self, piece: str, tensors: list, route_of: list[dict], size: int, shape: tuple) -> tuple[list[Tensor], list[tuple]]:
         """What a function gives for the ranks' tensors, and what else it says; gradients go back through it on the ranks, too."""
         calls = [
             dict(piece=piece, arguments=[t.data for t in each], route_of=told, size=size)
             for each, told in zip(tensors, route_of, strict=True)
         ]
-        found = self.places.call(go_forward, calls, again=piece != "route", show=self.show)
+        found = self.shuffled.call(forward_piece, calls, same_order=piece != "route", show=self.show)
         for r, (out, *_) in enumerate(found):
-            self._shaped(out, shape, f"what {piece} gives in the layer", r)
+            self._require_shape(out, shape, f"what {piece} gives in the layer", r)
 
         def backward(grad: np.ndarray) -> tuple:
-            answers = self.places.call(go_back, [dict(piece=piece, grad=g) for g in grad], again=True, show=self.show)
+            answers = self.shuffled.call(backward_piece, [dict(piece=piece, grad=g) for g in grad], same_order=True, show=self.show)
             for r, (grads, given) in enumerate(zip(answers, tensors, strict=True)):
-                for got, t, what in zip(grads, given, WHAT[piece], strict=True):
-                    self._has(got, what, r)
-                    self._shaped(got, t.shape, f"the gradient of {what} in the layer", r)
+                for got, t, what in zip(grads, given, INPUT_NAMES[piece], strict=True):
+                    self._require_gradient(got, what, r)
+                    self._require_shape(got, t.shape, f"the gradient of {what} in the layer", r)
             return tuple(got for grads in answers for got in grads)
 
         flat = Tensor.from_operation(np.stack([out for out, *_ in found]), [t for each in tensors for t in each], backward)
         return [flat[r] for r in range(4)], [tuple(rest) for _, *rest in found]
 
-    def _shaped(self, got: object, shape: tuple, name: str, r: int) -> None:
+    def _require_shape(self, got: object, shape: tuple, name: str, r: int) -> None:
         """Fail where it is no array of numbers of this shape: nothing could go on with it."""
         if not isinstance(got, np.ndarray) or got.dtype.kind != "f":
             self.fail(f"{name} on rank {r} must be a NumPy array of floating point numbers; got {type(got).__name__}")
         if got.shape != shape:
             self.fail(f"{name} on rank {r} has shape {got.shape}, expected {shape}")
 
-    def _has(self, grad: object, what: str, r: int) -> None:
+    def _require_gradient(self, grad: object, what: str, r: int) -> None:
         if grad is None:
             cause = "a Tensor of an array (.data), which knows of no inputs, or a backward that returns None for it"
             self.fail(f"no gradient comes back to {what} on rank {r}", cause)
 
 
-def _shares(size: int, r: int, *arrays: np.ndarray) -> list[np.ndarray]:
+def _local_shards(size: int, r: int, *arrays: np.ndarray) -> list[np.ndarray]:
     """A rank's part of arrays that are sharded along dimension 0 over groups of `size`."""
     return [np.split(array, size)[r % size] for array in arrays]

@@ -9,28 +9,28 @@ from course_lib.engine.namespace import get_ipython, student
 from course_lib.gpt.model.experts import Route
 
 
-def group_of(size, me):
+def group_comm(size, me):
     """On a rank at place `me`: its group, when every `size` places that follow each other are one."""
     from course_lib.collectives import Communicator
 
     return Communicator().Split(color=me // size, key=me)
 
 
-def a_tensor(found, name):
+def require_tensor(found, name):
     """On a rank: what a function returned, if it is a Tensor."""
     if not isinstance(found, Tensor):
         raise TypeError(f"{name} must return a Tensor, which knows how it was made; got {type(found).__name__}.")
     return found
 
 
-def routed(logits, topk, capacity, grad):
+def call_route(logits, topk, capacity, grad):
     """On a rank: what `route` finds, and the gradient of the logits for this gradient of the gates."""
     route = student("route")
     given = Tensor(logits, requires_grad=True)
     found = route(given, topk, capacity)
     if not isinstance(found, Route):
         raise TypeError(f"route must return a Route; got {type(found).__name__}.")
-    weight = a_tensor(found.weight, "Route.weight: route")
+    weight = require_tensor(found.weight, "Route.weight: route")
     route(Tensor(logits[::-1].copy()), topk, capacity)  # another call must not change what this one has found
     expert, place = np.asarray(found.expert), np.asarray(found.place)
     if grad is not None and weight.requires_grad and weight.shape == grad.shape:
@@ -38,36 +38,36 @@ def routed(logits, topk, capacity, grad):
     return expert, place, weight.data, found.experts, found.capacity, given.grad, logits
 
 
-def both_ways(out, given, grad):
+def backward_shared_input(out, given, grad):
     """On a rank: the way back, for an input that is also used elsewhere, which adds its own values to its gradient."""
     if grad is not None and out.requires_grad and out.shape == grad.shape:  # else there is no gradient, and the check says so
         Tensor.from_operation(np.zeros(()), (out, given), lambda _: (grad, given.data)).backward(np.ones(()))
 
 
-def dispatched(x, expert, place, weight, experts, capacity, size, grad, me):
+def call_dispatch(x, expert, place, weight, experts, capacity, size, grad, me):
     """On a rank: the tokens that came to its experts, the gradient of its own tokens, a second call's result, and the arguments."""
     dispatch = student("dispatch")
-    group, given = group_of(size, me), Tensor(x, requires_grad=True)
-    out = a_tensor(dispatch(given, Route(expert, place, Tensor(weight), experts, capacity), group), "dispatch")
+    group, given = group_comm(size, me), Tensor(x, requires_grad=True)
+    out = require_tensor(dispatch(given, Route(expert, place, Tensor(weight), experts, capacity), group), "dispatch")
     other = Route(expert[::-1].copy(), place[::-1].copy(), Tensor(weight[::-1].copy()), experts, capacity)
-    again = a_tensor(dispatch(Tensor(2 * x[::-1]), other, group), "dispatch")  # before the way back, without a gradient
-    both_ways(out, given, grad)
+    again = require_tensor(dispatch(Tensor(2 * x[::-1]), other, group), "dispatch")  # before the way back, without a gradient
+    backward_shared_input(out, given, grad)
     return out.data, given.grad, again.data, (x, expert, place, weight, grad)
 
 
-def combined(y, expert, place, weight, experts, capacity, size, grad, me):
-    """On a rank: its tokens, back from the experts, the gradients of its experts' outputs and of its gates, and as `dispatched`."""
+def call_combine(y, expert, place, weight, experts, capacity, size, grad, me):
+    """On a rank: its tokens, back from the experts, the gradients of its experts' outputs and of its gates, and as `call_dispatch`."""
     combine = student("combine")
-    group, given, gates = group_of(size, me), Tensor(y, requires_grad=True), Tensor(weight, requires_grad=True)
-    out = a_tensor(combine(given, Route(expert, place, gates, experts, capacity), group), "combine")
+    group, given, gates = group_comm(size, me), Tensor(y, requires_grad=True), Tensor(weight, requires_grad=True)
+    out = require_tensor(combine(given, Route(expert, place, gates, experts, capacity), group), "combine")
     other = Route(expert[::-1].copy(), place[::-1].copy(), Tensor(weight[::-1].copy()), experts, capacity)
-    again = a_tensor(combine(Tensor(2 * y), other, group), "combine")
-    both_ways(out, given, grad)
+    again = require_tensor(combine(Tensor(2 * y), other, group), "combine")
+    backward_shared_input(out, given, grad)
     return out.data, given.grad, gates.grad, again.data, (y, expert, place, weight, grad)
 
 
-def go_forward(piece, arguments, route_of, size, me):
-    """On a rank: call one of the functions on its way through a layer, keep what came for `go_back`, and give its numbers.
+def forward_piece(piece, arguments, route_of, size, me):
+    """On a rank: call one of the functions on its way through a layer, keep what came for `backward_piece`, and give its numbers.
 
     `arguments` are the arrays whose gradients are wanted, `route_of` what else the function is told of the tokens' routes.
     """
@@ -76,18 +76,18 @@ def go_forward(piece, arguments, route_of, size, me):
         found = student("route")(*given, **route_of)
         if not isinstance(found, Route):
             raise TypeError(f"route must return a Route; got {type(found).__name__}.")
-        out = a_tensor(found.weight, "Route.weight: route")
+        out = require_tensor(found.weight, "Route.weight: route")
         rest = np.asarray(found.expert), np.asarray(found.place), found.experts, found.capacity
     else:
         weight = given[1] if piece == "combine" else Tensor(route_of["weight"])
         there, rest = Route(**{**route_of, "weight": weight}), ()
-        out = a_tensor(student(piece)(given[0], there, group_of(size, me)), piece)
+        out = require_tensor(student(piece)(given[0], there, group_comm(size, me)), piece)
     get_ipython().user_ns["trial"] = {**(student("trial") if piece != "route" else {}), piece: (given, out)}
     return out.data, *rest
 
 
-def go_back(piece, grad, me):
-    """On a rank: the gradients of what `go_forward` was given, for this one of what it has found."""
+def backward_piece(piece, grad, me):
+    """On a rank: the gradients of what `forward_piece` was given, for this one of what it has found."""
     trial = student("trial")
     given, out = trial[piece]
     if out.requires_grad:

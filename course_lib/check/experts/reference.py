@@ -12,24 +12,26 @@ import numpy as np
 from course_lib.gpt.model.experts import capacity_of
 
 # Six tokens, four experts with two slots each: worked out by hand, and what comes of usual mistakes.
-CHANCES = np.array([[50, 30, 15, 5], [35, 45, 15, 5], [60, 15, 20, 5], [40, 30, 20, 10], [25, 15, 10, 50], [15, 50, 5, 30]]) / 100
-EXPERT = np.array([[0, 1], [1, 0], [0, 2], [0, 1], [3, 0], [1, 3]])
-PLACE = np.array([[0, -1], [0, -1], [1, 0], [-1, -1], [0, -1], [1, 1]])
-MISTAKES = {
+EXAMPLE_PROBABILITIES = (
+    np.array([[50, 30, 15, 5], [35, 45, 15, 5], [60, 15, 20, 5], [40, 30, 20, 10], [25, 15, 10, 50], [15, 50, 5, 30]]) / 100
+)
+EXAMPLE_EXPERTS = np.array([[0, 1], [1, 0], [0, 2], [0, 1], [3, 0], [1, 3]])
+EXAMPLE_SLOTS = np.array([[0, -1], [0, -1], [1, 0], [-1, -1], [0, -1], [1, 1]])
+SLOT_MISTAKES = {
     "what comes token by token; all first choices come before any second one": [[0, 0], [1, 1], [-1, 0], [-1, -1], [0, -1], [-1, 1]],
     "what comes when second choices count from 0 again: two tokens share a slot": [[0, 0], [0, 0], [1, 0], [-1, 1], [0, 1], [1, 0]],
     "what comes without a limit": [[0, 2], [0, 3], [1, 0], [2, 3], [0, 4], [1, 1]],
     "what comes with one slot too many": [[0, 2], [0, -1], [1, 0], [2, -1], [0, -1], [1, 1]],
 }
-EQUAL = np.array([[0, 1]] * 3), np.array([[0, 0], [1, 1], [-1, -1]])  # the same for three tokens that like three experts equally
+TIE_EXAMPLE = np.array([[0, 1]] * 3), np.array([[0, 0], [1, 1], [-1, -1]])  # the same for three tokens that like three experts equally
 
 
-def by_hand(topk: int) -> tuple[np.ndarray, list]:
+def worked_example(topk: int) -> tuple[np.ndarray, list]:
     """Logits and routes of four ranks: those above, with the experts of rank r shifted by r."""
-    gates = np.take_along_axis(CHANCES, EXPERT, axis=1)[:, :topk]
+    gates = np.take_along_axis(EXAMPLE_PROBABILITIES, EXAMPLE_EXPERTS, axis=1)[:, :topk]
     gates = gates / gates.sum(axis=1, keepdims=True) if topk > 1 else gates
-    logits = np.array([np.roll(np.log(CHANCES), r, axis=1) for r in range(4)])
-    return logits, [((EXPERT[:, :topk] + r) % 4, PLACE[:, :topk], gates) for r in range(4)]
+    logits = np.array([np.roll(np.log(EXAMPLE_PROBABILITIES), r, axis=1) for r in range(4)])
+    return logits, [((EXAMPLE_EXPERTS[:, :topk] + r) % 4, EXAMPLE_SLOTS[:, :topk], gates) for r in range(4)]
 
 
 def draw_logits(random: np.random.Generator, tokens: int, experts: int, dtype=np.float64, ties: bool = True) -> np.ndarray:
@@ -39,7 +41,7 @@ def draw_logits(random: np.random.Generator, tokens: int, experts: int, dtype=np
     return (logits + random.choice([-1000.0, 0.0, 1000.0], (tokens, 1))).astype(dtype)  # which changes no probability
 
 
-def routings(check, choose: Callable, ties: bool) -> Iterator[tuple]:
+def route_cases(check, choose: Callable, ties: bool) -> Iterator[tuple]:
     """Logits of four ranks, a capacity, and the routes; `choose` finds a route from logits, topk and capacity."""
     for dtype in (np.float64, np.float32):
         for topk, factor in ((1, 1.0), (2, 1.25), (3, 0.7), (2, 9.0), (1, 0.5)):
@@ -49,7 +51,7 @@ def routings(check, choose: Callable, ties: bool) -> Iterator[tuple]:
             yield logits, capacity, [choose(each, topk, capacity) for each in logits]
 
 
-def journeys(check, choose: Callable) -> Iterator[tuple]:
+def dispatch_cases(check, choose: Callable) -> Iterator[tuple]:
     """The size of a group, experts, a capacity, routes of four ranks with different numbers of tokens, a width and a dtype."""
     for size, local, topk, factor, dtype in (
         *((4, 2, 1, 1.0, np.float32), (4, 1, 2, 1.25, np.float64), (2, 2, 2, 0.8, np.float32), (2, 3, 1, 1.0, np.float64)),
@@ -65,7 +67,7 @@ def journeys(check, choose: Callable) -> Iterator[tuple]:
         yield size, experts, capacity, routes, width, dtype
 
 
-def layers(check) -> Iterator[tuple]:
+def layer_cases(check) -> Iterator[tuple]:
     """The size of a group, experts, topk, tokens of each rank, width, hidden units of an expert, and a capacity factor."""
     for size, local, topk, factor in ((4, 2, 1, 1.0), (4, 1, 2, 1.25), (2, 3, 2, 0.7), (1, 4, 1, 0.8), (4, 3, 3, 1.0)):
         yield size, size * local, topk, *check.sizes(1, 9, 25), *check.sizes(2, 3, 9), factor
@@ -77,7 +79,7 @@ def softmax(logits):
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def grad_of_logits(expert, gates, chances, grad):
+def logits_gradient(expert, gates, chances, grad):
     """From the gradient of the gates to that of the logits."""
     back = np.zeros_like(chances)
     along = np.sum(gates * grad, axis=1, keepdims=True)
@@ -89,7 +91,7 @@ def grad_of_logits(expert, gates, chances, grad):
     return back
 
 
-def arrived(tokens, routes, experts, capacity, last=False):
+def dispatched_tokens(tokens, routes, experts, capacity, last=False):
     """The tokens of a group, ``(tokens, width)`` each, or what is sent for each choice, ``(tokens, topk, width)``, in all experts' slots.
 
     Parameters
@@ -109,18 +111,18 @@ def arrived(tokens, routes, experts, capacity, last=False):
     return slots.reshape(experts, -1, slots.shape[-1])
 
 
-def fetched(slots, n, r, route):
+def gather_slots(slots, n, r, route):
     """What stands in the slots of a rank's tokens, ``(tokens, topk, width)``, also of dropped ones (the last slot); and which are kept."""
     expert, place, *_ = route
     return slots.reshape(len(slots), n, -1, slots.shape[-1])[expert, r, place], place >= 0
 
 
-def turned(slots, n):
+def split_by_source_rank(slots, n):
     """From ``(experts / n, n * capacity, width)`` to ``(experts, capacity, width)``."""
     return slots.reshape(len(slots), n, -1, slots.shape[-1]).swapaxes(0, 1).reshape(len(slots) * n, -1, slots.shape[-1])
 
 
-def whole_layer(x, router, w1, w2, routes, grad, share):
+def reference_layer(x, router, w1, w2, routes, grad, share):
     """A step through the layer with all experts in one place; x and grad are ``(n, tokens, width)``, with n routes (expert, place, gates).
 
     Returns
@@ -147,7 +149,7 @@ def whole_layer(x, router, w1, w2, routes, grad, share):
             np.add.at(grads[2], e, x[r][:, :, None] * grad_hidden[:, None, :])
             grads[0][r] += np.einsum("th,twh->tw", grad_hidden, w1[e])
         pull = share * experts * f / tokens
-        grad_logits = grad_of_logits(expert, gates, chances[r], grad_gates)
+        grad_logits = logits_gradient(expert, gates, chances[r], grad_gates)
         grad_logits += chances[r] * (pull - (chances[r] @ pull)[:, None])
         grads[1] += x[r].T @ grad_logits
         grads[0][r] += grad_logits @ router.T

@@ -10,20 +10,24 @@ from itertools import pairwise
 import numpy as np
 
 from course_lib import memory, wording
-from course_lib.check.fsdp.flat_shard import NEAR, over, parts, ready
-from course_lib.check.fsdp.on_ranks import batch, build, clip, looked, step, told
-from course_lib.check.fsdp.reference import Whole
+from course_lib.check.fsdp.flat_shard import RTOL_BY_DTYPE, begin_measurement, end_measurement, flat_parts
+from course_lib.check.fsdp.on_ranks import call_clip_gradients, fetch_results, run_forward_only, run_micro_batch, run_step, wrap_model
+from course_lib.check.fsdp.reference import ReferenceModel
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.sandbox.bubblewrap import ISOLATED
 
-Models = list[tuple[list[int], Whole]]  # a group, and its model
-CLIPPED = (np.float64, 2, 0.95), (np.float64, np.inf, 0.95), (np.float32, 2, 1.05), (np.float32, np.inf, 0.01)
-MOST, MOST_OF_SYSTEM, MOST_SHARED = 4.35, 4.8, 1.75  # blocks: right answers hold up to 3.84 or 4.4, who keeps two more 4.84 or 5.2
-TOKEN = 8  # bytes: the number that a rank sends from its gate
+GroupModels = list[tuple[list[int], ReferenceModel]]  # a group, and its model
+CLIP_CASES = (np.float64, 2, 0.95), (np.float64, np.inf, 0.95), (np.float32, 2, 1.05), (np.float32, np.inf, 0.01)
+MAX_PEAK_BLOCKS, MAX_PEAK_BLOCKS_ISOLATED, EXTRA_BLOCKS_TIED = (
+    4.35,
+    4.8,
+    1.75,
+)  # blocks: right answers hold up to 3.84 or 4.4, who keeps two more 4.84 or 5.2
+GATE_MESSAGE_BYTES = 8  # bytes: the number that a rank sends from its gate
 
 
-class Gates:
+class GatePlan:
     """The gates of each rank: bytes and numbers, at which one meets another rank, and the numbers that come out."""
 
     def __init__(self):
@@ -38,9 +42,9 @@ class FsdpCheck(GroupCheck):
         """Steps with other samples on each rank; `shared`: with shared parameters, some of no block, and a block left out at times."""
         models = self._build(size, dtype, blocks, shared)
         self._step(models, 1, "step 1", sometimes=True)
-        self._look(models, "an output that nobody goes back from", dropped=True)
+        self._check_forward_only(models, "an output that nobody goes back from", dropped=True)
         self._step(models, 1, "step 2")
-        self._look(models, "an output without gradients")
+        self._check_forward_only(models, "an output without gradients")
         if shared:
             self._step(models, 1, "step 3", sometimes=True)
         return self
@@ -50,15 +54,15 @@ class FsdpCheck(GroupCheck):
         models = self._build(size, dtype, 4, shared)
         for _ in range(2):
             self._step(models, count, f"a step of {count} micro-batches")
-            samples = [self._sample(model) for model in self._each(models)]
-            found = self.ranks.call(batch, [dict(x=x, target=y, sync=False) for x, y in samples], show=self.show)
+            samples = [self._sample(model) for model in self._model_of_each_rank(models)]
+            found = self.ranks.call(run_micro_batch, [dict(x=x, target=y, sync=False) for x, y in samples], show=self.show)
             for group, model in models:
                 for i, r in enumerate(group):
                     cause = "gradients that are reduced although `sync` is False"
                     self.sent(self.ranks.traffic[r], 2 * model.wire() + 64, name="a micro-batch with sync False", rank=r, cause=cause)
-                    self._gone(found[r][2], r, "a micro-batch with sync False")
+                    self._require_freed(found[r][2], r, "a micro-batch with sync False")
                     model.left[i].append(samples[r])
-            self._look(models, "an output without gradients between two micro-batches")
+            self._check_forward_only(models, "an output without gradients between two micro-batches")
         self._step(models, count, f"a step of {count} micro-batches that all send gradients", syncs=[True] * count)
         return self
 
@@ -68,11 +72,11 @@ class FsdpCheck(GroupCheck):
         One rank is a gate ahead of the others: nobody can wait for the next block before this one works.
         """
         models = self._build(size, dtype, blocks, shared, gated=True)
-        self._through(models, [], lambda gates: self._look(models, "an output without gradients", gates=gates))
-        self._through(models, [False, True], lambda gates: self._step(models, 2, "a step with gates", gates=gates))
+        self._explain_gate_errors(models, [], lambda gates: self._check_forward_only(models, "an output without gradients", gates=gates))
+        self._explain_gate_errors(models, [False, True], lambda gates: self._step(models, 2, "a step with gates", gates=gates))
         return self
 
-    def _through(self, models: Models, syncs: list[bool], go: Callable[[Gates], object]) -> object:
+    def _explain_gate_errors(self, models: GroupModels, syncs: list[bool], go: Callable[[GatePlan], object]) -> object:
         """Let ranks go through gates, and say what is wrong where they do not get through."""
         try:
             return go(self._gates(models, syncs))
@@ -91,12 +95,12 @@ class FsdpCheck(GroupCheck):
     def clipping(self, *sizes: int) -> FsdpCheck:
         """The length of gradients by both norms, and what they are afterwards."""
         for size in sizes:
-            for dtype, norm, share in CLIPPED:
+            for dtype, norm, share in CLIP_CASES:
                 self._clip(self._build(size, dtype, 4, True), dtype, norm, share)
         self._clip(self._build(size, np.float64, 2, False), np.float64, 2, 0.5, nothing=True)
         return self
 
-    def held(self, size: int = 4, *, shared: bool = False) -> FsdpCheck:
+    def peak_memory(self, size: int = 4, *, shared: bool = False) -> FsdpCheck:
         """What a rank holds: its part of parameters and gradients, and in a step two blocks besides.
 
         With `shared`, most of the rest is a weight of the first and the last block, which is whole in a step alone.
@@ -106,45 +110,47 @@ class FsdpCheck(GroupCheck):
         each = 4 * width * width
         for blocks in (3, 6 if shared or self.show else 12):  # the first time, some memory is taken that stays
             self.case = "a large model"
-            self.ranks.call(ready)
-            empty = self.empty(self.case)
+            self.ranks.call(begin_measurement)
+            empty = self.baseline_memory(self.case)
             models = self._build(size, np.float32, blocks, shared, gated=True, width=width)
             self.case += f" of {wording.size(each)}"
-            most = self.spare() + 2 * (blocks - shared) * each // size  # its parts are there already
+            most = self.baseline_limit() + 2 * (blocks - shared) * each // size  # its parts are there already
             for how in (dict(when="a large step"), dict(when="a second large step", measured=most))[: 1 if blocks == 3 else 2]:
-                between, peaks = self._through(models, [True], lambda gates: self._step(models, 1, gates=gates, **how))
-        self.ranks.call(over)
+                between, peaks = self._explain_gate_errors(models, [True], lambda gates: self._step(models, 1, gates=gates, **how))
+        self.ranks.call(end_measurement)
         for r, (before, now) in enumerate(zip(empty, between, strict=True)):
-            part = (blocks - shared) * each // self._each(models)[r].n
+            part = (blocks - shared) * each // self._model_of_each_rank(models)[r].n
             if now - before > 2 * part + 3 * each // 4:
                 mine = f"its parts of parameters and gradients are {wording.size(2 * part)}"
                 said = f"rank {r} holds {wording.size(now - before)} between steps, and {mine}"
                 self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the parameters that were given at first")
             held = (peaks[r] - part * (ISOLATED not in os.environ)) / each
-            if held > (MOST_OF_SYSTEM if ISOLATED in os.environ else MOST) + MOST_SHARED * shared:
+            if held > (MAX_PEAK_BLOCKS_ISOLATED if ISOLATED in os.environ else MAX_PEAK_BLOCKS) + EXTRA_BLOCKS_TIED * shared:
                 said = f"in a step, rank {r} held {held:.1f} blocks besides its parts; two whole ones and the gradients of one are needed"
                 self.fail(said, "blocks that are not freed after forward, or not after backward")
         return self
 
-    def _build(self, size: int, dtype: type, blocks: int, shared: bool, gated: bool = False, width: int = 0) -> Models:
+    def _build(self, size: int, dtype: type, blocks: int, shared: bool, gated: bool = False, width: int = 0) -> GroupModels:
         groups, models, given = self.groups(size), [], [{}] * 4
-        self.case = f"{self.named(groups, dtype)}, {blocks} blocks" + (", some with shared and unused parameters" if shared else "")
+        self.case = f"{self.describe_groups(groups, dtype)}, {blocks} blocks" + (
+            ", some with shared and unused parameters" if shared else ""
+        )
         for color, group in enumerate(groups):
             shape = (
                 {"layers": [(width, width)] * blocks, "tied": shared} if width else self._shape(blocks, shared, unused=shared and not gated)
             )
-            model = Whole(shape, dtype, len(group), self.random, gated)
+            model = ReferenceModel(shape, dtype, len(group), self.random, gated)
             models.append((group, model))
             model.lead = int(self.random.integers(len(group)))
             for key, r in enumerate(group):
                 given[r] = dict(
                     values=model.values(), shape=model.shape, dtype=np.dtype(dtype).name, place=(color, key), gated=gated, lead=model.lead
                 )
-        self.ranks.call(build, given, show=self.show)
+        self.ranks.call(wrap_model, given, show=self.show)
         return models
 
     def _shape(self, blocks: int, shared: bool, unused: bool) -> dict:
-        """A model as `Net` makes it, with blocks of other sizes in each; one that can be left out keeps its input's width."""
+        """A model as `FsdpTestModel` makes it, with blocks of other sizes in each; one that can be left out keeps its input's width."""
         used = blocks - unused
         dims = self.sizes(used + 1, 2, 10)
         if shared:
@@ -159,19 +165,19 @@ class FsdpCheck(GroupCheck):
         return shape | {"layers": made}
 
     @staticmethod
-    def _each(models: Models) -> list[Whole]:
+    def _model_of_each_rank(models: GroupModels) -> list[ReferenceModel]:
         """The model of each rank."""
         found = {r: model for group, model in models for r in group}
         return [found[r] for r in range(4)]
 
-    def _sample(self, model: Whole) -> tuple[np.ndarray, np.ndarray]:
+    def _sample(self, model: ReferenceModel) -> tuple[np.ndarray, np.ndarray]:
         """A rank's micro-batch, and what its output is multiplied with for the loss."""
         layers = model.shape["layers"]
         return tuple(self.random.standard_normal((3, width)).astype(model.dtype) for width in (layers[0][0], layers[-1][1]))
 
-    def _gates(self, models: Models, syncs: list[bool]) -> Gates:
+    def _gates(self, models: GroupModels, syncs: list[bool]) -> GatePlan:
         """Gates for micro-batches that reduce gradients or not; without any, for a forward alone."""
-        found = Gates()
+        found = GatePlan()
         for group, model in models:
             bounds, last = model.bounds(syncs), model.blocks - 1
             # Where the rank that leads may be a gate ahead: not in a backward that reduces, which all do together.
@@ -182,12 +188,12 @@ class FsdpCheck(GroupCheck):
                 meets = [False, *ahead[:-1]] if leads else ahead
                 for k, (least, most) in enumerate(bounds):
                     passes.append((least + tokens, float(own[i, k]), most + tokens) if model.n > 1 else (0, float(own[i, k]), 1e9))
-                    tokens += TOKEN * (model.n - 1) * (leads and meets[k])
+                    tokens += GATE_MESSAGE_BYTES * (model.n - 1) * (leads and meets[k])
                 found.passes[r], found.meets[r], found.tokens[r] = passes, meets, tokens
                 found.numbers[r] = [own[i, k] * (own[model.lead, k + 1] if meets[k] and not leads else 1) for k in range(len(bounds))]
         return found
 
-    def _noted(self, notes: list[tuple[int, int]], model: Whole, r: int, when: str) -> None:
+    def _check_gate_notes(self, notes: list[tuple[int, int]], model: ReferenceModel, r: int, when: str) -> None:
         """What the gates have noted: requests that are open, and blocks that are here."""
         last = model.blocks - 1
         for k, (requests, here) in enumerate(notes):
@@ -201,23 +207,26 @@ class FsdpCheck(GroupCheck):
                 said = f"in {when}, {here} blocks are whole on rank {r} when block {block} works in {way}"
                 self.fail(said, "blocks that are freed too late")
 
-    def _gone(self, here: int, r: int, when: str) -> None:
+    def _require_freed(self, here: int, r: int, when: str) -> None:
         """All parameters of the module have gone."""
         if here:
             cause = "an `end` that does not free all shards: the rest, and a block that was started and not used"
             self.fail(f"after {when}, {here} parameter{'s are' if here > 1 else ' is'} still whole on rank {r}", cause)
 
-    def _look(self, models: Models, what: str, *, dropped: bool = False, gates: Gates | None = None) -> None:
+    def _check_forward_only(self, models: GroupModels, what: str, *, dropped: bool = False, gates: GatePlan | None = None) -> None:
         """A forward alone."""
-        gates = gates or Gates()
-        given = [dict(x=self._sample(m)[0], dropped=dropped, meets=meets) for m, meets in zip(self._each(models), gates.meets, strict=True)]
-        found = self._call(looked, given, gates=gates.passes)
-        for r, (model, asked, (out, here, notes)) in enumerate(zip(self._each(models), given, found, strict=True)):
+        gates = gates or GatePlan()
+        given = [
+            dict(x=self._sample(m)[0], dropped=dropped, meets=meets)
+            for m, meets in zip(self._model_of_each_rank(models), gates.meets, strict=True)
+        ]
+        found = self._call(run_forward_only, given, gates=gates.passes)
+        for r, (model, asked, (out, here, notes)) in enumerate(zip(self._model_of_each_rank(models), given, found, strict=True)):
             want = model.look(asked["x"], gates.numbers[r])
             cause = "a block that works with parameters of an earlier step, or of another block"
-            self.array(out, want, name=what, rank=r, rtol=NEAR[want.dtype], scale=_scale(want), cause=cause)
-            self._gone(here, r, what)
-            self._noted(notes, model, r, "a forward without gradients")
+            self.array(out, want, name=what, rank=r, rtol=RTOL_BY_DTYPE[want.dtype], scale=_magnitude(want), cause=cause)
+            self._require_freed(here, r, what)
+            self._check_gate_notes(notes, model, r, "a forward without gradients")
             self.sent(self.ranks.traffic[r], model.wire() + 64 + gates.tokens[r], name=what, rank=r, cause="a block that is gathered twice")
         for _, model in models if dropped else []:
             for p in model.net.parameters():
@@ -225,13 +234,13 @@ class FsdpCheck(GroupCheck):
 
     def _step(
         self,
-        models: Models,
+        models: GroupModels,
         count: int,
         when: str,
         *,
         sometimes: bool = False,
         syncs: list[bool] | None = None,
-        gates: Gates | None = None,
+        gates: GatePlan | None = None,
         measured: int = 0,
     ) -> tuple[list[int], list[int]]:
         """A step of `count` micro-batches, compared with the whole model's; `sometimes`: with the block that can be left out.
@@ -239,19 +248,19 @@ class FsdpCheck(GroupCheck):
         With `measured`, the bytes that it may hold before, returns what each rank holds after it, and the most that it held in it.
         """
         syncs = syncs or [False] * (count - 1) + [True]
-        batches = [[self._sample(model) for _ in range(count)] for model in self._each(models)]
+        batches = [[self._sample(model) for _ in range(count)] for model in self._model_of_each_rank(models)]
         for _, model in models:
             model.net.unused = [] if sometimes else model.shape.get("unused", [])
-        train, gates = gates is None, gates or Gates()
+        train, gates = gates is None, gates or GatePlan()
         watched = bool(measured) and ISOLATED not in os.environ
         given = [
             dict(batches=b, train=train, unused=m.net.unused, syncs=syncs, meets=meets, watched=watched)
-            for b, m, meets in zip(batches, self._each(models), gates.meets, strict=True)
+            for b, m, meets in zip(batches, self._model_of_each_rank(models), gates.meets, strict=True)
         ]
-        self._call(step, given, gates=gates.passes, peak=measured or False)
+        self._call(run_step, given, gates=gates.passes, peak=measured or False)
         traffic, peaks = self.ranks.traffic, self.ranks.peaks
         between = self.ranks.held() if measured else []
-        answers = self.ranks.call(told)
+        answers = self.ranks.call(fetch_results)
         for r, late in enumerate(self.ranks.traffic):
             self.sent(late, 0, name=f"what comes after {when}", rank=r, cause="gradients that are reduced after backward")
         for group, model in models:
@@ -267,13 +276,19 @@ class FsdpCheck(GroupCheck):
                 self.sent(traffic[r], most, name=when, rank=r, cause=cause)
                 for k, ((out, back, here), (want, want_back)) in enumerate(zip(found, wants[i], strict=True)):
                     cause = "a block that works with the parameters of an earlier step, or of another block"
-                    near, name = NEAR[model.dtype], f"micro-batch {k} of {when}"
-                    self.array(out, want, name=f"the output for {name}", rank=r, rtol=near, scale=_scale(want), cause=cause)
+                    near, name = RTOL_BY_DTYPE[model.dtype], f"micro-batch {k} of {when}"
+                    self.array(out, want, name=f"the output for {name}", rank=r, rtol=near, scale=_magnitude(want), cause=cause)
                     self.array(
-                        back, want_back, name=f"the input's gradient for {name}", rank=r, rtol=near, scale=_scale(want_back), cause=cause
+                        back,
+                        want_back,
+                        name=f"the input's gradient for {name}",
+                        rank=r,
+                        rtol=near,
+                        scale=_magnitude(want_back),
+                        cause=cause,
                     )
-                    self._gone(here, r, name)
-                self._noted(notes, model, r, when)
+                    self._require_freed(here, r, name)
+                self._check_gate_notes(notes, model, r, when)
                 if left > 0:
                     cause = "a block that was started and not used, and is dropped while it is on its way: free waits for it"
                     self.fail(f"after {when}, rank {r} has begun {left} more gathers than it has waited for", cause)
@@ -298,7 +313,7 @@ class FsdpCheck(GroupCheck):
         """The gradient and the parameters of a shard on place i of n, which is rank r."""
         name, grads, was, want = unit
         n, i, r = place
-        near = NEAR[want[i].dtype]
+        near = RTOL_BY_DTYPE[want[i].dtype]
         if grads is None:
             if grad is not None and np.any(grad):
                 self.fail(f"the gradient of {name} on rank {r} in {when} is not 0, and nothing uses it", "gradients of another block")
@@ -309,15 +324,17 @@ class FsdpCheck(GroupCheck):
             cause = "gradients of some micro-batches only, of one rank only, or in another place of the flat array"
             instead = known if n > 1 else None
             called = f"the gradient of {name} in {when}"
-            self.array(grad, grads[i], name=called, rank=r, rtol=near, scale=_scale(np.concatenate(grads)), instead=instead, cause=cause)
+            self.array(
+                grad, grads[i], name=called, rank=r, rtol=near, scale=_magnitude(np.concatenate(grads)), instead=instead, cause=cause
+            )
         instead = {"what it was before": was[i]}
-        self.array(after, want[i], name=f"{name} after {when}", rank=r, rtol=near, scale=_scale(np.concatenate(want)), instead=instead)
+        self.array(after, want[i], name=f"{name} after {when}", rank=r, rtol=near, scale=_magnitude(np.concatenate(want)), instead=instead)
 
-    def _clip(self, models: Models, dtype: type, norm: float, share: float, nothing: bool = False) -> None:
+    def _clip(self, models: GroupModels, dtype: type, norm: float, share: float, nothing: bool = False) -> None:
         given, wants = [{}] * 4, [()] * 4
         for group, model in models:
             arrays = [[self.random.standard_normal(p.shape).astype(dtype) for p in own] for _, own in model.units]
-            flats = [parts(own, model.n) for own in arrays]
+            flats = [flat_parts(own, model.n) for own in arrays]
             flats[1:2] = [None]  # nothing has used that block
             flats = [None] * len(flats) if nothing else flats
             values = np.concatenate([np.zeros(1), *(part for own in flats if own is not None for part in own)])
@@ -326,7 +343,7 @@ class FsdpCheck(GroupCheck):
                 grads = [None if own is None else own[i] for own in flats]
                 given[r] = dict(grads=grads, most=share * length, norm=norm)
                 wants[r] = length, [None if g is None else g * dtype(min(1.0, share)) for g in grads]
-        answers = self.ranks.call(clip, given, show=self.show)
+        answers = self.ranks.call(call_clip_gradients, given, show=self.show)
         self.case += f", norm {norm}, most {share} of the length"
         for r, ((got, grads), (length, want)) in enumerate(zip(answers, wants, strict=True)):
             own = float(np.linalg.norm(np.concatenate([np.zeros(1), *(g for g in given[r]["grads"] if g is not None)]), norm))
@@ -337,16 +354,18 @@ class FsdpCheck(GroupCheck):
             instead = {"that of this rank's parts alone": np.array([own]), "its square": np.array([length**2])}
             instead["that of no gradients: they are in the shards, and the module's parameters have none"] = np.zeros(1)
             cause = "lengths that are added up (add squares, and take the root once), or a largest one that is added up"
-            self.numbers(got, [length], name="the length", rank=r, rtol=NEAR[np.dtype(dtype)], instead=instead, cause=cause)
+            self.numbers(got, [length], name="the length", rank=r, rtol=RTOL_BY_DTYPE[np.dtype(dtype)], instead=instead, cause=cause)
             for u, (grad, wanted) in enumerate(zip(grads, want, strict=True)):
                 if wanted is None:
                     if grad is not None:
                         self.fail(f"the gradient of shard {u} on rank {r} was None, and is not after clipping", "zeros in its place")
                     continue
                 cause = "a factor that is not most / length, or one also where length is not above most"
-                self.array(grad, wanted, name=f"the gradient of shard {u}, clipped,", rank=r, rtol=NEAR[np.dtype(dtype)], cause=cause)
+                self.array(
+                    grad, wanted, name=f"the gradient of shard {u}, clipped,", rank=r, rtol=RTOL_BY_DTYPE[np.dtype(dtype)], cause=cause
+                )
             self.sent(self.ranks.traffic[r], 64 + 64 * len(want), name="clipping", rank=r, cause="gradients that are gathered")
 
 
-def _scale(array: np.ndarray) -> float:
+def _magnitude(array: np.ndarray) -> float:
     return max(1.0, float(np.abs(array).max(initial=0)))

@@ -1,6 +1,6 @@
 """How part 26's `FlatShard` is put to the test: what is where after each call, and what becomes of gradients.
 
-What has a lower-case name and no underscore runs on the ranks, `FlatShardCheck` in the notebook's kernel; `parts` is for all.
+What has a lower-case name and no underscore runs on the ranks, `FlatShardCheck` in the notebook's kernel; `flat_parts` is for all.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, student
 
-NEAR = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
+RTOL_BY_DTYPE = {np.dtype(np.float64): 1e-9, np.dtype(np.float32): 2e-3}
 
 
-def parts(arrays: list[np.ndarray], n: int) -> list[np.ndarray]:
+def flat_parts(arrays: list[np.ndarray], n: int) -> list[np.ndarray]:
     """The n equal parts of a flat array of these, with zeros behind them.
 
-    >>> [part.tolist() for part in parts([np.ones((1, 2)), np.array([5.0])], 2)]
+    >>> [part.tolist() for part in flat_parts([np.ones((1, 2)), np.array([5.0])], 2)]
     [[1.0, 1.0], [5.0, 0.0]]
     """
     flat = np.concatenate([array.ravel() for array in arrays])
     return np.split(np.pad(flat, (0, -flat.size % n)), n)
 
 
-def stations(arrays, place, twice):
+def trace_lifecycle(arrays, place, twice):
     """What a FlatShard of these parameters holds from call to call."""
     everyone, FlatShard = student("everyone"), student("FlatShard")
     comm, found = everyone.Split(color=place[0], key=place[1]), []
@@ -80,7 +80,7 @@ def stations(arrays, place, twice):
     return found, begun, operations.now.requests - before
 
 
-def reduced(arrays, grads, place):
+def call_reduce(arrays, grads, place):
     """What a FlatShard makes of gradients, turn by turn; and whether each parameter's is gone then."""
     FlatShard, everyone = student("FlatShard"), student("everyone")
     parameters, found = [Parameter(a.copy()) for a in arrays], []
@@ -99,21 +99,21 @@ def reduced(arrays, grads, place):
     return found
 
 
-def large(array, place):
+def make_large_shard(array, place):
     """Make a FlatShard of one large parameter."""
     FlatShard, everyone = student("FlatShard"), student("everyone")
     parameters = [Parameter(array)]
     get_ipython().user_ns["trial"] = FlatShard(parameters, everyone.Split(color=place[0], key=place[1])), parameters
 
 
-def gathered():
+def gather_large_shard():
     """Gather it."""
     trial = student("trial")
     trial[0].start()
     trial[0].gather()
 
 
-def freed(rows):
+def free_large_shard(rows):
     """Free it, and give some rows of what it was."""
     trial = student("trial")
     found = trial[1][0].data[rows].copy()
@@ -121,15 +121,15 @@ def freed(rows):
     return found
 
 
-def ready():
+def begin_measurement():
     """Nothing is here of what was tested before, and what goes is given back at once."""
-    memory.give_back_at_once(True)
+    memory.release_freed_at_once(True)
     get_ipython().user_ns.pop("trial", None)
 
 
-def over():
+def end_measurement():
     """After what was measured."""
-    memory.give_back_at_once(False)
+    memory.release_freed_at_once(False)
     get_ipython().user_ns.pop("trial", None)
 
 
@@ -139,14 +139,14 @@ class FlatShardCheck(GroupCheck):
     def shards(self, size: int = 4, dtype: type = np.float64) -> FlatShardCheck:
         """Make, gather, free, gather again and reduce; of one parameter and of three."""
         groups = self.groups(size)
-        self.case, places = self.named(groups, dtype), self.places(groups)
+        self.case, places = self.describe_groups(groups, dtype), self.colors_and_keys(groups)
         for count in (1, 3):
             drawn = [[self._draw(dtype, axes) for axes in self._axes(count)] for _ in groups]
             given = [dict(arrays=drawn[color], place=(color, key), twice=count == 3) for color, key in places]
-            sizes = [(len(groups[color]), parts(drawn[color], len(groups[color]))[0].nbytes) for color, _ in places]
+            sizes = [(len(groups[color]), flat_parts(drawn[color], len(groups[color]))[0].nbytes) for color, _ in places]
             started = [[(n * nbytes * (n > 1), 1.0)] for n, nbytes in sizes]
             try:
-                answers = self.ranks.call(stations, given, show=self.show, gates=started)
+                answers = self.ranks.call(trace_lifecycle, given, show=self.show, gates=started)
             except RanksError as error:
                 if "TooEarly" in error.short:
                     self.fail(f"start begins no gather ({error.short})", "a start that only makes the array: Iallgather belongs there")
@@ -161,7 +161,7 @@ class FlatShardCheck(GroupCheck):
                         f"after start, `whole` is None on rank {r}",
                         "an array under another name; it is `whole` while it is on its way, too",
                     )
-                self._stations(found, drawn[color], parts(drawn[color], len(groups[color]))[key], len(groups[color]), r)
+                self._check_lifecycle(found, drawn[color], flat_parts(drawn[color], len(groups[color]))[key], len(groups[color]), r)
                 if (left := max(left, self.ranks.unended[r])) > 0:
                     self.fail(
                         f"rank {r} has begun {left} more gathers than it has waited for", "a free that does not wait for what is on its way"
@@ -173,28 +173,28 @@ class FlatShardCheck(GroupCheck):
                 if key == 0:
                     grads[2] = [None] * count
                 given.append(dict(arrays=drawn[color], grads=grads, place=(color, key)))
-            answers = self.ranks.call(reduced, given, show=self.show)
+            answers = self.ranks.call(call_reduce, given, show=self.show)
             for group in groups:
                 self._reduced([answers[r] for r in group], [given[r]["grads"] for r in group], given[group[0]]["arrays"], group)
         return self
 
-    def held(self, size: int = 4) -> FlatShardCheck:
+    def peak_memory(self, size: int = 4) -> FlatShardCheck:
         """What a rank holds of a large parameter: its part, and from gather to free the whole, once."""
         memory.keep_freed()  # in this process
         groups = self.groups(size)
-        self.case, places = f"{self.named(groups, np.float32)}, a large parameter", self.places(groups)
+        self.case, places = f"{self.describe_groups(groups, np.float32)}, a large parameter", self.colors_and_keys(groups)
         array, noted = self.random.standard_normal((2048, 1024), np.float32), []
-        self.ranks.call(ready)
-        before = self.empty("a FlatShard")
+        self.ranks.call(begin_measurement)
+        before = self.baseline_memory("a FlatShard")
         rows = np.sort(self.random.permutation(len(array))[:20])
         for function, arguments in (
-            (large, [dict(array=array, place=place) for place in places]),
-            (gathered, None),
-            (freed, dict(rows=rows)),
+            (make_large_shard, [dict(array=array, place=place) for place in places]),
+            (gather_large_shard, None),
+            (free_large_shard, dict(rows=rows)),
         ):
             answers = self.ranks.call(function, arguments, show=self.show)
             noted.append(self.ranks.held())
-        self.ranks.call(over)
+        self.ranks.call(end_measurement)
         for r, (held, got) in enumerate(zip(zip(*noted, strict=True), answers, strict=True)):
             self.array(got, array[rows], name="rows of p.data, after gather,", rank=r)
             part = array.nbytes // len(groups[places[r][0]])
@@ -212,7 +212,7 @@ class FlatShardCheck(GroupCheck):
     def _draw(self, dtype: type, axes: int) -> np.ndarray:
         return np.asarray(self.random.standard_normal(self.sizes(axes, 1, 6))).astype(dtype)
 
-    def _stations(self, found: list, arrays: list[np.ndarray], want: np.ndarray, n: int, r: int) -> None:
+    def _check_lifecycle(self, found: list, arrays: list[np.ndarray], want: np.ndarray, n: int, r: int) -> None:
         """What a FlatShard held on rank r after each call; `want` is its part."""
         made, gathered, freed, changed, last = found
         cause = "parts that are not all of the same length, zeros in the middle, or the part of another rank"
@@ -240,14 +240,14 @@ class FlatShardCheck(GroupCheck):
             if not within:
                 self.fail(f"{when}, a p.data is no part of `whole` on rank {r}", "a copy, which takes as much memory again")
         self.array(last[0], 3 * want, name="shard.data, in the end,", rank=r, cause="a gather or a free that writes to the shard")
-        most = 3 * (n - 1) * want.nbytes + 24 * (len(arrays) == 3)  # the other group's gather, in `stations`
+        most = 3 * (n - 1) * want.nbytes + 24 * (len(arrays) == 3)  # the other group's gather, in `trace_lifecycle`
         self.sent(self.ranks.traffic[r], most, name="three gathers", rank=r, cause="a start that begins anew although `whole` is there")
 
     def _reduced(self, answers: list, grads: list, arrays: list[np.ndarray], group: list[int]) -> None:
         n, before = len(group), 0.0
         for turn in range(len(grads[0])):
             filled = [[np.zeros_like(a) if g is None else g for a, g in zip(arrays, own[turn], strict=True)] for own in grads]
-            mean = np.mean([parts(each, n) for each in filled], axis=0)
+            mean = np.mean([flat_parts(each, n) for each in filled], axis=0)
             for i, r in enumerate(group):
                 got, gone = answers[i][turn]
                 want = (before + mean)[i].astype(arrays[0].dtype)
@@ -255,7 +255,7 @@ class FlatShardCheck(GroupCheck):
                 known |= {"this mean alone, without what was there before": mean[i]} if turn else {}
                 name, scale = f"shard.grad after reduce number {turn + 1}", max(1.0, float(np.abs(want).max(initial=0)))
                 cause = "a gradient in another place of the flat array; or the second gradient that is None"
-                self.array(got, want, name=name, rank=r, rtol=NEAR[want.dtype], scale=scale, instead=known, cause=cause)
+                self.array(got, want, name=name, rank=r, rtol=RTOL_BY_DTYPE[want.dtype], scale=scale, instead=known, cause=cause)
                 if not all(gone):
                     self.fail(f"after reduce, a p.grad is not None on rank {r}", "gradients that stay, and are reduced a second time")
             before = before + mean

@@ -8,14 +8,14 @@ import numpy as np
 
 from course_lib import memory
 from course_lib.autograd import SGD, Tensor, no_grad
-from course_lib.check.fsdp.reference import Net, momentum_of
+from course_lib.check.fsdp.reference import FsdpTestModel, momentum_of
 from course_lib.collectives.progress import operations
 from course_lib.engine import traffic_gates
 from course_lib.engine.namespace import get_ipython, student
 from course_lib.gpt.fsdp.wrapping import units
 
 
-def build(values, shape, dtype, place, gated, lead):
+def wrap_model(values, shape, dtype, place, gated, lead):
     """Wrap a model with these parameters in this rank's group. Its gates note what is here then.
 
     At some gates, a rank gets the number of the one that leads, which is a gate ahead: the product changes the block's result.
@@ -34,7 +34,7 @@ def build(values, shape, dtype, place, gated, lead):
                 between.Recv(theirs, source=lead)
         return float(number[0] * theirs[0])
 
-    model = Net(shape, np.dtype(dtype), gate if gated else None)
+    model = FsdpTestModel(shape, np.dtype(dtype), gate if gated else None)
     blocks, _ = units(model)
     for p, value in zip(model.parameters(), values, strict=True):
         p.data = value.copy()
@@ -43,7 +43,7 @@ def build(values, shape, dtype, place, gated, lead):
     get_ipython().user_ns["trial"] = wrapped, SGD(wrapped.parameters(), 0.1, momentum_of(shape)), model, (notes, meets, switched)
 
 
-def batch(x, target, sync):
+def run_micro_batch(x, target, sync):
     """A micro-batch forward and backward; the output, the input's gradient, and how many parameters are here then."""
     trial = student("trial")
     wrapped, _, model, (*_, switched) = trial
@@ -58,8 +58,8 @@ def batch(x, target, sync):
     return out.data, given.grad, sum(p.data.size > 0 for p in model.parameters())
 
 
-def step(batches, train, unused, syncs, meets, watched):
-    """Take the micro-batches of a step; `told` gives what came of it, when memory has been looked at."""
+def run_step(batches, train, unused, syncs, meets, watched):
+    """Take the micro-batches of a step; `fetch_results` gives what came of it, when memory has been looked at."""
     trial = student("trial")
     wrapped, optimizer, model, (notes, met, _) = trial
     model.unused, before = unused, operations.now.requests
@@ -67,7 +67,7 @@ def step(batches, train, unused, syncs, meets, watched):
     met[:] = meets
     optimizer.zero_grad()
     with memory.watch() if watched else nullcontext() as account:
-        found = [batch(x, target, sync) for (x, target), sync in zip(batches, syncs, strict=True)]
+        found = [run_micro_batch(x, target, sync) for (x, target), sync in zip(batches, syncs, strict=True)]
     grads = [p.grad if p.grad is None or not train else np.array(p.grad) for p in wrapped.parameters()]
     if train:
         optimizer.step()
@@ -76,12 +76,12 @@ def step(batches, train, unused, syncs, meets, watched):
     get_ipython().user_ns["found"] = found, grads, [p.data for p in wrapped.parameters()], noted, left, peak
 
 
-def told():
+def fetch_results():
     """Return what came of the last step: outputs, gradients before the optimizer's step, parameters after it, gates' notes, and so on."""
     return get_ipython().user_ns.pop("found")
 
 
-def looked(x, dropped, meets):
+def run_forward_only(x, dropped, meets):
     """An output without gradients, or one whose gradients nobody wants, after which all parameters are halved; what is here then."""
     trial = student("trial")
     (wrapped, _, model, (notes, met, _)), before = trial, operations.now.requests
@@ -97,7 +97,7 @@ def looked(x, dropped, meets):
     return out, sum(p.data.size > 0 for p in model.parameters()), [(open_now - before, here) for open_now, here in notes]
 
 
-def clip(grads, most, norm):
+def call_clip_gradients(grads, most, norm):
     """Clip these gradients; the length, and what they are then."""
     trial = student("trial")
     if len(trial[0].parameters()) != len(grads):

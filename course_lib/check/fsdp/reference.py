@@ -8,11 +8,11 @@ import numpy as np
 
 from course_lib.autograd import SGD, Linear, Module, Parameter, Tensor, checkpoint, no_grad
 from course_lib.autograd.operations import tanh
-from course_lib.check.fsdp.flat_shard import parts
+from course_lib.check.fsdp.flat_shard import flat_parts
 from course_lib.gpt.fsdp.wrapping import units
 
 
-class Net(Module):
+class FsdpTestModel(Module):
     """Blocks one after the other.
 
     Parameters
@@ -28,7 +28,7 @@ class Net(Module):
 
     def __init__(self, shape: dict, dtype, gate: Callable[[], float] | None = None):
         inner, spare, self.unused = (shape.get(name, []) for name in ("inner", "spare", "unused"))
-        made = [Layer(a, b, i in inner, i in spare, dtype, gate) for i, (a, b) in enumerate(shape["layers"])]
+        made = [FsdpTestBlock(a, b, i in inner, i in spare, dtype, gate) for i, (a, b) in enumerate(shape["layers"])]
         self.first, self.middle, self.last = made[0], made[1:-1], made[-1]
         own = shape.get("scale")
         self.shift = Parameter(np.ones(shape["layers"][0][0], dtype)) if own else None
@@ -48,8 +48,8 @@ class Net(Module):
         return x if self.scale is None else x * self.scale
 
 
-class Layer(Module):
-    """A linear layer and tanh, perhaps with a second one beside it; see `Net`."""
+class FsdpTestBlock(Module):
+    """A linear layer and tanh, perhaps with a second one beside it; see `FsdpTestModel`."""
 
     def __init__(self, inputs: int, outputs: int, inner: bool, spare: bool, dtype, gate: Callable[[], float] | None):
         self.linear = Linear(inputs, outputs, dtype=dtype)
@@ -89,13 +89,13 @@ def momentum_of(shape: dict) -> float:
     return 0.0 if "unused" in shape else 0.5
 
 
-class Whole:
+class ReferenceModel:
     """The model of a group on one process.
 
     Parameters
     ----------
     shape : dict
-        Of the `Net`.
+        Of the `FsdpTestModel`.
     dtype : data type
     n : int
         Ranks of the group.
@@ -114,7 +114,7 @@ class Whole:
 
     def __init__(self, shape: dict, dtype, n: int, random: np.random.Generator, gated: bool = False):
         self.shape, self.n, self.dtype, self.numbers = shape, n, np.dtype(dtype), iter(())
-        self.net = Net(shape, dtype, (lambda: next(self.numbers)) if gated else None)
+        self.net = FsdpTestModel(shape, dtype, (lambda: next(self.numbers)) if gated else None)
         for p in self.net.parameters():
             p.data = random.standard_normal(p.shape).astype(dtype)
         blocks, rest = units(self.net)
@@ -142,7 +142,7 @@ class Whole:
 
     def nbytes(self) -> list[int]:
         """Of each unit's flat array."""
-        return [self.n * parts([p.data for p in own], self.n)[0].nbytes for _, own in self.units]
+        return [self.n * flat_parts([p.data for p in own], self.n)[0].nbytes for _, own in self.units]
 
     def wire(self) -> float:
         """Bytes that a rank sends when all is gathered once."""
@@ -171,10 +171,10 @@ class Whole:
             p.grad = None if p.grad is None else p.grad / p.dtype.type(self.n)
         for name, own in self.units:
             there = any(p.grad is not None for p in own)
-            grads = parts([np.zeros_like(p.data) if p.grad is None else p.grad for p in own], self.n) if there else None
-            found.append([name, grads, parts([p.data for p in own], self.n)])
+            grads = flat_parts([np.zeros_like(p.data) if p.grad is None else p.grad for p in own], self.n) if there else None
+            found.append([name, grads, flat_parts([p.data for p in own], self.n)])
         if train:
             self.optimizer.step()
         self.net.zero_grad()
         for unit, (_, own) in zip(found, self.units, strict=True):
-            yield (*unit, parts([p.data for p in own], self.n))
+            yield (*unit, flat_parts([p.data for p in own], self.n))

@@ -1,7 +1,7 @@
 """The check of part 25's schedules: beside the whole model on one process, by what is sent when, and by what is held.
 
 Where ranks are isolated, the order of the work follows from the messages that the broker has seen, and from gates; what a stage notes
-itself explains mistakes. `pipeline_on_ranks` is what runs on the ranks.
+itself explains mistakes. `on_ranks` is what runs on the ranks.
 """
 
 from __future__ import annotations
@@ -13,14 +13,21 @@ import numpy as np
 
 from course_lib import memory, wording
 from course_lib.check.groups import GroupCheck
-from course_lib.check.pipeline.on_ranks import build, forward_from, over, step
-from course_lib.check.pipeline.reference import ONE_FORWARD_ONE_BACKWARD, Model, exchanged, needed, order_of, together
+from course_lib.check.pipeline.on_ranks import build_stage, end_measurement, forward_scaled, run_steps
+from course_lib.check.pipeline.reference import (
+    ONE_FORWARD_ONE_BACKWARD,
+    ReferencePipeline,
+    concurrent_work,
+    due_messages,
+    stage_memory,
+    work_order,
+)
 from course_lib.cluster.replies import RanksError
 from course_lib.gpt.model.decoder import Sizes
 from course_lib.gpt.model.stage import Stage
 from course_lib.sandbox.bubblewrap import ISOLATED
 
-TOKEN = 8  # bytes: the number that neighbours exchange at their gates
+GATE_MESSAGE_BYTES = 8  # bytes: the number that neighbours exchange at their gates
 
 
 class PipelineCheck(GroupCheck):
@@ -53,10 +60,10 @@ class PipelineCheck(GroupCheck):
 
     def _step(
         self, size: int, count: int, dtype: type, *, large: bool = False, times: int = 1, deep: bool = False
-    ) -> tuple[list[tuple[list[int], Model]], list[int]]:
+    ) -> tuple[list[tuple[list[int], ReferencePipeline]], list[int]]:
         """Steps, and the most bytes that each rank held if activations are `deep`: then neither order nor requests matter."""
         models = self._build(size, count, dtype, large, deep=deep)
-        answers = self._steps(models, times, watched=deep and ISOLATED not in os.environ, peak=deep and self.spare())
+        answers = self._steps(models, times, watched=deep and ISOLATED not in os.environ, peak=deep and self.baseline_limit())
         rtol = 1e-9 if dtype is np.float64 else 2e-3
         for group, model in models:
             whole = Stage(model.layers, model.sizes.width, dtype)
@@ -84,11 +91,11 @@ class PipelineCheck(GroupCheck):
                     self.fail(f"rank {r} has begun {many} more sends or receives with Isend or Irecv than it has waited for", cause)
         return models, [answers[r][-1] if peak is None else peak for r, peak in enumerate(self.ranks.peaks)]
 
-    def _steps(self, models: list[tuple[list[int], Model]], times: int = 1, watched: bool = False, **how: object) -> list:
+    def _steps(self, models: list[tuple[list[int], ReferencePipeline]], times: int = 1, watched: bool = False, **how: object) -> list:
         """Steps of all ranks, each with its micro-batches."""
         batches = {r: model.given(i) for group, model in models for i, r in enumerate(group)}
         given = [dict(function=self.function, batches=batches[r], times=times, watched=watched) for r in range(4)]
-        return self.ranks.call(step, given, show=self.show, **how)
+        return self.ranks.call(run_steps, given, show=self.show, **how)
 
     def exchanges(self, size: int, count: int, dtype: type = np.float64) -> PipelineCheck:
         """What is sent before each piece of work, as the coordinator counts it; and whether neighbours can work at the same time.
@@ -101,44 +108,46 @@ class PipelineCheck(GroupCheck):
             n = len(group)
             own = self.random.uniform(0.7, 1.4, (n, 2 * count))
             for i, r in enumerate(group):
-                sent, meets = 0, together(self.function, n, i, count)
+                sent, meets = 0, concurrent_work(self.function, n, i, count)
                 numbers[r] = [own[i, j] * np.prod([own[met] for met in meets[j]]) for j in range(2 * count)]
-                for j, (kind, _) in enumerate(order_of(self.function, n, i, count)):
-                    passes[r].append((sent, float(own[i, j]), sent + TOKEN * 4 if n > 1 else 1e9))
-                    sent += model.message * (i < n - 1 if kind == "F" else i > 0) + TOKEN * len(meets[j])
+                for j, (kind, _) in enumerate(work_order(self.function, n, i, count)):
+                    passes[r].append((sent, float(own[i, j]), sent + GATE_MESSAGE_BYTES * 4 if n > 1 else 1e9))
+                    sent += model.message * (i < n - 1 if kind == "F" else i > 0) + GATE_MESSAGE_BYTES * len(meets[j])
         try:
             answers = self._steps(models, gates=passes)
         except RanksError as error:
-            self._out_of_turn(error)
+            self._explain_gate_errors(error)
         for group, model in models:
-            self._changed(group, model, count, answers, numbers)
+            self._check_gated_gradients(group, model, count, answers, numbers)
         return self
 
-    def _changed(self, group: list[int], model: Model, count: int, answers: list, numbers: dict[int, list[float]]) -> None:
+    def _check_gated_gradients(
+        self, group: list[int], model: ReferencePipeline, count: int, answers: list, numbers: dict[int, list[float]]
+    ) -> None:
         """The gradients of a group's step, each piece of work changed by its number."""
         n, dtype = len(group), model.values[0][0].dtype.type
         rtol = 1e-9 if dtype is np.float64 else 2e-3
         changes = []
         for i, r in enumerate(group):
             self._order(answers[r][2].split(), i, group, count, 1, model.message)
-            pieces = [f"{kind}{k}" for kind, k in order_of(self.function, n, i, count)]
+            pieces = [f"{kind}{k}" for kind, k in work_order(self.function, n, i, count)]
             if self.function != ONE_FORWARD_ONE_BACKWARD:
                 pieces = answers[r][2].split()  # its backwards may come in any order: if it is another one, the results differ
             changes.append({piece: dtype(number) for piece, number in zip(pieces, numbers[r], strict=True)})
         for k, (tokens, labels) in enumerate(model.batches):
             x = tokens
             for change, stage in zip(changes, model.stages, strict=True):
-                x = forward_from(stage, k, x, labels, change[f"F{k}"])
+                x = forward_scaled(stage, k, x, labels, change[f"F{k}"])
             grad = np.asarray(1 / count, dtype)
             for change, stage in zip(reversed(changes), reversed(model.stages), strict=True):
                 grad = stage.backward(k, grad * change[f"B{k}"])
         for i, r in enumerate(group):
             for (name, p), got in zip(model.stages[i].named_parameters(), answers[r][1], strict=True):
                 self._gradient(got, p.grad, f"the gradient of {name}, changed at the gates,", r, count, rtol)
-            met = sum(map(len, together(self.function, n, i, count)))
-            self._sent(r, i, n, count, model.message, TOKEN * met)
+            met = sum(map(len, concurrent_work(self.function, n, i, count)))
+            self._sent(r, i, n, count, model.message, GATE_MESSAGE_BYTES * met)
 
-    def _out_of_turn(self, error: RanksError) -> None:
+    def _explain_gate_errors(self, error: RanksError) -> None:
         """Say what ranks did that did not get through the gates; of another error, it is the error."""
         if "TooEarly" in error.short:
             cause = "a result that is sent later than the next piece of work begins"
@@ -150,18 +159,18 @@ class PipelineCheck(GroupCheck):
             self.fail(f"a rank waits for more than its next piece of work needs, or for what nobody sends ({error.short})", cause)
         raise error
 
-    def held(self, size: int = 4, count: int = 6) -> PipelineCheck:
+    def peak_memory(self, size: int = 4, count: int = 6) -> PipelineCheck:
         """What a rank of 1F1B holds at most: the activations of its micro-batches in flight, and no more."""
         memory.keep_freed()  # in this process
         for many in (2, count):  # the first time, some memory is taken that stays
             models, peaks = self._step(size, many, np.float32, deep=True)
-        self.ranks.call(over)
+        self.ranks.call(end_measurement)
         needs: dict[int, tuple[int, int]] = {}  # the groups have models of the same shapes
         for group, model in models:
             for i, r in enumerate(group):
                 flying = min(count, len(group) - i)
                 if i not in needs:
-                    needs[i] = needed(model.stages[i], model.batches, flying)
+                    needs[i] = stage_memory(model.stages[i], model.batches, flying)
                 enough, each = needs[i]
                 many = flying + (peaks[r] - enough) / each
                 enough += int(0.6 * each) + 2 * count * model.message  # what was sent may be kept to the end
@@ -175,30 +184,32 @@ class PipelineCheck(GroupCheck):
 
     def _build(
         self, size: int, count: int, dtype: type, large: bool, *, gated: bool = False, deep: bool = False
-    ) -> list[tuple[list[int], Model]]:
+    ) -> list[tuple[list[int], ReferencePipeline]]:
         groups, (width, heads, batch, positions) = self.groups(size), self.sizes(4, 2, 6)
         heads = heads if width % heads == 0 else 1
         if large:
             width, heads, batch, positions = 32, 2, 8, 36  # 72 KB in float64
         if deep:
             width, heads, batch, positions = 64, 4, 2, 256  # no array so small that the system keeps its memory in reserve
-        self.case = f"{self.named(groups, dtype)}, {count} micro-batch{'es' * (count > 1)} of {batch} x {positions} tokens, width {width}"
+        self.case = (
+            f"{self.describe_groups(groups, dtype)}, {count} micro-batch{'es' * (count > 1)} of {batch} x {positions} tokens, width {width}"
+        )
         given, models = [None] * 4, []
         for color, group in enumerate(groups):
             per = 1 if large or deep else int(self.random.integers(1, 3))
             sizes = Sizes(self.sizes(1, 7, 13)[0], width, heads, per * len(group), positions + int(self.random.integers(0, 3)))
-            model = Model(sizes, len(group), self.random, (count, batch, positions), dtype)
+            model = ReferencePipeline(sizes, len(group), self.random, (count, batch, positions), dtype)
             models.append((group, model))
             for i, r in enumerate(group):
-                meets = [[other for other, _ in met] for met in together(self.function, len(group), i, count)] if gated else None
+                meets = [[other for other, _ in met] for met in concurrent_work(self.function, len(group), i, count)] if gated else None
                 given[r] = dict(sizes=model.numbers, values=model.values[i], place=(color, i), meets=meets, deep=deep)
-        self.ranks.call(build, given, show=self.show)
+        self.ranks.call(build_stage, given, show=self.show)
         return models
 
     def _order(self, order: list[str], i: int, group: list[int], count: int, times: int, message: int) -> None:
         """The work of a rank of a group, as its stage has noted it, and as its messages of so many bytes show it."""
         n, r = len(group), group[i]
-        once = [f"{kind}{k}" for kind, k in order_of(self.function, n, i, count)]
+        once = [f"{kind}{k}" for kind, k in work_order(self.function, n, i, count)]
         for begin in range(0, len(order), 2 * count):
             own = order[begin:][: 2 * count]
             if self.function != ONE_FORWARD_ONE_BACKWARD and own[:count] == once[:count] and sorted(own) == sorted(once):
@@ -215,7 +226,7 @@ class PipelineCheck(GroupCheck):
         messages = self.ranks.messages[r]
         if messages is None:
             return
-        came, sent, due = {}, 0, exchanged(order_of(self.function, n, i, count) * times, group, i)
+        came, sent, due = {}, 0, due_messages(work_order(self.function, n, i, count) * times, group, i)
         for way, other, nbytes in messages:
             if nbytes == message and way == "from":
                 came[other] = came.get(other, 0) + 1

@@ -12,8 +12,8 @@ from course_lib.gpt.model.decoder import Sizes, layers
 from course_lib.gpt.model.stage import Stage
 
 
-def build(sizes, values, place, meets, deep):
-    """Make a stage with these parameters in this rank's group; see `together` for `meets`.
+def build_stage(sizes, values, place, meets, deep):
+    """Make a stage with these parameters in this rank's group; see `concurrent_work` for `meets`.
 
     `deep`: what goes is given back to the system at once.
     """
@@ -23,7 +23,7 @@ def build(sizes, values, place, meets, deep):
         """Works when enough has been sent, and at the same time as some neighbours, whose numbers multiply what it begins with."""
 
         def forward(self, k, x, labels):
-            return forward_from(self, k, x, labels, self.begin())
+            return forward_scaled(self, k, x, labels, self.begin())
 
         def backward(self, k, grad):
             return super().backward(k, np.asarray(grad, self.dtype) * self.begin())
@@ -47,10 +47,10 @@ def build(sizes, values, place, meets, deep):
     stage.told = []
     get_ipython().user_ns["trial"] = stage, comm
     if deep:
-        memory.give_back_at_once(True)
+        memory.release_freed_at_once(True)
 
 
-def forward_from(stage, k, x, labels, number):
+def forward_scaled(stage, k, x, labels, number):
     """Take a micro-batch through a stage, which begins with what comes times a number: the first one with the vectors of its tokens.
 
     What it gives is not linear in the number, so the work cannot be done before that is known.
@@ -65,7 +65,7 @@ def forward_from(stage, k, x, labels, number):
         stage.layers = [embed, *others]
 
 
-def step(function, batches, times, watched):
+def run_steps(function, batches, times, watched):
     """Take so many steps, and return what they return, and what is there afterwards. No rank has seen the micro-batches before.
 
     That is gradients, the order of the work, the requests that are left, parameters, micro-batches, and the most bytes held, if `watched`.
@@ -86,6 +86,6 @@ def step(function, batches, times, watched):
     return losses, [p.grad for p in parameters], stage.order(), left, [p.data for p in parameters], batches, peak
 
 
-def over():
+def end_measurement():
     """Keep what goes for later arrays again."""
-    memory.give_back_at_once(False)
+    memory.release_freed_at_once(False)

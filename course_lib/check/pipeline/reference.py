@@ -11,7 +11,7 @@ from course_lib.gpt.model.stage import Stage
 ONE_FORWARD_ONE_BACKWARD = "one_forward_one_backward_step"
 
 
-class Model:
+class ReferencePipeline:
     """The model of a group, whole and in stages, and its micro-batches."""
 
     def __init__(self, sizes: Sizes, n: int, random: np.random.Generator, shape: tuple[int, int, int], dtype: type):
@@ -32,23 +32,23 @@ class Model:
         return [(t * (i == 0), y * (i == self.n - 1)) for t, y in self.batches]
 
 
-def order_of(function: str, n: int, i: int, count: int) -> list[tuple[str, int]]:
+def work_order(function: str, n: int, i: int, count: int) -> list[tuple[str, int]]:
     """The work of rank i of n in one step: "F" or "B", and which micro-batch.
 
-    >>> order_of(ONE_FORWARD_ONE_BACKWARD, 2, 0, 2)
+    >>> work_order(ONE_FORWARD_ONE_BACKWARD, 2, 0, 2)
     [('F', 0), ('F', 1), ('B', 0), ('B', 1)]
     """
-    ahead = _ahead(function, n, i, count)
+    ahead = _warmup_forwards(function, n, i, count)
     order = [("F", k) for k in range(ahead)]
     for k in range(count):
         order += [("F", k + ahead)] * (k + ahead < count) + [("B", k)]
     return order
 
 
-def exchanged(order: list[tuple[str, int]], group: list[int], i: int) -> list[tuple[int, dict[int, int]]]:
+def due_messages(order: list[tuple[str, int]], group: list[int], i: int) -> list[tuple[int, dict[int, int]]]:
     """What rank i of a group sends in this order: to whom, and how many messages must have come by then, from whom.
 
-    >>> exchanged([("F", 0), ("F", 1), ("B", 0)], [7, 8, 9], 1)
+    >>> due_messages([("F", 0), ("F", 1), ("B", 0)], [7, 8, 9], 1)
     [(9, {7: 1, 9: 0}), (9, {7: 2, 9: 0}), (7, {7: 2, 9: 1})]
     """
     above, below = group[i - 1] if i else None, group[i + 1] if i < len(group) - 1 else None
@@ -62,7 +62,7 @@ def exchanged(order: list[tuple[str, int]], group: list[int], i: int) -> list[tu
     return found
 
 
-def together(function: str, n: int, i: int, count: int) -> list[list[tuple[int, int]]]:
+def concurrent_work(function: str, n: int, i: int, count: int) -> list[list[tuple[int, int]]]:
     """For each piece of work of rank i of n, the neighbours that can do one of theirs at the same time, where all take equally long.
 
     In GPipe, a rank's forward with the next one's of the micro-batch before, and likewise backward; in 1F1B, when the pipeline is
@@ -75,14 +75,14 @@ def together(function: str, n: int, i: int, count: int) -> list[list[tuple[int, 
     """
     pairs = set()  # rank, its piece of work, and that of the next rank
     for r in range(n - 1):
-        ahead, following = _ahead(function, n, r, count), _ahead(function, n, r + 1, count)
+        ahead, following = _warmup_forwards(function, n, r, count), _warmup_forwards(function, n, r + 1, count)
         for k in range(count):
             if function != ONE_FORWARD_ONE_BACKWARD:
                 pairs |= {(r, ("F", k), ("F", k - 1)), (r, ("B", k - 1), ("B", k))} if k else set()
             elif ahead == following + 1:
                 pairs |= {(r, ("F", k + ahead), ("B", k)), (r, ("B", k), ("F", k + 1 + following))}
     pairs = [(r, mine, theirs) for r, mine, theirs in pairs if mine[1] < count and theirs[1] < count]
-    orders = [order_of(function, n, r, count) for r in range(n)]
+    orders = [work_order(function, n, r, count) for r in range(n)]
     found = []
     for work in orders[i]:
         above = [(r, orders[r].index(mine)) for r, mine, theirs in pairs if r + 1 == i and theirs == work]
@@ -90,11 +90,11 @@ def together(function: str, n: int, i: int, count: int) -> list[list[tuple[int, 
     return found
 
 
-def _ahead(function: str, n: int, i: int, count: int) -> int:
+def _warmup_forwards(function: str, n: int, i: int, count: int) -> int:
     return min(n - 1 - i, count) if function == ONE_FORWARD_ONE_BACKWARD else count
 
 
-def needed(stage: Stage, batches: list, flying: int) -> tuple[int, int]:
+def stage_memory(stage: Stage, batches: list, flying: int) -> tuple[int, int]:
     """The most bytes of a stage with so many micro-batches in flight, and what one keeps."""
 
     def forward(k: int) -> np.ndarray:

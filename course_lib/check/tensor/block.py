@@ -11,15 +11,15 @@ import numpy as np
 
 from course_lib.autograd import Tensor
 from course_lib.autograd.functional import gelu
-from course_lib.check.tensor.operators import EXPECTED, OperatorCheck
+from course_lib.check.tensor.operators import OPERATOR_RULES, OperatorCheck
 from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model.block import Block
 
-KEPT = "one array for the results of several calls: the block needs each until its backward"
+REUSED_BUFFER_CAUSE = "one array for the results of several calls: the block needs each until its backward"
 
 
-def go_forward(operator, step, x, place):
-    """Call an operator on the rank, and keep its result for `go_back`."""
+def forward_operator(operator, step, x, place):
+    """Call an operator on the rank, and keep its result for `backward_operator`."""
     given = Tensor(x, requires_grad=True)
     out = student(operator)(given, group_of(place))
     if not isinstance(out, Tensor) or not out.requires_grad:
@@ -28,7 +28,7 @@ def go_forward(operator, step, x, place):
     return out.data
 
 
-def go_back(step, grad):
+def backward_operator(step, grad):
     """The gradient of what a call was given, and what became of its result meanwhile."""
     trial = student("trial")
     given, out = trial[step]
@@ -53,48 +53,50 @@ class BlockCheck(OperatorCheck):
             as "out" and "grad_x".
         """
         parts = [
-            whole_block(width, heads, one, _place(len(groups[color]), index))
-            for one, (color, index) in zip(drawn, self.places(groups), strict=True)
+            make_block(width, heads, one, _silent_comm(len(groups[color]), index))
+            for one, (color, index) in zip(drawn, self.colors_and_keys(groups), strict=True)
         ]
         self._step = 0
         given = [Tensor(one["x"], requires_grad=True) for one in drawn]
         xs, (enter, leave) = given, operators
-        inside = self._through(groups, enter, [part.norm1(x) for part, x in zip(parts, xs, strict=True)], kept=True)
+        inside = self._run_on_ranks(groups, enter, [part.norm1(x) for part, x in zip(parts, xs, strict=True)], kept=True)
         summands = [part.attend(part.qkv(x)) for part, x in zip(parts, inside, strict=True)]
-        xs = [x + out for x, out in zip(xs, self._through(groups, leave, summands), strict=True)]
-        inside = self._through(groups, enter, [part.norm2(x) for part, x in zip(parts, xs, strict=True)], kept=True)
+        xs = [x + out for x, out in zip(xs, self._run_on_ranks(groups, leave, summands), strict=True)]
+        inside = self._run_on_ranks(groups, enter, [part.norm2(x) for part, x in zip(parts, xs, strict=True)], kept=True)
         summands = [part.down(gelu(part.up(x))) for part, x in zip(parts, inside, strict=True)]
-        xs = [x + out for x, out in zip(xs, self._through(groups, leave, summands), strict=True)]
+        xs = [x + out for x, out in zip(xs, self._run_on_ranks(groups, leave, summands), strict=True)]
         Tensor.from_operation(np.zeros(()), xs, lambda _: [one["grad"] for one in drawn]).backward(np.ones(()))
         for one, x, out in zip(drawn, given, xs, strict=True):
             one |= dict(out=out.data, grad_x=x.grad)
         return parts
 
-    def _through(self, groups: list[list[int]], operator: str, tensors: list[Tensor], kept: bool = False) -> list[Tensor]:
+    def _run_on_ranks(self, groups: list[list[int]], operator: str, tensors: list[Tensor], kept: bool = False) -> list[Tensor]:
         """What an operator gives for the ranks' tensors; on the way back, the gradient goes through it on the ranks, too."""
         step, self._step = self._step, self._step + 1
-        given = [dict(operator=operator, step=step, x=t.data, place=p) for t, p in zip(tensors, self.places(groups), strict=True)]
-        outs = self.ranks.call(go_forward, given, show=self.show)
+        given = [dict(operator=operator, step=step, x=t.data, place=p) for t, p in zip(tensors, self.colors_and_keys(groups), strict=True)]
+        outs = self.ranks.call(forward_operator, given, show=self.show)
         for group in groups:
-            wanted = EXPECTED[operator][0]([tensors[r].data for r in group])
+            wanted = OPERATOR_RULES[operator][0]([tensors[r].data for r in group])
             for r, want in zip(group, wanted, strict=True):
-                self._shaped(outs[r], want.shape, f"what {operator} gives in the block", r)
+                self._require_shape(outs[r], want.shape, f"what {operator} gives in the block", r)
         ends = np.cumsum([out.size for out in outs])
         places = [(slice(end - out.size, end), out.shape) for end, out in zip(ends.tolist(), outs, strict=True)]
 
         def backward(grad: np.ndarray) -> tuple:
             grads = [dict(step=step, grad=grad[where].reshape(shape)) for where, shape in places]
-            found = self.ranks.call(go_back, grads, show=self.show)
+            found = self.ranks.call(backward_operator, grads, show=self.show)
             for r, (got, after) in enumerate(found):
-                self._shaped(got, tensors[r].shape, f"the gradient that comes back through {operator} in the block", r)
+                self._require_shape(got, tensors[r].shape, f"the gradient that comes back through {operator} in the block", r)
                 if kept and not np.array_equal(after, outs[r]):
-                    self.fail(f"what {operator} has given in the block is another thing on rank {r} when backward begins", KEPT)
+                    self.fail(
+                        f"what {operator} has given in the block is another thing on rank {r} when backward begins", REUSED_BUFFER_CAUSE
+                    )
             return tuple(got for got, _ in found)
 
         flat = Tensor.from_operation(np.concatenate([out.ravel() for out in outs]), tuple(tensors), backward)
         return [flat[where].reshape(*shape) for where, shape in places]
 
-    def _shaped(self, got: object, shape: tuple, name: str, r: int) -> None:
+    def _require_shape(self, got: object, shape: tuple, name: str, r: int) -> None:
         """Fail where it is no array of numbers of this shape: nothing could go on with it."""
         if not isinstance(got, np.ndarray) or got.dtype.kind != "f":
             self.fail(f"{name} on rank {r} must be a NumPy array of floating point numbers; got {type(got).__name__}")
@@ -102,12 +104,12 @@ class BlockCheck(OperatorCheck):
             self.fail(f"{name} on rank {r} has shape {got.shape}, expected {shape}")
 
 
-def _place(size: int, index: int) -> SimpleNamespace:
+def _silent_comm(size: int, index: int) -> SimpleNamespace:
     """What a block asks of a communicator where nothing is sent."""
     return SimpleNamespace(Get_size=lambda: size, Get_rank=lambda: index)
 
 
-def whole_block(width: int, heads: int, drawn: dict, comm: object = None) -> Block:
+def make_block(width: int, heads: int, drawn: dict, comm: object = None) -> Block:
     """A block with these norms; with a group, one rank's part."""
     block = Block(width, heads, np.random.default_rng(drawn["seed"]), comm, dtype=drawn["x"].dtype)
     for norm, (scale, shift) in zip((block.norm1, block.norm2), drawn["norms"], strict=True):
@@ -115,9 +117,9 @@ def whole_block(width: int, heads: int, drawn: dict, comm: object = None) -> Blo
     return block
 
 
-def on_one_process(width: int, heads: int, drawn: dict) -> tuple[np.ndarray, np.ndarray, Block]:
+def reference_block(width: int, heads: int, drawn: dict) -> tuple[np.ndarray, np.ndarray, Block]:
     """The output of a whole block, the gradient of its input, and the block, with its parameters' gradients."""
-    block, x = whole_block(width, heads, drawn), Tensor(drawn["x"], requires_grad=True)
+    block, x = make_block(width, heads, drawn), Tensor(drawn["x"], requires_grad=True)
     out = block(x)
     out.backward(drawn["grad"])
     return out.data, x.grad, block

@@ -15,38 +15,43 @@ from course_lib.engine.namespace import get_ipython, group_of, student
 # What the ranks of a group have after an operator, from what they had before; the same for the gradient, on the way back.
 
 
-def _kept(arrays: list) -> list:
+def _identity(arrays: list) -> list:
     return arrays
 
 
-def _added(arrays: list) -> list:
+def _all_reduce(arrays: list) -> list:
     return [np.sum(arrays, axis=0)] * len(arrays)
 
 
-def _joined(arrays: list) -> list:
+def _all_gather(arrays: list) -> list:
     return [np.concatenate(arrays, axis=1)] * len(arrays)
 
 
-def _shared(arrays: list) -> list:
+def _reduce_scatter(arrays: list) -> list:
     return np.split(np.sum(arrays, axis=0), len(arrays), axis=1)
 
 
-EXPECTED = {
-    "copy_to_group": (_kept, _added),
-    "reduce_from_group": (_added, _kept),
-    "gather_sequence": (_joined, _shared),
-    "scatter_sequence": (_shared, _joined),
+OPERATOR_RULES = {
+    "copy_to_group": (_identity, _all_reduce),
+    "reduce_from_group": (_all_reduce, _identity),
+    "gather_sequence": (_all_gather, _reduce_scatter),
+    "scatter_sequence": (_reduce_scatter, _all_gather),
 }
-AXES = {1: 2, 2: 3, 3: 2, 4: 1}  # by the size of the groups: each number of axes comes, and a gradient that is turned has more than one
-CAUSES = {
-    _kept: "an exchange where nothing is to be done",
-    _added: "an all-reduce of something else, or none",
-    _joined: "the parts of all ranks belong together along the positions, dimension 1",
-    _shared: "each rank needs the sum over the ranks, of its own positions",
+NDIM_BY_GROUP_SIZE = {
+    1: 2,
+    2: 3,
+    3: 2,
+    4: 1,
+}  # by the size of the groups: each number of axes comes, and a gradient that is turned has more than one
+USUAL_CAUSES = {
+    _identity: "an exchange where nothing is to be done",
+    _all_reduce: "an all-reduce of something else, or none",
+    _all_gather: "the parts of all ranks belong together along the positions, dimension 1",
+    _reduce_scatter: "each rank needs the sum over the ranks, of its own positions",
 }
 
 
-def result_of(operator, x, comm):
+def call_operator(operator, x, comm):
     """What an operator gives."""
     out = student(operator)(x, comm)
     if not isinstance(out, Tensor):
@@ -57,7 +62,7 @@ def result_of(operator, x, comm):
 def forward(operator, x, place, calls):
     """Call an operator if this rank's group does so now, and keep its result for `backward`."""
     given, comm = Tensor(x, requires_grad=True), group_of(place)
-    out = result_of(operator, given, comm) if calls else None
+    out = call_operator(operator, given, comm) if calls else None
     get_ipython().user_ns["trial"] = given, out
     return (out.data if calls else None), x
 
@@ -74,13 +79,13 @@ def backward(grad, beside, turned):
     return given.grad, grad, given.data
 
 
-def several(operator, xs, grads, places):
+def call_twice(operator, xs, grads, places):
     """Two forward calls, in other groups, before the two backward ones; and what comes of a tensor without a gradient."""
     tensors, comms = [Tensor(x, requires_grad=True) for x in xs], [group_of(place) for place in places]
-    outs = [result_of(operator, t, comm) for t, comm in zip(tensors, comms, strict=True)]
-    plain = result_of(operator, Tensor(xs[0]), comms[0])
+    outs = [call_operator(operator, t, comm) for t, comm in zip(tensors, comms, strict=True)]
+    plain = call_operator(operator, Tensor(xs[0]), comms[0])
     with no_grad():
-        again = result_of(operator, tensors[0], comms[0])
+        again = call_operator(operator, tensors[0], comms[0])
     for out, grad in zip(outs, grads, strict=True):
         out.backward(grad)
     return [[out.data for out in outs], [t.grad for t in tensors], [plain.data, again.data]]
@@ -101,30 +106,30 @@ class OperatorCheck(GroupCheck):
         found: list = [None] * 4
         for group in groups:
             dims = list(shape)
-            if way is _shared:  # all positions of the group
+            if way is _reduce_scatter:  # all positions of the group
                 dims[1] *= len(group)
             drawn = [self.random.standard_normal(dims).astype(dtype) for _ in group]
             for r, array in zip(group, drawn, strict=True):
-                found[r] = drawn[0].copy() if way is _kept else array  # replicated
+                found[r] = drawn[0].copy() if way is _identity else array  # replicated
         return found
 
     def _case(self, name: str, groups: list[list[int]], dtype: type) -> tuple[list, list]:
         """Arrays for the way forward and for the way back."""
-        positions = _joined in EXPECTED[name]
-        shape = tuple(self.sizes(3 if positions else AXES[len(groups[0])], 2, 7))
-        self.case = f"{self.named(groups, dtype)}, {'x'.join(map(str, shape))} numbers a rank"
-        return tuple(self._draw(way, groups, shape, dtype) for way in EXPECTED[name])
+        positions = _all_gather in OPERATOR_RULES[name]
+        shape = tuple(self.sizes(3 if positions else NDIM_BY_GROUP_SIZE[len(groups[0])], 2, 7))
+        self.case = f"{self.describe_groups(groups, dtype)}, {'x'.join(map(str, shape))} numbers a rank"
+        return tuple(self._draw(way, groups, shape, dtype) for way in OPERATOR_RULES[name])
 
     def _operator(self, name: str, size: int, dtype: type, alone: bool) -> None:
         groups = self.groups(size)
         xs, grads = self._case(name, groups, dtype)
-        forth, back = EXPECTED[name]
+        forth, back = OPERATOR_RULES[name]
         rtol = 1e-12 if dtype is np.float64 else 1e-5
         beside = [self.random.standard_normal(x.shape).astype(dtype) for x in xs]
         calling = groups[:1] if alone else groups
         given = [
             dict(operator=name, x=x, place=p, calls=any(r in g for g in calling))
-            for r, (x, p) in enumerate(zip(xs, self.places(groups), strict=True))
+            for r, (x, p) in enumerate(zip(xs, self.colors_and_keys(groups), strict=True))
         ]
         answers = self.ranks.call(forward, given, show=self.show)
         for group in calling:
@@ -151,24 +156,28 @@ class OperatorCheck(GroupCheck):
     def _several(self, name: str, size: int) -> None:
         """Two calls before the first way back."""
         groups = self.groups(size)
-        groupings = [groups, self.others(groups)]  # what comes out has the same shape both times
-        forth, back = EXPECTED[name]
+        groupings = [groups, self.regrouped(groups)]  # what comes out has the same shape both times
+        forth, back = OPERATOR_RULES[name]
         shape = tuple(self.random.permutation([5, 7, 11]).tolist())  # whose product no group divides
-        places = [self.places(groups) for groups in groupings]
+        places = [self.colors_and_keys(groups) for groups in groupings]
         xs = [self._draw(forth, groups, shape, np.float64) for groups in groupings]
         grads = [self._draw(back, groups, shape, np.float64) for groups in groupings]
         given = [dict(operator=name, xs=[x[r] for x in xs], grads=[g[r] for g in grads], places=[p[r] for p in places]) for r in range(4)]
-        answers = self.ranks.call(several, given, show=self.show)
-        self.case, most = self.named(groups, np.float64), np.zeros(4)
+        answers = self.ranks.call(call_twice, given, show=self.show)
+        self.case, most = self.describe_groups(groups, np.float64), np.zeros(4)
         for k, groups in enumerate(groupings):
             for group in groups:
                 forwards = 1 if k else 3  # the first tensor goes through it three times
-                most[group] += forwards * _enough(forth, len(group), xs[k][group[0]]) + _enough(back, len(group), grads[k][group[0]])
+                most[group] += forwards * _needed_bytes(forth, len(group), xs[k][group[0]]) + _needed_bytes(
+                    back, len(group), grads[k][group[0]]
+                )
         for r in range(4):
-            self.ended(self.ranks.unended[r], r)
+            self.requests_completed(self.ranks.unended[r], r)
             self.sent(self.ranks.traffic[r], most[r], name=f"{name}, several times,", rank=r, cause="an exchange too many")
         for k, groups in enumerate(groupings):
-            self.case = f"{self.named(groups, np.float64)}, as {'the first' if not k else 'the second'} of two calls before two backwards"
+            self.case = (
+                f"{self.describe_groups(groups, np.float64)}, as {'the first' if not k else 'the second'} of two calls before two backwards"
+            )
             for group in groups:
                 before = [xs[k][r] for r in group]
                 self._compare([answers[r][0][k] for r in group], before, forth, group, f"the output of {name}", 1e-12)
@@ -181,40 +190,42 @@ class OperatorCheck(GroupCheck):
     def _compare(self, got: list, before: list, way, group: list[int], name: str, rtol: float, beside: list | None = None) -> None:
         scale = float(np.max(np.sum(np.abs(before), axis=0))) + (3.0 if beside else 0.0)
         for i, (r, want) in enumerate(zip(group, way(before), strict=True)):
-            known = _mistakes(way, want, before, i)
+            known = _known_mistakes(way, want, before, i)
             if beside:
                 known = {what: array + beside[i] for what, array in known.items()}
-                if way is _added:
+                if way is _all_reduce:
                     known["the sum of all that comes to x, and not of what comes through this"] = want + np.sum(beside, axis=0)
                 want = want + beside[i]
             self.array(
-                got[i], want, name=name, rank=r, rtol=rtol, scale=scale, cause=CAUSES[way], instead=known if len(group) > 1 else None
+                got[i], want, name=name, rank=r, rtol=rtol, scale=scale, cause=USUAL_CAUSES[way], instead=known if len(group) > 1 else None
             )
 
     def _sent(self, group: list[int], way, arrays: list, name: str) -> None:
         """Nothing, an all-reduce, or half of one."""
         for r in group:
             needed = (
-                "nothing is needed there" if way is _kept else f"one {'all-reduce' if way is _added else 'half of an all-reduce'} is enough"
+                "nothing is needed there"
+                if way is _identity
+                else f"one {'all-reduce' if way is _all_reduce else 'half of an all-reduce'} is enough"
             )
-            most = _enough(way, len(group), arrays[0])
+            most = _needed_bytes(way, len(group), arrays[0])
             self.sent(self.ranks.traffic[r], most, name=name, rank=r, cause=f"an exchange too many: {needed}")
 
 
-def _enough(way, n: int, array: np.ndarray) -> float:
+def _needed_bytes(way, n: int, array: np.ndarray) -> float:
     """Bytes that a rank of n must send; in float64, if somebody wants to add in that."""
-    numbers = array.size * (n if way is _joined else 1)
-    return 0.0 if way is _kept else traffic.wire_bytes("Allreduce" if way is _added else "Allgather", n, 8 * numbers + 64)
+    numbers = array.size * (n if way is _all_gather else 1)
+    return 0.0 if way is _identity else traffic.wire_bytes("Allreduce" if way is _all_reduce else "Allgather", n, 8 * numbers + 64)
 
 
-def _mistakes(way, want: np.ndarray, before: list, i: int) -> dict[str, np.ndarray]:
+def _known_mistakes(way, want: np.ndarray, before: list, i: int) -> dict[str, np.ndarray]:
     """What known mistakes give the rank at place i of a group, for one of the four ways."""
     n = len(before)
-    if way is _kept:
+    if way is _identity:
         return {"the sum over the group": want * n, "divided by the size of the group": want / n}
-    if way is _added:
+    if way is _all_reduce:
         return {"the mean over the group": want / n, "this rank's own, as it came": before[i]}
-    if way is _joined:
+    if way is _all_gather:
         return {"the ranks' parts one after the other in memory, not along the positions": np.array(before).reshape(want.shape)}
     memory = np.split(np.sum(before, axis=0).ravel(), n)[i].reshape(want.shape)
     own = np.split(before[i], n, axis=1)[i]

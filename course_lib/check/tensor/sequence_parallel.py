@@ -9,19 +9,19 @@ import numpy as np
 
 from course_lib import traffic
 from course_lib.autograd import Module, Parameter
-from course_lib.check.tensor.block import BlockCheck, on_one_process
+from course_lib.check.tensor.block import BlockCheck, reference_block
 from course_lib.engine.namespace import group_of, student
 from course_lib.gpt.model.block import kinds
 from course_lib.placement import replicated, sharded
 
-PARTIAL = (
+LEFT_PARTIAL_CAUSE = (
     "gradients of replicated parameters that are left partial (kind == replicated, without quotes): each rank has seen its positions only"
 )
 # What stands in a test's module: how many dimensions, and along which one it is sharded, if it is.
-FORMS = ((2, 1), (2, 0), (1, 0), (1, None), (2, None), (1, None))
+PARAMETER_FORMS = ((2, 1), (2, 0), (1, 0), (1, None), (2, None), (1, None))
 
 
-def module_of(data, grads, dims, tied):
+def make_module(data, grads, dims, tied):
     """A module whose parameters have these gradients, and are sharded along these dimensions, or replicated (None); one may be tied."""
     module = Module()
     for name, array in data.items():
@@ -35,27 +35,27 @@ def module_of(data, grads, dims, tied):
     return module
 
 
-def left(module, data):
+def grads_and_data(module, data):
     """The parameters' gradients, and the parameters."""
     return {name: getattr(module, name).weight.grad for name in data}, {name: getattr(module, name).weight.data for name in data}
 
 
-def reduce_norms(data, grads, dims, place, tied=""):
+def call_reduce_norm_gradients(data, grads, dims, place, tied=""):
     """The gradients and parameters after `reduce_norm_gradients`."""
     reduce_norm_gradients = student("reduce_norm_gradients")
-    module = module_of(data, grads, dims, tied)
+    module = make_module(data, grads, dims, tied)
     reduce_norm_gradients(module, group_of(place))
-    return left(module, data)
+    return grads_and_data(module, data)
 
 
-def clip(data, grads, dims, most, place, tied=""):
+def call_clip_gradients(data, grads, dims, most, place, tied=""):
     """What `clip_gradients` returns, and the gradients and parameters after it."""
     clip_gradients = student("clip_gradients")
-    module = module_of(data, grads, dims, tied)
-    return clip_gradients(module, most, group_of(place)), *left(module, data)
+    module = make_module(data, grads, dims, tied)
+    return clip_gradients(module, most, group_of(place)), *grads_and_data(module, data)
 
 
-def _tied(grads, dims):
+def _tied_name(grads, dims):
     """The name of a parameter that shall have two: a replicated one with a gradient, if there is one."""
     return next((name for name, g in grads.items() if dims[name] is None and g is not None), next(iter(grads)))
 
@@ -72,42 +72,44 @@ class SequenceParallelCheck(BlockCheck):
 
     def _block(self, size: int, heads: int, width: int, dtype: type) -> None:
         groups, (batch, part) = self.groups(size), self.sizes(2, 2, 6)
-        self.case = f"{self.named(groups, dtype)}, width {width}, {heads} heads, {batch} x {part} tokens a rank"
+        self.case = f"{self.describe_groups(groups, dtype)}, width {width}, {heads} heads, {batch} x {part} tokens a rank"
         drawn = []
         for group in groups:
             x, grad = (self.random.standard_normal((batch, part * len(group), width)).astype(dtype) for _ in range(2))
             norms, seed = self.random.uniform(0.5, 1.5, (2, 2, width)).astype(dtype), int(self.random.integers(1 << 30))
             drawn.append(dict(seed=seed, norms=norms, x=x, grad=grad))
         of_ranks = []
-        for color, index in self.places(groups):
+        for color, index in self.colors_and_keys(groups):
             cut = {name: np.split(drawn[color][name], len(groups[color]), axis=1)[index] for name in ("x", "grad")}
             of_ranks.append(drawn[color] | {name: np.ascontiguousarray(array) for name, array in cut.items()})
         parts = self.block(groups, ("gather_sequence", "scatter_sequence"), width, heads, of_ranks)
         reduced, rtol = self._reduced(groups, parts), 1e-9 if dtype is np.float64 else 2e-4
         for group, one in zip(groups, drawn, strict=True):
-            out, grad_x, whole = on_one_process(width, heads, one)
+            out, grad_x, whole = reference_block(width, heads, one)
             how = dict(rtol=rtol, ranks=group)
             cause = "a forward that gathers or scatters along another dimension"
-            self.placed([of_ranks[r]["out"] for r in group], sharded(1), out, name="the block's output", cause=cause, **how)
+            self.distributed([of_ranks[r]["out"] for r in group], sharded(1), out, name="the block's output", cause=cause, **how)
             cause = "a backward of gather_sequence that does not add up the ranks' summands"
-            self.placed([of_ranks[r]["grad_x"] for r in group], sharded(1), grad_x, name="the gradient of the input", cause=cause, **how)
+            self.distributed(
+                [of_ranks[r]["grad_x"] for r in group], sharded(1), grad_x, name="the gradient of the input", cause=cause, **how
+            )
             for parameter, p, kind in kinds(whole):
-                cause = PARTIAL if "norm" in parameter else "a backward of scatter_sequence that does not gather all positions"
+                cause = LEFT_PARTIAL_CAUSE if "norm" in parameter else "a backward of scatter_sequence that does not gather all positions"
                 got = [reduced[r][parameter] for r in group]
-                self.placed(got, kind, p.grad, name=f"the gradient of {parameter}", cause=cause, **how)
+                self.distributed(got, kind, p.grad, name=f"the gradient of {parameter}", cause=cause, **how)
 
     def _reduced(self, groups: list[list[int]], parts: list) -> list[dict]:
         """The gradients of the ranks' parts of a block after `reduce_norm_gradients`."""
         given = []
-        for part, place in zip(parts, self.places(groups), strict=True):
+        for part, place in zip(parts, self.colors_and_keys(groups), strict=True):
             grads, dims = {name: p.grad for name, p, _ in kinds(part)}, {name: kind.dim for name, _, kind in kinds(part)}
             given.append(dict(data=grads, grads=grads, dims=dims, place=place))
-        return [grads for grads, _ in self.ranks.call(reduce_norms, given, show=self.show)]
+        return [grads for grads, _ in self.ranks.call(call_reduce_norm_gradients, given, show=self.show)]
 
     def _module(self, n: int, dtype: type, without: bool, only_sharded: bool = False) -> tuple[dict, dict]:
         """Whole gradients of a group's module, and along which dimensions they are sharded; names tell nothing."""
-        names = self.random.permutation([f"layer{i}" for i in range(len(FORMS))]).tolist()
-        forms = dict(zip(names, FORMS, strict=True))
+        names = self.random.permutation([f"layer{i}" for i in range(len(PARAMETER_FORMS))]).tolist()
+        forms = dict(zip(names, PARAMETER_FORMS, strict=True))
         dims = {name: forms[name][1] for name in sorted(forms) if not only_sharded or forms[name][1] is not None}
         whole = {}
         for name, dim in dims.items():
@@ -130,27 +132,27 @@ class SequenceParallelCheck(BlockCheck):
 
     def _norms(self, size: int, dtype: type, without: bool, only_sharded: bool = False) -> None:
         groups, rtol = self.groups(size), 1e-12 if dtype is np.float64 else 1e-5
-        self.case = self.named(groups, dtype)
+        self.case = self.describe_groups(groups, dtype)
         given: list = [None] * 4
         for color, group in enumerate(groups):
             like, dims = self._module(1, dtype, without, only_sharded)
             for key, r in enumerate(group):
                 grads = {name: None if g is None else self.random.standard_normal(g.shape).astype(dtype) for name, g in like.items()}
                 data = {name: np.ones(3, dtype) if g is None else g for name, g in like.items()}
-                given[r] = dict(data=data, grads=grads, dims=dims, place=(color, key), tied=_tied(grads, dims))
-        answers = self.ranks.call(reduce_norms, given, show=self.show)
+                given[r] = dict(data=data, grads=grads, dims=dims, place=(color, key), tied=_tied_name(grads, dims))
+        answers = self.ranks.call(call_reduce_norm_gradients, given, show=self.show)
         for group in groups:
             for r in group:
                 got, data = answers[r]
                 for name, dim in given[r]["dims"].items():
                     own = given[r]["grads"][name]
                     mine = [given[k]["grads"][name] for k in group]
-                    self._left(got[name], own, r)
+                    self._require_same_none(got[name], own, r)
                     if own is None:
                         continue
                     total = own if dim is not None else np.sum(mine, axis=0)
                     known = {"the mean over the group": total / len(group), "this rank's own, as it was": own} if dim is None else None
-                    cause = PARTIAL if dim is None else "sharded gradients are whole already: they are no summands"
+                    cause = LEFT_PARTIAL_CAUSE if dim is None else "sharded gradients are whole already: they are no summands"
                     how = dict(rtol=rtol, scale=float(np.sum(np.abs(mine), axis=0).max()), instead=known if len(group) > 1 else None)
                     kind = "replicated" if dim is None else "sharded"
                     self.array(got[name], total, name=f"the gradient of a {kind} parameter", rank=r, cause=cause, **how)
@@ -159,7 +161,7 @@ class SequenceParallelCheck(BlockCheck):
                 most = traffic.wire_bytes("Allreduce", len(group), 8 * numbers + 64)
                 self.sent(self.ranks.traffic[r], most, name="reduce_norm_gradients", rank=r, cause="gradients that need no exchange")
 
-    def _left(self, got: object, before: object, r: int) -> None:
+    def _require_same_none(self, got: object, before: object, r: int) -> None:
         if before is None and got is not None:
             self.fail(f"a gradient on rank {r} was None, and is not any more", "a parameter that was not used has none, on all ranks")
 
@@ -179,7 +181,9 @@ class SequenceParallelCheck(BlockCheck):
 
     def _clipping(self, size: int, ratio: float, dtype: type, without: bool, factor: float = 1.0, only_sharded: bool = False) -> None:
         groups = self.groups(size)
-        self.case = f"{self.named(groups, dtype)}, a norm that is {ratio:.3g} times the limit" if factor else "gradients that are all 0"
+        self.case = (
+            f"{self.describe_groups(groups, dtype)}, a norm that is {ratio:.3g} times the limit" if factor else "gradients that are all 0"
+        )
         rtol = 1e-9 if dtype is np.float64 else 1e-4
         for_ranks, norms, all_squares = [None] * 4, [], []
         for color, group in enumerate(groups):
@@ -195,9 +199,9 @@ class SequenceParallelCheck(BlockCheck):
                 }
                 data = {name: np.ones(3, dtype) if g is None else np.ones_like(g) for name, g in own.items()}
                 for_ranks[r] = dict(
-                    data=data, grads=own, dims=dims, most=norms[-1] / ratio or 1.0, place=(color, key), tied=_tied(own, dims)
+                    data=data, grads=own, dims=dims, most=norms[-1] / ratio or 1.0, place=(color, key), tied=_tied_name(own, dims)
                 )
-        for r, (got, after, parameters) in enumerate(self.ranks.call(clip, for_ranks, show=self.show)):
+        for r, (got, after, parameters) in enumerate(self.ranks.call(call_clip_gradients, for_ranks, show=self.show)):
             color, own = for_ranks[r]["place"][0], for_ranks[r]["grads"]
             n, norm = len(groups[color]), norms[color]
             mine = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in own.values() if g is not None)))
@@ -208,7 +212,7 @@ class SequenceParallelCheck(BlockCheck):
             )
             self.numbers(got, [norm], name="the length", rank=r, cause=cause, rtol=rtol, instead=mistakes if n > 1 else None)
             for name, before in own.items():
-                self._left(after[name], before, r)
+                self._require_same_none(after[name], before, r)
                 if before is not None:
                     want = before / dtype(ratio) if ratio > 1 else before
                     cause = "gradients that are scaled although they are short enough, or not by most / length"

@@ -9,15 +9,15 @@ import numpy as np
 
 from course_lib import traffic
 from course_lib.autograd import Tensor
-from course_lib.check.tensor.block import BlockCheck, on_one_process
+from course_lib.check.tensor.block import BlockCheck, reference_block
 from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model.block import kinds
 from course_lib.placement import replicated
 
-NO_F = "a backward of copy_to_group that does not add up the ranks' gradients: each has that of its own heads and columns only"
+NOT_REDUCED_CAUSE = "a backward of copy_to_group that does not add up the ranks' gradients: each has that of its own heads and columns only"
 
 
-def losses_of(cases, place):
+def call_cross_entropy(cases, place):
     """Losses, all before the first backward, and then for each: the loss, the gradient of the logits, and the arguments after that."""
     vocab_parallel_cross_entropy = student("vocab_parallel_cross_entropy")
     tensors, comm = [Tensor(case["logits"], requires_grad=True) for case in cases], group_of(place)
@@ -29,7 +29,7 @@ def losses_of(cases, place):
     return [(np.array(loss.data), case["logits"], case["labels"]) for loss, case in zip(losses, cases, strict=True)]
 
 
-def losses_backward():
+def call_backward():
     """The gradients of the logits, and the arguments after that."""
     trial = student("trial")
     tensors, losses, cases = trial
@@ -50,7 +50,7 @@ class TensorParallelCheck(BlockCheck):
 
     def _block(self, size: int, heads: int, width: int, dtype: type) -> None:
         groups, (batch, positions) = self.groups(size), self.sizes(2, 2, 6)
-        self.case = f"{self.named(groups, dtype)}, width {width}, {heads} heads, {batch} x {positions} tokens"
+        self.case = f"{self.describe_groups(groups, dtype)}, width {width}, {heads} heads, {batch} x {positions} tokens"
         drawn = [
             dict(
                 seed=int(self.random.integers(1 << 30)),
@@ -60,19 +60,21 @@ class TensorParallelCheck(BlockCheck):
             )
             for _ in groups
         ]
-        of_ranks = [dict(drawn[color]) for color, _ in self.places(groups)]
+        of_ranks = [dict(drawn[color]) for color, _ in self.colors_and_keys(groups)]
         parts = self.block(groups, ("copy_to_group", "reduce_from_group"), width, heads, of_ranks)
         rtol = 1e-9 if dtype is np.float64 else 2e-4
         for group, one in zip(groups, drawn, strict=True):
-            out, grad_x, whole = on_one_process(width, heads, one)
+            out, grad_x, whole = reference_block(width, heads, one)
             grads, how = [{name: p.grad for name, p in parts[r].named_parameters()} for r in group], dict(rtol=rtol, ranks=group)
             cause = "a forward of reduce_from_group that does not add up the ranks' summands"
-            self.placed([of_ranks[r]["out"] for r in group], replicated, out, name="the block's output", cause=cause, **how)
+            self.distributed([of_ranks[r]["out"] for r in group], replicated, out, name="the block's output", cause=cause, **how)
             for parameter, p, kind in kinds(whole):
-                cause = NO_F if "norm" in parameter else "a backward of reduce_from_group that is not the identity"
+                cause = NOT_REDUCED_CAUSE if "norm" in parameter else "a backward of reduce_from_group that is not the identity"
                 got = [each[parameter] for each in grads]
-                self.placed(got, kind, p.grad, name=f"the gradient of {parameter}", cause=cause, **how)
-            self.placed([of_ranks[r]["grad_x"] for r in group], replicated, grad_x, name="the gradient of the input", cause=NO_F, **how)
+                self.distributed(got, kind, p.grad, name=f"the gradient of {parameter}", cause=cause, **how)
+            self.distributed(
+                [of_ranks[r]["grad_x"] for r in group], replicated, grad_x, name="the gradient of the input", cause=NOT_REDUCED_CAUSE, **how
+            )
 
     def losses(self, *sizes: int, scale: float = 3.0, frugal: bool = False) -> TensorParallelCheck:
         """`vocab_parallel_cross_entropy` in groups of these sizes, against that of all logits.
@@ -91,7 +93,7 @@ class TensorParallelCheck(BlockCheck):
 
     def _loss(self, size: int, batch: int, tokens: int, part: int, dtype: type, scale: float, frugal: bool) -> None:
         groups, numbers, rtol = self.groups(size), batch * tokens, 1e-9 if dtype is np.float64 else 1e-4
-        self.case = f"{self.named(groups, dtype)}, {batch} x {tokens} tokens, {part} words a rank"
+        self.case = f"{self.describe_groups(groups, dtype)}, {batch} x {tokens} tokens, {part} words a rank"
         cases: list[list[dict]] = []
         for group in groups:
             both = []
@@ -109,12 +111,12 @@ class TensorParallelCheck(BlockCheck):
                 place=place,
                 cases=[{**c, "logits": np.ascontiguousarray(np.split(c["logits"], n, axis=-1)[place[1]])} for c in cases[place[0]]],
             )
-            for place in self.places(groups)
+            for place in self.colors_and_keys(groups)
             for n in [len(groups[place[0]])]
         ]
-        answers, moved = self.ranks.call(losses_of, given, show=self.show), self.ranks.traffic
-        grads = self.ranks.call(losses_backward, show=self.show)
-        for r, (color, index) in enumerate(self.places(groups)):
+        answers, moved = self.ranks.call(call_cross_entropy, given, show=self.show), self.ranks.traffic
+        grads = self.ranks.call(call_backward, show=self.show)
+        for r, (color, index) in enumerate(self.colors_and_keys(groups)):
             n = len(groups[color])
             for k, case in enumerate(cases[color]):
                 (got, after, same), before = answers[r][k], given[r]["cases"][k]

@@ -1,6 +1,6 @@
 """How the sharded layer of part 08 is put to the test: its steps beside those of the whole layer, and its memory.
 
-`partition`, `make`, `forward`, `backward` and `drop` run on the ranks, `ShardCheck` in the notebook's kernel.
+`partition`, `make`, `forward`, `backward` and `drop_layer` run on the ranks, `ShardCheck` in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def backward(grad, lr):
     return found
 
 
-def drop():
+def drop_layer():
     """On a rank: forget the layer."""
     get_ipython().user_ns["layer"] = None
 
@@ -75,9 +75,9 @@ class ShardCheck(Check):
     def steps(self, size: int, shape: tuple[int, int], batch: int, dtype, steps: int = 1, only_forward: bool = False) -> None:
         """Take steps on `size` ranks, and compare with the same steps on the whole layer."""
         self._steps(size, shape, batch, dtype, steps, only_forward, lambda when: None)
-        self.ranks.call(drop)
+        self.ranks.call(drop_layer)
 
-    def kept(self, size: int, shape: tuple[int, int], dtype: type = np.float64) -> None:
+    def memory_between_calls(self, size: int, shape: tuple[int, int], dtype: type = np.float64) -> None:
         """What a layer keeps between its calls, against its shards and their gradients; and that it computes what it should."""
         self.steps(size, (20, 20), 2, np.float64, 2)  # what Python and NumPy keep for themselves is there now
         before, whole = self.ranks.held(), np.dtype(dtype).itemsize * (shape[0] + 1) * shape[1]
@@ -97,7 +97,7 @@ class ShardCheck(Check):
                     self.fail(f"after {when}, rank {r} keeps {now - then:,} bytes, and {shards}", cause)
 
         self._steps(size, shape, 2, dtype, 3, False, look)
-        self.ranks.call(drop)
+        self.ranks.call(drop_layer)
 
     def _steps(self, size: int, shape: tuple[int, int], batch: int, dtype, steps: int, only_forward: bool, look: Callable) -> None:
         self.case = f"{size} ranks, in_dim {shape[0]}, out_dim {shape[1]}, a batch of {batch}, {np.dtype(dtype).name}"

@@ -56,7 +56,7 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> No
         label = f'cell "{title}"'
     # The first line keeps the numbers of the lines as JupyterLab shows them.
     source = cell if cell.lstrip().startswith("%%") else f"# %%px\n{cell}"
-    students.defined(source)
+    students.forget_passed(source)
     try:
         replies = ranks.run(source, targets=targets(options.targets, ranks.n), label=label, show=live and live.show)
     except Interrupted as stopped:

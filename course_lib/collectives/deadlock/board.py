@@ -81,7 +81,7 @@ class Board:
         self.mine, self._giving_up = self.parts[self.rank], {}
         self.mine[STATE] = COMPUTING
         self.hosts = None
-        if self.machines or host.may_be_away():
+        if self.machines or host.notebook_may_be_remote():
             layout = {"part": part, "row": 8 * (PAIRS + PAIR * self.size), "head": 8 * self._pages, "page": 8 * PAGE}
             self.hosts = Hosts(world, names, descriptor, {**layout, "contexts": 8 * CONTEXTS})
         else:

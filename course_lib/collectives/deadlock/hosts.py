@@ -235,7 +235,7 @@ def _agree(world: MPI.Comm, names: list[str], said: object, problem: str | None)
     if problems := sorted({f"{names[r]}: {problem}" for r, (_, problem) in enumerate(found) if problem}):
         raise ConnectionError(
             f"the machines cannot be connected. {'; '.join(problems).rstrip('.')}. Those of a cluster must reach each other over TCP. "
-            f"Where they have several networks, {host.ADDRESS} says which one to use, such as ib0."
+            f"Where they have several networks, {host.ADDRESS_ENV} says which one to use, such as ib0."
         )
     return [said for said, _ in found]
 

@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 
 from course_lib import memory
-from course_lib.autograd.tensor import namespace
+from course_lib.autograd.tensor import array_namespace
 from course_lib.collectives import shared_memory
 from course_lib.collectives.calls import BARRIER, IALLREDUCE, SUM, Call
 from course_lib.collectives.progress.operations import deferred_interrupts, now
@@ -74,8 +74,8 @@ class SharedAveraged(Averaged):
             now.open[self._arrived] = None
         traffic[0] += 1
         traffic[1] += self.array.nbytes
-        if memory.held is not None:
-            memory.held.exchanged(self.array)
+        if memory.active_account is not None:
+            memory.active_account.exchanged(self.array)
 
     def wait(self) -> None:
         transport, n, rank = self.comm.transport, len(self.arrays), self.comm.Get_rank()
@@ -112,7 +112,7 @@ def averaged(comm, like, count: int, shared: bool = True) -> Averaged:
         arrays = _shared(comm, count, like.dtype)
         if arrays:
             return SharedAveraged(comm, arrays)
-    return Averaged(comm, namespace(like).zeros(count, like.dtype))
+    return Averaged(comm, array_namespace(like).zeros(count, like.dtype))
 
 
 def _shared(comm, count: int, dtype: np.dtype) -> list[np.ndarray] | None:

@@ -35,7 +35,7 @@ from course_lib.collectives.progress.messages import Endpoint, Receiving, Sendin
 from course_lib.collectives.progress.operations import Need, Operation, now, progress, raise_interrupt
 from course_lib.collectives.progress.rendezvous import CARRIED, BoardRendezvous, GatherRendezvous, combine
 from course_lib.collectives.transport import Incoming, Outgoing
-from course_lib.interrupts import interrupts_wait
+from course_lib.interrupts import defer_interrupts
 
 LIMIT = 60.0  # seconds to make a communicator of one of MPI's own, whose ranks nobody watches
 Post = Callable[[MPI.Comm, Call], object]  # begins a transfer; returns its request
@@ -221,7 +221,7 @@ class MpiTransport:
         n = len(self.members)
         wishes = np.empty((n, 2), np.int64)
         self.run(Call(SPLIT, send=np.array([color, key], np.int64), recv=wishes))
-        with interrupts_wait():  # MPI makes a communicator in a call that nothing can end; who was interrupted before this does not come
+        with defer_interrupts():  # MPI makes a communicator in a call that nothing can end; who was interrupted before this does not come
             if now.interrupted:
                 raise_interrupt()
             self.run(Call(SPLIT), POST[BARRIER], again=True)
@@ -404,5 +404,5 @@ def of_communicator(comm: MPI.Comm) -> MpiTransport:
         engine.sched_yield()
         if time.monotonic() > deadline:
             raise DeadlockError(diagnostics.too_late(f"Communicator(comm) ({diagnostics.where()})", LIMIT))
-    with interrupts_wait():
+    with defer_interrupts():
         return _transport(members)

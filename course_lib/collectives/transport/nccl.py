@@ -30,7 +30,7 @@ from course_lib.collectives.calls import (
 from course_lib.collectives.progress.operations import Need, Operation
 from course_lib.collectives.transport import Incoming, Outgoing
 from course_lib.collectives.transport.mpi import POST, MpiTransport
-from course_lib.interrupts import interrupts_wait
+from course_lib.interrupts import defer_interrupts
 
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 _OPS = {"SUM": MPI.SUM, "PROD": MPI.PROD, "MAX": MPI.MAX, "MIN": MPI.MIN}
@@ -179,7 +179,7 @@ class NcclTransport:
 
     def split(self, color: int, key: int) -> NcclTransport | None:
         part = self.host.split(color, key)
-        with interrupts_wait():  # NCCL makes a communicator in a call that nothing can end
+        with defer_interrupts():  # NCCL makes a communicator in a call that nothing can end
             return None if part is None else NcclTransport(part)
 
     def synchronize(self) -> None:

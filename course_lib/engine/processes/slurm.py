@@ -140,7 +140,7 @@ def rank(n: int, folder: str) -> None:
         running = subprocess.Popen(words, env=beside, start_new_session=True)
         threading.Thread(target=_end_with, args=(running,), daemon=True).start()
     os.environ.pop(HOME, None)
-    os.environ[host.AWAY] = "1"
+    os.environ[host.REMOTE_NOTEBOOK_ENV] = "1"
     from course_lib.engine import ipengine
 
     engine = ipengine.prepare(folder)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 
-class Flat:
+class FlatBuffer:
     """How arrays of certain shapes stand in one flat array: one after the other, row by row, and zeros behind them.
 
     Parameters
@@ -29,7 +29,7 @@ class Flat:
 
     Examples
     --------
-    >>> flat = Flat([np.ones((1, 2)), np.zeros(3)], 4)
+    >>> flat = FlatBuffer([np.ones((1, 2)), np.zeros(3)], 4)
     >>> flat.join([np.array([[1.0, 2.0]]), np.array([3.0, 4.0, 5.0])]).tolist()
     [1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 0.0, 0.0]
     >>> flat.cut(np.arange(8.0))

@@ -12,7 +12,9 @@ from course_lib.autograd import Adam, Module, Sequential
 from course_lib.gpt.model.decoder import loss_of
 
 
-def moments(wrap: Callable, blocks: list[Module], comm: object, tokens: np.ndarray) -> tuple[list[tuple[str, int, list[bool]]], list[str]]:
+def gathered_blocks(
+    wrap: Callable, blocks: list[Module], comm: object, tokens: np.ndarray
+) -> tuple[list[tuple[str, int, list[bool]]], list[str]]:
     """Which blocks are whole while each of them works, in one step; collective.
 
     Parameters
@@ -52,7 +54,7 @@ def train(wrap: Callable, layers: Callable[[], list[Module]], comm: object, toke
     Parameters
     ----------
     wrap, comm, tokens
-        As for `moments`; any wrapper.
+        As for `gathered_blocks`; any wrapper.
     layers : callable
         Makes the model's layers.
     steps : int

@@ -55,11 +55,11 @@ def hook(module: Module, hooks: object) -> None:
         - ``end(back)``: all is done, at the end of backward, or at the end of a forward without gradients.
     """
     for i, (block, _) in enumerate(units(module)[0]):
-        block.forward = partial(_block, i, block.forward, hooks)
-    module.forward = partial(_whole, module.forward, hooks)
+        block.forward = partial(_run_block, i, block.forward, hooks)
+    module.forward = partial(_run_module, module.forward, hooks)
 
 
-def _block(i: int, forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Tensor:
+def _run_block(i: int, forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Tensor:
     turns = [True, False]  # in forward, and then in backward
 
     def work(x: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def _block(i: int, forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor
     return out
 
 
-def _whole(forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Tensor:
+def _run_module(forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Tensor:
     hooks.begin()
     out = forward(x)
     if out.requires_grad:
@@ -81,7 +81,7 @@ def _whole(forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -> Ten
     return out
 
 
-class Tell:
+class PrintHooks:
     """Hooks that print what they are called for."""
 
     def begin(self) -> None:

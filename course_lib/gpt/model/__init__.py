@@ -1,8 +1,8 @@
 """The model: blocks, experts, the stages of a pipeline, and how a rank of a grid builds its layers."""
 
-from course_lib.gpt.model.block import Block, alone, kinds
+from course_lib.gpt.model.block import Block, kinds, no_communication
 from course_lib.gpt.model.decoder import Sizes, layers, loss_of
 from course_lib.gpt.model.experts import MixtureOfExperts, Route, clusters, take
 from course_lib.gpt.model.stage import Stage
 
-__all__ = ["Block", "MixtureOfExperts", "Route", "Sizes", "Stage", "alone", "clusters", "kinds", "layers", "loss_of", "take"]
+__all__ = ["Block", "MixtureOfExperts", "Route", "Sizes", "Stage", "clusters", "kinds", "layers", "loss_of", "no_communication", "take"]

@@ -17,12 +17,12 @@ from course_lib.autograd.operations import linear
 from course_lib.placement import Kind, replicated, sharded
 
 
-def alone(x: Tensor, comm: object) -> Tensor:
+def no_communication(x: Tensor, comm: object) -> Tensor:
     """What a single rank does where others exchange: nothing."""
     return x
 
 
-class Split(Module):
+class ParallelLinear(Module):
     """A matrix of which each rank has its columns, or its rows; the input and the output are this rank's.
 
     Parameters
@@ -61,7 +61,7 @@ class Block(Module):
         The ranks that share the block; without one, the block is whole.
     enter, leave : callable
         Given a Tensor and `comm`: before the split work, and after it.
-    again : bool
+    recompute_enter : bool
         Whether backward calls `enter` once more, so that its result need not be kept.
     dtype : data type
 
@@ -77,9 +77,9 @@ class Block(Module):
         heads: int,
         random: np.random.Generator,
         comm: object = None,
-        enter: Callable = alone,
-        leave: Callable = alone,
-        again: bool = False,
+        enter: Callable = no_communication,
+        leave: Callable = no_communication,
+        recompute_enter: bool = False,
         dtype=np.float32,
     ):
         size, index = (comm.Get_size(), comm.Get_rank()) if comm is not None else (1, 0)
@@ -89,25 +89,25 @@ class Block(Module):
         def drawn(inputs: int, outputs: int) -> np.ndarray:
             return (random.standard_normal((inputs, outputs)) / np.sqrt(inputs)).astype(dtype)
 
-        self.comm, self.enter, self.leave, self.again, self.heads = comm, enter, leave, again, heads // size
+        self.comm, self.enter, self.leave, self.recompute_enter, self.heads = comm, enter, leave, recompute_enter, heads // size
         self.norm1, self.norm2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
         # The columns of q, k and v, head by head: so a rank's columns are those of its heads.
-        self.qkv = Split(drawn(width, 3 * width), 1, size, index)
-        self.out = Split(drawn(width, width), 0, size, index)
-        self.up = Split(drawn(width, 4 * width), 1, size, index)
-        self.down = Split(drawn(4 * width, width), 0, size, index)
+        self.qkv = ParallelLinear(drawn(width, 3 * width), 1, size, index)
+        self.out = ParallelLinear(drawn(width, width), 0, size, index)
+        self.up = ParallelLinear(drawn(width, 4 * width), 1, size, index)
+        self.down = ParallelLinear(drawn(4 * width, width), 0, size, index)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.leave(self.attend(self.into(self.qkv, self.norm1(x))), self.comm)
-        return x + self.leave(self.down(gelu(self.into(self.up, self.norm2(x)))), self.comm)
+        x = x + self.leave(self.attend(self.column_parallel(self.qkv, self.norm1(x))), self.comm)
+        return x + self.leave(self.down(gelu(self.column_parallel(self.up, self.norm2(x)))), self.comm)
 
-    def into(self, layer: Module, x: Tensor) -> Tensor:
+    def column_parallel(self, layer: Module, x: Tensor) -> Tensor:
         """Enter the split work: this rank's columns of a layer, for all positions."""
 
         def work(x: Tensor) -> Tensor:
             return layer(self.enter(x, self.comm))
 
-        return checkpoint(work, x) if self.again else work(x)
+        return checkpoint(work, x) if self.recompute_enter else work(x)
 
     def attend(self, qkv: Tensor) -> Tensor:
         """The attention of this rank's heads, ``(batch, positions, 3 * width / n)`` to ``(batch, positions, width)``: a summand."""

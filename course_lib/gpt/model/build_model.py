@@ -9,12 +9,12 @@ import numpy as np
 
 from course_lib import students
 from course_lib.autograd import Module, Tensor
-from course_lib.gpt.model.block import Block, alone
+from course_lib.gpt.model.block import Block, no_communication
 from course_lib.gpt.model.decoder import Embed, Head, loss_of
 from course_lib.gpt.model.experts import MixtureOfExperts
 from course_lib.gpt.settings import Settings
 
-BALANCE = 0.01  # the weight of the experts' balancing loss (Fedus et al., 2022, section 2.2)
+BALANCING_LOSS_WEIGHT = 0.01  # the weight of the experts' balancing loss (Fedus et al., 2022, section 2.2)
 
 
 class Groups:
@@ -41,10 +41,10 @@ class Groups:
         self.ordered = comm.Split(color=0, key=(p * mesh.tp + t) * mesh.dp + d)
 
 
-def needed(settings: Settings) -> list[str]:
+def required_functions(settings: Settings) -> list[str]:
     """The student's functions that a grid takes.
 
-    >>> needed(Settings()), needed(Settings(tp=2))
+    >>> required_functions(Settings()), required_functions(Settings(tp=2))
     ([], ['copy_to_group', 'reduce_from_group', 'vocab_parallel_cross_entropy'])
     """
     s, names = settings, []
@@ -60,7 +60,7 @@ def needed(settings: Settings) -> list[str]:
     return names
 
 
-def beside(x: Tensor, loss: Tensor, weight: float) -> Tensor:
+def with_auxiliary_loss(x: Tensor, loss: Tensor, weight: float) -> Tensor:
     """`x`, with a loss of its own that joins what comes back: `loss` gets `weight` as its gradient, whatever x gets."""
     return Tensor.from_operation(x.data, (x, loss), lambda grad: (grad, np.asarray(weight, loss.dtype)))
 
@@ -76,7 +76,7 @@ class ExpertBlock(Block):
     groups : Groups
     random : numpy.random.Generator
     operators : dict
-        `comm`, `enter`, `leave` and `again`, as for `Block`.
+        `comm`, `enter`, `leave` and `recompute_enter`, as for `Block`.
     """
 
     def __init__(self, settings: Settings, functions: object, groups: Groups, random: np.random.Generator, operators: dict):
@@ -85,22 +85,22 @@ class ExpertBlock(Block):
         s, share = settings, groups.dp.Get_size() / settings.micro_batches
         self.experts = MixtureOfExperts(functions, groups.dp, s.width, 2 * s.width, s.experts, factor=s.capacity, random=random)
         # The balancing loss is a sum over the ranks; the rest is a mean over them, and over the micro-batches.
-        self.weight = BALANCE * share / (groups.tp.Get_size() if s.sequence else 1)
+        self.weight = BALANCING_LOSS_WEIGHT * share / (groups.tp.Get_size() if s.sequence else 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = x + self.leave(self.attend(self.into(self.qkv, self.norm1(x))), self.comm)
-        x = x + self.experts.work(self.norm2(x))
-        return beside(x, self.experts.balance, self.weight)
+        x = x + self.leave(self.attend(self.column_parallel(self.qkv, self.norm1(x))), self.comm)
+        x = x + self.experts.expert_output(self.norm2(x))
+        return with_auxiliary_loss(x, self.experts.balance, self.weight)
 
 
-def layers(settings: Settings, functions: object, groups: Groups) -> list[Module]:
+def build_layers(settings: Settings, functions: object, groups: Groups) -> list[Module]:
     """The layers of this rank.
 
     Parameters
     ----------
     settings : Settings
     functions : object
-        The student's, see `needed`.
+        The student's, see `required_functions`.
     groups : Groups
 
     Returns
@@ -113,7 +113,7 @@ def layers(settings: Settings, functions: object, groups: Groups) -> list[Module
     if s.tp > 1:
         enter, leave = ("gather_sequence", "scatter_sequence") if s.sequence else ("copy_to_group", "reduce_from_group")
         enter, leave = students.get(functions, enter), students.get(functions, leave)
-        operators = dict(comm=groups.tp, enter=enter, leave=leave, again=s.sequence)
+        operators = dict(comm=groups.tp, enter=enter, leave=leave, recompute_enter=s.sequence)
     own = range(stage * s.depth // size, (stage + 1) * s.depth // size)
     found: list[Module] = []
     if stage == 0:
@@ -123,7 +123,7 @@ def layers(settings: Settings, functions: object, groups: Groups) -> list[Module
         found.append(ExpertBlock(s, functions, groups, random, operators) if s.experts else Block(s.width, s.heads, random, **operators))
     if stage == size - 1:
         random = np.random.default_rng([s.seed, 1 + s.depth])
-        found.append(Head(s.sizes, random, operators["comm"], operators.get("enter", alone)))
+        found.append(Head(s.sizes, random, operators["comm"], operators.get("enter", no_communication)))
     return found
 
 
@@ -132,8 +132,8 @@ def loss_for(settings: Settings, functions: object, groups: Groups) -> Callable:
     if settings.tp == 1:
         return loss_of
     given = students.get(functions, "vocab_parallel_cross_entropy")
-    return partial(_parallel, given, groups.tp)
+    return partial(_vocab_parallel_loss, given, groups.tp)
 
 
-def _parallel(given: Callable, comm: object, logits: Tensor, labels: np.ndarray) -> Tensor:
+def _vocab_parallel_loss(given: Callable, comm: object, logits: Tensor, labels: np.ndarray) -> Tensor:
     return given(logits, labels, comm)

@@ -12,7 +12,7 @@ import numpy as np
 
 from course_lib.autograd import Embedding, LayerNorm, Module, Parameter, Tensor
 from course_lib.autograd.operations import cross_entropy
-from course_lib.gpt.model.block import Block, Split, alone
+from course_lib.gpt.model.block import Block, ParallelLinear, no_communication
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,16 @@ class Embed(Module):
 class Head(Module):
     """Vectors to logits: a LayerNorm, and a column for each word, of which a rank may have a part; parameters as for `Block`."""
 
-    def __init__(self, sizes: Sizes, random: np.random.Generator, comm: object = None, enter: Callable = alone, dtype=np.float32):
+    def __init__(
+        self, sizes: Sizes, random: np.random.Generator, comm: object = None, enter: Callable = no_communication, dtype=np.float32
+    ):
         n, index = (comm.Get_size(), comm.Get_rank()) if comm is not None else (1, 0)
         if sizes.vocabulary % n:
             raise ValueError(f"Head: {n} ranks must divide the {sizes.vocabulary} words of the vocabulary.")
         self.comm, self.enter = comm, enter
         self.norm = LayerNorm(sizes.width, dtype=dtype)
         whole = random.standard_normal((sizes.width, sizes.vocabulary)) / np.sqrt(sizes.width)
-        self.words = Split(whole.astype(dtype), 1, n, index)
+        self.words = ParallelLinear(whole.astype(dtype), 1, n, index)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.words(self.enter(self.norm(x), self.comm))

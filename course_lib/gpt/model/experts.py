@@ -14,7 +14,7 @@ import numpy as np
 from course_lib.autograd import operations
 from course_lib.autograd.functional import softmax
 from course_lib.autograd.modules import Module, Parameter
-from course_lib.autograd.tensor import Tensor, namespace
+from course_lib.autograd.tensor import Tensor, array_namespace
 
 
 @dataclass
@@ -66,7 +66,7 @@ def take(a: Tensor, index: np.ndarray) -> Tensor:
     Tensor
         ``(rows, k)``.
     """
-    xp = namespace(a.data)
+    xp = array_namespace(a.data)
 
     def backward(g):
         grad = xp.zeros_like(a.data)
@@ -174,9 +174,9 @@ class MixtureOfExperts(Module):
         self.route = self.balance = None
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.work(x)
+        return x + self.expert_output(x)
 
-    def work(self, x: Tensor) -> Tensor:
+    def expert_output(self, x: Tensor) -> Tensor:
         """What the experts make of the tokens."""
         tokens, given = x.reshape(-1, x.shape[-1]), self.functions
         logits = tokens @ self.router

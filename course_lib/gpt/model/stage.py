@@ -37,7 +37,7 @@ class Stage:
         self.layers, self.width, self.dtype, self.loss, self.share = layers, width, np.dtype(dtype), loss, share
         self.first, self.last = isinstance(layers[0], Embed), isinstance(layers[-1], Head)
         self.done: list[tuple[str, int, float, float]] = []
-        self._kept: dict[int, tuple[Tensor | None, Tensor]] = {}
+        self._in_flight: dict[int, tuple[Tensor | None, Tensor]] = {}
 
     def buffer(self, tokens: np.ndarray) -> np.ndarray:
         """An empty array for what another rank sends of a micro-batch: an activation, or the gradient of one.
@@ -53,7 +53,7 @@ class Stage:
             ``(batch, positions / share, width)``.
         """
         if np.ndim(tokens) != 2 or getattr(tokens, "dtype", np.dtype(float)).kind not in "iu":
-            raise ValueError(f"stage.buffer takes the tokens of a micro-batch, whole numbers (batch, positions); got {_named(tokens)}.")
+            raise ValueError(f"stage.buffer takes the tokens of a micro-batch, whole numbers (batch, positions); got {_describe(tokens)}.")
         return np.empty((tokens.shape[0], tokens.shape[1] // self.share, self.width), self.dtype)
 
     def forward(self, k: int, x: np.ndarray, labels: np.ndarray) -> np.ndarray | float:
@@ -73,9 +73,9 @@ class Stage:
         numpy.ndarray or float
             ``(batch, positions, width)`` for the next rank; on the last one the mean loss of the micro-batch's tokens.
         """
-        if k in self._kept:
+        if k in self._in_flight:
             raise ValueError(f"stage.forward: micro-batch {k} is here already, and waits for its backward. Each goes forward once.")
-        self._takes(x, self.first, k)
+        self._check_input(x, self.first, k)
         begin = time.monotonic()
         given = None if self.first else Tensor(x, requires_grad=True)
         out = given if given is not None else x
@@ -83,7 +83,7 @@ class Stage:
             out = layer(out)
         if self.last:
             out = self.loss(out, labels)
-        self._kept[k] = given, out
+        self._in_flight[k] = given, out
         self.done.append(("F", k, begin, time.monotonic()))
         return out.item() if self.last else out.data
 
@@ -102,16 +102,18 @@ class Stage:
         numpy.ndarray or None
             The gradient of `x`, for the rank before; None on the first rank.
         """
-        if k not in self._kept:
-            here = f"here are {', '.join(map(str, sorted(self._kept)))}" if self._kept else "none is here"
+        if k not in self._in_flight:
+            here = f"here are {', '.join(map(str, sorted(self._in_flight)))}" if self._in_flight else "none is here"
             raise ValueError(f"stage.backward: micro-batch {k} has not gone forward, or has gone backward already; {here}.")
-        given, out = self._kept[k]
+        given, out = self._in_flight[k]
         if self.last and (np.size(grad) != 1 or grad is None):
-            raise ValueError(f"stage.backward: on the last rank grad is a number, the weight of this loss; got {_named(grad)}.")
+            raise ValueError(f"stage.backward: on the last rank grad is a number, the weight of this loss; got {_describe(grad)}.")
         if not self.last and np.shape(grad) != out.shape:
-            raise ValueError(f"stage.backward: the gradient of micro-batch {k} has shape {out.shape}, as its output; got {_named(grad)}.")
+            raise ValueError(
+                f"stage.backward: the gradient of micro-batch {k} has shape {out.shape}, as its output; got {_describe(grad)}."
+            )
         begin = time.monotonic()
-        del self._kept[k]
+        del self._in_flight[k]
         out.backward(np.asarray(grad, self.dtype).reshape(out.shape))
         self.done.append(("B", k, begin, time.monotonic()))
         return None if given is None else given.grad
@@ -132,13 +134,13 @@ class Stage:
         """
         return " ".join(f"{kind}{k}" for kind, k, *_ in self.done)
 
-    def _takes(self, x: object, tokens: bool, k: int) -> None:
+    def _check_input(self, x: object, tokens: bool, k: int) -> None:
         if tokens and (not isinstance(x, np.ndarray) or x.dtype.kind not in "iu"):
-            raise ValueError(f"stage.forward: on the first rank x is the tokens of micro-batch {k}, whole numbers; got {_named(x)}.")
+            raise ValueError(f"stage.forward: on the first rank x is the tokens of micro-batch {k}, whole numbers; got {_describe(x)}.")
         if not tokens and (np.ndim(x) != 3 or np.shape(x)[2] != self.width or getattr(x, "dtype", None) != self.dtype):
             kind = f"(batch, positions, {self.width}), {self.dtype}"
-            raise ValueError(f"stage.forward: x is what the rank before has sent of micro-batch {k}, {kind}; got {_named(x)}.")
+            raise ValueError(f"stage.forward: x is what the rank before has sent of micro-batch {k}, {kind}; got {_describe(x)}.")
 
 
-def _named(value: object) -> str:
+def _describe(value: object) -> str:
     return f"an array of shape {value.shape}, {value.dtype}" if isinstance(value, np.ndarray) else repr(value)[:100]

@@ -10,19 +10,19 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from course_lib.gpt.broadcast_text import first_of
-from course_lib.gpt.training.trainer import Entry, Trainer
+from course_lib.gpt.broadcast_text import first_nonempty
+from course_lib.gpt.training.trainer import ParameterInfo, Trainer
 from course_lib.placement import replicated
 
-KINDS = ("parameters", "first moment", "second moment")
-LOSSES = "losses"
+STATE_KINDS = ("parameters", "first moment", "second moment")
+LOSSES_KEY = "losses"
 
 
-class OtherModel(ValueError):
+class CheckpointMismatch(ValueError):
     """What is to be taken is of another model; the message says where."""
 
 
-def alone(trainer: Trainer) -> Trainer:
+def single_rank_trainer(trainer: Trainer) -> Trainer:
     """The same model, untrained and whole, on each rank for itself; collective."""
     settings = trainer.settings
     one = {"dp": 1, "pp": 1, "tp": 1, "sequence": False, "fsdp": False, "micro_batches": 1}
@@ -31,23 +31,23 @@ def alone(trainer: Trainer) -> Trainer:
     return Trainer(type(settings)(**vars(settings) | one), trainer.functions, comm, trainer.text)
 
 
-def size(trainer: Trainer) -> int:
+def parameter_count(trainer: Trainer) -> int:
     """How many parameters the whole model has. Collective."""
-    return sum(int(np.prod(shape)) for shape in _shapes(trainer).values())
+    return sum(int(np.prod(shape)) for shape in _full_shapes(trainer).values())
 
 
-def parts(trainer: Trainer) -> dict[str, np.ndarray]:
+def local_shards(trainer: Trainer) -> dict[str, np.ndarray]:
     """This rank's parts, flat, by name; in the order of ``groups.ordered`` those of all ranks are the whole. Collective."""
-    found = {f"{kind}/{name}": np.empty(0, np.float32) for kind in KINDS for name in _shapes(trainer)}
-    for kind in KINDS:
-        for entry, array in _arrays(trainer, kind):
-            found[f"{kind}/{entry.name}"] = _share(trainer, entry, array)
+    found = {f"{kind}/{name}": np.empty(0, np.float32) for kind in STATE_KINDS for name in _full_shapes(trainer)}
+    for kind in STATE_KINDS:
+        for entry, array in _local_arrays(trainer, kind):
+            found[f"{kind}/{entry.name}"] = _local_share(trainer, entry, array)
     first = trainer.groups.ordered.Get_rank() == 0
-    found[LOSSES] = np.array(trainer.losses if first else [])
+    found[LOSSES_KEY] = np.array(trainer.losses if first else [])
     return found
 
 
-def gather(comm: object, part: np.ndarray, length: int) -> np.ndarray:
+def gather_shards(comm: object, part: np.ndarray, length: int) -> np.ndarray:
     """The whole of which each rank has so many numbers as part 27's `load` gives it. Collective."""
     n = comm.Get_size()
     each = -(-length // n)
@@ -57,7 +57,7 @@ def gather(comm: object, part: np.ndarray, length: int) -> np.ndarray:
     return whole[:length]
 
 
-def take(trainer: Trainer, step: int, loaded: dict[str, np.ndarray]) -> None:
+def restore(trainer: Trainer, step: int, loaded: dict[str, np.ndarray]) -> None:
     """Go on from what part 27's `load` has given on ``groups.ordered``. Collective.
 
     Parameters
@@ -73,38 +73,38 @@ def take(trainer: Trainer, step: int, loaded: dict[str, np.ndarray]) -> None:
     OtherModel
         It is the checkpoint of another model. All ranks raise it, and nothing is taken.
     """
-    comm, shapes = trainer.groups.ordered, _shapes(trainer)
-    wanted = {f"{kind}/{name}": int(np.prod(shape)) for kind in KINDS for name, shape in shapes.items()} | {LOSSES: step}
-    said = first_of(comm, _other(loaded, wanted, comm))
+    comm, shapes = trainer.groups.ordered, _full_shapes(trainer)
+    wanted = {f"{kind}/{name}": int(np.prod(shape)) for kind in STATE_KINDS for name, shape in shapes.items()} | {LOSSES_KEY: step}
+    said = first_nonempty(comm, _mismatch(loaded, wanted, comm))
     if said:
-        raise OtherModel(said)
-    for kind in KINDS:
+        raise CheckpointMismatch(said)
+    for kind in STATE_KINDS:
         whole: dict[str, np.ndarray] = {}
-        mine = {entry.name: entry for layer in trainer.entries for entry in layer}
+        mine = {entry.name: entry for layer in trainer.parameter_infos for entry in layer}
         for name, shape in shapes.items():
             key = f"{kind}/{name}"
-            flat = gather(comm, loaded[key].astype(np.float32), wanted[key])
+            flat = gather_shards(comm, loaded[key].astype(np.float32), wanted[key])
             if name in mine:
-                whole[name] = _own(trainer, mine[name], flat.reshape(shape))
-        _put(trainer, kind, whole, step)
-    trainer.losses = gather(comm, loaded[LOSSES].astype(float), step).tolist()
+                whole[name] = _local_part(trainer, mine[name], flat.reshape(shape))
+        _set_arrays(trainer, kind, whole, step)
+    trainer.losses = gather_shards(comm, loaded[LOSSES_KEY].astype(float), step).tolist()
     trainer.step = step
 
 
-def copy(trainer: Trainer, onto: Trainer) -> None:
+def copy_parameters(trainer: Trainer, onto: Trainer) -> None:
     """Give another grid's trainer the parameters of this one; both on all ranks. Collective."""
-    comm, shapes = trainer.groups.ordered, _shapes(trainer)
+    comm, shapes = trainer.groups.ordered, _full_shapes(trainer)
     found = dict.fromkeys(shapes, None)
-    mine = {entry.name: _share(trainer, entry, array) for entry, array in _arrays(trainer, KINDS[0])}
-    targets = {entry.name: entry for layer in onto.entries for entry in layer}
+    mine = {entry.name: _local_share(trainer, entry, array) for entry, array in _local_arrays(trainer, STATE_KINDS[0])}
+    targets = {entry.name: entry for layer in onto.parameter_infos for entry in layer}
     for name, shape in shapes.items():
-        flat = _joined(comm, mine.get(name, np.empty(0, np.float32)))
+        flat = _all_gather_ragged(comm, mine.get(name, np.empty(0, np.float32)))
         if name in targets:
-            found[name] = _own(onto, targets[name], flat.reshape(shape))
-    _put(onto, KINDS[0], found, trainer.step)
+            found[name] = _local_part(onto, targets[name], flat.reshape(shape))
+    _set_arrays(onto, STATE_KINDS[0], found, trainer.step)
 
 
-def _joined(comm: object, part: np.ndarray) -> np.ndarray:
+def _all_gather_ragged(comm: object, part: np.ndarray) -> np.ndarray:
     """The ranks' parts, of any lengths, one after the other."""
     lengths = np.empty(comm.Get_size(), np.int64)
     comm.Allgather(np.array([len(part)]), lengths)
@@ -115,7 +115,7 @@ def _joined(comm: object, part: np.ndarray) -> np.ndarray:
     return np.concatenate([row[:length] for row, length in zip(all_of_them, lengths, strict=True)])
 
 
-def _other(loaded: dict, wanted: dict[str, int], comm: object) -> str:
+def _mismatch(loaded: dict, wanted: dict[str, int], comm: object) -> str:
     """What is wrong with the names and lengths of a checkpoint, or nothing."""
     if loaded.keys() != wanted.keys():
         more, less = sorted(loaded.keys() - wanted.keys()), sorted(wanted.keys() - loaded.keys())
@@ -133,30 +133,32 @@ def _other(loaded: dict, wanted: dict[str, int], comm: object) -> str:
     return ""
 
 
-def _shapes(trainer: Trainer) -> dict[str, tuple[int, ...]]:
+def _full_shapes(trainer: Trainer) -> dict[str, tuple[int, ...]]:
     """The whole arrays' shapes by name, with the sharded dimension first; the same on all ranks."""
     if not trainer.shapes:
-        one = alone(trainer)
+        one = single_rank_trainer(trainer)
         trainer.shapes = {
-            entry.name: tuple(np.moveaxis(np.empty(entry.shape, bool), _dim(entry), 0).shape) for layer in one.entries for entry in layer
+            entry.name: tuple(np.moveaxis(np.empty(entry.shape, bool), _sharded_dim(entry), 0).shape)
+            for layer in one.parameter_infos
+            for entry in layer
         }
     return trainer.shapes
 
 
-def _dim(entry: Entry) -> int:
+def _sharded_dim(entry: ParameterInfo) -> int:
     return 0 if entry.kind == replicated else entry.kind.dim
 
 
-def _place(trainer: Trainer, entry: Entry) -> tuple[int, int]:
+def _shard_count_and_index(trainer: Trainer, entry: ParameterInfo) -> tuple[int, int]:
     """Among how many an array is divided along its first dimension, and which part this rank has."""
     groups = trainer.groups
     comm = groups.dp if entry.expert else groups.tp
     return (1, 0) if entry.kind == replicated and not entry.expert else (comm.Get_size(), comm.Get_rank())
 
 
-def _share(trainer: Trainer, entry: Entry, array: np.ndarray) -> np.ndarray:
+def _local_share(trainer: Trainer, entry: ParameterInfo, array: np.ndarray) -> np.ndarray:
     """What this rank writes of its array: all of it, or as much as each of those that have the same."""
-    flat, groups = np.moveaxis(array, _dim(entry), 0).ravel(), trainer.groups
+    flat, groups = np.moveaxis(array, _sharded_dim(entry), 0).ravel(), trainer.groups
     if entry.kind == replicated and groups.tp.Get_rank() > 0:
         return flat[:0].copy()
     if entry.expert:
@@ -164,45 +166,45 @@ def _share(trainer: Trainer, entry: Entry, array: np.ndarray) -> np.ndarray:
     return np.array_split(flat, groups.dp.Get_size())[groups.dp.Get_rank()].copy()
 
 
-def _own(trainer: Trainer, entry: Entry, whole: np.ndarray) -> np.ndarray:
+def _local_part(trainer: Trainer, entry: ParameterInfo, whole: np.ndarray) -> np.ndarray:
     """This rank's part of a whole array."""
-    n, index = _place(trainer, entry)
-    return np.ascontiguousarray(np.moveaxis(np.split(whole, n)[index], 0, _dim(entry)))
+    n, index = _shard_count_and_index(trainer, entry)
+    return np.ascontiguousarray(np.moveaxis(np.split(whole, n)[index], 0, _sharded_dim(entry)))
 
 
-def _trained(trainer: Trainer, kind: str) -> Iterator[tuple[int, np.ndarray]]:
+def _optimizer_arrays(trainer: Trainer, kind: str) -> Iterator[tuple[int, np.ndarray]]:
     """For each of the optimizer's parameters, its place and its values, or its moments."""
     for i, p in enumerate(trainer.optimizer.params):
         _, *moments = trainer.optimizer.state.get(i) or (0, np.zeros_like(p.data), np.zeros_like(p.data))
-        yield i, [p.data, *moments][KINDS.index(kind)]
+        yield i, [p.data, *moments][STATE_KINDS.index(kind)]
 
 
-def _arrays(trainer: Trainer, kind: str) -> Iterator[tuple[Entry, np.ndarray]]:
+def _local_arrays(trainer: Trainer, kind: str) -> Iterator[tuple[ParameterInfo, np.ndarray]]:
     """This rank's arrays of a kind; where they are fully sharded, whole for a moment, layer by layer."""
     if not trainer.settings.fsdp:
-        found = {id(trainer.optimizer.params[i]): array for i, array in _trained(trainer, kind)}
-        yield from ((entry, found[id(entry.parameter)]) for layer in trainer.entries for entry in layer)
+        found = {id(trainer.optimizer.params[i]): array for i, array in _optimizer_arrays(trainer, kind)}
+        yield from ((entry, found[id(entry.parameter)]) for layer in trainer.parameter_infos for entry in layer)
         return
-    for (_, mine), layer, flat in zip(_trained(trainer, kind), trainer.entries, trainer.flats, strict=True):
+    for (_, mine), layer, flat in zip(_optimizer_arrays(trainer, kind), trainer.parameter_infos, trainer.flat_buffers, strict=True):
         whole = np.empty(flat.length, mine.dtype)
         trainer.groups.dp.Allgather(mine, whole)
         yield from zip(layer, flat.cut(whole), strict=True)
 
 
-def _put(trainer: Trainer, kind: str, arrays: dict[str, np.ndarray], step: int) -> None:
+def _set_arrays(trainer: Trainer, kind: str, arrays: dict[str, np.ndarray], step: int) -> None:
     """Set this rank's arrays of a kind."""
     state, params = trainer.optimizer.state, trainer.optimizer.params
     if trainer.settings.fsdp:
         rank, n = trainer.groups.dp.Get_rank(), trainer.settings.dp
-        found = zip(trainer.flats, trainer.entries, strict=True)
+        found = zip(trainer.flat_buffers, trainer.parameter_infos, strict=True)
         new = [np.split(flat.join([arrays[e.name] for e in layer]), n)[rank] for flat, layer in found]
     else:
-        names = {id(entry.parameter): entry.name for layer in trainer.entries for entry in layer}
+        names = {id(entry.parameter): entry.name for layer in trainer.parameter_infos for entry in layer}
         new = [arrays[names[id(p)]] for p in params]
     for i, (p, array) in enumerate(zip(params, new, strict=True)):
-        if kind == KINDS[0]:
+        if kind == STATE_KINDS[0]:
             p.data[...] = array
             continue
         _, first, second = state.get(i) or (0, np.zeros_like(p.data), np.zeros_like(p.data))
-        (first if kind == KINDS[1] else second)[...] = array
+        (first if kind == STATE_KINDS[1] else second)[...] = array
         state[i] = step, first, second

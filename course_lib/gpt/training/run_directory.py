@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 
 from course_lib import students
-from course_lib.gpt.broadcast_text import first_of, on_first, said
+from course_lib.gpt.broadcast_text import call_on_rank0, error_text, first_nonempty
 from course_lib.gpt.settings import Settings, SettingsError
 from course_lib.gpt.training import full_state
 from course_lib.gpt.training.trainer import Trainer
 
-SAME = ("width", "heads", "depth", "length", "experts", "batch", "lr", "clip", "seed")  # of a run that goes on
+RESUME_FIELDS = ("width", "heads", "depth", "length", "experts", "batch", "lr", "clip", "seed")  # of a run that goes on
 
 
-def last(path: Path) -> int | None:
+def last_step(path: Path) -> int | None:
     """The step of a run's last whole checkpoint; None where there is none."""
     try:
         return int(json.loads((path / "checkpoint" / "index.json").read_text())["step"])
@@ -26,17 +26,17 @@ def last(path: Path) -> int | None:
         return None
 
 
-def kept(path: Path) -> str:
+def checkpoint_status(path: Path) -> str:
     """What a run that ends here has left, in a sentence."""
-    step = last(path)
+    step = last_step(path)
     return "There is no checkpoint yet." if step is None else f"The checkpoint of step {step} is whole: --resume goes on from there."
 
 
-class Unwritten(RuntimeError):
+class CheckpointWriteError(RuntimeError):
     """A checkpoint could not be written; the message says where, and what is there still."""
 
 
-class Folder:
+class RunDirectory:
     """Where a run is kept; what it does is collective.
 
     Parameters
@@ -62,11 +62,11 @@ class Folder:
     def __init__(self, path: str | Path, comm: object, settings: Settings, text: np.ndarray, name: str, resume: bool):
         self.path, self.comm, self.resume = Path(path), comm, resume
         self.checkpoint = self.path / "checkpoint"
-        on_first(comm, lambda: self._prepare(settings, text, name), SettingsError)
+        call_on_rank0(comm, lambda: self._prepare(settings, text, name), SettingsError)
 
     def _prepare(self, settings: Settings, text: np.ndarray, name: str) -> str:
         notes, there = self.path / "run.json", (self.checkpoint / "index.json").exists()
-        own = {key: getattr(settings, key) for key in SAME} | {"text": name, "sha256": hashlib.sha256(text).hexdigest()}
+        own = {key: getattr(settings, key) for key in RESUME_FIELDS} | {"text": name, "sha256": hashlib.sha256(text).hexdigest()}
         if there and not self.resume:
             raise SettingsError(f"{self.path} has a run already: go on with it by --resume, or choose another folder by --out.")
         if self.resume and not there:
@@ -77,7 +77,7 @@ class Folder:
         if self.resume:
             if before is None:
                 raise SettingsError(f"there is no {notes}, which says of which run the checkpoint is.")
-            for key in SAME:
+            for key in RESUME_FIELDS:
                 if before[key] != own[key]:
                     raise SettingsError(
                         f"the run in {self.path} has {key} {before[key]!r}, and this one {own[key]!r}: a run goes on with the same."
@@ -102,7 +102,7 @@ class Folder:
             found = json.loads(notes.read_text())
         except ValueError as error:
             raise SettingsError(f"{notes} cannot be read: {error}.") from None
-        if not isinstance(found, dict) or not {*SAME, "text", "sha256"} <= found.keys():
+        if not isinstance(found, dict) or not {*RESUME_FIELDS, "text", "sha256"} <= found.keys():
             raise SettingsError(f"{notes} is not what a run of this program has noted: choose another folder by --out.")
         return found
 
@@ -116,11 +116,13 @@ class Folder:
         """
         save = students.get(trainer.functions, "save")
         try:
-            save(str(self.checkpoint), trainer.step, full_state.parts(trainer), trainer.groups.ordered)
+            save(str(self.checkpoint), trainer.step, full_state.local_shards(trainer), trainer.groups.ordered)
         except Exception as error:
             if type(error).__module__.startswith("course_lib."):  # another rank is to say what is wrong
                 raise
-            raise Unwritten(f"could not write the checkpoint of step {trainer.step} to {self.checkpoint}: {said(error)}.") from error
+            raise CheckpointWriteError(
+                f"could not write the checkpoint of step {trainer.step} to {self.checkpoint}: {error_text(error)}."
+            ) from error
 
     def load(self, trainer: Trainer) -> None:
         """Go on from the checkpoint, read by the student's `load`.
@@ -136,11 +138,11 @@ class Folder:
             if not isinstance(step, (int, np.integer)) or step < 0:
                 wrong = f"its step is {step!r}, and no number of steps."
         except (ValueError, OSError, TypeError, KeyError) as error:
-            wrong = said(error)
-        problem = first_of(self.comm, wrong)
+            wrong = error_text(error)
+        problem = first_nonempty(self.comm, wrong)
         if problem:
             raise SettingsError(f"the checkpoint in {self.path} cannot be read: {problem}")
         try:
-            full_state.take(trainer, step, loaded)
-        except full_state.OtherModel as error:
+            full_state.restore(trainer, step, loaded)
+        except full_state.CheckpointMismatch as error:
             raise SettingsError(str(error)) from None

@@ -17,7 +17,7 @@ def axis_of(settings: Settings, rank: int, ranks: tuple[int, ...]) -> str | None
     return inside[0] if inside else None
 
 
-def moved(trainer: Trainer, steps: int = 1) -> dict[str, float]:
+def bytes_by_axis(trainer: Trainer, steps: int = 1) -> dict[str, float]:
     """Bytes that this rank has sent in a step, by axis, since `traffic.reset`.
 
     Parameters
@@ -39,7 +39,7 @@ def moved(trainer: Trainer, steps: int = 1) -> dict[str, float]:
     return found
 
 
-def held(trainer: Trainer) -> dict[str, int]:
+def memory_by_kind(trainer: Trainer) -> dict[str, int]:
     """Bytes of this rank by kind, at the most in a step, which it takes; collective.
 
     Parameters
@@ -54,7 +54,7 @@ def held(trainer: Trainer) -> dict[str, int]:
     """
     trainer.optimizer.zero_grad()
     with memory.watch() as account:
-        trainer.go()
+        trainer.train_step()
     params, state = trainer.optimizer.params, trainer.optimizer.state.values()
     kept = sum(p.grad.nbytes for p in params if p.grad is not None)
     return {

@@ -9,23 +9,23 @@ import numpy as np
 
 from course_lib import memory, students
 from course_lib.autograd import Adam, Parameter, Sequential
-from course_lib.gpt.fsdp.flat_buffer import Flat
+from course_lib.gpt.fsdp.flat_buffer import FlatBuffer
 from course_lib.gpt.model.block import kinds
-from course_lib.gpt.model.build_model import Groups, layers, loss_for, needed
+from course_lib.gpt.model.build_model import Groups, build_layers, loss_for, required_functions
 from course_lib.gpt.model.experts import MixtureOfExperts
 from course_lib.gpt.model.stage import Stage
 from course_lib.gpt.settings import Settings
-from course_lib.gpt.text import texts
+from course_lib.gpt.text import sample_batch
 from course_lib.placement import Kind, replicated
 
-WARM_UP = 20  # steps in which the learning rate grows
+WARMUP_STEPS = 20  # steps in which the learning rate grows
 
 
 class Diverged(ArithmeticError):
     """The numbers have grown beyond all bounds; the message says in which step."""
 
 
-class Entry:
+class ParameterInfo:
     """A parameter of this rank.
 
     Attributes
@@ -66,9 +66,9 @@ class Trainer:
         Of these, the same on all ranks.
     norm : float
         The length of all gradients of the last step as one vector, before clipping; the same on all ranks.
-    entries : list of list of Entry
+    parameter_infos : list of list of ParameterInfo
         This rank's parameters, layer by layer.
-    flats : list of Flat
+    flat_buffers : list of Flat
         How those of a layer stand in a flat array, which the data parallel ranks may share.
     groups : Groups
     optimizer : Adam
@@ -83,28 +83,28 @@ class Trainer:
 
     def __init__(self, settings: Settings, functions: object, comm: object, text: np.ndarray):
         self.settings, self.functions, self.text, self.step, self.losses = settings, functions, text, 0, []
-        self.norm, self._gone_back = 0.0, 0
-        for name in needed(settings):
+        self.norm, self._backwards_done = 0.0, 0
+        for name in required_functions(settings):
             students.get(functions, name)
         memory.reuse_freed()
         self.groups = groups = Groups(comm, settings)
-        s, own = settings, layers(settings, functions, groups)
-        self.entries = list(_entries(own, _first(s, groups)))
+        s, own = settings, build_layers(settings, functions, groups)
+        self.parameter_infos = list(_parameter_infos(own, _first_layer(s, groups)))
         self.model = Sequential(*own)
         self.stage = Stage(own, s.width, loss=loss_for(s, functions, groups), share=s.tp if s.sequence else 1)
-        self.flats = [Flat([entry.parameter.data for entry in layer], s.dp) for layer in self.entries]
+        self.flat_buffers = [FlatBuffer([entry.parameter.data for entry in layer], s.dp) for layer in self.parameter_infos]
         if s.fsdp:
             self.stage.layers = [self._fully_sharded()]
-            self.stage.backward = partial(self._backward, self.stage.backward)
-        self.optimizer = Adam(self.trained(), s.lr)
-        self.weights = self._weights()
+            self.stage.backward = partial(self._backward_with_sync, self.stage.backward)
+        self.optimizer = Adam(self.trainable_parameters(), s.lr)
+        self.weights = self._norm_weights()
         self.shapes: dict[str, tuple[int, ...]] = {}
 
-    def trained(self) -> list[Parameter]:
+    def trainable_parameters(self) -> list[Parameter]:
         """What the optimizer changes."""
         return self.model.parameters()
 
-    def go(self) -> float:
+    def train_step(self) -> float:
         """A step; the mean loss over all ranks, before it.
 
         Raises
@@ -113,16 +113,16 @@ class Trainer:
             Loss or gradients are no finite numbers. All ranks raise it, before the step is taken.
         """
         s, groups, comm = self.settings, self.groups, self.groups.everyone
-        tokens, labels = texts(self.text, self.step, s.batch, s.length, s.seed)
+        tokens, labels = sample_batch(self.text, self.step, s.batch, s.length, s.seed)
         rank, each = groups.dp.Get_rank(), s.batch // s.dp
         mine = slice(rank * each, (rank + 1) * each)
         parts = zip(np.split(tokens[mine], s.micro_batches), np.split(labels[mine], s.micro_batches), strict=True)
         self.optimizer.zero_grad()
         self.stage.done.clear()
-        self._gone_back = 0
+        self._backwards_done = 0
         loss = self._schedule()(self.stage, list(parts), groups.pp)
-        self._reduce()
-        numbers = np.array([(loss or 0.0) / (s.dp * s.tp), self._squares()])
+        self._average_gradients()
+        numbers = np.array([(loss or 0.0) / (s.dp * s.tp), self._squared_norm()])
         total = np.empty(2)
         comm.Allreduce(numbers, total)
         if not np.isfinite(total).all():
@@ -132,7 +132,7 @@ class Trainer:
             )
         self.norm = float(np.sqrt(total[1]))
         self._clip(self.norm)
-        self.optimizer.lr = s.lr * min(1.0, (self.step + 1) / WARM_UP)
+        self.optimizer.lr = s.lr * min(1.0, (self.step + 1) / WARMUP_STEPS)
         self.optimizer.step()
         self.step += 1
         self.losses.append(float(total[0]))
@@ -140,7 +140,7 @@ class Trainer:
 
     def _schedule(self) -> Callable:
         if self.settings.pp == 1:
-            return _one_after_the_other
+            return _sequential_step
         name = "gpipe_step" if self.settings.schedule == "gpipe" else "one_forward_one_backward_step"
         return students.get(self.functions, name)
 
@@ -158,13 +158,13 @@ class Trainer:
         self.model = Sharded(self.model, groups.dp)
         return self.model
 
-    def _backward(self, backward: Callable, k: int, grad: object) -> object:
+    def _backward_with_sync(self, backward: Callable, k: int, grad: object) -> object:
         """Of a stage whose model is fully sharded: gradients travel with the micro-batch that goes back last, whichever it is."""
-        self._gone_back += 1
-        self.model.sync = self._gone_back == self.settings.micro_batches
+        self._backwards_done += 1
+        self.model.sync = self._backwards_done == self.settings.micro_batches
         return backward(k, grad)
 
-    def _reduce(self) -> None:
+    def _average_gradients(self) -> None:
         """Gradients of what several ranks have become the mean over the data parallel ranks; experts' are divided alone."""
         s, groups = self.settings, self.groups
         if s.fsdp:
@@ -173,62 +173,62 @@ class Trainer:
             students.get(self.functions, "reduce_norm_gradients")(self.model, groups.tp)
         if s.dp == 1:
             return
-        shared = [entry.parameter for layer in self.entries for entry in layer if not entry.expert]
-        flat = Flat([p.data for p in shared], 1)
+        shared = [entry.parameter for layer in self.parameter_infos for entry in layer if not entry.expert]
+        flat = FlatBuffer([p.data for p in shared], 1)
         mine = flat.join([p.grad for p in shared])
         total = np.empty_like(mine)
         groups.dp.Allreduce(mine, total)
         total /= total.dtype.type(s.dp)
         for p, grad in zip(shared, flat.cut(total), strict=True):
             p.grad = grad
-        for layer in self.entries:
+        for layer in self.parameter_infos:
             for entry in layer:
                 if entry.expert and entry.parameter.grad is not None:
                     entry.parameter.grad = entry.parameter.grad / entry.parameter.dtype.type(s.dp)
 
-    def _weights(self) -> list[np.ndarray | float]:
+    def _norm_weights(self) -> list[np.ndarray | float]:
         """For each trained parameter, one divided by the ranks that count its gradient, too."""
         s = self.settings
 
-        def weight(entry: Entry) -> float:
+        def weight(entry: ParameterInfo) -> float:
             return (1.0 if entry.expert or s.fsdp else 1 / s.dp) / (s.tp if entry.kind == replicated else 1)
 
         if not s.fsdp:
-            found = {id(entry.parameter): weight(entry) for layer in self.entries for entry in layer}
-            return [found[id(p)] for p in self.trained()]
+            found = {id(entry.parameter): weight(entry) for layer in self.parameter_infos for entry in layer}
+            return [found[id(p)] for p in self.trainable_parameters()]
         whole = [
             flat.join([np.full(entry.shape, weight(entry)) for entry in layer])
-            for flat, layer in zip(self.flats, self.entries, strict=True)
+            for flat, layer in zip(self.flat_buffers, self.parameter_infos, strict=True)
         ]
         return [np.split(array, s.dp)[self.groups.dp.Get_rank()] for array in whole]
 
-    def _squares(self) -> float:
+    def _squared_norm(self) -> float:
         """This rank's part of the squared length of all gradients."""
-        found = zip(self.trained(), self.weights, strict=True)
+        found = zip(self.trainable_parameters(), self.weights, strict=True)
         return float(sum(np.sum(w * p.grad.astype(np.float64) ** 2) for p, w in found if p.grad is not None))
 
     def _clip(self, length: float) -> None:
         if length > self.settings.clip:
-            for p in self.trained():
+            for p in self.trainable_parameters():
                 if p.grad is not None:
                     p.grad = p.grad * p.dtype.type(self.settings.clip / length)
 
 
-def _first(settings: Settings, groups: Groups) -> int:
+def _first_layer(settings: Settings, groups: Groups) -> int:
     """The number of this rank's first layer in the whole model."""
     stage = groups.pp.Get_rank()
     return 0 if stage == 0 else 1 + stage * settings.depth // settings.pp
 
 
-def _entries(own: list, first: int) -> Iterator[list[Entry]]:
+def _parameter_infos(own: list, first: int) -> Iterator[list[ParameterInfo]]:
     for i, layer in enumerate(own, first):
         experts = getattr(layer, "experts", None)
         sharded = {id(experts.w1), id(experts.w2)} if isinstance(experts, MixtureOfExperts) else set()
-        found = {id(p): Entry(f"{i}.{name}", p, kind, id(p) in sharded) for name, p, kind in kinds(layer)}
+        found = {id(p): ParameterInfo(f"{i}.{name}", p, kind, id(p) in sharded) for name, p, kind in kinds(layer)}
         yield [found[id(p)] for p in layer.parameters()]
 
 
-def _one_after_the_other(stage: Stage, micro_batches: list, comm: object) -> float:
+def _sequential_step(stage: Stage, micro_batches: list, comm: object) -> float:
     """A step without a pipeline."""
     loss = 0.0
     for k, (tokens, labels) in enumerate(micro_batches):

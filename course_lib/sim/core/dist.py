@@ -18,7 +18,7 @@ from course_lib.sim.core import validation
 from course_lib.sim.core.errors import Deadlock, Mismatch, SimulationError
 from course_lib.sim.core.hardware import H100, LAYER, Hardware, Layer
 
-PATIENCE = 0.2  # seconds of real time that a loop may wait for something that is not the simulator's
+IDLE_TIMEOUT_SECONDS = 0.2  # seconds of real time that a loop may wait for something that is not the simulator's
 
 
 class Group:
@@ -107,7 +107,7 @@ class Dist:
         self._sent: dict[tuple[int, int], deque] = {}  # messages that nobody asked for yet, by (from, to)
         self._wanted: dict[tuple[int, int], deque] = {}  # receives whose message was not sent yet
         self._waiting: dict[int, object] = {}  # communications that a rank awaits now, by identity
-        self._moves = self._seen = self._quiet = 0
+        self._moves = self._last_moves = self._idle_turns = 0
         self._watched = False
 
     def group(self, rank: int, ranks: Iterable[int] | None) -> Group:
@@ -205,34 +205,34 @@ class Dist:
         exchange, loop = pending.exchange, asyncio.get_running_loop()
         if exchange.future is None:
             exchange.future = loop.create_future()
-        pending.model.meet()
+        pending.model.bind_task()
         self._waiting[id(pending)] = pending
         if not self._watched:
             self._watched = True
-            loop.call_soon(self._look, loop)
+            loop.call_soon(self._detect_deadlock, loop)
         try:
             yield from exchange.future
         finally:
             self._moves += 1
             del self._waiting[id(pending)]
 
-    def _look(self, loop) -> None:
+    def _detect_deadlock(self, loop) -> None:
         """Once in each turn of the event loop: has any rank moved? If none can, say so."""
         self._watched = bool(self._waiting)
         if not self._waiting:
             return
-        if self._moves != self._seen:
-            self._seen, self._quiet = self._moves, 0
-            loop.call_soon(self._look, loop)
+        if self._moves != self._last_moves:
+            self._last_moves, self._idle_turns = self._moves, 0
+            loop.call_soon(self._detect_deadlock, loop)
             return
-        self._quiet += 1
-        if self._quiet < 3:
-            loop.call_soon(self._look, loop)
+        self._idle_turns += 1
+        if self._idle_turns < 3:
+            loop.call_soon(self._detect_deadlock, loop)
             return
         stuck = {p.model.rank for p in self._waiting.values()}
         elsewhere = [r for r in range(self.world_size) if r not in stuck and not self._finished(r)]
-        if elsewhere and self._quiet < 3 + PATIENCE / 0.01:
-            loop.call_later(0.01, self._look, loop)
+        if elsewhere and self._idle_turns < 3 + IDLE_TIMEOUT_SECONDS / 0.01:
+            loop.call_later(0.01, self._detect_deadlock, loop)
             return
         self._watched = False
         try:
@@ -290,7 +290,7 @@ def _same_kind(kind: str, one, other) -> bool:
     return one.shards == other.shards
 
 
-def check_place(model, rank: object, what: str) -> None:
+def check_peer(model, rank: object, what: str) -> None:
     """SimulationError unless `rank` is another rank of this simulation."""
     if not isinstance(rank, int) or not 0 <= rank < model.world_size or rank == model.rank:
         text = f"{what} must be another rank, 0 to {model.world_size - 1}; got {rank!r}."

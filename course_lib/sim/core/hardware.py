@@ -13,7 +13,7 @@ from numbers import Real
 GIB = 1024**3
 
 
-def positive(thing: object, what: str, *names: str, endless: bool = False) -> None:
+def require_positive(thing: object, what: str, *names: str, endless: bool = False) -> None:
     """ValueError unless these attributes of a thing are numbers greater than 0; they may be infinite if they may be `endless`."""
     for name in names:
         value = getattr(thing, name)
@@ -45,7 +45,7 @@ class Link:
     latency: float = 0.0
 
     def __post_init__(self):
-        positive(self, "a link", "bandwidth", "efficiency", endless=True)
+        require_positive(self, "a link", "bandwidth", "efficiency", endless=True)
         if self.efficiency > 1 or not 0 <= self.latency < math.inf:
             raise ValueError(f"a link's efficiency is at most 1, and its latency 0 or more; got {self.efficiency} and {self.latency}.")
 
@@ -134,7 +134,7 @@ A100 = Hardware(
 
 _FREE = Link(float("inf"))
 FREE_COMMUNICATION = replace(H100, name="H100 80 GB, communication for free", nvlink=_FREE, network=_FREE, host=_FREE)
-PRESETS = {hardware.name: hardware for hardware in (H100, A100, FREE_COMMUNICATION)}
+HARDWARE_PRESETS = {hardware.name: hardware for hardware in (H100, A100, FREE_COMMUNICATION)}
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`Model`: what a rank can do in a training step, what it costs, and what is not allowed.
 
-Every operation leaves a row, so that the whole run can be drawn, checked and played again (see `record`):
+Every operation leaves a row, so that the whole run can be drawn, checked and played again (see `replay`):
 
     (kind, layer, start, end, values used, values made, extra)
 
@@ -15,14 +15,24 @@ from collections.abc import Generator, Iterable
 
 from course_lib import wording
 from course_lib.sim.core import validation
-from course_lib.sim.core.dist import Dist, check_place
+from course_lib.sim.core.dist import Dist, check_peer
 from course_lib.sim.core.errors import OutOfMemory, SimulationError
 from course_lib.sim.core.storage import Storage
-from course_lib.sim.core.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad, alike, batch, part
+from course_lib.sim.core.values import (
+    Activation,
+    ActivationGrad,
+    OptState,
+    Value,
+    Weight,
+    WeightGrad,
+    make_activation,
+    make_like,
+    make_sharded,
+)
 
-ENDLESS = 200  # operations a layer and a sample: a loop that does more on a rank never ends
-RECOMPUTED = 5  # and as many more for each layer, which may be recomputed from the first one
-STORES = ("weights", "opt_states", "activations", "grad_activations", "grad_weights")
+MAX_OPERATIONS_PER_LAYER_AND_SAMPLE = 200  # operations a layer and a sample: a loop that does more on a rank never ends
+EXTRA_OPERATIONS_PER_LAYER = 5  # and as many more for each layer, which may be recomputed from the first one
+STORAGE_NAMES = ("weights", "opt_states", "activations", "grad_activations", "grad_weights")
 
 
 class Pending:
@@ -32,7 +42,7 @@ class Pending:
 
     def __init__(self, model: Model, exchange, value):
         self.model, self.exchange, self.value = model, exchange, value
-        self.id = model.enter(0.0)
+        self.id = model.register_value(0.0)
         self.row, self.made = None, None
 
     def __await__(self) -> Generator:
@@ -89,8 +99,10 @@ class Model:
         self.all_samples = (1 << global_batch_size) - 1
         self._capacity = dist.hardware.memory if dist.memory_limit else math.inf
         self._durations, self._host_free = {}, 0.0
-        self._most_rows = max(ENDLESS, RECOMPUTED * num_layers) * num_layers * global_batch_size + 10_000
-        self._stores = tuple(Storage(name, self) for name in STORES)
+        self._most_rows = (
+            max(MAX_OPERATIONS_PER_LAYER_AND_SAMPLE, EXTRA_OPERATIONS_PER_LAYER * num_layers) * num_layers * global_batch_size + 10_000
+        )
+        self._stores = tuple(Storage(name, self) for name in STORAGE_NAMES)
         dist.models[rank] = self
 
     def __repr__(self) -> str:
@@ -100,7 +112,7 @@ class Model:
 
     def storage(self) -> tuple[Storage, Storage, Storage, Storage, Storage]:
         """The rank's memory: weights, opt_states, activations, grad_activations, grad_weights."""
-        self.meet()
+        self.bind_task()
         return self._stores
 
     def memory(self) -> float:
@@ -114,7 +126,7 @@ class Model:
             self.rows.append(("hold", value.id))
             self.held += value.nbytes
             if self.held > self._capacity:
-                raise OutOfMemory(validation.full(self, self._stores), rank=self.rank, time=self.time)
+                raise OutOfMemory(validation.out_of_memory_text(self, self._stores), rank=self.rank, time=self.time)
 
     def drop(self, value: Value) -> None:
         """The storage gives a value back."""
@@ -124,7 +136,7 @@ class Model:
             self.rows.append(("drop", value.id))
             self.held -= value.nbytes
 
-    def enter(self, nbytes: float, number: int | None = None) -> int:
+    def register_value(self, nbytes: float, number: int | None = None) -> int:
         """The number of a new value, which the row that comes makes; or the one that a communication got for it, when that began."""
         if number is not None:
             self.sizes[number] = nbytes
@@ -149,11 +161,11 @@ class Model:
         They are there since the step before, so it takes no time; and they count as held from the beginning on, until they are
         updated, or given back from the storage. Each part can be loaded once.
         """
-        self.meet()
+        self.bind_task()
         validation.check_layer(self, layer)
         validation.check_shard(self, shard, num_shards, layer)
-        weight = part(Weight, self, layer, 1 << shard, num_shards, False)
-        state = part(OptState, self, layer, 1 << shard, num_shards, False)
+        weight = make_sharded(Weight, self, layer, 1 << shard, num_shards, False)
+        state = make_sharded(OptState, self, layer, 1 << shard, num_shards, False)
         self.born[weight.id] = self.born[state.id] = 0
         self.last[weight.id] = self.last[state.id] = -1
         self.loads.append(("load", layer, self.time, self.time, (), (weight.id, state.id), (shard, num_shards)))
@@ -165,9 +177,9 @@ class Model:
 
         Inputs come over the host link, one after the other from time 0 on; a rank that is faster waits.
         """
-        self.meet()
-        mask = validation.sample_set(self, samples)
-        made = batch(Activation, self, 0, mask, mask.bit_count())
+        self.bind_task()
+        mask = validation.sample_mask(self, samples)
+        made = make_activation(Activation, self, 0, mask, mask.bit_count())
         start = self.time
         self._host_free += self.dist.hardware.host.send(made.nbytes)
         self.time = max(start, self._host_free)
@@ -188,7 +200,7 @@ class Model:
         if len(self.rows) > self._most_rows:
             validation.refuse_endless(self, layer, activation)
         count, start = activation.count, self.time
-        made = batch(Activation, self, layer + 1, activation.mask, count)
+        made = make_activation(Activation, self, layer + 1, activation.mask, count)
         self.last[activation.id] = self.last[weight.id] = len(self.rows)
         self.time = start + (self._durations.get(count) or self._duration(count))
         self.rows.append(("forward", layer, start, self.time, (activation.id, weight.id), (made.id,), activation.mask))
@@ -198,7 +210,7 @@ class Model:
         """The gradient of the loss with respect to the last layer's output. Beside a layer it costs next to nothing: no time."""
         if not (activation.__class__ is Activation and activation.layer == self.num_layers and activation.model is self):
             validation.refuse_loss(self, activation)
-        made = batch(ActivationGrad, self, self.num_layers, activation.mask, activation.count)
+        made = make_activation(ActivationGrad, self, self.num_layers, activation.mask, activation.count)
         self.last[activation.id] = len(self.rows)
         self.rows.append(("loss", self.num_layers, self.time, self.time, (activation.id,), (made.id,), activation.mask))
         return made
@@ -227,8 +239,8 @@ class Model:
         ):
             validation.refuse_backward(self, layer, activation, grad_activation, weight)
         mask, count, start = activation.mask, activation.count, self.time
-        grad = part(WeightGrad, self, layer, 1, 1, mask)
-        made = batch(ActivationGrad, self, layer, mask, count)
+        grad = make_sharded(WeightGrad, self, layer, 1, 1, mask)
+        made = make_activation(ActivationGrad, self, layer, mask, count)
         self.time = start + (self._durations.get(-count) or self._duration(-count))
         used = activation.id, grad_activation.id, weight.id
         self.last[used[0]] = self.last[used[1]] = self.last[used[2]] = len(self.rows)
@@ -251,7 +263,7 @@ class Model:
         ):
             validation.refuse_update(self, layer, weight_grad, weight, opt_state)
         shards, n, start = weight.shards, weight.num_shards, self.time
-        new = part(Weight, self, layer, shards, n, True), part(OptState, self, layer, shards, n, True)
+        new = make_sharded(Weight, self, layer, shards, n, True), make_sharded(OptState, self, layer, shards, n, True)
         share, spec = shards.bit_count() / n, self.dist.layer
         self.time = start + self.dist.hardware.compute(spec.update_flop(share), spec.update_bytes(share))
         used = self._in_place(new, weight_grad.id, weight.id, opt_state.id)
@@ -274,7 +286,7 @@ class Model:
             raise SimulationError(text, rank=self.rank, layer=one.layer, time=self.time)
         if one.mask & other.mask:
             validation.refuse_twice(self, one.layer, one.mask & other.mask, "both gradients")
-        made = part(WeightGrad, self, one.layer, one.shards, one.num_shards, one.mask | other.mask)
+        made = make_sharded(WeightGrad, self, one.layer, one.shards, one.num_shards, one.mask | other.mask)
         used = self._in_place((made,), one.id, other.id)
         self.rows.append(("add", one.layer, self.time, self.time, used, (made.id,), None))
         return made
@@ -283,7 +295,7 @@ class Model:
         """One of `num_shards` equal shards of a whole value."""
         validation.check_whole(self, value, num_shards)
         validation.check_shard(self, shard, num_shards, value.layer)
-        made = alike(value, self, 1 << shard, num_shards)
+        made = make_like(value, self, 1 << shard, num_shards)
         self.last[value.id] = len(self.rows)
         self.rows.append(("shard", value.layer, self.time, self.time, (value.id,), (made.id,), (shard, num_shards)))
         return made
@@ -291,7 +303,7 @@ class Model:
     def combine(self, one, other):
         """The shards of both."""
         validation.check_combine(self, one, other)
-        made = alike(one, self, one.shards | other.shards, one.num_shards)
+        made = make_like(one, self, one.shards | other.shards, one.num_shards)
         self.last[one.id] = self.last[other.id] = len(self.rows)
         self.rows.append(("combine", one.layer, self.time, self.time, (one.id, other.id), (made.id,), None))
         return made
@@ -312,7 +324,7 @@ class Model:
         self._durations[count] = hardware.compute(flop, nbytes)
         return self._durations[count]
 
-    def meet(self) -> None:
+    def bind_task(self) -> None:
         """Remember which task runs this rank, so that a deadlock can tell who has finished."""
         if self.task is None:
             try:
@@ -349,13 +361,13 @@ class Model:
 
     def send(self, dest: int, value: Value) -> Pending:
         """Send a value to another rank. It is buffered: it is over when it has left; the buffer is held until it is received."""
-        check_place(self, dest, "send: dest")
+        check_peer(self, dest, "send: dest")
         validation.check_own(self, value, "send: the value", Value)
         return self._start(self.dist.send(self, dest, value), value, (dest,))
 
     def receive(self, source: int) -> Pending:
         """The next value that another rank sends to this one."""
-        check_place(self, source, "receive: source")
+        check_peer(self, source, "receive: source")
         return self._start(self.dist.receive(self, source), None, (source,))
 
     def _collective(self, kind: str, value, layer: int, ranks: Iterable[int] | None) -> Pending:
@@ -396,14 +408,14 @@ class Model:
         """What a communication gives this rank; it takes the number that the communication got."""
         kind, layer = exchange.kind, exchange.layer
         if kind == "all_reduce":
-            return part(WeightGrad, self, layer, value.shards, value.num_shards, exchange.mask, number)
+            return make_sharded(WeightGrad, self, layer, value.shards, value.num_shards, exchange.mask, number)
         if kind == "all_gather":
-            return alike(value, self, exchange.shards, value.num_shards, number)
+            return make_like(value, self, exchange.shards, value.num_shards, number)
         if kind == "reduce_scatter":
-            return part(WeightGrad, self, layer, 1 << exchange.group.place[self.rank], exchange.group.size, exchange.mask, number)
+            return make_sharded(WeightGrad, self, layer, 1 << exchange.group.place[self.rank], exchange.group.size, exchange.mask, number)
         if kind == "send":
             return None
         theirs = exchange.first[1]
         if isinstance(theirs, (Activation, ActivationGrad)):
-            return batch(theirs.__class__, self, layer, theirs.mask, theirs.count, number)
-        return alike(theirs, self, theirs.shards, theirs.num_shards, number)
+            return make_activation(theirs.__class__, self, layer, theirs.mask, theirs.count, number)
+        return make_like(theirs, self, theirs.shards, theirs.num_shards, number)

@@ -7,16 +7,16 @@ from collections.abc import Iterable
 
 from course_lib import wording
 from course_lib.sim.core.errors import SimulationError
-from course_lib.sim.core.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad, bits
+from course_lib.sim.core.values import Activation, ActivationGrad, OptState, Value, Weight, WeightGrad, iter_bits
 
-MOST_SHARDS = 4096
+MAX_SHARDS = 4096
 
 
 def _refuse(model, layer: object, text: str) -> None:
     raise SimulationError(text, rank=model.rank, layer=layer if isinstance(layer, int) else None, time=model.time)
 
 
-def _a(name: str) -> str:
+def _with_article(name: str) -> str:
     return f"an {name}" if name[0] in "aeiou" else f"a {name}"
 
 
@@ -27,8 +27,8 @@ def check_own(model, value: object, what: str, kinds: type | tuple[type, ...], l
         if hasattr(value, "exchange"):
             _refuse(model, layer, f"{what} is a communication that was not awaited: write `await` before it.")
         wanted = " or ".join(k.name for k in kinds)
-        got = _a(value.name) if isinstance(value, Value) else type(value).__name__
-        wanted = _a(wanted) if wanted != "value" else "a weight, an activation, a gradient or an optimizer state"
+        got = _with_article(value.name) if isinstance(value, Value) else type(value).__name__
+        wanted = _with_article(wanted) if wanted != "value" else "a weight, an activation, a gradient or an optimizer state"
         pop = " (pop(a, b) gives b where there is no a: is the key (a, b)?)" if isinstance(value, int) else ""
         _refuse(model, layer, f"{what} must be {wanted}; got {got}.{pop}")
     if value.model is not model:
@@ -43,12 +43,12 @@ def check_layer(model, layer: object) -> None:
 
 def check_shard(model, shard: object, num_shards: object, layer: int) -> None:
     """`shard` must be one of `num_shards`."""
-    if not (isinstance(shard, int) and isinstance(num_shards, int) and 0 <= shard < num_shards <= MOST_SHARDS):
-        got = f"got shard={shard!r}, num_shards={num_shards!r} (at most {MOST_SHARDS})"
+    if not (isinstance(shard, int) and isinstance(num_shards, int) and 0 <= shard < num_shards <= MAX_SHARDS):
+        got = f"got shard={shard!r}, num_shards={num_shards!r} (at most {MAX_SHARDS})"
         _refuse(model, layer, f"shard must be a whole number from 0 to num_shards - 1; {got}.")
 
 
-def sample_set(model, samples: Iterable[int]) -> int:
+def sample_mask(model, samples: Iterable[int]) -> int:
     """The samples as a set of bits."""
     mask, n = 0, 0
     try:
@@ -76,7 +76,7 @@ def _check_weight(model, what: str, layer: object, weight: object) -> None:
     if weight.layer != layer:
         _refuse(model, layer, f"{what} got the weight of layer {weight.layer}.")
     if not weight.whole:
-        held = f"{wording.spans(bits(weight.shards))} of {weight.num_shards}"
+        held = f"{wording.spans(iter_bits(weight.shards))} of {weight.num_shards}"
         _refuse(model, layer, f"{what} needs the whole weight; got shard {held}. An all_gather puts the shards together.")
     if weight.updated:
         _refuse(model, layer, f"{what} got the updated weight, which is that of the next step.")
@@ -107,7 +107,7 @@ def refuse_backward(model, layer: object, activation: object, grad: object, weig
         _refuse(model, layer, f"backward got the activation of layer {activation.layer}; it needs the input of layer {layer}.")
     if grad.layer != layer + 1:
         _refuse(model, layer, f"backward got the gradient of layer {grad.layer}; it needs that of the layer's output, layer {layer + 1}.")
-    one, other = (wording.spans(bits(v.mask)) for v in (activation, grad))
+    one, other = (wording.spans(iter_bits(v.mask)) for v in (activation, grad))
     why = "Has that of a later micro-batch taken its place in the storage?"
     _refuse(model, layer, f"backward got the activation of samples {one} and the gradient of samples {other}: they do not match. {why}")
 
@@ -126,22 +126,22 @@ def refuse_update(model, layer: object, grad: object, weight: object, state: obj
             inputs = [row[-1] for other in model.dist.models.values() for row in other.rows if row[0] == "input"]
             never = functools.reduce(lambda left, mask: left & ~mask, inputs, missing)
             why = f"No rank has loaded the input of {_samples(never)} (get_input_activation)." if never else why
-        told = f"{missing.bit_count()} of {model.global_batch_size} are missing ({_few(missing)})"
+        told = f"{missing.bit_count()} of {model.global_batch_size} are missing ({_short_spans(missing)})"
         _refuse(model, layer, f"update before all samples are in the gradient: {told}. {why}")
     if weight.updated or state.updated:
         _refuse(model, layer, "update a second time in one step: the weight or the optimizer state is that of the next step already.")
     said = ", ".join(
-        f"{v.name}: {'whole' if v.whole else f'{wording.spans(bits(v.shards))} of {v.num_shards}'}" for v in (grad, weight, state)
+        f"{v.name}: {'whole' if v.whole else f'{wording.spans(iter_bits(v.shards))} of {v.num_shards}'}" for v in (grad, weight, state)
     )
     _refuse(model, layer, f"update with mismatched shards ({said}): it needs the same of all three.")
 
 
 def _samples(mask: int) -> str:
-    return f"sample{'s' * (mask.bit_count() > 1)} {_few(mask)}"
+    return f"sample{'s' * (mask.bit_count() > 1)} {_short_spans(mask)}"
 
 
-def _few(mask: int) -> str:
-    text = wording.spans(bits(mask))
+def _short_spans(mask: int) -> str:
+    text = wording.spans(iter_bits(mask))
     return text if len(text) <= 60 else text[:57].rsplit(",", 1)[0] + ", ..."
 
 
@@ -180,12 +180,12 @@ def check_collective(model, kind: str, value: object, layer: object) -> None:
     kinds = (Weight, OptState, WeightGrad) if kind == "all_gather" else WeightGrad
     check_own(model, value, f"{kind}: the value", kinds, layer)
     if value.layer != layer:
-        _refuse(model, layer, f"{kind} got {_a(value.name)} of layer {value.layer}.")
+        _refuse(model, layer, f"{kind} got {_with_article(value.name)} of layer {value.layer}.")
     if kind == "reduce_scatter" and value.num_shards != 1:
         _refuse(model, layer, f"reduce_scatter needs a whole gradient, which it cuts into shards; got {value!r}.")
 
 
-def full(model, stores: tuple) -> str:
+def out_of_memory_text(model, stores: tuple) -> str:
     """What fills the memory of a rank, the largest first."""
     lines = sorted(((sum(v.nbytes for v in s.values() if isinstance(v, Value)), s.name, len(s)) for s in stores), reverse=True)
     holds = ", ".join(f"{name} {wording.memory(nbytes)} ({n})" for nbytes, name, n in lines if n)

@@ -11,16 +11,16 @@ from collections.abc import Iterator
 from course_lib import wording
 from course_lib.sim.core.errors import SimulationError
 
-BY_HAND = (
+NOT_CONSTRUCTIBLE_TEXT = (
     "Only the simulator makes values, so none is made or copied by hand: they come from load_weights, get_input_activation, forward, loss, "
     "backward, update, and from what ranks send each other."
 )
 
 
-def bits(mask: int) -> Iterator[int]:
+def iter_bits(mask: int) -> Iterator[int]:
     """The numbers in a set, in order.
 
-    >>> list(bits(0b1011))
+    >>> list(iter_bits(0b1011))
     [0, 1, 3]
     """
     while mask:
@@ -44,18 +44,20 @@ class Value:
     name = "value"
 
     def __init__(self, *_: object, **__: object):
-        raise SimulationError(BY_HAND)
+        raise SimulationError(NOT_CONSTRUCTIBLE_TEXT)
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ != __name__:
-            raise SimulationError(f"{cls.__name__} is to be a new kind of value. {BY_HAND}")
+            raise SimulationError(f"{cls.__name__} is to be a new kind of value. {NOT_CONSTRUCTIBLE_TEXT}")
 
     def __reduce_ex__(self, _: object) -> tuple:  # what copy and pickle ask for
-        raise SimulationError(f"{self!r} is to be copied. {BY_HAND}", rank=self.model.rank, layer=self.layer, time=self.model.time)
+        raise SimulationError(
+            f"{self!r} is to be copied. {NOT_CONSTRUCTIBLE_TEXT}", rank=self.model.rank, layer=self.layer, time=self.model.time
+        )
 
     def __getattr__(self, name: str) -> object:
         if name in _SLOTS.get(type(self), ()):  # made by __new__ alone
-            raise SimulationError(BY_HAND)
+            raise SimulationError(NOT_CONSTRUCTIBLE_TEXT)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def memory(self) -> float:
@@ -70,7 +72,7 @@ class Value:
         return f"layer {self.layer}"
 
 
-class _Batch(Value):
+class _SampleBatch(Value):
     """Of some samples, whole."""
 
     __slots__ = ("count", "mask")
@@ -78,20 +80,20 @@ class _Batch(Value):
     @property
     def samples(self) -> frozenset[int]:
         """The samples that it is of."""
-        return frozenset(bits(self.mask))
+        return frozenset(iter_bits(self.mask))
 
     def describe(self) -> str:
-        return f"layer {self.layer}, samples {wording.spans(bits(self.mask))}"
+        return f"layer {self.layer}, samples {wording.spans(iter_bits(self.mask))}"
 
 
-class Activation(_Batch):
+class Activation(_SampleBatch):
     """The input of a layer (of the loss, for layer `num_layers`)."""
 
     __slots__ = ()
     name = "activation"
 
 
-class ActivationGrad(_Batch):
+class ActivationGrad(_SampleBatch):
     """The gradient of the input of a layer."""
 
     __slots__ = ()
@@ -116,7 +118,7 @@ class _Sharded(Value):
     def describe(self) -> str:
         if self.whole:
             return f"layer {self.layer}"
-        return f"layer {self.layer}, shard {wording.spans(bits(self.shards))} of {self.num_shards}"
+        return f"layer {self.layer}, shard {wording.spans(iter_bits(self.shards))} of {self.num_shards}"
 
 
 class Weight(_Sharded):
@@ -142,7 +144,7 @@ class WeightGrad(_Sharded):
     @property
     def samples(self) -> frozenset[int]:
         """The samples that it is the sum over."""
-        return frozenset(bits(self.mask))
+        return frozenset(iter_bits(self.mask))
 
     def __add__(self, other: object) -> WeightGrad:
         return self.model.add(self, other) if isinstance(other, WeightGrad) else NotImplemented
@@ -151,22 +153,22 @@ class WeightGrad(_Sharded):
         return self if other == 0 else NotImplemented  # so that sum() works
 
     def describe(self) -> str:
-        return f"{super().describe()}, samples {wording.spans(bits(self.mask))}"
+        return f"{super().describe()}, samples {wording.spans(iter_bits(self.mask))}"
 
 
 _new = object.__new__
 
 
-def batch(kind: type, model, layer: int, mask: int, count: int, number: int | None = None):
+def make_activation(kind: type, model, layer: int, mask: int, count: int, number: int | None = None):
     """An activation, or its gradient, in a rank's memory; with the number of a communication that it came by, if it did."""
     made = _new(kind)
     made.model, made.layer, made.mask, made.count, made.holds = model, layer, mask, count, 0
     made.nbytes = nbytes = model.activation_bytes * count
-    made.id = model.enter(nbytes, number)
+    made.id = model.register_value(nbytes, number)
     return made
 
 
-def part(kind: type, model, layer: int, shards: int, num_shards: int, what: int | bool, number: int | None = None):
+def make_sharded(kind: type, model, layer: int, shards: int, num_shards: int, what: int | bool, number: int | None = None):
     """A weight, an optimizer state (`what`: whether it is updated) or a weight's gradient (`what`: of which samples)."""
     made = _new(kind)
     made.model, made.layer, made.holds = model, layer, 0
@@ -178,14 +180,14 @@ def part(kind: type, model, layer: int, shards: int, num_shards: int, what: int 
         made.mask = what
     else:
         made.updated = what
-    made.id = model.enter(nbytes, number)
+    made.id = model.register_value(nbytes, number)
     return made
 
 
-def alike(value: _Sharded, model, shards: int, num_shards: int, number: int | None = None):
+def make_like(value: _Sharded, model, shards: int, num_shards: int, number: int | None = None):
     """The same as a value, of these shards; in the memory of a rank."""
     what = value.mask if value.__class__ is WeightGrad else value.updated
-    return part(value.__class__, model, value.layer, shards, num_shards, what, number)
+    return make_sharded(value.__class__, model, value.layer, shards, num_shards, what, number)
 
 
 VALUES = frozenset((Activation, ActivationGrad, Weight, OptState, WeightGrad))

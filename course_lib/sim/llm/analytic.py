@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from course_lib.sim.llm.cluster import Cluster
-from course_lib.sim.llm.configuration import Configuration, check
-from course_lib.sim.llm.schedule import warm_up
-from course_lib.sim.llm.stage_costs import Costs
+from course_lib.sim.llm.configuration import Configuration, check_configuration
+from course_lib.sim.llm.schedule import warmup_forwards
+from course_lib.sim.llm.stage_costs import StageCosts
 from course_lib.sim.llm.transformer import Transformer
 
 
@@ -24,15 +24,15 @@ def estimate(model: Transformer, cluster: Cluster, c: Configuration) -> tuple[fl
     PlanError
         The configuration does not fit the model or the cluster.
     """
-    check(model, cluster, c)
-    costs, p, v, m = Costs(model, cluster, c), c.pipeline, c.interleave, c.micro_batches(model)
+    check_configuration(model, cluster, c)
+    costs, p, v, m = StageCosts(model, cluster, c), c.pipeline, c.interleave, c.micro_batches(model)
     crossing = cluster.node // (c.tensor * c.data)  # the first rank in the second node: its messages go out, and those of the one before
     busy, held, after = [], [], []
     for rank in {0, p // 2, p - 1, *(r for r in (crossing - 1, crossing) if 0 <= r < p)}:
         stages = [costs.stage(chunk * p + rank) for chunk in range(v)]
         sent = (v - (rank == p - 1)) * costs.message[rank] + (v - (rank == 0)) * costs.message[rank - 1]
         busy.append(sum(stage.forward + stage.backward for stage in stages) + sent)
-        rounds, rest = divmod(min(warm_up(rank, p, v) + 1, v * m), p * v)  # of the micro-batches that are on their way at once
+        rounds, rest = divmod(min(warmup_forwards(rank, p, v) + 1, v * m), p * v)  # of the micro-batches that are on their way at once
         flying = [rounds * p + min(max(rest - chunk * p, 0), p) for chunk in range(v)]
         saved = sum(n * stage.saved for n, stage in zip(flying, stages, strict=True))
         held.append(sum(costs.state(rank).values()) + saved + stages[0].spare)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from course_lib.sim.core.hardware import GIB, Link, positive
+from course_lib.sim.core.hardware import GIB, Link, require_positive
 
-# Assumed: no data sheet says so, and nothing was fitted to it. `published.sensitivity` shows what a change of them does.
-STREAM, ATTENTION, SMALL_TILE = 0.8, 0.7, 1.1
-OVERHEAD = 0.0844  # seconds, fitted: see `published`
+# Assumed: no data sheet says so, and nothing was fitted to it. `reference_data.sensitivity` shows what a change of them does.
+STREAM_EFFICIENCY, ATTENTION_EFFICIENCY, SMALL_TILE_SLOWDOWN = 0.8, 0.7, 1.1
+STEP_OVERHEAD_SECONDS = 0.0844  # seconds, fitted: see `reference_data`
 
-TILES = ((128, 256), (256, 128), (128, 128))  # rows and columns of the result that one processor makes at once
+TILE_SHAPES = ((128, 256), (256, 128), (128, 128))  # rows and columns of the result that one processor makes at once
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,13 @@ class Device:
     matrix: float
     inside: Link
     network: Link
-    stream: float = STREAM
-    attention: float = ATTENTION
-    small_tile: float = SMALL_TILE
+    stream: float = STREAM_EFFICIENCY
+    attention: float = ATTENTION_EFFICIENCY
+    small_tile: float = SMALL_TILE_SLOWDOWN
 
     def __post_init__(self):
         parts = ("matrix", "stream", "attention")
-        positive(self, f"the device {self.name}", "flops", "processors", "memory_bandwidth", "memory", "small_tile", *parts)
+        require_positive(self, f"the device {self.name}", "flops", "processors", "memory_bandwidth", "memory", "small_tile", *parts)
         for name in parts:
             if getattr(self, name) > 1:
                 raise ValueError(f"the device {self.name}: {name} is a part, 1 at most; got {getattr(self, name)}.")
@@ -76,9 +76,9 @@ class Device:
             Bytes that are written for each number of the result, and read, where it is added to what is there.
         """
         one, best = self.flops * self.matrix / self.processors, math.inf
-        for rows, columns in TILES:
+        for rows, columns in TILE_SHAPES:
             waves = math.ceil(math.ceil(m / rows) * math.ceil(n / columns) / self.processors)
-            longer = self.small_tile if rows * columns < TILES[0][0] * TILES[0][1] else 1.0
+            longer = self.small_tile if rows * columns < TILE_SHAPES[0][0] * TILE_SHAPES[0][1] else 1.0
             begun = 2.0 * rows * columns * k / one * longer
             best = min(best, waves * (begun + self.stream_time(rows * columns * written * self.processors)))
         return max(best, 2 * (m * k + n * k + m * n) / self.memory_bandwidth)
@@ -126,7 +126,7 @@ class Cluster:
     network: Link | None = None
     pod: int = 0
     oversubscription: float = 1.0
-    overhead: float = OVERHEAD
+    overhead: float = STEP_OVERHEAD_SECONDS
 
     def __post_init__(self):
         for name in ("inside", "network"):
@@ -138,27 +138,27 @@ class Cluster:
                 raise ValueError(f"a cluster's {name} must be a whole number, {least} or more; got {value!r}.")
         if self.pod % self.node:
             raise ValueError(f"a pod has whole nodes of {self.node}; got a pod of {self.pod}.")
-        positive(self, "a cluster", "oversubscription")
+        require_positive(self, "a cluster", "oversubscription")
         if self.oversubscription < 1 or not 0 <= self.overhead < math.inf:
             wrong = f"{self.oversubscription} and {self.overhead}"
             raise ValueError(f"a cluster's oversubscription is 1 or more, and its overhead 0 seconds or more; got {wrong}.")
 
-    def link(self, n: int, apart: int) -> Link:
+    def link(self, n: int, stride: int) -> Link:
         """What a device of a group has to its neighbour in the group's ring.
 
         Parameters
         ----------
         n : int
             Devices of the group.
-        apart : int
+        stride : int
             Every which device of the cluster is in it.
         """
-        span = n * apart
+        span = n * stride
         if self.gpus <= self.node or self.node % span == 0:
             return self.inside
         # Members in the same node have a way out each; where groups and nodes do not fit together, some node has one member only.
-        together = self.node // apart if self.node % apart == span % self.node == 0 else 1
-        return self._out(max(together, 1), self.pod % span == 0)
+        members_per_node = self.node // stride if self.node % stride == span % self.node == 0 else 1
+        return self._out(max(members_per_node, 1), self.pod % span == 0)
 
     def between(self, first: int, last: int) -> Link:
         """What one of these devices has to another of them, which need not be in its node."""
@@ -166,22 +166,28 @@ class Cluster:
             return self.inside
         return self._out(1, self.pod and first // self.pod == last // self.pod)
 
-    def _out(self, together: int, within_pod: bool) -> Link:
+    def _out(self, members_per_node: int, within_pod: bool) -> Link:
         less = 1.0 if within_pod or not self.pod or self.gpus <= self.pod else self.oversubscription
-        bandwidth = min(self.network.bandwidth * self.network.efficiency * together / less, self.inside.bandwidth * self.inside.efficiency)
+        bandwidth = min(
+            self.network.bandwidth * self.network.efficiency * members_per_node / less, self.inside.bandwidth * self.inside.efficiency
+        )
         return Link(bandwidth, 1.0, self.network.latency)
 
 
 # NCCL's own tests report about such parts of what NVLink and InfiniBand have; the latencies are assumed, too.
-_NVLINK, _INFINIBAND, _LATENCY = 0.78, 0.9, 10e-6
+_NVLINK_EFFICIENCY, _INFINIBAND_EFFICIENCY, _LINK_LATENCY_SECONDS = 0.78, 0.9, 10e-6
 
 
 def _links(nvlink: float, infiniband: float) -> dict[str, Link]:
-    return dict(inside=Link(nvlink, _NVLINK, _LATENCY), network=Link(infiniband, _INFINIBAND, _LATENCY))
+    return dict(
+        inside=Link(nvlink, _NVLINK_EFFICIENCY, _LINK_LATENCY_SECONDS),
+        network=Link(infiniband, _INFINIBAND_EFFICIENCY, _LINK_LATENCY_SECONDS),
+    )
 
 
-# Data sheets: NVIDIA A100 80 GB SXM with HDR InfiniBand, H100 SXM with NDR. `matrix` of the A100 is fitted, see `published`; that of the
+# Data sheets: NVIDIA A100 80 GB SXM with HDR InfiniBand, H100 SXM with NDR.
+# `matrix` of the A100 is fitted, see `reference_data`; that of the
 # H100 is assumed: a tensor core that is three times as fast waits more often for what it multiplies.
-A100 = Device("A100 80 GB", 312e12, 108, 2039e9, 80 * GIB, matrix=0.907, **_links(300e9, 25e9))
-H100 = Device("H100 80 GB", 989e12, 132, 3352e9, 80 * GIB, matrix=0.75, **_links(450e9, 50e9))
-DEVICES = {"a100": A100, "h100": H100}
+A100_DEVICE = Device("A100 80 GB", 312e12, 108, 2039e9, 80 * GIB, matrix=0.907, **_links(300e9, 25e9))
+H100_DEVICE = Device("H100 80 GB", 989e12, 132, 3352e9, 80 * GIB, matrix=0.75, **_links(450e9, 50e9))
+DEVICES = {"a100": A100_DEVICE, "h100": H100_DEVICE}

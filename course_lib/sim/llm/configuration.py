@@ -10,8 +10,8 @@ from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.transformer import Transformer
 from course_lib.wording import shown
 
-RECOMPUTE = ("none", "selective", "full")
-MOST = 1_000_000  # of anything: no cluster has more
+RECOMPUTE_MODES = ("none", "selective", "full")
+MAX_AXIS_SIZE = 1_000_000  # of anything: no cluster has more
 
 
 class PlanError(ValueError):
@@ -68,9 +68,9 @@ class Configuration:
 def problems(model: Transformer, cluster: Cluster, c: Configuration) -> list[str]:
     """What does not fit together, but for memory: sentences; none, if all is well.
 
-    >>> from course_lib.sim.llm.cluster import A100, Cluster
+    >>> from course_lib.sim.llm.cluster import A100_DEVICE, Cluster
     >>> from course_lib.sim.llm.transformer import GPT_22B
-    >>> problems(GPT_22B, Cluster(A100, 7), Configuration(tensor=7))[0]
+    >>> problems(GPT_22B, Cluster(A100_DEVICE, 7), Configuration(tensor=7))[0]
     'tensor=7 does not divide 64, the heads: a tensor parallel rank has whole heads.'
     """
     return list(_problems(model, cluster, c))
@@ -82,11 +82,11 @@ def _problems(model: Transformer, cluster: Cluster, c: Configuration) -> Iterato
         return
     for name in ("tensor", "pipeline", "data", "interleave", "micro_batch"):
         value = getattr(c, name)
-        if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= value <= MOST:
-            yield f"{name} must be a whole number from 1 to {MOST:,}; got {shown(value)}."
+        if not isinstance(value, Integral) or isinstance(value, bool) or not 1 <= value <= MAX_AXIS_SIZE:
+            yield f"{name} must be a whole number from 1 to {MAX_AXIS_SIZE:,}; got {shown(value)}."
             return
-    if not isinstance(c.recompute, str) or c.recompute not in RECOMPUTE:
-        yield f"recompute must be one of {', '.join(RECOMPUTE)}; got {shown(c.recompute)}."
+    if not isinstance(c.recompute, str) or c.recompute not in RECOMPUTE_MODES:
+        yield f"recompute must be one of {', '.join(RECOMPUTE_MODES)}; got {shown(c.recompute)}."
     for name in ("sequence_parallel", "sharded_optimizer"):
         if not isinstance(getattr(c, name), bool):
             yield f"{name} must be True or False; got {shown(getattr(c, name))}."
@@ -114,7 +114,7 @@ def _problems(model: Transformer, cluster: Cluster, c: Configuration) -> Iterato
         yield f"an interleaved pipeline of {c.pipeline} takes micro-batches in groups of so many, and {c.micro_batches(model)} are none."
 
 
-def check(model: Transformer, cluster: Cluster, c: Configuration) -> None:
+def check_configuration(model: Transformer, cluster: Cluster, c: Configuration) -> None:
     """PlanError with the first of `problems`, if there is one."""
     for problem in _problems(model, cluster, c):
         raise PlanError(f"{model.name} on {cluster.gpus} devices: {problem}")

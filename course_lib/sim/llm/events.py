@@ -14,13 +14,13 @@ import numpy as np
 
 from course_lib.sim.llm import stage_costs
 from course_lib.sim.llm.cluster import Cluster
-from course_lib.sim.llm.configuration import Configuration, check
-from course_lib.sim.llm.schedule import order
+from course_lib.sim.llm.configuration import Configuration, check_configuration
+from course_lib.sim.llm.schedule import work_order
 from course_lib.sim.llm.transformer import Transformer
 
 
 @dataclass(frozen=True)
-class Event:
+class StageEvent:
     """Something that a rank of the pipeline did.
 
     Attributes
@@ -63,7 +63,7 @@ class Step:
     cluster: Cluster
     configuration: Configuration
     seconds: float
-    events: list[Event]
+    events: list[StageEvent]
     memory: list[tuple[np.ndarray, np.ndarray]]
     state: list[dict[str, float]]
 
@@ -109,20 +109,20 @@ def simulate(model: Transformer, cluster: Cluster, configuration: Configuration,
     PlanError
         The configuration does not fit the model or the cluster. It may hold more than a device has: see `Step.fits`.
     """
-    check(model, cluster, configuration)
-    costs = stage_costs.Costs(model, cluster, configuration)
-    run = _Run(costs, configuration, keep)
-    ended = run.go()
-    end = max(_after(run, costs, rank, when) for rank, when in enumerate(ended)) + cluster.overhead
+    check_configuration(model, cluster, configuration)
+    costs = stage_costs.StageCosts(model, cluster, configuration)
+    run = _Simulation(costs, configuration, keep)
+    ended = run.run()
+    end = max(_finish_rank(run, costs, rank, when) for rank, when in enumerate(ended)) + cluster.overhead
     state = [costs.state(rank) for rank in range(configuration.pipeline)]
-    memory = [_held(changes, sum(state[rank].values())) for rank, changes in enumerate(run.changes)]
+    memory = [_memory_timeline(changes, sum(state[rank].values())) for rank, changes in enumerate(run.changes)]
     return Step(model, cluster, configuration, end, run.events, memory, state)
 
 
-class _Run:
+class _Simulation:
     """The pipeline's ranks, each a generator that yields when it can go on, or what it waits for."""
 
-    def __init__(self, costs: stage_costs.Costs, configuration: Configuration, keep: bool):
+    def __init__(self, costs: stage_costs.StageCosts, configuration: Configuration, keep: bool):
         c = configuration
         self.costs, self.ranks, self.chunks, self.micro_batches, self.keep = (
             costs,
@@ -134,11 +134,11 @@ class _Run:
         self.arrived: dict[tuple, float] = {}  # by message: when
         self.waiting: dict[tuple, tuple[float, int]] = {}  # who waits for it, since when
         self.heap: list[tuple[float, int]] = []
-        self.events: list[Event] = []
+        self.events: list[StageEvent] = []
         self.changes: list[list[tuple[float, float]]] = [[] for _ in range(self.ranks)]
         self.gradients: list[list[tuple[float, int]]] = [[] for _ in range(self.ranks)]  # when a chunk's are complete
 
-    def go(self) -> list[float]:
+    def run(self) -> list[float]:
         """Run to the end; when each rank is done."""
         ended = [0.0] * self.ranks
         ranks = [self._rank(rank) for rank in range(self.ranks)]
@@ -165,7 +165,7 @@ class _Run:
         costs, last = self.costs, self.ranks * self.chunks - 1
         now = yield 0.0
         left = [self.micro_batches] * self.chunks
-        for forward, chunk, k in order(rank, self.ranks, self.chunks, self.micro_batches):
+        for forward, chunk, k in work_order(rank, self.ranks, self.chunks, self.micro_batches):
             stage = chunk * self.ranks + rank
             if stage != (0 if forward else last):
                 now = yield (forward, stage, k)
@@ -179,13 +179,13 @@ class _Run:
                 if not left[chunk]:
                     self.gradients[rank].append((now, chunk))
             if self.keep:
-                self.events.append(Event(rank, "forward" if forward else "backward", chunk, k, start, now))
+                self.events.append(StageEvent(rank, "forward" if forward else "backward", chunk, k, start, now))
             if stage != (last if forward else 0):
                 start = now
                 now = yield start + costs.message[rank if forward else rank - 1]
                 self._send((forward, stage + (1 if forward else -1), k), now)
                 if self.keep and now > start:
-                    self.events.append(Event(rank, "message", chunk, k, start, now))
+                    self.events.append(StageEvent(rank, "message", chunk, k, start, now))
         yield None
 
     def _send(self, message: tuple, when: float) -> None:
@@ -196,25 +196,25 @@ class _Run:
             heapq.heappush(self.heap, (max(since, when), rank))
 
 
-def _after(run: _Run, costs: stage_costs.Costs, rank: int, now: float) -> float:
+def _finish_rank(run: _Simulation, costs: stage_costs.StageCosts, rank: int, now: float) -> float:
     """When a rank has its new weights: gradients are reduced chunk by chunk, while it computes what is left; then the optimizer."""
     free = 0.0
     for when, chunk in run.gradients[rank]:
         took = costs.reduce(rank, chunk)
         free, start = max(free, when) + took, max(free, when)
         if took and run.keep:
-            run.events.append(Event(rank, "gradients", chunk, -1, start, free))
+            run.events.append(StageEvent(rank, "gradients", chunk, -1, start, free))
     start = max(now, free)
     end = start + costs.update(rank)
     if run.keep:
-        run.events.append(Event(rank, "update", -1, -1, start, end))
+        run.events.append(StageEvent(rank, "update", -1, -1, start, end))
     gathered = end + costs.gather(rank)
     if run.keep and gathered > end:
-        run.events.append(Event(rank, "weights", -1, -1, end, gathered))
+        run.events.append(StageEvent(rank, "weights", -1, -1, end, gathered))
     return gathered
 
 
-def _held(changes: list[tuple[float, float]], state: float) -> tuple[np.ndarray, np.ndarray]:
+def _memory_timeline(changes: list[tuple[float, float]], state: float) -> tuple[np.ndarray, np.ndarray]:
     """Times, and the bytes held from then on; what goes, goes before what comes at the same time."""
     changes = sorted([(0.0, 0.0), *changes])
     times, amounts = np.array(changes).T

@@ -16,7 +16,10 @@ from course_lib.sim.llm.cluster import Device
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.transformer import Transformer
 
-HALF, ADDED = 2, 8  # bytes of a number; and of a gradient in 32 bits that is added to what is there: read and written
+HALF_BYTES, GRADIENT_ACCUMULATION_BYTES = (
+    2,
+    8,
+)  # bytes of a number; and of a gradient in 32 bits that is added to what is there: read and written
 
 
 @dataclass(frozen=True)
@@ -42,40 +45,42 @@ class Cost:
     exchanged: float = 0.0
 
 
-def kept(model: Transformer, tensor: int = 1, sequence_parallel: bool = False, recompute: str = "none") -> Iterator[tuple[str, float]]:
+def saved_activations(
+    model: Transformer, tensor: int = 1, sequence_parallel: bool = False, recompute: str = "none"
+) -> Iterator[tuple[str, float]]:
     """What a layer keeps for backward, as bytes for each position of each text.
 
-    >>> sum(nbytes for _, nbytes in kept(Transformer("small", 1, 64, 4, 32))) / 64 == 34 + 5 * 4 * 32 / 64
+    >>> sum(nbytes for _, nbytes in saved_activations(Transformer("small", 1, 64, 4, 32))) / 64 == 34 + 5 * 4 * 32 / 64
     True
     """
     m, t = model, tensor
     whole = t if sequence_parallel else 1  # among how many those arrays are shared that heads and columns do not share
     if recompute == "full":
-        yield "input", HALF * m.hidden / whole
+        yield "input", HALF_BYTES * m.hidden / whole
         return
-    yield "input of the first norm", HALF * m.hidden / whole
-    yield "input of queries, keys and values", HALF * m.hidden / whole
-    yield "queries", HALF * m.hidden / t
-    yield "keys", HALF * m.kv_width / t
-    yield "values", HALF * m.kv_width / t
+    yield "input of the first norm", HALF_BYTES * m.hidden / whole
+    yield "input of queries, keys and values", HALF_BYTES * m.hidden / whole
+    yield "queries", HALF_BYTES * m.hidden / t
+    yield "keys", HALF_BYTES * m.kv_width / t
+    yield "values", HALF_BYTES * m.kv_width / t
     if recompute == "none" and not m.fused:
-        yield "probabilities", HALF * m.heads * m.sequence / t
+        yield "probabilities", HALF_BYTES * m.heads * m.sequence / t
         if m.dropout:
             yield "mask of the probabilities", m.heads * m.sequence / t
-            yield "probabilities after dropout", HALF * m.heads * m.sequence / t
-    yield "input of the projection", HALF * m.hidden / t
+            yield "probabilities after dropout", HALF_BYTES * m.heads * m.sequence / t
+    yield "input of the projection", HALF_BYTES * m.hidden / t
     if m.dropout:
         yield "mask after attention", m.hidden / whole
-    yield "input of the second norm", HALF * m.hidden / whole
-    yield "input of the MLP", HALF * m.hidden / whole
-    yield "input of the nonlinearity", HALF * m.up_width / t
-    yield "input of the MLP's last matrix", HALF * m.feed_forward / t
+    yield "input of the second norm", HALF_BYTES * m.hidden / whole
+    yield "input of the MLP", HALF_BYTES * m.hidden / whole
+    yield "input of the nonlinearity", HALF_BYTES * m.up_width / t
+    yield "input of the MLP's last matrix", HALF_BYTES * m.feed_forward / t
     if m.dropout:
         yield "mask after the MLP", m.hidden / whole
 
 
 @lru_cache(maxsize=4096)
-def layer(model: Transformer, device: Device, link: Link, c: Configuration) -> Cost:
+def layer_cost(model: Transformer, device: Device, link: Link, c: Configuration) -> Cost:
     """A layer for one micro-batch; `link` is that of the tensor parallel ranks."""
     m, t = model, c.tensor
     positions = c.micro_batch * m.sequence
@@ -86,7 +91,7 @@ def layer(model: Transformer, device: Device, link: Link, c: Configuration) -> C
         (m.hidden, m.feed_forward // t),
     )
     forward = sum(device.product(positions, n, k) for n, k in matrices)
-    backward = sum(device.product(positions, k, n) + device.product(n, k, positions, ADDED) for n, k in matrices)
+    backward = sum(device.product(positions, k, n) + device.product(n, k, positions, GRADIENT_ACCUMULATION_BYTES) for n, k in matrices)
 
     scores = c.micro_batch * m.heads // t * m.sequence**2
     products = 2 * 2 * scores * (m.hidden // m.heads) / (device.flops * device.matrix * device.attention)
@@ -94,23 +99,23 @@ def layer(model: Transformer, device: Device, link: Link, c: Configuration) -> C
     core_back = products * (2.5 if m.fused else 2) + (0.0 if m.fused else device.stream_time(scores * (11 if m.dropout else 6)))
 
     shared = t if c.sequence_parallel else 1
-    turned = HALF * 2 * (2 * m.hidden + 2 * m.kv_width) / t  # heads to the front, and back
-    inside = HALF * (m.up_width + m.feed_forward) / t
+    turned = HALF_BYTES * 2 * (2 * m.hidden + 2 * m.kv_width) / t  # heads to the front, and back
+    inside = HALF_BYTES * (m.up_width + m.feed_forward) / t
     # Two norms, two sums with what goes past, dropout; on the way back, those sums are taken to be done together with the norms.
     wide, wide_back = (22, 22) if m.dropout else (20, 12)
     streamed = device.stream_time(positions * (wide * m.hidden / shared + inside + turned))
-    streamed_back = device.stream_time(positions * (wide_back * m.hidden / shared + inside + HALF * m.up_width / t + turned))
+    streamed_back = device.stream_time(positions * (wide_back * m.hidden / shared + inside + HALF_BYTES * m.up_width / t + turned))
 
-    nbytes = HALF * positions * m.hidden
+    nbytes = HALF_BYTES * positions * m.hidden
     exchange = 2 * link.all_reduce(nbytes, t) if t > 1 else 0.0
     again = 2 * link.all_gather(nbytes, t) if c.sequence_parallel and t > 1 else 0.0  # inputs that were kept in parts
 
     once = forward + core + streamed + exchange
     back = backward + core_back + streamed_back + exchange + again
     exchanged, spare = 2 * exchange + again, 0.0
-    saved = positions * sum(size for _, size in kept(m, t, c.sequence_parallel, c.recompute))
+    saved = positions * sum(size for _, size in saved_activations(m, t, c.sequence_parallel, c.recompute))
     if c.recompute != "none":
-        nothing = positions * sum(size for _, size in kept(m, t, c.sequence_parallel))
+        nothing = positions * sum(size for _, size in saved_activations(m, t, c.sequence_parallel))
         spare = nothing - saved
         back += once if c.recompute == "full" else 0.0 if m.fused else core
         exchanged += exchange if c.recompute == "full" else 0.0
@@ -118,14 +123,14 @@ def layer(model: Transformer, device: Device, link: Link, c: Configuration) -> C
 
 
 @lru_cache(maxsize=4096)
-def head(model: Transformer, device: Device, link: Link, c: Configuration) -> Cost:
+def head_cost(model: Transformer, device: Device, link: Link, c: Configuration) -> Cost:
     """The last norm, the matrix onto the vocabulary and the loss, for one micro-batch."""
     m, t, positions = model, c.tensor, c.micro_batch * model.sequence
     columns = -(-m.vocabulary // t)
     forward = device.product(positions, columns, m.hidden) + device.stream_time(12 * positions * columns)
-    backward = device.product(positions, m.hidden, columns) + device.product(columns, m.hidden, positions, ADDED)
+    backward = device.product(positions, m.hidden, columns) + device.product(columns, m.hidden, positions, GRADIENT_ACCUMULATION_BYTES)
     backward += device.stream_time(12 * positions * columns)
-    exchange = link.all_reduce(HALF * positions * m.hidden, t) if t > 1 else 0.0
+    exchange = link.all_reduce(HALF_BYTES * positions * m.hidden, t) if t > 1 else 0.0
     shared = t if c.sequence_parallel else 1
-    saved = positions * (HALF * 2 * m.hidden / shared + 4 * columns)  # the norm's input and output, and logits in 32 bits
+    saved = positions * (HALF_BYTES * 2 * m.hidden / shared + 4 * columns)  # the norm's input and output, and logits in 32 bits
     return Cost(forward, backward + exchange, saved, 0.0, exchange)

@@ -8,12 +8,17 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from course_lib import wording
-from course_lib.plots.figures import COLORS, FILLS, INK, PALE, Picture, least_type, new_figure, wide
+from course_lib.plots.figures import ACTIVITY_COLORS, COLORS, INK, PALE, Picture, min_font_size, new_figure, slide_width
 from course_lib.sim.llm.events import Step
 
-LOOKS = {"weights": ("#333333", ""), "gradients": ("#777777", ""), "optimizer state": ("#777777", "xx"), "activations": ("#BBBBBB", "")}
-KINDS = {"forward": "forward", "backward": "backward", "message": "communication", "gradients": "communication"}
-KINDS |= {"update": "update", "weights": "communication"}
+KIND_STYLES = {
+    "weights": ("#333333", ""),
+    "gradients": ("#777777", ""),
+    "optimizer state": ("#777777", "xx"),
+    "activations": ("#BBBBBB", ""),
+}
+ACTIVITY_BY_EVENT = {"forward": "forward", "backward": "backward", "message": "communication", "gradients": "communication"}
+ACTIVITY_BY_EVENT |= {"update": "update", "weights": "communication"}
 
 
 def scatter(found: Sequence[tuple[str, float, float, bool]], title: str) -> Picture:
@@ -110,7 +115,7 @@ def grids(times: Mapping[tuple[int, int, int], float], title: str) -> Picture:
     return Picture(figure, f"{title}: {said}; hatched: too much memory; pale: sizes that do not divide")
 
 
-def by_kind(step: Step) -> dict[str, float]:
+def memory_by_kind(step: Step) -> dict[str, float]:
     """What the rank that holds most holds then, in bytes by kind."""
     rank = int(np.argmax(step.peaks))
     return step.state[rank] | {"activations": step.peaks[rank] - sum(step.state[rank].values())}
@@ -119,8 +124,8 @@ def by_kind(step: Step) -> dict[str, float]:
 def memory(steps: Mapping[str, Step], title: str) -> Picture:
     """The memory of the fullest rank of each step by kind, stacked, against what the device has."""
     figure, (axes,) = new_figure(7.6, 1.1 + 0.38 * len(steps), title)
-    left, held = np.zeros(len(steps)), [by_kind(step) for step in steps.values()]
-    for kind, (fill, hatch) in LOOKS.items():
+    left, held = np.zeros(len(steps)), [memory_by_kind(step) for step in steps.values()]
+    for kind, (fill, hatch) in KIND_STYLES.items():
         sizes = np.array([found[kind] for found in held]) / 2**30
         axes.barh(list(steps), sizes, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
         left += sizes
@@ -144,21 +149,21 @@ def timeline(step: Step, title: str) -> Picture:
     n = step.configuration.pipeline
     row = max(0.1, min(0.4, 5 / n))
     height = row * n + 2.4
-    figure = Figure(figsize=(wide(9.6, height), height), layout="constrained")
+    figure = Figure(figsize=(slide_width(9.6, height), height), layout="constrained")
     figure.suptitle(f"{title}: {wording.seconds(step.seconds)}, MFU {step.utilisation:.1%}", fontsize=12, color=INK)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[row * n, 1.2])
     shapes: dict[str, list] = {}
     for e in step.events:
         low, high = (-0.4, 0.1) if e.kind in ("forward", "backward", "update") else (0.1, 0.25) if e.kind == "message" else (0.25, 0.4)
         low, high = e.rank + low, e.rank + high
-        shapes.setdefault(KINDS[e.kind], []).append([(e.start, low), (e.end, low), (e.end, high), (e.start, high)])
+        shapes.setdefault(ACTIVITY_BY_EVENT[e.kind], []).append([(e.start, low), (e.end, low), (e.end, high), (e.start, high)])
     for kind, found in shapes.items():
         line = 0.3 if len(step.events) < 1500 and kind != "communication" else 0  # else a piece is little wider than its edge
-        axes.add_collection(PolyCollection(found, facecolors=FILLS[kind], edgecolors="white", linewidths=line, snap=bool(line)))
-    every = 1 + n // 17 + int(1.2 * least_type(figure) > 72 * row * (1 + n // 17))
+        axes.add_collection(PolyCollection(found, facecolors=ACTIVITY_COLORS[kind], edgecolors="white", linewidths=line, snap=bool(line)))
+    every = 1 + n // 17 + int(1.2 * min_font_size(figure) > 72 * row * (1 + n // 17))
     axes.set(xlim=(0, step.seconds), ylim=(n - 0.5, -0.5), yticks=range(0, n, every), facecolor=PALE)
     axes.set_yticklabels([f"stage {r}" for r in range(0, n, every)], fontsize=8)
-    handles = [Patch(color=FILLS[kind], label=kind) for kind in FILLS if kind in shapes]
+    handles = [Patch(color=ACTIVITY_COLORS[kind], label=kind) for kind in ACTIVITY_COLORS if kind in shapes]
     handles.append(Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle"))
     axes.legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     for rank, dash in dict.fromkeys([(0, "-"), (n - 1, "--")] if n > 1 else [(0, "-")]):

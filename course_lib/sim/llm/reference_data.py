@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from course_lib.plots.figures import Picture
 from course_lib.sim.llm import pictures
-from course_lib.sim.llm.cluster import A100, Cluster, Device
+from course_lib.sim.llm.cluster import A100_DEVICE, Cluster, Device
 from course_lib.sim.llm.configuration import Configuration
 from course_lib.sim.llm.events import simulate
-from course_lib.sim.llm.stage_costs import Costs
+from course_lib.sim.llm.stage_costs import StageCosts
 from course_lib.sim.llm.transformer import GPT_1T, GPT_22B, GPT_175B, GPT_530B, Transformer
 
 SOURCE = "Korthikanti et al., 2022, table 5: A100 80 GB, sequence 2048, vocabulary 51200"
@@ -27,7 +27,7 @@ class Measured:
     @property
     def cluster(self) -> Cluster:
         """On which it ran."""
-        return Cluster(A100, self.configuration.gpus)
+        return Cluster(A100_DEVICE, self.configuration.gpus)
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class Measured:
         return f"{self.model.name}, {'full recomputation' if self.configuration.recompute == 'full' else 'sequence parallel, selective'}"
 
 
-def _both(model: Transformer, batch: int, full: float, selective: float, fitted: bool = False, **sizes: int) -> list[Measured]:
+def _measured_pair(model: Transformer, batch: int, full: float, selective: float, fitted: bool = False, **sizes: int) -> list[Measured]:
     model = replace(model, batch=batch)
     plain = Configuration(**sizes, recompute="full")
     return [
@@ -45,16 +45,16 @@ def _both(model: Transformer, batch: int, full: float, selective: float, fitted:
 
 
 MEASURED = [
-    *_both(GPT_22B, 4, 1.42, 1.10, True, tensor=8, micro_batch=4),
-    *_both(GPT_175B, 64, 18.13, 13.75, tensor=8, pipeline=8, interleave=3),
-    *_both(GPT_530B, 280, 49.05, 37.83, tensor=8, pipeline=35, interleave=3),
-    *_both(GPT_1T, 512, 94.42, 71.49, tensor=8, pipeline=64),
+    *_measured_pair(GPT_22B, 4, 1.42, 1.10, True, tensor=8, micro_batch=4),
+    *_measured_pair(GPT_175B, 64, 18.13, 13.75, tensor=8, pipeline=8, interleave=3),
+    *_measured_pair(GPT_530B, 280, 49.05, 37.83, tensor=8, pipeline=35, interleave=3),
+    *_measured_pair(GPT_1T, 512, 94.42, 71.49, tensor=8, pipeline=64),
 ]
 
-ASSUMED = ("stream", "attention", "small_tile")  # of a device: no data sheet says it
+ASSUMED_FIELDS = ("stream", "attention", "small_tile")  # of a device: no data sheet says it
 
 # Which part of tensor parallelism's activations each way keeps, by the formulas of Korthikanti et al., 2022, table 2; their figure 7.
-WAYS = {
+ACTIVATION_STRATEGIES = {
     "sequence parallel": dict(sequence_parallel=True),
     "selective recomputation": dict(recompute="selective"),
     "both": dict(sequence_parallel=True, recompute="selective"),
@@ -63,7 +63,7 @@ WAYS = {
 
 
 @dataclass(frozen=True)
-class Row:
+class Comparison:
     """One figure: what others have, and what comes out here."""
 
     name: str
@@ -77,13 +77,13 @@ class Row:
         return self.ours / self.theirs - 1
 
 
-def times() -> list[Row]:
+def times() -> list[Comparison]:
     """Seconds of iterations, measured and simulated."""
     found = [(m, simulate(m.model, m.cluster, m.configuration, keep=False).seconds) for m in MEASURED]
-    return [Row(m.name, m.seconds, seconds, m.fitted) for m, seconds in found]
+    return [Comparison(m.name, m.seconds, seconds, m.fitted) for m, seconds in found]
 
 
-def by_formula(model: Transformer, tensor: int, sequence_parallel: bool = False, recompute: str = "none") -> float:
+def activation_formula(model: Transformer, tensor: int, sequence_parallel: bool = False, recompute: str = "none") -> float:
     """Bytes of a layer's activations for each position of each text and unit of width (table 2)."""
     t, scores = tensor, 5 * model.heads * model.sequence / model.hidden
     if recompute == "full":
@@ -92,27 +92,27 @@ def by_formula(model: Transformer, tensor: int, sequence_parallel: bool = False,
     return kept + (10 / t if sequence_parallel else 10.0)
 
 
-def activations() -> list[Row]:
+def activations() -> list[Comparison]:
     """Activations of layers, as parts of tensor parallelism's: by the formulas, and as the simulated ranks hold them."""
     found = []
     for m in MEASURED[::2]:
         plain = replace(m.configuration, recompute="none")
-        whole, base = by_formula(m.model, plain.tensor), _held(m, plain)
-        for way, switches in WAYS.items():
-            theirs = by_formula(m.model, plain.tensor, **switches) / whole
-            found.append(Row(f"{m.model.name}, {way}", theirs, _held(m, replace(plain, **switches)) / base))
+        whole, base = activation_formula(m.model, plain.tensor), _activation_bytes(m, plain)
+        for way, switches in ACTIVATION_STRATEGIES.items():
+            theirs = activation_formula(m.model, plain.tensor, **switches) / whole
+            found.append(Comparison(f"{m.model.name}, {way}", theirs, _activation_bytes(m, replace(plain, **switches)) / base))
     return found
 
 
-def _held(measured: Measured, configuration: Configuration) -> float:
+def _activation_bytes(measured: Measured, configuration: Configuration) -> float:
     """The most bytes that a stage in the middle of the pipeline keeps of its layers, besides what is recomputed at the moment."""
     model, place, stage = measured.model, measured.cluster, configuration.pipeline // 2
-    step, costs = simulate(model, place, configuration, keep=False), Costs(model, place, configuration)
+    step, costs = simulate(model, place, configuration, keep=False), StageCosts(model, place, configuration)
     kept = step.peaks[stage] - sum(step.state[stage].values()) - costs.stage(stage).spare
     return kept - (costs.ends(0) if configuration.pipeline == 1 else 0.0)
 
 
-def fit(device: Device = A100) -> tuple[float, float]:
+def fit(device: Device = A100_DEVICE) -> tuple[float, float]:
     """`Device.matrix` and the overhead of a step, from the two figures of 22B.
 
     The overhead is in both, so their difference tells the first; and what is left over, the second.
@@ -121,7 +121,7 @@ def fit(device: Device = A100) -> tuple[float, float]:
     full, selective = MEASURED[:2]
     while True:
         matrix = (small + large) / 2
-        ours = [_seconds(m, replace(device, matrix=matrix), 0.0) for m in (full, selective)]
+        ours = [_simulated_seconds(m, replace(device, matrix=matrix), 0.0) for m in (full, selective)]
         if large - small < 1e-6:
             return matrix, full.seconds - ours[0]
         if ours[0] - ours[1] > full.seconds - selective.seconds:
@@ -130,14 +130,18 @@ def fit(device: Device = A100) -> tuple[float, float]:
             large = matrix
 
 
-def _seconds(m: Measured, device: Device, overhead: float) -> float:
+def _simulated_seconds(m: Measured, device: Device, overhead: float) -> float:
     return simulate(m.model, Cluster(device, m.configuration.gpus, overhead=overhead), m.configuration, keep=False).seconds
 
 
 def sensitivity() -> list[tuple[str, float, float]]:
     """What becomes of the errors where a figure is another that was assumed: its name, and mean and worst error after a fit of its own."""
-    inside, network = A100.inside, A100.network
-    others = {f"{name} {way} a tenth": {name: getattr(A100, name) * by} for name in ASSUMED for way, by in (("less", 0.9), ("more", 1.1))}
+    inside, network = A100_DEVICE.inside, A100_DEVICE.network
+    others = {
+        f"{name} {way} a tenth": {name: getattr(A100_DEVICE, name) * by}
+        for name in ASSUMED_FIELDS
+        for way, by in (("less", 0.9), ("more", 1.1))
+    }
     others |= {
         f"NVLink {way} a tenth": {"inside": replace(inside, efficiency=inside.efficiency * by)}
         for way, by in (("less", 0.9), ("more", 1.1))
@@ -149,20 +153,20 @@ def sensitivity() -> list[tuple[str, float, float]]:
     }
     found = []
     for name, changes in others.items():
-        device = replace(A100, **changes)
+        device = replace(A100_DEVICE, **changes)
         matrix, overhead = fit(device)
-        rows = [Row(m.name, m.seconds, _seconds(m, replace(device, matrix=matrix), overhead), m.fitted) for m in MEASURED]
+        rows = [Comparison(m.name, m.seconds, _simulated_seconds(m, replace(device, matrix=matrix), overhead), m.fitted) for m in MEASURED]
         found.append((name, *errors(rows)))
     return found
 
 
-def errors(rows: list[Row]) -> tuple[float, float]:
+def errors(rows: list[Comparison]) -> tuple[float, float]:
     """Mean and worst error of what was not fitted."""
     found = [abs(row.error) for row in rows if not row.fitted]
     return sum(found) / len(found), max(found)
 
 
-def table(rows: list[Row], heading: str, unit: str) -> str:
+def table(rows: list[Comparison], heading: str, unit: str) -> str:
     """Rows as text, with mean and worst error under them."""
     width = max(len(row.name) for row in rows)
     lines = [heading, f"{'':{width}}{'theirs':>7}{'ours':>7}{'error':>8}"]
@@ -173,6 +177,6 @@ def table(rows: list[Row], heading: str, unit: str) -> str:
     return "\n".join([*lines, f"{'mean, and worst, of what was not fitted':{width}}  {mean:.2%}, {worst:.2%}"])
 
 
-def picture(rows: list[Row]) -> Picture:
+def picture(rows: list[Comparison]) -> Picture:
     """Times as a scatter plot."""
     return pictures.scatter([(row.name, row.theirs, row.ours, row.fitted) for row in rows], "Seconds an iteration, simulated and measured")

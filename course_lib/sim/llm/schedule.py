@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-Unit = tuple[bool, int, int]  # whether it goes forward, chunk, micro-batch
+WorkItem = tuple[bool, int, int]  # whether it goes forward, chunk, micro-batch
 
 
-def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Unit]:
+def work_order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[WorkItem]:
     """The work of a rank.
 
     Parameters
@@ -23,25 +23,25 @@ def order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[Unit]:
 
     Examples
     --------
-    >>> [f"{'F' if forward else 'B'}{k}" for forward, _, k in order(0, 2, 1, 3)]
+    >>> [f"{'F' if forward else 'B'}{k}" for forward, _, k in work_order(0, 2, 1, 3)]
     ['F0', 'F1', 'B0', 'F2', 'B1', 'B2']
     """
     total = chunks * micro_batches
-    first = min(warm_up(rank, ranks, chunks), total)
-    forward = [(True, *_place(i, ranks, chunks)) for i in range(total)]
-    backward = [(False, chunks - 1 - chunk, k) for chunk, k in (_place(i, ranks, chunks) for i in range(total))]
+    first = min(warmup_forwards(rank, ranks, chunks), total)
+    forward = [(True, *_chunk_and_micro_batch(i, ranks, chunks)) for i in range(total)]
+    backward = [(False, chunks - 1 - chunk, k) for chunk, k in (_chunk_and_micro_batch(i, ranks, chunks) for i in range(total))]
     found = forward[:first]
     for ahead, behind in zip(forward[first:], backward, strict=False):
         found += [ahead, behind]
     return found + backward[total - first :]
 
 
-def warm_up(rank: int, ranks: int, chunks: int) -> int:
+def warmup_forwards(rank: int, ranks: int, chunks: int) -> int:
     """How many times a rank goes forward before it takes turns."""
     return ranks - rank - 1 if chunks == 1 else 2 * (ranks - rank - 1) + (chunks - 1) * ranks
 
 
-def _place(i: int, ranks: int, chunks: int) -> tuple[int, int]:
+def _chunk_and_micro_batch(i: int, ranks: int, chunks: int) -> tuple[int, int]:
     """Chunk and micro-batch of a rank's i-th forward: so many micro-batches as ranks with one chunk, then with the next."""
     if chunks == 1:
         return 0, i

@@ -6,15 +6,15 @@ from functools import cache
 
 from course_lib.sim.llm.cluster import Cluster
 from course_lib.sim.llm.configuration import Configuration
-from course_lib.sim.llm.layer import HALF, Cost, head, layer
+from course_lib.sim.llm.layer import HALF_BYTES, Cost, head_cost, layer_cost
 from course_lib.sim.llm.transformer import Transformer
 
 # Bytes for each parameter (Rajbhandari et al., 2020, "ZeRO", section 3.1, with gradients in 32 bits as in Megatron-LM).
-WEIGHT, GRADIENT, OPTIMIZER = 2, 4, 12
-UPDATE = 34  # bytes that Adam and the clipping of gradients read and write for each parameter
+WEIGHT_BYTES, GRADIENT_BYTES, OPTIMIZER_BYTES = 2, 4, 12
+UPDATE_TRAFFIC_BYTES = 34  # bytes that Adam and the clipping of gradients read and write for each parameter
 
 
-class Costs:
+class StageCosts:
     """Of one configuration.
 
     Parameters
@@ -39,15 +39,15 @@ class Costs:
         self.last = c.pipeline * c.interleave - 1
         self.message = self._messages() if c.pipeline > 1 else [0.0]
         # Once here, and not for each stage: a search looks at thousands of configurations.
-        self._layer = layer(model, cluster.device, self.tensor, self.own)
-        self._head = head(model, cluster.device, self.tensor, self.own)
+        self._layer = layer_cost(model, cluster.device, self.tensor, self.own)
+        self._head = head_cost(model, cluster.device, self.tensor, self.own)
         self._layers = model.layers // (c.pipeline * c.interleave) * model.layer_parameters()
         self.stage = cache(self._stage)
 
     def _messages(self) -> list[float]:
         """Each of the tensor parallel ranks sends its part; those that share no positions then gather the whole among them."""
         c, m = self.c, self.model
-        nbytes, replicas = HALF * c.micro_batch * m.sequence * m.hidden, c.tensor * c.data
+        nbytes, replicas = HALF_BYTES * c.micro_batch * m.sequence * m.hidden, c.tensor * c.data
         whole = 0.0 if c.sequence_parallel or c.tensor == 1 else self.tensor.all_gather(nbytes, c.tensor)
         links = [self.cluster.between(rank * replicas, (rank + 2) * replicas - 1) for rank in range(c.pipeline - 1)]
         links.append(self.cluster.between(0, c.gpus - 1))  # from the last rank to the first one's next chunk
@@ -80,11 +80,11 @@ class Costs:
         """Bytes that a device holds all the time, by kind."""
         n = self.parameters(rank)
         share = self.c.data if self.c.sharded_optimizer else 1
-        return {"weights": WEIGHT * n, "gradients": GRADIENT * n, "optimizer state": OPTIMIZER * n / share}
+        return {"weights": WEIGHT_BYTES * n, "gradients": GRADIENT_BYTES * n, "optimizer state": OPTIMIZER_BYTES * n / share}
 
     def reduce(self, rank: int, chunk: int) -> float:
         """Seconds in which replicas add up the gradients of a chunk; each gets its part of the sum, or all of it."""
-        c, nbytes = self.c, GRADIENT * self.parameters(rank, chunk)
+        c, nbytes = self.c, GRADIENT_BYTES * self.parameters(rank, chunk)
         if c.data == 1:
             return 0.0
         return self.replicas.reduce_scatter(nbytes, c.data) if c.sharded_optimizer else self.replicas.all_reduce(nbytes, c.data)
@@ -92,9 +92,9 @@ class Costs:
     def update(self, rank: int) -> float:
         """Seconds of the optimizer's step."""
         share = self.c.data if self.c.sharded_optimizer else 1
-        return self.cluster.device.stream_time(UPDATE * self.parameters(rank) / share)
+        return self.cluster.device.stream_time(UPDATE_TRAFFIC_BYTES * self.parameters(rank) / share)
 
     def gather(self, rank: int) -> float:
         """Seconds in which replicas that share the optimizer gather the new weights."""
         c = self.c
-        return self.replicas.all_gather(WEIGHT * self.parameters(rank), c.data) if c.sharded_optimizer and c.data > 1 else 0.0
+        return self.replicas.all_gather(WEIGHT_BYTES * self.parameters(rank), c.data) if c.sharded_optimizer and c.data > 1 else 0.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MOST = 10_000_000  # of anything
+MAX_DIMENSION = 10_000_000  # of anything
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Transformer:
                 raise ValueError(f"{name} must be True or False; got {getattr(self, name)!r}.")
         for name in ("layers", "hidden", "heads", "sequence", "vocabulary", "batch", "feed_forward", "kv_heads"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MOST:
-                raise ValueError(f"{name} must be a whole number from 1 to {MOST:,}; got {value!r}.")
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_DIMENSION:
+                raise ValueError(f"{name} must be a whole number from 1 to {MAX_DIMENSION:,}; got {value!r}.")
         for name, value, of, whole in (("heads", self.heads, "hidden", self.hidden), ("kv_heads", self.kv_heads, "heads", self.heads)):
             if whole % value:
                 raise ValueError(f"{name}={value} does not divide {of}={whole}.")
@@ -82,7 +82,7 @@ class Transformer:
     def parameters(self) -> int:
         """Parameters of the model; the matrix onto the vocabulary is the embedding.
 
-        >>> round(GPT_175B.parameters() / 1e9, 1), round(PRESETS["70b"].parameters() / 1e9, 1)
+        >>> round(GPT_175B.parameters() / 1e9, 1), round(MODEL_PRESETS["70b"].parameters() / 1e9, 1)
         (174.6, 68.7)
         """
         return self.layers * self.layer_parameters() + self.vocabulary * self.hidden
@@ -107,16 +107,16 @@ GPT_175B = Transformer("175B", 96, 12288, 96)
 GPT_530B = Transformer("530B", 105, 20480, 128)
 GPT_1T = Transformer("1T", 128, 25600, 160)
 
-_MODERN = dict(gated=True, fused=True, dropout=False)
-PRESETS = {
+_LLAMA_STYLE = dict(gated=True, fused=True, dropout=False)
+MODEL_PRESETS = {
     "22b": GPT_22B,
     "175b": GPT_175B,
     "530b": GPT_530B,
     "1t": GPT_1T,
     # Llama 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024), with the vocabulary's matrix once.
-    "7b": Transformer("7B", 32, 4096, 32, 4096, 32000, 1024, 11008, **_MODERN),
-    "8b": Transformer("8B", 32, 4096, 32, 8192, 128256, 1024, 14336, kv_heads=8, **_MODERN),
-    "13b": Transformer("13B", 40, 5120, 40, 4096, 32000, 1024, 13824, **_MODERN),
-    "70b": Transformer("70B", 80, 8192, 64, 4096, 32000, 1024, 28672, kv_heads=8, **_MODERN),
-    "405b": Transformer("405B", 126, 16384, 128, 8192, 128256, 2048, 53248, kv_heads=8, **_MODERN),
+    "7b": Transformer("7B", 32, 4096, 32, 4096, 32000, 1024, 11008, **_LLAMA_STYLE),
+    "8b": Transformer("8B", 32, 4096, 32, 8192, 128256, 1024, 14336, kv_heads=8, **_LLAMA_STYLE),
+    "13b": Transformer("13B", 40, 5120, 40, 4096, 32000, 1024, 13824, **_LLAMA_STYLE),
+    "70b": Transformer("70B", 80, 8192, 64, 4096, 32000, 1024, 28672, kv_heads=8, **_LLAMA_STYLE),
+    "405b": Transformer("405B", 126, 16384, 128, 8192, 128256, 2048, 53248, kv_heads=8, **_LLAMA_STYLE),
 }

@@ -13,16 +13,16 @@ from course_lib.sim.llm.cluster import DEVICES, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, problems
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
-from course_lib.sim.plan.cases import EXAMPLES, MEMORY, Case, Cases
+from course_lib.sim.plan.cases import EXAMPLES, MEMORY_BOUND, Case, Cases
 from course_lib.sim.plan.search import best
 
-GOOD, POOR = 1.04, 1.08  # times the best step: up to the first all points, from the second on none
-SANE = 1.5  # times the best step that a choice may take where only memory counts
-MICRO_BATCH = 16  # texts of a micro-batch, at most
-SECONDS = 30.0  # that a search may take, as when grading on one's own machine; elsewhere, grading says how long
+FULL_POINTS_RATIO, ZERO_POINTS_RATIO = 1.04, 1.08  # times the best step: up to the first all points, from the second on none
+MAX_RATIO_MEMORY_CASES = 1.5  # times the best step that a choice may take where only memory counts
+MAX_MICRO_BATCH = 16  # texts of a micro-batch, at most
+SEARCH_TIMEOUT_SECONDS = 30.0  # that a search may take, as when grading on one's own machine; elsewhere, grading says how long
 
 
-def planned(model, cluster):
+def call_plan(model, cluster):
     """On the rank: call plan. The course's own search cannot be imported meanwhile; while it is graded, a rank does not have it at all."""
     plan = student("plan")
     import sys
@@ -34,7 +34,7 @@ def planned(model, cluster):
     before = {name: module for name, module in sys.modules.items() if name.startswith(room)}
     try:
         sys.modules.update(dict.fromkeys([room, *before]))
-        found = plan(Transformer(**model), _cluster(cluster))
+        found = plan(Transformer(**model), _build_cluster(cluster))
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith(room):
             raise
@@ -46,7 +46,7 @@ def planned(model, cluster):
     return dict(vars(found)) if isinstance(found, Configuration) else type(found).__name__
 
 
-def _cluster(plain):
+def _build_cluster(plain):
     from course_lib.sim.core.hardware import Link
     from course_lib.sim.llm.cluster import Cluster, Device
 
@@ -79,8 +79,11 @@ class PlanCheck(Check):
         CheckFailed if it cannot be trained so.
         """
         self.case = f"{model.name} on {cluster.gpus} × {cluster.device.name.split()[0]} with {cluster.device.memory / GIB:.0f} GiB"
-        arguments, limit = dict(model=dict(vars(model)), cluster=_plain(cluster)), max(SECONDS, time_limits.limit(call=True) or 0)
-        answer = self.ranks.call(planned, arguments, limit=limit, show=self.show)[0]
+        arguments, limit = (
+            dict(model=dict(vars(model)), cluster=_to_plain(cluster)),
+            max(SEARCH_TIMEOUT_SECONDS, time_limits.limit(call=True) or 0),
+        )
+        answer = self.ranks.call(call_plan, arguments, limit=limit, show=self.show)[0]
         if not isinstance(answer, dict):
             nothing = "a search that has kept none, as none seemed to fit, or a missing return"
             usual = nothing if answer == "NoneType" else "its fields alone, or a step: that has a .configuration"
@@ -106,13 +109,13 @@ class PlanCheck(Check):
     @staticmethod
     def worth(times: float) -> float:
         """What a choice earns whose step takes so many times the best one's, from 0 to 1."""
-        return min(max((POOR - times) / (POOR - GOOD), 0.0), 1.0)
+        return min(max((ZERO_POINTS_RATIO - times) / (ZERO_POINTS_RATIO - FULL_POINTS_RATIO), 0.0), 1.0)
 
     def fits(self, size: str) -> PlanCheck:
         """Have plan choose where memory decides, on "small" or "large" clusters; CheckFailed where it fails, or is far too slow."""
-        _, times = self.choose(*self.draw(size, MEMORY))
-        if times > SANE:
-            self.fail(f"plan has chosen a step that takes {times:.2f} times the best one, and {SANE:g} times is the most")
+        _, times = self.choose(*self.draw(size, MEMORY_BOUND))
+        if times > MAX_RATIO_MEMORY_CASES:
+            self.fail(f"plan has chosen a step that takes {times:.2f} times the best one, and {MAX_RATIO_MEMORY_CASES:g} times is the most")
         return self
 
     def score(self, size: str) -> float:
@@ -122,10 +125,10 @@ class PlanCheck(Check):
     def draw(self, size: str, need: str) -> tuple[Transformer, Cluster]:
         """A model and a cluster for which `need` makes the difference."""
         cases = self.cases[size][need]
-        return case(cases[int(self.random.integers(len(cases)))], float(self.random.uniform(0.045, 0.055)))
+        return build_case(cases[int(self.random.integers(len(cases)))], float(self.random.uniform(0.045, 0.055)))
 
 
-def case(one: Case, overhead: float = 0.05) -> tuple[Transformer, Cluster]:
+def build_case(one: Case, overhead: float = 0.05) -> tuple[Transformer, Cluster]:
     """The model and the cluster of a case."""
     gpus, name, memory, slower, layers, heads, sequence, vocabulary, batch, gated, fused, dropout = one
     shape = dict(layers=layers, hidden=128 * heads, heads=heads, sequence=sequence, vocabulary=vocabulary, batch=batch)
@@ -137,10 +140,10 @@ def case(one: Case, overhead: float = 0.05) -> tuple[Transformer, Cluster]:
 
 def least_seconds(model: Transformer, cluster: Cluster) -> float:
     """Of the best step, with micro-batches of any size."""
-    sizes = [n for n in range(1, MICRO_BATCH + 1) if model.batch % n == 0]
-    return best(model, cluster, 1, judged=12, micro_batches=sizes)[0].seconds
+    sizes = [n for n in range(1, MAX_MICRO_BATCH + 1) if model.batch % n == 0]
+    return best(model, cluster, 1, max_simulated=12, micro_batches=sizes)[0].seconds
 
 
-def _plain(thing: object) -> object:
+def _to_plain(thing: object) -> object:
     """A cluster as dicts of numbers and texts."""
-    return {name: _plain(value) for name, value in vars(thing).items()} if hasattr(thing, "__dict__") else thing
+    return {name: _to_plain(value) for name, value in vars(thing).items()} if hasattr(thing, "__dict__") else thing

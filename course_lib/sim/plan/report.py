@@ -21,11 +21,11 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; } th, td { text-align: left; padding: .2rem 1rem .2rem 0; vertical-align: top; } img { max-width: 100%; }
 """
-ROWS = ("compute", "messages to the next stage", "exchanges among replicas")  # of a rank in the trace: they may overlap
+TRACE_ROWS = ("compute", "messages to the next stage", "exchanges among replicas")  # of a rank in the trace: they may overlap
 HEADINGS = ("step", "MFU", "memory", "tokens a day", "configuration")
 
 
-def row(step: Step) -> tuple[str, ...]:
+def table_row(step: Step) -> tuple[str, ...]:
     """A configuration's figures, in the order of `HEADINGS`."""
     return (
         wording.seconds(step.seconds),
@@ -43,7 +43,7 @@ def table(steps: Sequence[Step]) -> str:
     ----------
     steps : sequence of Step
     """
-    rows = [HEADINGS, *map(row, steps)]
+    rows = [HEADINGS, *map(table_row, steps)]
     widths = [max(len(cells[i]) for cells in rows) for i in range(len(HEADINGS) - 1)]
     return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)), cells[-1]]) for cells in rows)
 
@@ -66,19 +66,21 @@ def whole_run(step: Step, tokens: float, price: float | None = None) -> str:
     return f"{tokens / 1e9:,.4g} billion tokens: {days:,.1f} days, {gpu_days:,.0f} GPU-days{money}"
 
 
-def page(model: Transformer, cluster: Cluster, steps: Sequence[Step], price: float | None = None, tokens: float | None = None) -> str:
+def render_html(
+    model: Transformer, cluster: Cluster, steps: Sequence[Step], price: float | None = None, tokens: float | None = None
+) -> str:
     """The report, as HTML with all pictures in it."""
     best = simulate(model, cluster, steps[0].configuration)
     title = f"{model.name} on {cluster.gpus} × {cluster.device.name}"
     facts = {
         "model": f"{model.parameters() / 1e9:.1f} billion parameters: {model.layers} layers of width {model.hidden}, {model.heads} heads",
         "step": f"{model.batch} texts of {model.sequence} tokens, {model.flop() / 1e15:,.0f} PFLOP",
-        **dict(zip(HEADINGS, row(best), strict=True)),
+        **dict(zip(HEADINGS, table_row(best), strict=True)),
     }
     if tokens:
         facts["run"] = whole_run(best, tokens, price)
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in facts.items())
-    others = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row(step)) + "</tr>" for step in steps)
+    others = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in table_row(step)) + "</tr>" for step in steps)
     heads = "".join(f"<th>{name}</th>" for name in HEADINGS)
     named = {f"{i}: {wording.seconds(step.seconds)}": step for i, step in enumerate(steps, 1)}
     figures = {
@@ -97,12 +99,12 @@ def page(model: Transformer, cluster: Cluster, steps: Sequence[Step], price: flo
     )
 
 
-def trace(step: Step, path: Path) -> None:
+def write_trace(step: Step, path: Path) -> None:
     """Write a step for Perfetto (ui.perfetto.dev): each rank of the pipeline with what it computes, what it sends, and its memory."""
     found: list[dict] = []
     for rank in range(step.configuration.pipeline):
         found.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"stage {rank}"}})
-        for tid, name in enumerate(ROWS):
+        for tid, name in enumerate(TRACE_ROWS):
             found.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": tid, "args": {"name": name}})
         for time, held in zip(*step.memory[rank], strict=True):
             found.append({"ph": "C", "name": "memory", "pid": rank, "tid": 0, "ts": float(time) * 1e6, "args": {"bytes": float(held)}})

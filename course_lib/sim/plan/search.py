@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator
 from course_lib.sim.core.hardware import GIB
 from course_lib.sim.llm.analytic import estimate
 from course_lib.sim.llm.cluster import Cluster
-from course_lib.sim.llm.configuration import RECOMPUTE, Configuration, PlanError, problems
+from course_lib.sim.llm.configuration import RECOMPUTE_MODES, Configuration, PlanError, problems
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
 
-JUDGED = 50
+MAX_SIMULATED = 50
 MICRO_BATCHES = (1, 2, 4, 8, 16)  # texts of a micro-batch
-MARGIN = 1.03  # the closed form of memory may be so far off
+MEMORY_ESTIMATE_SLACK = 1.03  # the closed form of memory may be so far off
 
 
 def configurations(model: Transformer, cluster: Cluster, micro_batches: Iterable[int] = MICRO_BATCHES) -> Iterator[Configuration]:
@@ -26,7 +26,7 @@ def configurations(model: Transformer, cluster: Cluster, micro_batches: Iterable
                     grid = dict(tensor=tensor, pipeline=pipeline, data=data, interleave=interleave, micro_batch=micro_batch)
                     if any(problems(model, cluster, Configuration(**grid))):
                         continue
-                    for recompute in RECOMPUTE if not model.fused else ("none", "full"):  # fused: there are no scores to keep
+                    for recompute in RECOMPUTE_MODES if not model.fused else ("none", "full"):  # fused: there are no scores to keep
                         for sequence in (False, True) if tensor > 1 and model.sequence % tensor == 0 else (False,):
                             for sharded in (False, True) if data > 1 else (False,):
                                 more = dict(recompute=recompute, sequence_parallel=sequence, sharded_optimizer=sharded)
@@ -34,7 +34,7 @@ def configurations(model: Transformer, cluster: Cluster, micro_batches: Iterable
 
 
 def best(
-    model: Transformer, cluster: Cluster, count: int = 5, judged: int = JUDGED, micro_batches: Iterable[int] = MICRO_BATCHES
+    model: Transformer, cluster: Cluster, count: int = 5, max_simulated: int = MAX_SIMULATED, micro_batches: Iterable[int] = MICRO_BATCHES
 ) -> list[Step]:
     """The fastest configurations that fit into memory.
 
@@ -44,7 +44,7 @@ def best(
     cluster : Cluster
     count : int
         How many to give, the fastest first.
-    judged : int
+    max_simulated : int
         How many to simulate.
     micro_batches : iterable of int
         Their sizes to look at.
@@ -59,7 +59,7 @@ def best(
         raise PlanError(
             f"no configuration of {model.name} fits {cluster.gpus} devices: its heads, layers and batch have no divisors that go together."
         )
-    fitting = [one for one in candidates if one[1] <= MARGIN * cluster.device.memory]
+    fitting = [one for one in candidates if one[1] <= MEMORY_ESTIMATE_SLACK * cluster.device.memory]
     if not fitting:
         least = min(nbytes for _, nbytes, _ in candidates) / GIB
         device = f"{cluster.device.name} has {cluster.device.memory / GIB:.1f} GiB"
@@ -67,7 +67,7 @@ def best(
     fitting.sort(key=lambda one: one[0])
     steps: list[Step] = []
     for tried, (*_, c) in enumerate(fitting):
-        if tried >= judged and len(steps) >= count:
+        if tried >= max_simulated and len(steps) >= count:
             break
         step = simulate(model, cluster, c, keep=False)
         steps += [step] if step.fits else []

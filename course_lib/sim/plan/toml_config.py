@@ -9,10 +9,10 @@ from pathlib import Path
 from course_lib.sim.core.hardware import Link
 from course_lib.sim.llm.cluster import DEVICES, Cluster, Device
 from course_lib.sim.llm.configuration import PlanError
-from course_lib.sim.llm.transformer import PRESETS, Transformer
+from course_lib.sim.llm.transformer import MODEL_PRESETS, Transformer
 
 # Less than this is another unit.
-LEAST = {
+MIN_VALUES = {
     "memory": (1e9, "bytes"),
     "bandwidth": (1e6, "bytes a second"),
     "memory_bandwidth": (1e9, "bytes a second"),
@@ -22,9 +22,9 @@ LEAST = {
 
 def model_named(name: str) -> Transformer:
     """One of `PRESETS`; PlanError if there is none."""
-    if name.lower() not in PRESETS:
-        raise PlanError(f"there is no model {name!r}: choose one of {', '.join(PRESETS)}, or describe it in a file (--file).")
-    return PRESETS[name.lower()]
+    if name.lower() not in MODEL_PRESETS:
+        raise PlanError(f"there is no model {name!r}: choose one of {', '.join(MODEL_PRESETS)}, or describe it in a file (--file).")
+    return MODEL_PRESETS[name.lower()]
 
 
 def device_named(name: str) -> Device:
@@ -62,8 +62,8 @@ def read(path: Path, model: Transformer | None, device: Device | None, gpus: int
         raise PlanError(f"{path} has {unknown[0]!r}; it may have the tables [model] and [cluster].")
     try:
         if "model" in found:
-            model = _model(path, dict(_table(path, "model", found["model"])))
-        place = _cluster(path, dict(_table(path, "cluster", found.get("cluster", {}))), device, gpus)
+            model = _model(path, dict(_require_table(path, "model", found["model"])))
+        place = _cluster(path, dict(_require_table(path, "cluster", found.get("cluster", {}))), device, gpus)
     except (TypeError, ValueError) as error:
         raise error if isinstance(error, PlanError) else PlanError(f"{path}: {error}") from None
     return model, place
@@ -71,13 +71,13 @@ def read(path: Path, model: Transformer | None, device: Device | None, gpus: int
 
 def _model(path: Path, keys: dict) -> Transformer:
     base = model_named(str(keys.pop("preset"))) if "preset" in keys else None
-    _known(path, "model", keys, Transformer)
+    _check_keys(path, "model", keys, Transformer)
     if base:
         # What followed from a size follows from the new one; and the name is no longer the preset's, if anything is another.
         derived = {"feed_forward": ("hidden", base.feed_forward == 4 * base.hidden), "kv_heads": ("heads", base.kv_heads == base.heads)}
         again = {name: None for name, (of, was) in derived.items() if was and of in keys}
         return replace(base, **again | ({"name": f"{base.name} ({path.name})"} if keys else {}) | keys)
-    _all_there(path, "model", keys, {"layers", "hidden", "heads"}, ", or a preset")
+    _require_keys(path, "model", keys, {"layers", "hidden", "heads"}, ", or a preset")
     return Transformer(**{"name": path.stem} | keys)
 
 
@@ -88,7 +88,7 @@ def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) ->
     if gpus is None:
         raise PlanError(f"{path}: [cluster] needs gpus, how many there are.")
     _links(path, "cluster", keys)
-    _known(path, "cluster", keys, Cluster)
+    _check_keys(path, "cluster", keys, Cluster)
     if isinstance(described, str):
         try:
             described = device_named(described)
@@ -96,18 +96,18 @@ def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) ->
             known = ", ".join(DEVICES)
             raise PlanError(f"{path}: there is no device {described!r}: choose one of {known}, or give a table of its figures.") from None
     elif not isinstance(described, Device):
-        described = _device(path, dict(_table(path, "device", described)))
+        described = _device(path, dict(_require_table(path, "device", described)))
     return Cluster(described, gpus, **keys)
 
 
 def _device(path: Path, keys: dict) -> Device:
     _links(path, "cluster.device", keys)
-    _known(path, "cluster.device", keys, Device)
+    _check_keys(path, "cluster.device", keys, Device)
     base = DEVICES.get(str(keys.get("name", "")).lower())
     if base:
         return replace(base, **{key: value for key, value in keys.items() if key != "name"})
     needed = {field.name for field in fields(Device) if field.default is MISSING}
-    _all_there(path, "cluster.device", keys, needed, f", or the name of one that is known: {', '.join(DEVICES)}")
+    _require_keys(path, "cluster.device", keys, needed, f", or the name of one that is known: {', '.join(DEVICES)}")
     return Device(**keys)
 
 
@@ -115,24 +115,24 @@ def _links(path: Path, table: str, keys: dict) -> None:
     """Make links of the tables that describe some."""
     for name in ("inside", "network"):
         if name in keys:
-            known = _known(path, f"{table}.{name}", _table(path, name, keys[name]), Link)
-            _all_there(path, f"{table}.{name}", known, {"bandwidth"}, "")
+            known = _check_keys(path, f"{table}.{name}", _require_table(path, name, keys[name]), Link)
+            _require_keys(path, f"{table}.{name}", known, {"bandwidth"}, "")
             keys[name] = Link(**known)
 
 
-def _all_there(path: Path, table: str, keys: dict, needed: set[str], otherwise: str) -> None:
+def _require_keys(path: Path, table: str, keys: dict, needed: set[str], otherwise: str) -> None:
     lacks = needed - keys.keys()
     if lacks:
         raise PlanError(f"{path}: [{table}] also needs {' and '.join(sorted(lacks))}{otherwise}.")
 
 
-def _table(path: Path, name: str, value: object) -> dict:
+def _require_table(path: Path, name: str, value: object) -> dict:
     if not isinstance(value, dict):
         raise PlanError(f"{path}: {name} must be a table; got {value!r}.")
     return value
 
 
-def _known(path: Path, table: str, keys: dict, kind: type) -> dict:
+def _check_keys(path: Path, table: str, keys: dict, kind: type) -> dict:
     """The keys, if `kind` has fields of all these names; what they are must be of the field's kind."""
     names = {field.name: field.type for field in fields(kind)}
     for key, value in keys.items():
@@ -144,7 +144,7 @@ def _known(path: Path, table: str, keys: dict, kind: type) -> dict:
         )
         if not isinstance(value, kinds) or (isinstance(value, bool) and wanted != "bool"):
             raise PlanError(f"{path}: {key} in [{table}] must be {what}; got {value!r}.")
-        if 0 < LEAST.get(key, (0, ""))[0] > value > 0:
-            least, unit = LEAST[key]
+        if 0 < MIN_VALUES.get(key, (0, ""))[0] > value > 0:
+            least, unit = MIN_VALUES[key]
             raise PlanError(f"{path}: {key} in [{table}] is in {unit}, so {least:g} at least; got {value!r}.")
     return keys

@@ -14,14 +14,14 @@ from course_lib.sim.schedule import continuation, replay
 from course_lib.sim.schedule.simulation import Result
 
 
-def record_of(loop, settings, hardware):
+def record_loop(loop, settings, hardware):
     """On the rank: run a loop, and give the record."""
     from course_lib.sim.core import hardware as descriptions
     from course_lib.sim.schedule import replay, simulation
 
     if loop not in globals():
         raise NameError(f"name '{loop}' is not defined", name=loop)
-    return replay.export(simulation.simulate(globals()[loop], hardware=descriptions.PRESETS[hardware], **settings))
+    return replay.export(simulation.simulate(globals()[loop], hardware=descriptions.HARDWARE_PRESETS[hardware], **settings))
 
 
 class ScheduleCheck(Check):
@@ -48,11 +48,11 @@ class ScheduleCheck(Check):
         if hardware is not H100:
             self.case += f", {hardware.name}"
         call = dict(loop=self.loop, settings=sizes | arguments, hardware=hardware.name)
-        answer = self.ranks.call(record_of, call, show=self.show)[0]
+        answer = self.ranks.call(record_loop, call, show=self.show)[0]
         try:
             models = replay.replay(answer, **sizes, hardware=hardware)
             result = Result(models)
-            continuation.check(models)
+            continuation.check_continuation(models)
         except SimulationError as error:
             self.fail(str(error).rstrip("."))
         return result

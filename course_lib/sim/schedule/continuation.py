@@ -6,30 +6,31 @@ from collections.abc import Sequence
 
 from course_lib.sim.core.errors import SimulationError
 from course_lib.sim.core.values import OptState, Weight
-from course_lib.sim.schedule.stats import loaded
+from course_lib.sim.schedule.stats import loaded_values
 
 
-def check(models: Sequence) -> None:
+def check_continuation(models: Sequence) -> None:
     """SimulationError unless each rank keeps weights and optimizer states for the next step.
 
     Parameters
     ----------
     models : sequence of Model
-        As `record.replay` gives them.
+        As `replay.replay` gives them.
     """
     for model in models:
-        began = [model.values[number] for *_, number in loaded(model)]
+        began = [model.values[number] for *_, number in loaded_values(model)]
         final = list(model.final_weights.values())
         kept = [v for v in model.values.values() if v is not None and v.holds] + final
         for kind, way in ((Weight, "set_final_weight, or keep it in weights"), (OptState, "keep what update gives back in opt_states")):
-            first = _parts([v for v in began if isinstance(v, kind) and not v.updated])
-            last = _parts([v for v in kept if isinstance(v, kind) and v.updated])
+            first = _fraction_by_layer([v for v in began if isinstance(v, kind) and not v.updated])
+            last = _fraction_by_layer([v for v in kept if isinstance(v, kind) and v.updated])
             for layer, part in first.items():
                 if last.get(layer, 0.0) < part:
                     if not any(row[0] == "hold" for row in model.rows):
                         way += ". Nothing at all was put into the dicts of model.storage(); others are not the rank's memory"
                     raise SimulationError(
-                        f"the rank began with {_of(part)} of the {kind.name} and ends with {_of(last.get(layer, 0.0))} of the updated one, "
+                        f"the rank began with {_format_fraction(part)} of the {kind.name} "
+                        f"and ends with {_format_fraction(last.get(layer, 0.0))} of the updated one, "
                         f"so the next step could not begin: {way}.",
                         rank=model.rank,
                         layer=layer,
@@ -37,7 +38,7 @@ def check(models: Sequence) -> None:
                     )
 
 
-def _parts(values: list) -> dict[int, float]:
+def _fraction_by_layer(values: list) -> dict[int, float]:
     """How much of each layer there is, 0 to 1."""
     shards: dict[tuple[int, int], int] = {}
     for v in values:
@@ -48,5 +49,5 @@ def _parts(values: list) -> dict[int, float]:
     return parts
 
 
-def _of(part: float) -> str:
+def _format_fraction(part: float) -> str:
     return "all" if part == 1 else "nothing" if part == 0 else f"{part:.3g}"

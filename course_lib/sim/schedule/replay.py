@@ -18,15 +18,15 @@ from course_lib.sim.core.errors import SimulationError
 from course_lib.sim.core.hardware import H100, LAYER, Hardware, Layer
 from course_lib.sim.core.model import Model
 
-AWAITED = frozenset(("all_reduce", "all_gather", "reduce_scatter", "send", "receive"))
+COMMUNICATION_KINDS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "send", "receive"))
 
 
 def export(models: Sequence) -> str:
     """The rows of all ranks, as JSON."""
-    return json.dumps([[_plain(row) for row in m.rows] for m in models])
+    return json.dumps([[_plain_row(row) for row in m.rows] for m in models])
 
 
-def _plain(row: tuple) -> list:
+def _plain_row(row: tuple) -> list:
     if len(row) == 2:
         return list(row)
     kind, layer, _, _, used, made, extra = row
@@ -69,7 +69,7 @@ def replay(
         ranks = json.loads(text)
         if len(ranks) != world_size:
             raise ValueError(f"{len(ranks)} ranks instead of {world_size}")
-        run_coroutine.run(together([_play(m, rows) for m, rows in zip(models, ranks, strict=True)]))
+        run_coroutine.run(gather_ranks([_replay_rank(m, rows) for m, rows in zip(models, ranks, strict=True)]))
     except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
         if isinstance(error, SimulationError):
             raise
@@ -77,7 +77,7 @@ def replay(
     return models
 
 
-async def together(coroutines: list) -> list:
+async def gather_ranks(coroutines: list) -> list:
     """Run all; the first error is raised, and `run_coroutine.run` ends the others."""
     collecting = gc.isenabled()
     gc.disable()  # hundreds of thousands of tuples, and no garbage
@@ -88,7 +88,7 @@ async def together(coroutines: list) -> list:
             gc.enable()
 
 
-async def _play(model: Model, rows: list) -> None:
+async def _replay_rank(model: Model, rows: list) -> None:
     values = model.values = {}
     model.storage()
     for kind, layer, *rest in rows:
@@ -101,7 +101,7 @@ async def _play(model: Model, rows: list) -> None:
             model.drop(values[layer])
             continue
         used, made, extra = rest
-        if kind in AWAITED:
+        if kind in COMMUNICATION_KINDS:
             result = await values[made[0]]
         elif kind == "input":
             result = model.get_input_activation(_samples(extra, model.global_batch_size))
@@ -111,19 +111,19 @@ async def _play(model: Model, rows: list) -> None:
         if kind == "final":
             continue
         for number, value in zip(made, result if isinstance(result, tuple) else (result,), strict=True):
-            if value is not None and value.id != number:  # `stats.loaded` tells of values by these numbers
+            if value is not None and value.id != number:  # `stats.loaded_values` tells of values by these numbers
                 raise ValueError(f"value {value.id} is called {number}")
             values[number] = value
 
 
 def _samples(text: str, most: int) -> list[int]:
-    from course_lib.sim.core.values import bits
+    from course_lib.sim.core.values import iter_bits
 
     if len(text) > most // 4 + 3:  # beside 0x, a digit for four samples
         raise ValueError(f"a set of more than {most} samples")
     if not re.fullmatch("0x[0-9a-f]+", text):  # a negative number would have samples without end
         raise ValueError(f"{text!r} is no set of samples")
-    return list(bits(int(text, 16)))
+    return list(iter_bits(int(text, 16)))
 
 
 def _operate(model: Model, kind: str, layer: int, operands: list, extra: object) -> object:
@@ -133,7 +133,7 @@ def _operate(model: Model, kind: str, layer: int, operands: list, extra: object)
         name, place = extra
         if name in ("send", "receive"):
             return getattr(model, name)(place[0], *operands)
-        if name not in AWAITED:
+        if name not in COMMUNICATION_KINDS:
             raise ValueError(f"no communication {name!r}")
         return getattr(model, name)(operands[0], layer, place)
     if kind == "shard":

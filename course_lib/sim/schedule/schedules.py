@@ -4,32 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from course_lib.plots.figures import FILLS, INK, PALE, Picture, ink_on
-from course_lib.plots.pipeline import KINDS
+from course_lib.plots.figures import ACTIVITY_COLORS, INK, PALE, Picture, ink_on
+from course_lib.plots.pipeline import ACTIVITY_NAMES
 
-Work = list[tuple[str, int]]
+WorkOrder = list[tuple[str, int]]
 
 
-def work(text: str) -> Work:
+def parse_work(text: str) -> WorkOrder:
     """A rank's work from its text: F and B for forward and backward, with the number of the micro-batch.
 
-    >>> work("F0 F1 B0")
+    >>> parse_work("F0 F1 B0")
     [('forward', 0), ('forward', 1), ('backward', 0)]
     """
-    return [(KINDS[word[0]], int(word[1:])) for word in text.split()]
+    return [(ACTIVITY_NAMES[word[0]], int(word[1:])) for word in text.split()]
 
 
-def start_times(order: list[Work]) -> list[list[float]]:
+def start_times(order: list[WorkOrder]) -> list[list[float]]:
     """When each piece of work can begin, at the earliest; `order` has each rank's.
 
-    >>> start_times([work("F0 B0"), work("F0 B0")])
+    >>> start_times([parse_work("F0 B0"), parse_work("F0 B0")])
     [[0.0, 4.0], [1.0, 2.0]]
     """
-    done = times(order, lambda rank, kind: 1.0 if kind == "forward" else 2.0)
+    done = schedule_times(order, lambda rank, kind: 1.0 if kind == "forward" else 2.0)
     return [[start for _, _, start, _ in each] for each in done]
 
 
-def times(order: list[Work], seconds: Callable[[int, str], float], message: float = 0.0) -> list[list[tuple[str, int, float, float]]]:
+def schedule_times(
+    order: list[WorkOrder], seconds: Callable[[int, str], float], message: float = 0.0
+) -> list[list[tuple[str, int, float, float]]]:
     """The work of each rank with its begin and end, each as early as what it needs is there.
 
     Parameters
@@ -53,7 +55,7 @@ def times(order: list[Work], seconds: Callable[[int, str], float], message: floa
 
     Examples
     --------
-    >>> times([work("F0 B0"), work("F0 B0")], lambda rank, kind: 1.0, message=0.5)
+    >>> schedule_times([parse_work("F0 B0"), parse_work("F0 B0")], lambda rank, kind: 1.0, message=0.5)
     [[('F', 0, 0.0, 1.0), ('B', 0, 4.0, 5.0)], [('F', 0, 1.5, 2.5), ('B', 0, 2.5, 3.5)]]
     """
     last, ended, done = len(order) - 1, {}, [[] for _ in order]
@@ -81,12 +83,12 @@ def draw(texts: dict[str, list[str]]) -> Picture:
     Parameters
     ----------
     texts : dict of str to list of str
-        By the order's name, the work of each rank, see `work`.
+        By the order's name, the work of each rank, see `parse_work`.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
 
-    orders = {name: [work(text) for text in each] for name, each in texts.items()}
+    orders = {name: [parse_work(text) for text in each] for name, each in texts.items()}
     heights = [len(order) for order in orders.values()]
     figure = Figure(figsize=(9.6, 0.34 * sum(heights) + 0.6 * len(orders) + 0.4), layout="constrained")
     axes = figure.subplots(len(orders), 1, squeeze=False, sharex=True, height_ratios=heights)[:, 0]
@@ -99,8 +101,8 @@ def draw(texts: dict[str, list[str]]) -> Picture:
         for rank, each in enumerate(order):
             for start, (kind, k) in zip(starts[rank], each, strict=True):
                 width = 1 if kind == "forward" else 2
-                axis.add_patch(Rectangle((start, rank - 0.42), width, 0.84, facecolor=FILLS[kind], edgecolor="white"))
-                axis.text(start + width / 2, rank, k, ha="center", va="center", fontsize=8, color=ink_on(FILLS[kind]))
+                axis.add_patch(Rectangle((start, rank - 0.42), width, 0.84, facecolor=ACTIVITY_COLORS[kind], edgecolor="white"))
+                axis.text(start + width / 2, rank, k, ha="center", va="center", fontsize=8, color=ink_on(ACTIVITY_COLORS[kind]))
         bubble = 1 - sum(1 if kind == "forward" else 2 for each in order for kind, _ in each) / (end * len(order))
         said.append(
             f"{name}: {end:g} units of time, bubbles {bubble:.1%}, at most {most_in_flight(order[0])} micro-batches in flight on rank 0"
@@ -109,7 +111,7 @@ def draw(texts: dict[str, list[str]]) -> Picture:
         axis.set(ylim=(len(order) - 0.5, -0.5), yticks=range(len(order)), xlim=(0, end), facecolor=PALE)
         axis.set_yticklabels([f"rank {r}" for r in range(len(order))], fontsize=8)
     axes[-1].set_xlabel("units of time")
-    handles = [Patch(color=FILLS[kind], label=kind) for kind in ("forward", "backward")]
+    handles = [Patch(color=ACTIVITY_COLORS[kind], label=kind) for kind in ("forward", "backward")]
     axes[0].legend(
         handles=[*handles, Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle")],
         fontsize=8,
@@ -120,7 +122,7 @@ def draw(texts: dict[str, list[str]]) -> Picture:
     return Picture(figure, "; ".join(said))
 
 
-def most_in_flight(work: Work) -> int:
+def most_in_flight(work: WorkOrder) -> int:
     """The most micro-batches that have gone forward and not yet backward."""
     now = most = 0
     for kind, _ in work:

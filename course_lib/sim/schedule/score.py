@@ -24,8 +24,8 @@ SETTINGS = (
 )
 BEST = 5.0
 STATE_BYTES = 2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()  # of a layer
-BINS = 60  # of a sparkline
-MIME = "application/vnd.distributed-training-course.leaderboard+json"
+SPARKLINE_BINS = 60  # of a sparkline
+LEADERBOARD_MIME = "application/vnd.distributed-training-course.leaderboard+json"
 
 
 def utilisation_points(utilisation: float, world_size: int) -> int:
@@ -53,23 +53,23 @@ def score(result: Result) -> float:
 
 
 def sparkline(result: Result) -> dict[str, list[float]]:
-    """For each of `BINS` equal spans of time, the part of the ranks that went forward and backward."""
+    """For each of `SPARKLINE_BINS` equal spans of time, the part of the ranks that went forward and backward."""
     import numpy as np
 
     from course_lib.sim.schedule.stats import events
 
-    edges = np.linspace(0, result.time, BINS + 1)
-    share = {"forward": np.zeros(BINS), "backward": np.zeros(BINS)}
+    edges = np.linspace(0, result.time, SPARKLINE_BINS + 1)
+    share = {"forward": np.zeros(SPARKLINE_BINS), "backward": np.zeros(SPARKLINE_BINS)}
     for model in result.models:
         for event in events(model):
             kind = "forward" if event.kind == "recompute" else event.kind
             if kind in share:
                 share[kind] += np.clip(np.minimum(edges[1:], event.end) - np.maximum(edges[:-1], event.start), 0, None)
-    span = result.time / BINS * len(result.models)
+    span = result.time / SPARKLINE_BINS * len(result.models)
     return {kind: [round(float(v), 3) for v in values / span] for kind, values in share.items()}
 
 
-class Entry:
+class LeaderboardEntry:
     """What the leaderboard gets to know of a loop; it shows itself in words, and carries its numbers along.
 
     Parameters
@@ -110,4 +110,4 @@ class Entry:
         return self.text
 
     def _repr_mimebundle_(self, **_) -> dict:
-        return {"text/plain": self.text} | ({MIME: self.data} if self.data else {})
+        return {"text/plain": self.text} | ({LEADERBOARD_MIME: self.data} if self.data else {})

@@ -36,7 +36,7 @@ class Result:
     def __init__(self, models: list):
         self.models = models
         self.time, self.memory, self.memory_rank = stats.get_training_stats(models)
-        self.utilisation, self.bubble = stats.utilisation(models), stats.bubble(models)
+        self.utilisation, self.bubble = stats.utilisation(models), stats.bubble_fraction(models)
 
     def draw(self, title: str | None = None, batches: list | None = None):
         """The timeline and the memory, a `figures.Picture`."""
@@ -46,9 +46,9 @@ class Result:
 
     def play(self, title: str | None = None, batches: list | None = None):
         """The timeline as it grows, a `plots.Moving`."""
-        from course_lib.sim.schedule.timeline import play
+        from course_lib.sim.schedule.timeline import animate
 
-        return play(self.models, title, batches)
+        return animate(self.models, title, batches)
 
     def trace(self, path: str | Path, batches: list | None = None) -> None:
         """Write a file for Perfetto or chrome://tracing."""
@@ -57,7 +57,7 @@ class Result:
         write_chrome_trace(self.models, path, batches)
 
     def __repr__(self) -> str:
-        first, over = self.models[0], stats.over(self.models[self.memory_rank])
+        first, over = self.models[0], stats.over_capacity_text(self.models[self.memory_rank])
         return (
             f"{first.world_size} ranks, {first.num_layers} layers, {first.global_batch_size} samples: {wording.seconds(self.time)}, "
             f"MFU {self.utilisation:.1%}, at most {wording.memory(self.memory)} (rank {self.memory_rank}), bubbles {self.bubble:.1%}"
@@ -86,7 +86,7 @@ def simulate(
     coroutines = [loop(model, **arguments) for model in models]
     if not all(inspect.isawaitable(c) for c in coroutines):
         raise SimulationError(f"{name} must be defined with `async def`: what ranks send each other has to be awaited.")
-    run_coroutine.run(replay.together(coroutines))
+    run_coroutine.run(replay.gather_ranks(coroutines))
     return models
 
 

@@ -10,14 +10,14 @@ import numpy as np
 
 from course_lib import wording
 from course_lib.sim.core.errors import OutOfMemory, SimulationError
-from course_lib.sim.core.values import bits
+from course_lib.sim.core.values import iter_bits
 
-COMPUTE = frozenset(("forward", "recompute", "backward", "update"))
-COMMUNICATION = frozenset(("all_reduce", "all_gather", "reduce_scatter", "send", "receive"))
-_NO_OPERATION = frozenset(("hold", "drop", "add", "final", "call"))
+COMPUTE_KINDS = frozenset(("forward", "recompute", "backward", "update"))
+COMMUNICATION_KINDS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "send", "receive"))
+_BOOKKEEPING_KINDS = frozenset(("hold", "drop", "add", "final", "call"))
 
 
-class Event(NamedTuple):
+class RankEvent(NamedTuple):
     """Something that a rank did.
 
     Attributes
@@ -45,10 +45,10 @@ class Event(NamedTuple):
     @property
     def samples(self) -> list[int]:
         """Its samples."""
-        return list(bits(self.mask))
+        return list(iter_bits(self.mask))
 
 
-def events(model) -> list[Event]:
+def events(model) -> list[RankEvent]:
     """What a rank did, in the order of its loop."""
     found, seen, rank = [], set(), model.rank
     for row in model.rows:
@@ -59,10 +59,10 @@ def events(model) -> list[Event]:
                 if (row[1], mask) in seen:
                     kind = "recompute"
                 seen.add((row[1], mask))
-            found.append(Event(rank, kind, row[1], row[2], row[3], mask))
-        elif kind in COMMUNICATION:
+            found.append(RankEvent(rank, kind, row[1], row[2], row[3], mask))
+        elif kind in COMMUNICATION_KINDS:
             exchange = row[6]
-            found.append(Event(rank, kind, row[1], exchange.start, exchange.end, exchange.mask, (row[2], row[3])))
+            found.append(RankEvent(rank, kind, row[1], exchange.start, exchange.end, exchange.mask, (row[2], row[3])))
     return found
 
 
@@ -84,8 +84,8 @@ def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
     moves = {row[1]: row[0] for row in rows if len(row) == 2}  # of what was in the storage: the last move, in or out
     last[[number for number, move in moves.items() if move == "hold"]] = end
     settled = moves.keys() | {number for row in rows if row[0] == "update" for number in row[4]}
-    last[[number for *_, number in loaded(model) if number not in settled]] = end
-    operations = [i for i, row in enumerate(rows) if row[0] not in _NO_OPERATION]
+    last[[number for *_, number in loaded_values(model) if number not in settled]] = end
+    operations = [i for i, row in enumerate(rows) if row[0] not in _BOOKKEEPING_KINDS]
     times = np.array([rows[i][3] for i in operations])
     sent = [(row[4][0], row[6]) for row in (rows[i] for i in operations) if row[0] == "send"]
     sent += [(p.value.id, p.exchange) for p in model.pending.values() if p.exchange.kind == "send"]
@@ -98,7 +98,7 @@ def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
     return times, held[operations]
 
 
-def loaded(model) -> list[tuple[str, int, int, int, int]]:
+def loaded_values(model) -> list[tuple[str, int, int, int, int]]:
     """What a rank began with: of all that it loaded, what it stored or used.
 
     Returns
@@ -159,7 +159,7 @@ def get_training_stats(models: Sequence) -> tuple[float, float, int]:
     return max(m.time for m in models), peaks[worst], worst
 
 
-def over(model) -> str:
+def over_capacity_text(model) -> str:
     """What is to be said of a rank that held more than its device has; nothing if it did not."""
     peak, hardware = peak_memory(model), model.dist.hardware
     if peak <= hardware.memory:
@@ -184,14 +184,14 @@ def verify(models: Sequence) -> None:
         if not whole:
             raise SimulationError("no rank has set the final weight (set_final_weight).", layer=layer)
         n, shards = max(whole.items(), key=lambda item: item[1].bit_count())
-        missing = wording.spans(bits((1 << n) - 1 & ~shards))
+        missing = wording.spans(iter_bits((1 << n) - 1 & ~shards))
         raise SimulationError(f"the final weight is not complete: nobody has set shard {missing} of {n}.", layer=layer)
 
 
 def _check_loaded_once(model) -> None:
     """What a rank has at the beginning it can have once; what it gives back is gone."""
     began: dict[tuple[str, int], list[tuple[int, int]]] = {}
-    for name, layer, shard, n, _ in loaded(model):
+    for name, layer, shard, n, _ in loaded_values(model):
         before = began.setdefault((name, layer), [])
         if any(other * n < (shard + 1) * of and shard * of < (other + 1) * n for other, of in before):
             text = f"the same part of the {name} is loaded twice: keep what is loaded, or gather it from the ranks that have it."
@@ -204,15 +204,15 @@ def utilisation(models: Sequence) -> float:
     return get_model_theoretical_best_time(models[0]) / max(m.time for m in models)
 
 
-def busy(model) -> float:
+def busy_seconds(model) -> float:
     """Seconds in which a rank computed."""
-    return sum(row[3] - row[2] for row in model.rows if row[0] in COMPUTE)
+    return sum(row[3] - row[2] for row in model.rows if row[0] in COMPUTE_KINDS)
 
 
-def bubble(models: Sequence) -> float:
+def bubble_fraction(models: Sequence) -> float:
     """The part of the ranks' time in which they did not compute."""
     total = max(m.time for m in models) * len(models)
-    return 1 - sum(busy(m) for m in models) / total if total else 0.0
+    return 1 - sum(busy_seconds(m) for m in models) / total if total else 0.0
 
 
 def schedule(model) -> list[tuple[str, int]]:

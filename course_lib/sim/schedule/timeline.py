@@ -8,19 +8,19 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib import wording
-from course_lib.plots.animation import Moving
-from course_lib.plots.figures import FILLS, INK, PALE, Picture, color, ink_on, least_type, wide
+from course_lib.plots.animation import Animation
+from course_lib.plots.figures import ACTIVITY_COLORS, INK, PALE, Picture, color, ink_on, min_font_size, slide_width
 from course_lib.sim.schedule import stats
 
-MOST_LABELS = 600
-MOST_FRAMES = 60
+MAX_LABELS = 600
+MAX_FRAMES = 60
 
 
 def boxes(model) -> list[tuple[str, float, float, int]]:
     """What a rank did, as (kind, start, end, samples as bits); neighbours of one kind and micro-batch drawn together."""
     found: list[list] = []
     for event in stats.events(model):
-        if event.kind not in stats.COMPUTE:
+        if event.kind not in stats.COMPUTE_KINDS:
             continue
         before = found[-1] if found else None
         if before and before[0] == event.kind and before[3] == event.mask and event.start - before[2] <= 1e-9 * event.end:
@@ -30,11 +30,11 @@ def boxes(model) -> list[tuple[str, float, float, int]]:
     return [tuple(box) for box in found]
 
 
-def play(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None) -> Moving:
+def animate(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None) -> Animation:
     """The timeline as it grows; parameters as for `draw`."""
     ends = sorted({end for model in models for _, _, end, _ in boxes(model)})
-    times = [0.0, *ends[:: -(-len(ends) // MOST_FRAMES) or 1], math.inf]
-    return Moving(lambda frame: draw(models, title, batches, times[frame]), len(times), draw(models, title, batches))
+    times = [0.0, *ends[:: -(-len(ends) // MAX_FRAMES) or 1], math.inf]
+    return Animation(lambda frame: draw(models, title, batches, times[frame]), len(times), draw(models, title, batches))
 
 
 def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None, until: float = math.inf) -> Picture:
@@ -60,18 +60,18 @@ def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[
     models = sorted(models, key=lambda m: m.rank)
     n, total = len(models), max(m.time for m in models) or 1.0
     scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")) if total * s >= 1 or u == "µs")
-    summary = f"{wording.seconds(total)}, MFU {stats.utilisation(models):.1%}, bubbles {stats.bubble(models):.1%}"
-    over = stats.over(max(models, key=stats.peak_memory))
+    summary = f"{wording.seconds(total)}, MFU {stats.utilisation(models):.1%}, bubbles {stats.bubble_fraction(models):.1%}"
+    over = stats.over_capacity_text(max(models, key=stats.peak_memory))
     title = (f"{title}: {summary}" if title else summary) + (f"; {over}" if over else "")
     row = 0.42 if n <= 8 else max(0.09, min(0.3, 5.5 / n))
     height = row * n + 2.6
-    figure = Figure(figsize=(wide(9.6, height), height), layout="constrained")
+    figure = Figure(figsize=(slide_width(9.6, height), height), layout="constrained")
     figure.suptitle(title, fontsize=12, color=INK)
     axes, below = figure.subplots(2, 1, sharex=True, height_ratios=[row * n, 1.3])
 
-    shapes: dict[str, list] = {kind: [] for kind in FILLS}
+    shapes: dict[str, list] = {kind: [] for kind in ACTIVITY_COLORS}
     numbers, labels = stats.batch_numbers(models, batches), []
-    type_size = max(8 if n <= 8 else 6, least_type(figure))
+    type_size = max(8 if n <= 8 else 6, min_font_size(figure))
     for model in models:
         y = model.rank
         for kind, start, end, mask in boxes(model):
@@ -80,22 +80,22 @@ def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[
             shapes[kind].append(_box(start * scale, end * scale, y - 0.4, y + 0.2))
             width = (end - start) / total
             if mask in numbers and n <= 16 and width > (0.011 * len(str(numbers[mask])) + 0.004) * type_size / 8:
-                labels.append(((start + end) / 2 * scale, y - 0.1, numbers[mask], FILLS[kind]))
+                labels.append(((start + end) / 2 * scale, y - 0.1, numbers[mask], ACTIVITY_COLORS[kind]))
         for event in stats.events(model):
-            if event.kind in stats.COMMUNICATION and event.kind != "receive" and until >= event.end > event.start:
+            if event.kind in stats.COMMUNICATION_KINDS and event.kind != "receive" and until >= event.end > event.start:
                 shapes["communication"].append(_box(event.start * scale, event.end * scale, y + 0.22, y + 0.4))
     axes.set_facecolor(PALE)
     for kind, found in shapes.items():
         edge = "white" if kind != "communication" and sum(map(len, shapes.values())) < 1500 else "face"
-        axes.add_collection(PolyCollection(found, facecolors=FILLS[kind], edgecolors=edge, linewidths=0.4))
-    for x, y, number, fill in labels[:MOST_LABELS] if len(labels) <= MOST_LABELS else []:
+        axes.add_collection(PolyCollection(found, facecolors=ACTIVITY_COLORS[kind], edgecolors=edge, linewidths=0.4))
+    for x, y, number, fill in labels[:MAX_LABELS] if len(labels) <= MAX_LABELS else []:
         axes.text(x, y, number, ha="center", va="center", fontsize=type_size, color=ink_on(fill))
     step = 1 if n <= 16 else 4 if n <= 32 else 8
     step *= 1 + int(1.2 * type_size > 72 * row * step)
     axes.set(xlim=(0, total * scale), ylim=(n - 0.5, -0.5), yticks=range(0, n, step))
     axes.set_yticklabels([f"rank {r}" for r in range(0, n, step)], fontsize=8)
     names = [kind for kind, found in shapes.items() if found or until < math.inf]
-    handles = [Patch(color=FILLS[k], label=k) for k in names] + [Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle")]
+    handles = [Patch(color=ACTIVITY_COLORS[k], label=k) for k in names] + [Patch(facecolor=PALE, edgecolor="#BBBBBB", label="idle")]
     axes.legend(handles=handles, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     peak = _memory(below, models, total, scale)
     if until < total:

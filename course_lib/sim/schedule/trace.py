@@ -8,7 +8,7 @@ from pathlib import Path
 
 from course_lib.sim.schedule import stats
 
-ROWS = ("compute", "communication", "waiting")
+TRACE_ROWS = ("compute", "communication", "waiting")
 
 
 def write_chrome_trace(models: Sequence, path: str | Path, global_batch_list: Sequence[Sequence[int]] | None = None) -> None:
@@ -28,7 +28,7 @@ def write_chrome_trace(models: Sequence, path: str | Path, global_batch_list: Se
         rank = model.rank
         found.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}})
         found.append({"ph": "M", "name": "process_sort_index", "pid": rank, "tid": 0, "args": {"sort_index": rank}})
-        found += [{"ph": "M", "name": "thread_name", "pid": rank, "tid": i, "args": {"name": name}} for i, name in enumerate(ROWS)]
+        found += [{"ph": "M", "name": "thread_name", "pid": rank, "tid": i, "args": {"name": name}} for i, name in enumerate(TRACE_ROWS)]
         for event in stats.events(model):
             found += _slices(event, numbers)
         for time, nbytes in zip(*stats.memory_profile(model), strict=True):
@@ -37,7 +37,7 @@ def write_chrome_trace(models: Sequence, path: str | Path, global_batch_list: Se
     Path(path).write_text(json.dumps({"traceEvents": found, "displayTimeUnit": "ms"}))
 
 
-def _slices(event: stats.Event, numbers: dict[int, int]) -> list[dict]:
+def _slices(event: stats.RankEvent, numbers: dict[int, int]) -> list[dict]:
     """An event on its row, and the time that the rank stood still for it on the third."""
     batch = f", batch {numbers[event.mask]}" if event.mask in numbers else ""
     name = f"{event.kind} {event.layer}{batch}"

@@ -14,17 +14,17 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib.check import Check
-from course_lib.check.checkpoint.files import ENDING, INDEX, Files
+from course_lib.check.checkpoint.files import INDEX_FILE, TENSORS_SUFFIX, Files
 from course_lib.cluster.isolated import file_events as fs
 from course_lib.cluster.isolated.turns import PATIENCE, Turns
 
-NEVER = 1 << 30
-HANGS = 0.3  # seconds after which a rank that opens a pipe counts as ended
-BESIDE = "a file that is changed in its place: write it beside, and use os.replace"
-EARLY = "old files that go, or change, before the index tells of the new ones"
+NO_STOP = 1 << 30
+PIPE_OPEN_TIMEOUT_SECONDS = 0.3  # seconds after which a rank that opens a pipe counts as ended
+IN_PLACE_WRITE_CAUSE = "a file that is changed in its place: write it beside, and use os.replace"
+REMOVED_TOO_EARLY_CAUSE = "old files that go, or change, before the index tells of the new ones"
 
 
-class Outside:
+class FolderObserver:
     """The folders of four ranks, watched until `close`.
 
     Parameters
@@ -56,13 +56,13 @@ class Outside:
                 descriptor = folder.open(file)
                 self._old[self.events.watch(descriptor, fs.MODIFY | also)] = r, file
                 fs.os.close(descriptor)
-        self.seen: list[fs.Event] = []
-        self._look(0)
+        self.events_seen: list[fs.Event] = []
+        self._snapshot(0)
         for r, (files, _) in enumerate(self.moments[0][1]):
             if files.keys() != bases[r].keys() or any(not np.array_equal(files[file], bases[r][file]) for file in files):
                 check.fail(f"the files on rank {r} were changed before they were given")
         self.events.read()
-        self.seen.clear()  # that was our own reading
+        self.events_seen.clear()  # that was our own reading
 
     def close(self) -> None:
         """Let go of all."""
@@ -72,9 +72,9 @@ class Outside:
                 folder.limit(None)
             folder.close()
 
-    def look(self) -> None:
+    def snapshot(self) -> None:
         """What is there in the end."""
-        self._look(self.moments[-1][0] + 1)
+        self._snapshot(self.moments[-1][0] + 1)
 
     def files(self) -> list[Files]:
         """What was in each rank's folder the last time."""
@@ -82,7 +82,9 @@ class Outside:
 
     def before_the_index(self, group: list[int], old: Files) -> int:
         """The number of the last moment at which no rank of the group had a new index."""
-        return max(number for number, found in self.moments if all(np.array_equal(found[r][0].get(INDEX), old.get(INDEX)) for r in group))
+        return max(
+            number for number, found in self.moments if all(np.array_equal(found[r][0].get(INDEX_FILE), old.get(INDEX_FILE)) for r in group)
+        )
 
     def turns(self, order: list[int], *, stop: tuple[int, int] | None = None, pipes: Sequence[str] = (), full_at: int = 0) -> Turns:
         """A schedule in this order.
@@ -98,25 +100,25 @@ class Outside:
         """
 
         def moment(number: int) -> None:
-            self._look(number)
+            self._snapshot(number)
             if number == full_at:
                 for folder in self.folders:
                     folder.limit(1)
 
         def left() -> None:
-            self._look(self.moments[-1][0] + 1)
+            self._snapshot(self.moments[-1][0] + 1)
             self.left = self.files()
             for name in pipes:
                 self.folders[stop[0]].let_go(name)
 
         def returned(rank: int) -> None:
-            self._look(self.moments[-1][0])
-            self._returned.setdefault(rank, len(self.seen))  # whatever it sends later
+            self._snapshot(self.moments[-1][0])
+            self._returned.setdefault(rank, len(self.events_seen))  # whatever it sends later
 
         self.left, self._returned = None, {}
         for name in pipes:
             self.folders[stop[0]].pipe(name)
-        return Turns(order, moment, (stop[0], NEVER) if pipes else stop, left, HANGS if pipes else PATIENCE, returned)
+        return Turns(order, moment, (stop[0], NO_STOP) if pipes else stop, left, PIPE_OPEN_TIMEOUT_SECONDS if pipes else PATIENCE, returned)
 
     def states(self, rank: int) -> list[tuple]:
         """A rank's files whenever they had changed; as `Watch.states`."""
@@ -130,16 +132,16 @@ class Outside:
     def wrote(self, rank: int) -> set[str]:
         """The names under which a rank wrote, beside the index."""
         writes = fs.CREATE | fs.MODIFY | fs.MOVED_TO
-        return {e.name for e in self._of(rank) if e.mask & writes and not e.mask & fs.IS_FOLDER and e.name != INDEX}
+        return {e.name for e in self._events_of(rank) if e.mask & writes and not e.mask & fs.IS_FOLDER and e.name != INDEX_FILE}
 
     def opened(self, rank: int) -> set[str]:
         """The files that a rank has opened, if that is told."""
-        files = [self._old[e.watch] for e in self.seen if e.mask & fs.OPEN and e.watch in self._old]  # whatever name it took
+        files = [self._old[e.watch] for e in self.events_seen if e.mask & fs.OPEN and e.watch in self._old]  # whatever name it took
         return {name for r, name in files if r == rank}
 
     def removed(self, rank: int) -> set[str]:
         """The files that were there at first and that a rank removed."""
-        return {e.name for e in self._of(rank) if e.mask & fs.DELETE} & self.moments[0][1][rank][0].keys()
+        return {e.name for e in self._events_of(rank) if e.mask & fs.DELETE} & self.moments[0][1][rank][0].keys()
 
     def in_order(self, group: list[int], step: int, before: int | None, ended: bool) -> None:
         """Check the order of all changes: the old checkpoint stays as it is until the new index tells of parts that no longer change.
@@ -147,7 +149,7 @@ class Outside:
         If save has `ended` on all ranks of the group, nothing has changed since it did on the first of them.
         """
         told, moved = set(), set()
-        for event in self.seen:
+        for event in self.events_seen:
             if event.mask & fs.OVERFLOW:
                 self.check.fail("save changes its files thousands of times")
             rank, name = (self._rank[event.watch], event.name) if event.watch in self._rank else self._old.get(event.watch, (-1, ""))
@@ -157,25 +159,27 @@ class Outside:
                 self.check.fail(f"save on rank {rank} takes the folder away")
             if event.mask & fs.MOVED_FROM:
                 moved.add((rank, event.cookie))
-            if name == INDEX:
+            if name == INDEX_FILE:
                 if event.watch in self._rank or rank not in told:
-                    self._index(event, rank, told, moved, before)
-            elif before is not None and name.startswith(f"{before}-") and name.endswith(ENDING) and not told:
-                self.check.fail(f"save on rank {rank} changes or removes {name} before the new {INDEX} has its name", EARLY)
-            elif told and name == f"{step}-{group.index(rank)}{ENDING}":
+                    self._check_index_event(event, rank, told, moved, before)
+            elif before is not None and name.startswith(f"{before}-") and name.endswith(TENSORS_SUFFIX) and not told:
+                self.check.fail(
+                    f"save on rank {rank} changes or removes {name} before the new {INDEX_FILE} has its name", REMOVED_TOO_EARLY_CAUSE
+                )
+            elif told and name == f"{step}-{group.index(rank)}{TENSORS_SUFFIX}":
                 self.check.fail(f"{name} changes after the index has told of it", "a file that is written once more, or moved too late")
         if ended:
-            self._at_the_end(group)
+            self._check_nothing_after_return(group)
 
-    def _at_the_end(self, group: list[int]) -> None:
+    def _check_nothing_after_return(self, group: list[int]) -> None:
         first = min(group, key=lambda r: self._returned[r])
-        for event in self.seen[self._returned[first] :]:
+        for event in self.events_seen[self._returned[first] :]:
             rank, name = (self._rank[event.watch], event.name) if event.watch in self._rank else self._old.get(event.watch, (-1, ""))
             if rank in group and event.mask & fs.CHANGES:
                 cause = "ranks that do not wait until the index is there and what is old is gone: they may begin the next save meanwhile"
                 self.check.fail(f"save has returned on rank {first}, and {name} changes on rank {rank} after that", cause)
 
-    def race(self, names: set[str]) -> threading.Thread:
+    def start_race(self, names: set[str]) -> threading.Thread:
         """From now on: once a rank removes one of these, somebody else removes all that are left, from the end of its folder on."""
         self.faster, self._over = 0, False
 
@@ -184,7 +188,7 @@ class Outside:
             while not self._over:
                 select.select([self.events.descriptor], [], [], 0.05)
                 new = self.events.read()
-                self.seen += new
+                self.events_seen += new
                 for r in {self._rank[e.watch] for e in new if e.watch in self._rank and e.mask & fs.DELETE} - late:
                     late.add(r)
                     for name in reversed(fs.os.listdir(self.folders[r].descriptor)):
@@ -199,22 +203,22 @@ class Outside:
         self._over = True
         thread.join()
 
-    def _index(self, event: fs.Event, rank: int, told: set, moved: set, before: int | None) -> None:
+    def _check_index_event(self, event: fs.Event, rank: int, told: set, moved: set, before: int | None) -> None:
         if event.mask & (fs.DELETE | fs.MOVED_FROM):
-            self.check.fail(f"save on rank {rank} took {INDEX} away before the new one had its name", BESIDE)
+            self.check.fail(f"save on rank {rank} took {INDEX_FILE} away before the new one had its name", IN_PLACE_WRITE_CAUSE)
         if event.mask & fs.MODIFY or rank in told:
-            self.check.fail(f"save on rank {rank} wrote {INDEX} in its place", BESIDE)
+            self.check.fail(f"save on rank {rank} wrote {INDEX_FILE} in its place", IN_PLACE_WRITE_CAUSE)
         if event.mask & fs.MOVED_TO and (rank, event.cookie) not in moved:
             cause = "a temporary file elsewhere: that may be another disk; write it beside"
-            self.check.fail(f"save on rank {rank} gave a file of another folder the name {INDEX}", cause)
+            self.check.fail(f"save on rank {rank} gave a file of another folder the name {INDEX_FILE}", cause)
         told.add(rank)  # also by a link, where there was none
 
-    def _of(self, rank: int) -> list[fs.Event]:
-        return [event for event in self.seen if self._rank.get(event.watch) == rank]
+    def _events_of(self, rank: int) -> list[fs.Event]:
+        return [event for event in self.events_seen if self._rank.get(event.watch) == rank]
 
-    def _look(self, number: int) -> None:
+    def _snapshot(self, number: int) -> None:
         new = self.events.read()
-        self.seen += new
+        self.events_seen += new
         if new or not self.moments:
             self.moments.append((number, [folder.files() for folder in self.folders]))
         else:

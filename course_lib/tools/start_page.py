@@ -11,9 +11,9 @@ from pathlib import Path
 
 from course_lib.tools import update
 
-NAME = "START.md"  # in the student's folder
-MARK = "<!-- Written anew whenever a notebook is saved; write your notes elsewhere. -->"
-PATHS = {  # by the number of the first part
+FILE_NAME = "START.md"  # in the student's folder
+GENERATED_MARK = "<!-- Written anew whenever a notebook is saved; write your notes elsewhere. -->"
+LEARNING_PATHS = {  # by the number of the first part
     0: "Tensor parallelism and ZeRO",
     11: "Data parallelism",
     16: "Schedules, in a simulator",
@@ -24,7 +24,7 @@ PATHS = {  # by the number of the first part
 
 
 @dataclass(frozen=True)
-class Part:
+class NotebookStatus:
     """A student's notebook.
 
     Attributes
@@ -53,7 +53,7 @@ class Part:
         return f"begun{checks}" if self.begun else ""
 
 
-def read(path: Path) -> Part | None:
+def read_status(path: Path) -> NotebookStatus | None:
     """A notebook of the course in a student's folder; None for another file, or one that cannot be read."""
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
@@ -63,21 +63,21 @@ def read(path: Path) -> Part | None:
         checks = [c for c in code if c["id"].startswith("check") and c["metadata"].get("nbgrader", {}).get("locked")]
         passed = sum(bool(c["execution_count"]) and all(o["output_type"] != "error" for o in c["outputs"]) for c in checks)
         title = re.search(r"^# +(.+)", texts[0], re.MULTILINE)[1]
-        begun = any(cell.get("execution_count") for cell in code) or not update.as_given(path)
+        begun = any(cell.get("execution_count") for cell in code) or not update.is_unchanged(path)
         minutes = int(found[1]) if (found := re.search(r"About (\d+) minutes", texts[0])) else 0
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
     if path.stem != part:  # a copy of it, as it was before
         return None
-    return Part(path, title, minutes, len(checks), passed, begun)
+    return NotebookStatus(path, title, minutes, len(checks), passed, begun)
 
 
-def page(parts: list[Part]) -> str:
+def render_page(parts: list[NotebookStatus]) -> str:
     """The page, in Markdown."""
-    lines = [MARK, "", "# Distributed training, from scratch", ""]
+    lines = [GENERATED_MARK, "", "# Distributed training, from scratch", ""]
     lines += ["Begin with part 00, and take the parts in order, or follow one path. A part is done when its checks have passed.", ""]
-    for first, name in PATHS.items():
-        later = [number for number in PATHS if number > first]
+    for first, name in LEARNING_PATHS.items():
+        later = [number for number in LEARNING_PATHS if number > first]
         own = [p for p in parts if first <= int(p.path.name[:2]) < min(later, default=100)]
         if own:
             hours = max(1, round(sum(p.minutes for p in own) / 60))
@@ -92,26 +92,26 @@ def page(parts: list[Part]) -> str:
 def is_ours(work: Path) -> bool:
     """Tell this page from a file of the same name that is the student's own."""
     try:
-        return (work / NAME).read_text(encoding="utf-8").startswith(MARK)
+        return (work / FILE_NAME).read_text(encoding="utf-8").startswith(GENERATED_MARK)
     except (OSError, ValueError):
         return False
 
 
 def write(work: Path) -> Path | None:
     """Write the page into a student's folder; None where a file of that name is the student's own."""
-    path = work / NAME
+    path = work / FILE_NAME
     if path.exists() and not is_ours(work):
         return None
-    parts = [part for file in sorted(work.glob("[0-9][0-9]_*.ipynb")) if (part := read(file))]
-    partial = path.with_name(f".{NAME}.part")
-    partial.write_text(page(parts), encoding="utf-8")
+    parts = [part for file in sorted(work.glob("[0-9][0-9]_*.ipynb")) if (part := read_status(file))]
+    partial = path.with_name(f".{FILE_NAME}.part")
+    partial.write_text(render_page(parts), encoding="utf-8")
     os.replace(partial, path)
     return path
 
 
-def saved(model: dict, os_path: str, **_: object) -> None:
+def on_notebook_saved(model: dict, os_path: str, **_: object) -> None:
     """Write the page anew: JupyterLab has saved a file, see `config/jupyter_server_config.json`."""
     folder = Path(os_path).parent
-    if model.get("type") == "notebook" and (folder / NAME).exists():
+    if model.get("type") == "notebook" and (folder / FILE_NAME).exists():
         with contextlib.suppress(Exception):  # a full disk, say: the notebook is what counts
             write(folder)

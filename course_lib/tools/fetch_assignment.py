@@ -7,7 +7,7 @@ from pathlib import Path
 from nbgrader.exchange.default import ExchangeFetchAssignment
 
 
-class FetchMine(ExchangeFetchAssignment):
+class FetchAssignmentAsLink(ExchangeFetchAssignment):
     """A released part's folder, in which each notebook that the student has leads to the student's own; that one is handed in."""
 
     def do_copy(self, src: str, dest: str) -> None:

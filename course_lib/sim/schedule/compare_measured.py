@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from course_lib.engine.namespace import student
-from course_lib.plots.pipeline import KINDS, Work
+from course_lib.plots.pipeline import ACTIVITY_NAMES, TimedWork
 from course_lib.sim.calibrate import BlockCost, calibrate
 from course_lib.sim.schedule import schedules
 
 
-def beside(ranks, functions: Mapping[str, str], size: int, *, depth: int = 8, count: int = 8, tries: int = 3) -> tuple:
+def compare_with_simulation(ranks, functions: Mapping[str, str], size: int, *, depth: int = 8, count: int = 8, tries: int = 3) -> tuple:
     """Calibrate, have the ranks do steps, and simulate these.
 
     Parameters
@@ -41,26 +41,28 @@ def beside(ranks, functions: Mapping[str, str], size: int, *, depth: int = 8, co
     machine, panels, apart = calibrate(ranks, size), {}, 0.0
     for name, function in functions.items():
         arguments = dict(size=size, function=function, depth=depth, count=count, tries=tries, cost=vars(cost))
-        steps = list(zip(*[each for each in ranks.call(timed, arguments) if each], strict=True))
-        work = sorted(steps, key=seconds)[tries // 2]
-        expected = simulated(work, cost, depth // size, machine)
+        steps = list(zip(*[each for each in ranks.call(measure_steps, arguments) if each], strict=True))
+        work = sorted(steps, key=span_seconds)[tries // 2]
+        expected = simulate_order(work, cost, depth // size, machine)
         panels |= {f"{name}, measured": work, f"{name}, simulated": expected}
-        apart = max(apart, abs(seconds(expected) / seconds(work) - 1))
+        apart = max(apart, abs(span_seconds(expected) / span_seconds(work) - 1))
     return machine, panels, apart
 
 
-def simulated(work: list[Work], cost: BlockCost, depth: int, machine) -> list[Work]:
+def simulate_order(work: list[TimedWork], cost: BlockCost, depth: int, machine) -> list[TimedWork]:
     """The same order, with the times of stages that have `depth` blocks each."""
-    order = [[(KINDS[kind], k) for kind, k, *_ in each] for each in work]
-    return schedules.times(order, lambda rank, kind: depth * cost.seconds(kind, machine), machine.nvlink.send(cost.message_bytes()))
+    order = [[(ACTIVITY_NAMES[kind], k) for kind, k, *_ in each] for each in work]
+    return schedules.schedule_times(
+        order, lambda rank, kind: depth * cost.seconds(kind, machine), machine.nvlink.send(cost.message_bytes())
+    )
 
 
-def seconds(work: list[Work]) -> float:
+def span_seconds(work: list[TimedWork]) -> float:
     """From the first begin to the last end."""
     return max(each[-1][3] for each in work) - min(each[0][2] for each in work)
 
 
-def timed(size, function, depth, count, tries, cost):
+def measure_steps(size, function, depth, count, tries, cost):
     """On a rank: the work of some steps, after one that is not counted."""
     import numpy as np
 

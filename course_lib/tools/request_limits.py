@@ -6,27 +6,27 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPMessageDelegate
 
-ONE, ALL = 32 << 20, 96 << 20  # bytes of a request, and of all at a time
-SECONDS = 30.0  # for a body to come
+MAX_REQUEST_BYTES, MAX_TOTAL_BYTES = 32 << 20, 96 << 20  # bytes of a request, and of all at a time
+BODY_TIMEOUT_SECONDS = 30.0  # for a body to come
 
 
-class Bound:
+class RequestLimiter:
     """Holds for one server."""
 
     def __init__(self, server: HTTPServer):
         self.held, self._start = 0, server.start_request
-        server.conn_params.max_body_size, server.conn_params.body_timeout = ONE, SECONDS
+        server.conn_params.max_body_size, server.conn_params.body_timeout = MAX_REQUEST_BYTES, BODY_TIMEOUT_SECONDS
         server.start_request = self.start_request
 
     def start_request(self, connection: object, request: HTTP1Connection) -> HTTPMessageDelegate:
         """In the place of the server's own."""
-        return _Counted(self, self._start(connection, request), request)
+        return _CountedRequest(self, self._start(connection, request), request)
 
 
-class _Counted(HTTPMessageDelegate):
+class _CountedRequest(HTTPMessageDelegate):
     """Passes a request on, and counts its bytes until it has come."""
 
-    def __init__(self, bound: Bound, to: HTTPMessageDelegate, request: HTTP1Connection):
+    def __init__(self, bound: RequestLimiter, to: HTTPMessageDelegate, request: HTTP1Connection):
         self._bound, self._to, self._request, self._mine = bound, to, request, 0
 
     def headers_received(self, start_line, headers):
@@ -35,7 +35,7 @@ class _Counted(HTTPMessageDelegate):
     def data_received(self, chunk: bytes):
         self._mine += len(chunk)
         self._bound.held += len(chunk)
-        if self._bound.held > ALL:
+        if self._bound.held > MAX_TOTAL_BYTES:
             self._request.close()
             self.on_connection_close()
             return None
