@@ -9,14 +9,14 @@ import sys
 import time
 from collections.abc import Callable
 
-from course_lib.engine.processes.mpiexec import LAUNCHERS, THREADS, find_mpiexec
+from course_lib.engine.processes.mpiexec import LAUNCHERS, THREAD_VARIABLES, find_mpiexec
 
 
 def run(n: int, module: str, *words: str) -> object:
     """Run ``python -m module words`` on n ranks; what rank 0 printed, as JSON."""
     mpiexec = find_mpiexec()
     command = [mpiexec, *LAUNCHERS[os.path.basename(mpiexec)], "-n", str(n), sys.executable, "-m", module, *words]
-    done = subprocess.run(command, env={**os.environ, **THREADS}, stdout=subprocess.PIPE, text=True, check=True, timeout=900)
+    done = subprocess.run(command, env={**os.environ, **THREAD_VARIABLES}, stdout=subprocess.PIPE, text=True, check=True, timeout=900)
     return json.loads(done.stdout)
 
 

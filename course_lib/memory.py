@@ -92,7 +92,7 @@ def watch() -> Iterator[MemoryAccount]:
     >>> held.peak["activations"], held.now["activations"], held.now["parameters"]
     (61440, 0, 40)
     """
-    global held
+    global active_account
     before, active_account = active_account, MemoryAccount()
     # NumPy's scratch space, 32 KB for an operation that broadcasts, is no tensor: keep it small meanwhile.
     scratch = np.setbufsize(512)

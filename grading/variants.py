@@ -29,9 +29,9 @@ UNTOUCHED = "untouched"
 # Another answer has all its time, and an account of memory of its own.
 RESET_LIMITS = """
 from course_lib.cluster import time_limits
-time_limits.forget()
+time_limits.reset()
 ranks.held()  # gives back what is free
-getattr(ranks._connection.client, "anew", lambda: None)()
+getattr(ranks._connection.client, "reset_baseline", lambda: None)()
 """
 _STUB = re.compile("### BEGIN SOLUTION.*?### END SOLUTION", re.DOTALL)  # as nbgrader does it for the students' notebook
 

@@ -23,13 +23,13 @@ def name_of(hub: Path, uid: int | str) -> str:
 def made(hub: Path, uid: int, memory: int | None, cores: float | None, processes: int) -> list[Path]:
     """Control groups for a user's server; what an earlier one has left is ended first."""
     name = name_of(hub, uid)
-    cgroup.tidy(name, lambda group: group.name == name)
-    return cgroup.made(name, memory or 1 << 50, processes, cores or 0)
+    cgroup.remove_stale(name, lambda group: group.name == name)
+    return cgroup.create(name, memory or 1 << 50, processes, cores or 0)
 
 
 def tidy(hub: Path) -> None:
     """End and remove what a hub in that folder has left that was killed."""
-    cgroup.tidy(name_of(hub, ""), lambda group: True)
+    cgroup.remove_stale(name_of(hub, ""), lambda group: True)
 
 
 def enter(groups: list[Path], processes: int = STUDENT_PROCESSES) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 
 from course_lib.sandbox import seccomp
-from course_lib.sandbox.seccomp import ALLOW, Filter, above, error, having
+from course_lib.sandbox.seccomp import ALLOW, Filter, errno_action, greater_than, masked_equal
 
 DENIED = """
     unshare setns add_key request_key keyctl bpf perf_event_open userfaultfd io_uring_setup io_uring_enter io_uring_register fanotify_init
@@ -27,12 +27,12 @@ def student_filter(machine: int | None = None) -> Filter:
     """
     if problem := seccomp.problem():
         raise RuntimeError(f"the hub's walls need a filter of system calls: {problem}.")
-    rules, refused = Filter(ALLOW, machine), error(errno.EPERM)
+    rules, refused = Filter(ALLOW, machine), errno_action(errno.EPERM)
     rules.add(refused, DENIED.split())
-    rules.add(error(errno.ENOSYS), ["clone3"])  # its flags cannot be read; the C library then takes clone
+    rules.add(errno_action(errno.ENOSYS), ["clone3"])  # its flags cannot be read; the C library then takes clone
     for bit in NAMESPACES:
-        rules.add(refused, ["clone"], having(0, 1 << bit, 1 << bit))
-    rules.add(refused, ["socket"], above(0, max(FAMILIES)))
+        rules.add(refused, ["clone"], masked_equal(0, 1 << bit, 1 << bit))
+    rules.add(refused, ["socket"], greater_than(0, max(FAMILIES)))
     for family in set(range(max(FAMILIES))) - {*FAMILIES}:
-        rules.add(refused, ["socket"], having(0, 0xFFFFFFFF, family))
+        rules.add(refused, ["socket"], masked_equal(0, 0xFFFFFFFF, family))
     return rules

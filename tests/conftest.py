@@ -35,7 +35,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 hypothesis.settings.register_profile("course", deadline=None)  # a busy machine is no failure
 hypothesis.settings.load_profile("course")
 
-shared_memory.forget_files()  # where tests are killed, nothing of them is left
+shared_memory.unlink_mapped_files()  # where tests are killed, nothing of them is left
 
 # Where there is no sandbox, grading goes without one, and the last line of the report says so.
 if bubblewrap.problem():

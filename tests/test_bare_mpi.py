@@ -130,20 +130,20 @@ def test_making_a_group_can_be_interrupted_and_leaves_nobody_behind(eight):
 
 def test_a_call_that_was_made_before_is_no_match_where_memory_is_not_in_order(eight):
     late = """
-from course_lib.collectives.deadlock.board import LAST
+from course_lib.collectives.deadlock.board import ARRIVED_KEY
 from course_lib.collectives.progress import rendezvous as meeting
-meeting.IN_ORDER = False
+meeting.TOTAL_STORE_ORDER = False
 comm = Communicator()
 rank = comm.Get_rank()
 group, out = comm.transport.rendezvous, np.empty(4)
 if rank == 3:  # that it has come is to be seen before its call
-    group._page[LAST] = group.next_key()
+    group._page[ARRIVED_KEY] = group.next_key()
     import time
     time.sleep(0.3)
     group._key -= 2
 comm.Allreduce(np.ones(4), out)
 assert (out == 8).all()
-meeting.IN_ORDER = True
+meeting.TOTAL_STORE_ORDER = True
 """
     assert not any(errors(eight, late))
 

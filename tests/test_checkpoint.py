@@ -11,7 +11,7 @@ from course_lib import cluster
 from course_lib.check.checkpoint import files as disk
 from course_lib.cluster.isolated import file_events
 from course_lib.cluster.isolated.coordinator import Coordinator
-from course_lib.cluster.isolated.turns import Turns
+from course_lib.cluster.isolated.scheduler import RankScheduler
 
 PARTS = [{"a": np.arange(3.0), "b": np.arange(2)}, {"a": np.arange(0.0), "b": np.arange(5)}]
 
@@ -66,16 +66,16 @@ def test_the_system_tells_of_all_changes_in_one_order(tmp_path):
     events = file_events.FileEvents()
     for name in "ab":
         (tmp_path / name).mkdir()
-    folders = [file_events.Folder(str(tmp_path / name), psutil.Process()) for name in "ab"]
-    watches = {events.watch(folder.descriptor, file_events.CHANGES): name for folder, name in zip(folders, "ab", strict=True)}
+    folders = [file_events.TracedFolder(str(tmp_path / name), psutil.Process()) for name in "ab"]
+    watches = {events.watch(folder.descriptor, file_events.CHANGE_EVENTS): name for folder, name in zip(folders, "ab", strict=True)}
     (tmp_path / "a/new").write_text("1")
     (tmp_path / "b/x").write_text("2")
     os.replace(tmp_path / "a/new", tmp_path / "a/x")
     os.remove(tmp_path / "b/x")
     found = [(watches[event.watch], event.name, event.mask) for event in events.read()]
-    made, changed = file_events.CREATE, file_events.MODIFY
+    made, changed = file_events.IN_CREATE, file_events.IN_MODIFY
     assert found[:4] == [("a", "new", made), ("a", "new", changed), ("b", "x", made), ("b", "x", changed)]
-    assert found[4:] == [("a", "new", file_events.MOVED_FROM), ("a", "x", file_events.MOVED_TO), ("b", "x", file_events.DELETE)]
+    assert found[4:] == [("a", "new", file_events.IN_MOVED_FROM), ("a", "x", file_events.IN_MOVED_TO), ("b", "x", file_events.IN_DELETE)]
     os.symlink("/etc/passwd", tmp_path / "a/link")
     assert folders[0].files()[0].keys() == {"x", "link@"}  # no link is followed
     for opened in (events, *folders):
@@ -84,10 +84,10 @@ def test_the_system_tells_of_all_changes_in_one_order(tmp_path):
 
 def test_one_rank_at_a_time_goes_on():
     coordinator, moments = Coordinator(2), []
-    turns = Turns([1, 0], moments.append, patience=60)
-    turns.park(0, {"request": 1}, b"")
-    assert not turns.next(coordinator)  # the other one is not asked yet
-    turns.park(1, {"request": 1}, b"")
-    assert [rank for rank, *_ in turns.next(coordinator)] == [1] and not turns.next(coordinator)
-    turns.came(1, {"reply": 1})
-    assert [rank for rank, *_ in turns.next(coordinator)] == [0] and moments == [1, 2]
+    turns = RankScheduler([1, 0], moments.append, max_run_seconds=60)
+    turns.hold(0, {"request": 1}, b"")
+    assert not turns.next_frames(coordinator)  # the other one is not asked yet
+    turns.hold(1, {"request": 1}, b"")
+    assert [rank for rank, *_ in turns.next_frames(coordinator)] == [1] and not turns.next_frames(coordinator)
+    turns.frame_received(1, {"reply": 1})
+    assert [rank for rank, *_ in turns.next_frames(coordinator)] == [0] and moments == [1, 2]

@@ -20,7 +20,7 @@ from processes import course_processes, wait_until
 from course_lib import cluster, host
 from course_lib.cluster import Ranks, RanksGone, client, requests
 from course_lib.cluster.processes import launch
-from course_lib.collectives.deadlock import hosts
+from course_lib.collectives.deadlock import host_agents
 from course_lib.engine.processes import mpiexec
 
 
@@ -189,7 +189,7 @@ def test_a_rank_that_answers_in_the_last_moment_is_not_ended():
             asked.append(ranks)
             return [Future() for _ in ranks]
 
-        def look(self):
+        def flush_replies(self):
             pass
 
         def check(self):
@@ -329,7 +329,7 @@ def test_attaching_to_engines_that_already_run(monkeypatch, capfd):
         assert ranks.pull("total") == [2.0, 2.0]
         assert ranks._connection.heartbeat and "nobody would notice" not in capfd.readouterr().out
         ranks.stop()
-        monkeypatch.setattr(hosts.Link, "connect", unreachable)  # the kernel reaches them by a tunnel
+        monkeypatch.setattr(host_agents.AgentLink, "connect", unreachable)  # the kernel reaches them by a tunnel
         ranks = cluster.start(2, attach=running.cluster_file)  # they still run: stop leaves them
         assert "nobody would notice if that machine failed" in capfd.readouterr().out
         assert ranks.pull("total") == [2.0, 2.0]

@@ -35,14 +35,14 @@ def test_a_rank_that_has_come_and_does_not_say_yet_that_it_waits_is_named_with_t
         eight,
         """
 from course_lib.collectives.progress import engine
-before = engine.SPINS, engine.PATIENCE
+before = engine.MAX_SPINS, engine.SPIN_SECONDS
 if rank == 3:
-    engine.SPINS, engine.PATIENCE = 10**9, 3.5
+    engine.MAX_SPINS, engine.SPIN_SECONDS = 10**9, 3.5
 try:
     if rank != 5:
         comm.Barrier()
 finally:
-    engine.SPINS, engine.PATIENCE = before
+    engine.MAX_SPINS, engine.SPIN_SECONDS = before
 """,
     )
     assert errors[5] is None
@@ -66,7 +66,7 @@ def test_a_rank_that_does_not_begin_a_cell_is_named(eight):
     eight.run("pid = os.getpid()")
     late = eight.pull("pid")[3]
     os.kill(late, signal.SIGSTOP)
-    threading.Timer(detector.STABLE_IF_LATE + 2, os.kill, (late, signal.SIGCONT)).start()
+    threading.Timer(detector.CONFIRM_LATE_SECONDS + 2, os.kill, (late, signal.SIGCONT)).start()
     errors, _ = failing(eight, "if rank != 5: comm.Barrier()")
     said = {error["message"] for r, error in enumerate(errors) if error and r != 3}
     assert len(said) == 1 and "rank 3 has not begun the cell yet" in said.pop()
@@ -178,7 +178,7 @@ def test_a_rank_without_a_core_for_a_while_does_not_look_stuck(eight, call):
         "Iallreduce and Recv": "sent = pair.Iallreduce(np.ones(4), x)",
     }[call]
     source = f"""
-from course_lib.collectives.progress.messages import Receiving
+from course_lib.collectives.progress.point_to_point import ReceiveOperation
 from course_lib.collectives.transport import mpi
 
 def late(call):
@@ -189,12 +189,12 @@ def late(call):
     return slow
 
 x, pair = np.ones(4), comm.Split(rank // 2, rank)
-fast = Receiving.accept, mpi.POST[mpi.ALLREDUCE]
+fast = ReceiveOperation.accept, mpi.POST_FUNCTIONS[mpi.ALLREDUCE]
 try:
     if rank == 0:
         time.sleep(0.3)
     if rank == 1:
-        Receiving.accept, mpi.POST[mpi.ALLREDUCE] = map(late, fast)
+        ReceiveOperation.accept, mpi.POST_FUNCTIONS[mpi.ALLREDUCE] = map(late, fast)
     if rank < 2:
         {first}
     if rank == 1:
@@ -204,7 +204,7 @@ try:
         comm.Recv(np.empty(4), 1)
         sent.Wait()
 finally:
-    Receiving.accept, mpi.POST[mpi.ALLREDUCE] = fast
+    ReceiveOperation.accept, mpi.POST_FUNCTIONS[mpi.ALLREDUCE] = fast
 """
     assert failing(eight, source)[0] == [None] * 8
 
@@ -214,12 +214,12 @@ def test_a_rank_that_missed_a_renewal_catches_up(eight):
     errors, _ = failing(
         eight,
         """
-from course_lib.collectives.progress.operations import now
+from course_lib.collectives.progress.operations import progress_state
 transport = comm.transport
 if rank != 2:
     transport._renewals += 1
-    lost = transport.clean.Idup()
-    now.abandoned.append((now.epoch, lost))
+    lost = transport.message_comm.Idup()
+    progress_state.abandoned.append((progress_state.epoch, lost))
 raise KeyboardInterrupt
 """,
     )
@@ -265,20 +265,20 @@ def test_a_send_that_an_interrupt_leaves_keeps_its_array(eight):
     """MPI reads it until the receiver has it; here, a Sendrecv waits for what it has begun to receive."""
     source = """
 import gc, threading, time, weakref
-from course_lib.collectives.progress.operations import now
+from course_lib.collectives.progress.operations import progress_state
 n = 1 << 22
 class Never:
     def Test(self):
         return False
 if rank == 0:
     array, endpoint = np.full(n, 7.0), comm.transport._endpoint
-    kept, endpoint.receive = weakref.ref(array), lambda *_: (Never(), (1, 0))
-    threading.Timer(0.3, lambda: setattr(now, "interrupted", True)).start()
+    kept, endpoint.try_receive = weakref.ref(array), lambda *_: (Never(), (1, 0))
+    threading.Timer(0.3, lambda: setattr(progress_state, "interrupt_pending", True)).start()
     try:
         comm.Sendrecv(array, 1, 0, np.zeros(1), 1, 0)
         raise AssertionError("it was not interrupted")
     except KeyboardInterrupt:
-        del endpoint.receive, array
+        del endpoint.try_receive, array
     gc.collect()
     assert kept() is not None, "MPI reads an array that is gone"
     time.sleep(1.0)

@@ -6,7 +6,7 @@ import time
 import pytest
 from jupyter_core.utils import run_sync
 
-from course_lib.cluster.notebook.completion import _Place
+from course_lib.cluster.notebook.completion import _Cursor
 
 SETUP = "from course_lib import cluster\nranks = cluster.start(2)\nmine_here = 1\ncomma = 2"
 CELL = """%%px
@@ -77,7 +77,7 @@ def test_help_comes_from_the_ranks(notebook):
 def test_a_cell_with_much_above_it_keeps_nobody_waiting():
     for above in ("\n" * 1000, "# a\n\n" * 1000, "   \n" * 1000):
         began = time.monotonic()
-        assert not _Place(f"{above}x = 1", 5).is_for_ranks and _Place(f"{above}%%px\nx = 1", 5).is_for_ranks
+        assert not _Cursor(f"{above}x = 1", 5).is_for_ranks and _Cursor(f"{above}%%px\nx = 1", 5).is_for_ranks
         assert time.monotonic() - began < 5, "not a speed test: it would take for longer than anybody waits"
 
 

@@ -114,8 +114,8 @@ import os, signal
 import numpy as np
 from mpi4py import MPI
 from course_lib.collectives import Communicator
-from course_lib.collectives.deadlock import hosts
-hosts.SILENT = 1e6  # however slow this machine is, no rank says that one is lost
+from course_lib.collectives.deadlock import host_agents
+host_agents.LOST_AFTER_SECONDS = 1e6  # however slow this machine is, no rank says that one is lost
 comm = Communicator()
 rank, half, total = comm.Get_rank(), comm.Split(comm.Get_rank() % 2), np.empty(1)
 agents = [int(c) for c in open(f"/proc/self/task/{os.getpid()}/children").read().split()]
@@ -235,13 +235,13 @@ def test_a_machine_on_which_no_process_can_be_started_is_named_on_all(tmp_path):
         """
 from course_lib import host
 from course_lib.collectives import Communicator
-from course_lib.collectives.deadlock import hosts
-start = hosts.Hosts._start
+from course_lib.collectives.deadlock import host_agents
+start = host_agents.HostAgents._start
 def refused(self, task):
     if host.name() == "n2":
         raise BlockingIOError(11, "Resource temporarily unavailable")
     start(self, task)
-hosts.Hosts._start = refused
+host_agents.HostAgents._start = refused
 try:
     Communicator()
 except ConnectionError as error:
@@ -260,11 +260,11 @@ def test_where_two_of_three_machines_do_not_reach_each_other_all_ranks_say_so(tm
         """
 from course_lib import host
 from course_lib.collectives import Communicator
-from course_lib.collectives.deadlock import hosts
+from course_lib.collectives.deadlock import host_agents
 def reach(self):
     if host.name() != "n2":
         raise ConnectionError(f"{'n3' if host.name() == 'n1' else 'n1'} does not answer")
-hosts.Hosts._reach = reach
+host_agents.HostAgents._connect_all = reach
 try:
     Communicator()
 except ConnectionError as error:

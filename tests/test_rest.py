@@ -17,7 +17,7 @@ from course_lib.cluster.processes import rank_quota
 @pytest.mark.slow
 def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
     before = course_processes()
-    kernel.run(f"import os\nos.environ['{idle_shutdown.REST}'] = '5'")
+    kernel.run(f"import os\nos.environ['{idle_shutdown.IDLE_VARIABLE}'] = '5'")
     said, error = kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
     assert error is None
     kernel.run("%%px\ndef double(x):\n    return 2 * x")
@@ -40,7 +40,7 @@ def test_ranks_rest_and_come_back_at_the_next_cell(kernel, monkeypatch):
 @pytest.mark.slow
 def test_whoever_comes_back_and_begins_at_the_top_is_told_too(kernel):
     """The first cell starts ranks: those that rest wake, with what they had."""
-    kernel.run(f"import os\nos.environ['{idle_shutdown.REST}'] = '1'")
+    kernel.run(f"import os\nos.environ['{idle_shutdown.IDLE_VARIABLE}'] = '1'")
     kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
     kernel.run("%%px\ndef double(x):\n    return 2 * x")
     kernel.run("%%px\ncount = 0")
@@ -57,13 +57,13 @@ def test_whoever_comes_back_and_begins_at_the_top_is_told_too(kernel):
 @pytest.mark.slow
 def test_ranks_stay_where_nobody_asks_them_to_rest(kernel):
     kernel.run("from course_lib import cluster\nranks = cluster.start(2)")
-    said, error = kernel.run("from course_lib.cluster import idle_shutdown\nprint(idle_shutdown._alarm.ranks)")
+    said, error = kernel.run("from course_lib.cluster import idle_shutdown\nprint(idle_shutdown._idle_timer.ranks)")
     assert (said, error) == ("None\n", None)
 
 
 def test_a_user_has_only_so_many_ranks(monkeypatch):
-    monkeypatch.setenv(rank_quota.RANKS, "3")
-    monkeypatch.setattr(rank_quota, "running", dict)  # of other tests
+    monkeypatch.setenv(rank_quota.QUOTA_VARIABLE, "3")
+    monkeypatch.setattr(rank_quota, "ranks_elsewhere", dict)  # of other tests
     with pytest.raises(ValueError, match=r"at most 3 ranks, which this server allows each user; got 4. Use cluster.start\(3\), or fewer."):
         cluster.start(4)
     ranks = Ranks(3)  # in whatever way they are started
@@ -81,12 +81,12 @@ def test_a_user_has_only_so_many_ranks(monkeypatch):
 def test_the_ranks_of_all_notebooks_count(kernel, monkeypatch):
     folder, _ = kernel.run("from course_lib import cluster\nranks = cluster.start(2)\nprint(ranks._connection.processes.folder)")
     mine = Ranks(3)
-    found = rank_quota.running()  # those of other tests, too
+    found = rank_quota.ranks_elsewhere()  # those of other tests, too
     assert found[folder.strip()] == 2
     assert str(mine._connection.processes.folder) not in found, "who restarts ranks is told that they are another notebook's"
     mine.stop()
-    monkeypatch.setenv(rank_quota.RANKS, "3")
-    monkeypatch.setattr(rank_quota, "running", lambda: {folder: 2})
+    monkeypatch.setenv(rank_quota.QUOTA_VARIABLE, "3")
+    monkeypatch.setattr(rank_quota, "ranks_elsewhere", lambda: {folder: 2})
     with pytest.raises(ValueError, match=r"at most 1 ranks; got 2. This server allows each user 3, and 2 of yours run in another"):
         Ranks(2)
     ranks = Ranks(1)
@@ -103,7 +103,7 @@ def test_ranks_of_a_cluster_that_has_been_stopped_no_longer_count(tmp_path):
     here.mkdir()
     pids = [int(subprocess.check_output([sys.executable, "-c", start, *rank, str(folder)])) for folder in (here, gone)]
     try:
-        found = rank_quota.running()
+        found = rank_quota.ranks_elsewhere()
         assert found[str(here)] == 5 and str(gone) not in found
     finally:
         for pid in pids:

@@ -19,7 +19,7 @@ def test_jupyterlab_is_allowed_to_run_as_root(tmp_path):
 
 def test_ranks_of_root_see_none_of_its_files_in_the_sandbox(monkeypatch):
     assert bubblewrap.problem() is None
-    monkeypatch.setenv(bubblewrap.ISOLATED, bubblewrap.WALLED)
+    monkeypatch.setenv(bubblewrap.ISOLATION_VARIABLE, bubblewrap.SANDBOXED)
     secret = Path.home() / f".course-test-{os.getpid()}"
     secret.write_text("for root alone")
     ranks = Ranks(2)

@@ -23,10 +23,10 @@ def test_what_a_killed_process_left_stops_nobody():
 
 
 def test_old_files_and_the_own_name_are_swept_and_others_are_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(shared_memory, "FOLDER", tmp_path)
-    name = shared_memory.NAME
+    monkeypatch.setattr(shared_memory, "SHM_FOLDER", tmp_path)
+    name = shared_memory.MPICH_PREFIX
     own, old, new, foreign = (tmp_path / file for file in (f"{name}{os.getpid():x}_0", f"{name}0_0", f"{name}0_1", "other"))
-    killed, starting = (tmp_path / f"{shared_memory.OWN}{pid}-x" for pid in (1, 2))  # of ranks that had not all opened it
+    killed, starting = (tmp_path / f"{shared_memory.COURSE_PREFIX}{pid}-x" for pid in (1, 2))  # of ranks that had not all opened it
     for file in (own, old, new, foreign, killed, starting):
         file.write_bytes(b"x")
     for file in (old, foreign, killed):
@@ -46,7 +46,7 @@ ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)  # no new privileges
 assert ctypes.CDLL(None).prctl(22, 2, rules) == 0, "no filter"
 from course_lib.cluster import Ranks
 from course_lib.collectives import shared_memory
-assert not shared_memory.may_read_others()
+assert not shared_memory.can_read_other_processes()
 ranks = Ranks(4)
 ranks.run("import numpy as np\\nfrom course_lib.collectives import Communicator\\ntotal = np.zeros(1 << 18)")
 ranks.run("Communicator().Allreduce(np.ones(1 << 18), total)")

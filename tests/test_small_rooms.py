@@ -406,12 +406,12 @@ def test_versions_are_pinned_without_an_address():
 
 def test_an_interrupt_waits_where_its_own_thread_communicates(monkeypatch):
     monkeypatch.setattr(handler, "_interruptible_from", 0.0)
-    monkeypatch.setattr(operations.now, "held", 1)
+    monkeypatch.setattr(operations.progress_state, "deferrals", 1)
     with pytest.raises(KeyboardInterrupt):  # another thread communicates
         handler._interrupted(2, sys._getframe())
     monkeypatch.setattr(handler, "_interruptible_from", 0.0)
     names = {"sys": sys}
-    exec(compile("frame = sys._getframe()", f"{handler.COLLECTIVES}some.py", "exec"), names)
+    exec(compile("frame = sys._getframe()", f"{handler.COLLECTIVES_FOLDER}some.py", "exec"), names)
     handler._interrupted(2, names["frame"])
-    assert operations.now.interrupted
-    operations.now.interrupted = False
+    assert operations.progress_state.interrupt_pending
+    operations.progress_state.interrupt_pending = False

@@ -26,7 +26,9 @@ def printed(reply):
 
 def test_what_is_printed_is_shown_while_the_cell_runs_and_once_at_its_end(kernel):
     kernel.run("from course_lib import cluster\nfrom course_lib.cluster import replies\nranks = cluster.start(2)\nseen = []")
-    kernel.run("before = replies.Live.show\nreplies.Live.show = lambda live, printed: (seen.extend(printed), before(live, printed))")
+    kernel.run(
+        "before = replies.LiveOutput.show\nreplies.LiveOutput.show = lambda live, printed: (seen.extend(printed), before(live, printed))"
+    )
     source = "%%px\nimport time\nfor i in range(3):\n    print('step', i)\n    time.sleep(1)\nprint('done')"
     text, error = kernel.run(source)
     assert error is None and re.sub(r"\x1b\[\d*m", "", text) == "ranks 0, 1\nstep 0\nstep 1\nstep 2\ndone\n"

@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks import mpi
-from course_lib.engine.processes.mpiexec import LAUNCHERS, THREADS, find_mpiexec
+from course_lib.engine.processes.mpiexec import LAUNCHERS, THREAD_VARIABLES, find_mpiexec
 
 NBYTES, TURNS = 100 << 20, 7
 STEPS, KILLS = 60, 20
@@ -75,7 +75,7 @@ def _start(ranks: int, folder: str, place: str, pause: float) -> subprocess.Pope
     mpiexec = find_mpiexec()
     command = [mpiexec, *LAUNCHERS[os.path.basename(mpiexec)], "-n", str(ranks), sys.executable, "-m", __name__, folder, place, str(pause)]
     return subprocess.Popen(
-        command, env={**os.environ, **THREADS}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        command, env={**os.environ, **THREAD_VARIABLES}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import mpi
-from course_lib.engine.processes.mpiexec import THREADS
+from course_lib.engine.processes.mpiexec import THREAD_VARIABLES
 
 IMAGES, PIXELS, HIDDEN, CLASSES, BATCH, LR = 60_000, 784, 256, 10, 60, 0.1
 TURNS = 5
@@ -118,7 +118,7 @@ def measure_torch(rank: int, n: int, meet: str) -> None:
 def by_torch(n: int, folder: str) -> list[float]:
     """Seconds of an epoch of PyTorch's DDP on n ranks."""
     meet = str(Path(folder) / f"gloo-{n}")
-    environment = {**os.environ, **THREADS, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
+    environment = {**os.environ, **THREAD_VARIABLES, "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0"}
     words = [sys.executable, "-m", "benchmarks.training.perceptron", str(n), meet]
     ranks = [subprocess.Popen([*words, str(r)], env=environment, stdout=subprocess.PIPE, text=True) for r in range(n)]
     out = [r.communicate(timeout=600)[0] for r in ranks]

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.training.perceptron import images
 from course_lib import datasets
-from course_lib.engine.processes.mpiexec import THREADS
+from course_lib.engine.processes.mpiexec import THREAD_VARIABLES
 
 GRIDS = ((1, 1), (1, 2), (2, 2), (4, 2))  # model parallel, data parallel
 TURNS, LIMIT = 5, 1.5
@@ -49,7 +49,7 @@ def seconds(command: list[str], environment: dict[str, str]) -> tuple[float, str
 def figures() -> Iterator[tuple[str, list[float], float]]:
     from grading.authoring import reference
 
-    environment, mpiexec = {**os.environ, **THREADS}, str(Path(sys.prefix) / "bin" / "mpiexec")  # the one of the README
+    environment, mpiexec = {**os.environ, **THREAD_VARIABLES}, str(Path(sys.prefix) / "bin" / "mpiexec")  # the one of the README
     with tempfile.TemporaryDirectory(prefix="course-bench-") as folder:
         reference.write(folder)
         if not Path("/usr/share/datasets/fashion-mnist").exists() and datasets.DATA_DIR_ENV not in os.environ:

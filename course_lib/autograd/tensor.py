@@ -30,7 +30,7 @@ def array_namespace(array: object):
 @contextmanager
 def no_grad() -> Iterator[None]:
     """Inside, operations leave nothing for `backward`: for evaluation, which needs less memory then."""
-    global _recording
+    global _grad_enabled
     before, _grad_enabled = _grad_enabled, False
     try:
         yield

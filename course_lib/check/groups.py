@@ -8,7 +8,7 @@ import numpy as np
 
 from course_lib import wording
 from course_lib.check import Check
-from course_lib.sandbox.bubblewrap import ISOLATED
+from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 
 # Bytes that a rank may hold before it is measured: modules, and what Python keeps of each request.
 BASELINE_BYTES, BYTES_PER_REQUEST = 4 << 20, 2 << 10
@@ -28,7 +28,7 @@ class GroupCheck(Check):
     def baseline_memory(self, what: str) -> list[int]:
         """What each rank holds before there is `what`; CheckFailed if it is much: it could be given back while `what` is measured."""
         found, most = self.ranks.held(), self.baseline_limit()
-        for r, held in enumerate(found if ISOLATED in os.environ else []):
+        for r, held in enumerate(found if ISOLATION_VARIABLE in os.environ else []):
             if held > most:
                 cause = "arrays in variables of other cells, or large modules that they import on the ranks"
                 said = f"before there is {what}, rank {r} holds {wording.size(held)}, and {wording.size(most)} are what this check allows"

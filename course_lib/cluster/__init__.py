@@ -15,7 +15,7 @@ from course_lib.cluster.connection import RanksGone
 from course_lib.cluster.notebook import completion, magic
 from course_lib.cluster.processes import rank_quota
 from course_lib.cluster.ranks import Ranks
-from course_lib.cluster.startup import START_LIMIT
+from course_lib.cluster.startup import START_SECONDS
 from course_lib.engine.processes.mpiexec import StartError
 
 if TYPE_CHECKING:
@@ -55,30 +55,30 @@ def start(n: int = 4, *, slurm: str | None = None, attach: str | None = None) ->
         The ranks did not come up; the message has the last lines of their log.
     """
     global _current
-    rank_quota.number(n)
+    rank_quota.check_count(n)
     same = _current is not None and _current.n == n and (_current.attached, _current.slurm) == (attach, slurm)
-    if same and (_current.alive() or _current.rested):
+    if same and (_current.alive() or _current.idle_stop_seconds):
         if not _current.alive():
-            idle_shutdown.wake(_current)
+            idle_shutdown.bring_back(_current)
         magic.register(_current)
         completion.register(_current)
-        idle_shutdown.watch(_current)
+        idle_shutdown.stop_when_idle(_current)
         return _current
     if slurm is not None and attach:
         raise ValueError("cluster.start: slurm= starts ranks, attach= uses some that run; give one of them.")
     if attach is None and slurm is None:
-        rank_quota.checked(n)
+        rank_quota.check_quota(n)
     if _current is not None:
         _current.stop()
-    _current = Ranks(n, connection(attach) if attach else None, slurm)
+    _current = Ranks(n, attach_client(attach) if attach else None, slurm)
     _current.attached = attach
     magic.register(_current)
     completion.register(_current)
-    idle_shutdown.watch(_current)
+    idle_shutdown.stop_when_idle(_current)
     return _current
 
 
-def connection(what: str) -> Client:
+def attach_client(what: str) -> Client:
     """A client of engines that already run, by profile, cluster file or connection file."""
     from IPython.core.profiledir import ProfileDir, ProfileDirError
     from IPython.paths import get_ipython_dir
@@ -87,7 +87,7 @@ def connection(what: str) -> Client:
 
     file, cluster_id = Path(what), ""
     if file.name.endswith("client.json"):
-        return connect(what, START_LIMIT)
+        return connect(what, START_SECONDS)
     try:
         if file.suffix == ".json":
             facts = json.loads(file.read_text())["cluster"]
@@ -96,7 +96,7 @@ def connection(what: str) -> Client:
             profile = Path(ProfileDir.find_profile_dir_by_name(get_ipython_dir(), what).location)
         name = f"ipcontroller-{cluster_id}-client.json" if cluster_id else "ipcontroller-client.json"
         found = sorted(profile.glob(f"security/{name}")) or sorted(profile.glob("security/ipcontroller-*client.json"))
-        return connect(str(found[0]), START_LIMIT)
+        return connect(str(found[0]), START_SECONDS)
     except (OSError, ProfileDirError, KeyError, IndexError, ValueError):
         raise StartError(
             f"attach={what!r}: expected the name of an ipyparallel profile with a running cluster, or the path of its cluster "

@@ -17,7 +17,7 @@ from traitlets import Dict, List
 from traitlets.log import get_logger
 
 from course_lib.engine import serialization
-from course_lib.engine.requests.output import WAITS
+from course_lib.engine.requests.output import STALL_STREAM
 
 _CODE = "__import__('course_lib.engine.requests.handler', fromlist=['handle']).handle()"
 _REPLY = "__import__('course_lib.engine.requests.handler', fromlist=['Reply']).Reply()"
@@ -26,10 +26,10 @@ _REPLY = "__import__('course_lib.engine.requests.handler', fromlist=['Reply']).R
 class Client(ipp.Client):
     """Sends requests to single ranks, and takes nothing but JSON from them."""
 
-    _untaken: list[Future] = List()  # interrupts on their way
-    _asked: dict[str, int] = Dict()  # ranks by the requests that they have not answered
-    _printed: list[tuple[int, str]] = List()  # by ranks, while they run a cell
-    waits: dict[int, str] = Dict()  # by rank: the call of bare MPI that it stays in, and where that stands
+    _pending_interrupts: list[Future] = List()  # interrupts on their way
+    _rank_by_request: dict[str, int] = Dict()  # ranks by the requests that they have not answered
+    _unshown_output: list[tuple[int, str]] = List()  # by ranks, while they run a cell
+    stalls: dict[int, str] = Dict()  # by rank: the call of bare MPI that it stays in, and where that stands
 
     def request(self, engine: int, what: dict) -> Future:
         """Send one request to an engine; `answer` reads what the future gives."""
@@ -42,20 +42,20 @@ class Client(ipp.Client):
             ident=self._engines[engine].encode(),
             track_outstanding=True,
         )
-        self._asked[future.msg_id] = engine
-        self.waits.pop(engine, None)
-        future.add_done_callback(self._over)
+        self._rank_by_request[future.msg_id] = engine
+        self.stalls.pop(engine, None)
+        future.add_done_callback(self._on_reply)
         return future
 
-    def _over(self, future: Future) -> None:
+    def _on_reply(self, future: Future) -> None:
         """Have ipyparallel forget a request that is answered: it waits for a status message, and our engines send none."""
-        self._asked.pop(future.msg_id, None)
+        self._rank_by_request.pop(future.msg_id, None)
         if not future.output.done():
             future.output.set_result(None)
 
-    def fresh(self) -> list[tuple[int, str]]:
+    def new_output(self) -> list[tuple[int, str]]:
         """Return the output that ranks have sent since the last call, while they run a cell: rank and text."""
-        printed, self._printed = self._printed, []
+        printed, self._unshown_output = self._unshown_output, []
         return printed
 
     def _send(self, socket: zmq.Socket, *args, **kwargs) -> Future:
@@ -66,7 +66,7 @@ class Client(ipp.Client):
         self._io_loop.add_callback(stream.flush)
         return future
 
-    def look(self) -> None:
+    def flush_replies(self) -> None:
         """Have replies read that may lie unseen, see `_send`."""
         for stream in (self._mux_stream, self._control_stream):
             self._io_loop.add_callback(stream.flush)
@@ -75,15 +75,17 @@ class Client(ipp.Client):
         """Interrupt what the engines compute, as Ctrl-C would; a future is done when its engine has been told."""
         identities = self._build_targets(engines)[0] if engines else []
         told = [self._send(self._control_stream, "interrupt_request", content={}, ident=identity) for identity in identities]
-        self._untaken.extend(told)
+        self._pending_interrupts.extend(told)
         return told
 
-    def settled(self, timeout: float) -> None:
+    def wait_for_interrupts(self, timeout: float) -> None:
         """Wait until all interrupts are taken: one that a busy rank takes late is not to hit the next thing that it does."""
-        waiting = list(self._untaken)
-        self.look()
+        waiting = list(self._pending_interrupts)
+        self.flush_replies()
         wait(waiting, timeout)
-        self._untaken = [future for future in self._untaken if future not in waiting]  # once: what is lost, nobody waits for again
+        self._pending_interrupts = [
+            future for future in self._pending_interrupts if future not in waiting
+        ]  # once: what is lost, nobody waits for again
 
     def _stop_scheduling_tasks(self) -> None:
         """Say nothing when a rank goes: there is no task farming here, and `connection` reports it."""
@@ -95,13 +97,13 @@ class Client(ipp.Client):
 
     @unpack_message
     def _dispatch_iopub(self, msg: dict) -> None:
-        rank = self._asked.get((msg["parent_header"] or {}).get("msg_id"))
+        rank = self._rank_by_request.get((msg["parent_header"] or {}).get("msg_id"))
         if msg["header"]["msg_type"] == "stream":
             if rank is not None and isinstance(text := msg["content"].get("text"), str):
-                if msg["content"].get("name") == WAITS:
-                    self.waits[rank] = text
+                if msg["content"].get("name") == STALL_STREAM:
+                    self.stalls[rank] = text
                 else:
-                    self._printed.append((rank, text))
+                    self._unshown_output.append((rank, text))
         elif msg["header"]["msg_type"] in ("status", "error"):
             ipp.Client._dispatch_iopub.__wrapped__(self, msg)
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from course_lib import wording
-from course_lib.cluster.processes.host_heartbeat import SILENT, HostHeartbeat
+from course_lib.cluster.processes.host_heartbeat import LOST_AFTER_SECONDS, HostHeartbeat
 from course_lib.cluster.processes.launch import Processes
 
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
 
-STOPPED = "the ranks were stopped. ranks.restart(rerun=True) brings up new ones, and runs the cells again that only define."
+STOPPED_MESSAGE = "the ranks were stopped. ranks.restart(rerun=True) brings up new ones, and runs the cells again that only define."
 
 
 class RanksGone(RuntimeError):
@@ -23,7 +23,7 @@ class RanksGone(RuntimeError):
 
 
 @dataclass
-class Connection:
+class ClusterConnection:
     """`n` ranks that came up.
 
     Parameters
@@ -53,19 +53,21 @@ class Connection:
         if not self.alive():
             what = self.processes.exit_reason()
             self.end()
-            raise RanksGone(f"{what} All ranks end with it. {self.again}")
+            raise RanksGone(f"{what} All ranks end with it. {self.restart_advice}")
         if self.heartbeat and (lost := self.heartbeat.lost()):
             went = wording.ranks(r for r, host in enumerate(self.hosts) if host in lost)
-            what = f"nothing has been heard from {', '.join(lost)} for {SILENT:g} s, and {went} went with it"
+            what = f"nothing has been heard from {', '.join(lost)} for {LOST_AFTER_SECONDS:g} s, and {went} went with it"
             why = (self.processes and self.processes.reason()) or "The machine has failed, or its network."
             what_now = (
-                f"All ranks end with it. {self.again}" if self.processes else "The other engines run, and cannot go on: start new ones."
+                f"All ranks end with it. {self.restart_advice}"
+                if self.processes
+                else "The other engines run, and cannot go on: start new ones."
             )
             self.end()
             raise RanksGone(f"{what}. {why} {what_now}")
 
     @property
-    def again(self) -> str:
+    def restart_advice(self) -> str:
         """Advice for when the ranks are gone."""
         return "ranks.restart(rerun=True) brings up new ranks, and runs the cells again that only define functions and variables."
 

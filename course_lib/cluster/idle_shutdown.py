@@ -10,16 +10,16 @@ from IPython import get_ipython
 
 from course_lib.cluster.processes import rank_quota
 
-REST = "COURSE_REST"  # seconds without a cell; unset or 0, ranks stay
+IDLE_VARIABLE = "COURSE_REST"  # seconds without a cell; unset or 0, ranks stay
 
 
-class Ranks(Protocol):
+class RestartableRanks(Protocol):
     """The part of `ranks.Ranks` that this module uses."""
 
     n: int
     attached: str | None
     slurm: str | None
-    rested: float | None  # the seconds after which they went, while they rest
+    idle_stop_seconds: float | None  # the seconds after which they went, while they rest
 
     def alive(self) -> bool: ...
 
@@ -28,31 +28,31 @@ class Ranks(Protocol):
     def restart(self, rerun: bool = False) -> None: ...
 
 
-def watch(ranks: Ranks) -> None:
+def stop_when_idle(ranks: RestartableRanks) -> None:
     """Let these ranks rest, in the notebook that this runs in, if the environment says after how long."""
-    seconds, shell = float(os.environ.get(REST) or 0), get_ipython()
+    seconds, shell = float(os.environ.get(IDLE_VARIABLE) or 0), get_ipython()
     if seconds and shell is not None and not ranks.attached:
-        _alarm.set(ranks, seconds, shell)
+        _idle_timer.set(ranks, seconds, shell)
 
 
-def wake(ranks: Ranks) -> None:
+def bring_back(ranks: RestartableRanks) -> None:
     """Bring up new ranks in the place of those that rest, and say what became of these."""
     if ranks.slurm is None:
-        rank_quota.checked(ranks.n)
-    minutes, seconds = divmod(round(ranks.rested), 60)
+        rank_quota.check_quota(ranks.n)
+    minutes, seconds = divmod(round(ranks.idle_stop_seconds), 60)
     past = " ".join([f"{minutes} min"] * bool(minutes) + [f"{seconds} s"] * bool(seconds or not minutes))
     print(f"The ranks rested, as no cell had run for {past}; new ones come up. What was in the memory of the old ones is gone.", flush=True)
     ranks.restart(rerun=True)
 
 
-class _Alarm:
+class _IdleTimer:
     """Rings when no cell has run for a while: between cells, in the kernel's own loop, so never while one runs."""
 
     def __init__(self):
         self.ranks, self.seconds = None, 0.0
         self._timer: asyncio.TimerHandle | None = None
 
-    def set(self, ranks: Ranks, seconds: float, shell) -> None:
+    def set(self, ranks: RestartableRanks, seconds: float, shell) -> None:
         """Watch over these ranks, and no longer over others."""
         self.ranks, self.seconds = ranks, seconds
         shell.events.register("pre_run_cell", self._begin)  # a second time, this does nothing
@@ -72,7 +72,7 @@ class _Alarm:
     def _ring(self) -> None:
         if self.ranks.alive():
             self.ranks.stop()
-            self.ranks.rested = self.seconds
+            self.ranks.idle_stop_seconds = self.seconds
 
 
-_alarm = _Alarm()
+_idle_timer = _IdleTimer()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from course_lib import memory, wording
 from course_lib.cluster import idle_shutdown, replies, requests, startup, time_limits
-from course_lib.cluster.connection import STOPPED, Connection, RanksGone
+from course_lib.cluster.connection import STOPPED_MESSAGE, ClusterConnection, RanksGone
 from course_lib.cluster.processes import rank_quota
 from course_lib.cluster.source import misplaced_names
 from course_lib.cluster.source import rerun as cells
@@ -54,24 +54,24 @@ class Ranks:
 
     def __init__(self, n: int, client: Client | None = None, slurm: str | None = None):
         self.n, self.attached, self.slurm, self.hosts = n, None, slurm, []
-        self._ran: list[cells.Ran] = []
-        self._connection: Connection | None = None
-        self._history = time_limits.History()
-        self._round, self._epoch, self._stopped, self.rested = 0, 0, False, None
+        self._ran: list[cells.ExecutedCell] = []
+        self._connection: ClusterConnection | None = None
+        self._replay_log = time_limits.ReplayLog()
+        self._round, self._epoch, self._stopped, self.idle_stop_seconds = 0, 0, False, None
         began = time.monotonic()
         self._come_up(client)
         self.seconds = time.monotonic() - began
 
     def __repr__(self) -> str:
         if not self.alive():
-            return f"{self.n} ranks, {'resting' if self.rested else 'stopped'}"
+            return f"{self.n} ranks, {'resting' if self.idle_stop_seconds else 'stopped'}"
         where = "this machine" if len(set(self.hosts)) == 1 else f"{len(set(self.hosts))} machines"
         return f"{self.n} ranks on {where}, up in {self.seconds:.1f} s"
 
     def _come_up(self, client: Client | None = None) -> None:
         self._stopped = False
-        self._connection = startup.come_up(self.n, client, self.slurm)
-        self.rested = None
+        self._connection = startup.start_ranks(self.n, client, self.slurm)
+        self.idle_stop_seconds = None
         self.hosts = self._connection.hosts
         atexit.register(self.stop)
 
@@ -81,7 +81,7 @@ class Ranks:
 
     def stop(self) -> None:
         """End all processes of this cluster; attached engines are left as they are."""
-        self._stopped, self.rested = True, None
+        self._stopped, self.idle_stop_seconds = True, None
         self._end()
 
     def _end(self) -> None:
@@ -100,13 +100,13 @@ class Ranks:
         n : int, optional
             How many they are now; as many as before by default.
         """
-        n = self.n if n is None else rank_quota.number(n)
-        before, self.n = self.n, n if self.slurm is not None else rank_quota.checked(n)
+        n = self.n if n is None else rank_quota.check_count(n)
+        before, self.n = self.n, n if self.slurm is not None else rank_quota.check_quota(n)
         self._end()
         self._come_up()
         if rerun:
-            again, left_out = cells.chosen(self._ran)
-            print(cells.told(again, left_out), flush=True)
+            again, left_out = cells.select_cells(self._ran)
+            print(cells.summary(again, left_out), flush=True)
             for cell in again:
                 replies.raise_errors(self.run(cell.source, targets=cell.on(self.n, before), label=cell.label))
 
@@ -115,7 +115,7 @@ class Ranks:
     @property
     def share_a_disk(self) -> bool:
         """True where a rank can read files of another; where a notebook is graded, it cannot."""
-        return bubblewrap.ISOLATED not in os.environ
+        return bubblewrap.ISOLATION_VARIABLE not in os.environ
 
     @property
     def rounds(self) -> int:
@@ -125,7 +125,7 @@ class Ranks:
     @property
     def isolated(self) -> IsolatedRanks | None:
         """The isolated ranks' processes; None where ranks are not isolated."""
-        return self._connection.client if self._connection and bubblewrap.ISOLATED in os.environ else None
+        return self._connection.client if self._connection and bubblewrap.ISOLATION_VARIABLE in os.environ else None
 
     @property
     def cells(self) -> list[str]:
@@ -169,8 +169,8 @@ class Ranks:
         what = {r: {"do": "cell", "source": source, "label": label} for r in self._targets(targets)}
         found = self._do(what, limit, show)
         if not any(reply["error"] for reply in found.values()):
-            self._ran.append(cells.Ran(source, tuple(what), label))
-        self._history.add(what, found)
+            self._ran.append(cells.ExecutedCell(source, tuple(what), label))
+        self._replay_log.add(what, found)
         return list(found.items())
 
     def call(
@@ -219,9 +219,11 @@ class Ranks:
             A rank's process ended.
         """
         named = isinstance(function, str)
-        what = {"do": "call"} | ({"function": function, "source": None} if named else pack(function, bubblewrap.ISOLATED in os.environ))
+        what = {"do": "call"} | (
+            {"function": function, "source": None} if named else pack(function, bubblewrap.ISOLATION_VARIABLE in os.environ)
+        )
         each = arguments if isinstance(arguments, list) else [arguments or {}] * self.n
-        if bubblewrap.ISOLATED not in os.environ:
+        if bubblewrap.ISOLATION_VARIABLE not in os.environ:
             texts = [value for value in each[0].values() if isinstance(value, str)] if each else []
             misplaced_names.check({*re.findall(r"\w+", what["source"] or ""), what["function"], *texts})
         if len(each) != self.n:
@@ -233,7 +235,7 @@ class Ranks:
         if show:
             replies.show_outputs(list(found.items()), self.n)
         replies.raise_errors(list(found.items()))
-        self.arrays = [reply.get("arrays") for reply in found.values()] if bubblewrap.ISOLATED in os.environ else [None] * self.n
+        self.arrays = [reply.get("arrays") for reply in found.values()] if bubblewrap.ISOLATION_VARIABLE in os.environ else [None] * self.n
         self.messages = [reply.get("messages") for reply in found.values()]
         self.unended = [reply.get("unended", 0) for reply in found.values()]
         self.traffic = [[tuple(e) for e in reply.get("traffic", [])] for reply in found.values()]
@@ -260,8 +262,8 @@ class Ranks:
         if not hasattr(client, "peaks"):
             return None
         if anew:
-            client.mark(math.inf if peak is True else peak)
-        return client if peak else client.look_away()
+            client.reset_peak(math.inf if peak is True else peak)
+        return client if peak else client.stop_sampling()
 
     def interrupt(self) -> None:
         """Interrupt what the ranks compute, as Ctrl-C would."""
@@ -286,14 +288,14 @@ class Ranks:
             if any(reply is None for reply in found.values()):
                 requests.settle(self._connection)
             if call:
-                time_limits.note(found)
+                time_limits.record_timeouts(found)
         except RanksGone:
             self._end()
             raise
         except KeyboardInterrupt:
             self._epoch += 1  # some may have left a transfer that others were in
             raise
-        if requests.left_something(found):
+        if requests.left_messages(found):
             self._epoch += 1
         silent = {"outputs": [], "error": requests.error("NoAnswer", "the rank was interrupted before it could answer")}
         return {r: reply or silent for r, reply in found.items()}
@@ -302,13 +304,13 @@ class Ranks:
         """RanksGone when the ranks have ended; new ones go on for those that rest, and where nobody is there to start them again."""
         if self.alive():
             return
-        if self.rested:
-            idle_shutdown.wake(self)
+        if self.idle_stop_seconds:
+            idle_shutdown.bring_back(self)
         elif time_limits.limit() and not self._stopped:
             self.restart()
-            self._history.again(lambda what: self._do(what, None))
+            self._replay_log.replay(lambda what: self._do(what, None))
         elif self._connection is None:
-            raise RanksGone(STOPPED)
+            raise RanksGone(STOPPED_MESSAGE)
         else:
             connection, self._connection = self._connection, None
             connection.check()

@@ -17,7 +17,7 @@ from course_lib.cluster.source import misplaced_names
 from course_lib.sandbox import bubblewrap
 
 BOLD, RED, DIM, PLAIN = "\x1b[1m", "\x1b[31m", "\x1b[2m", "\x1b[0m"
-MOST_LIVE = 20_000  # characters of what is shown while a cell runs
+MAX_LIVE_CHARACTERS = 20_000  # characters of what is shown while a cell runs
 _SECONDARY = {"DeadlockError"}  # these follow from what another rank did
 
 Replies = list[tuple[int, dict]]
@@ -75,7 +75,7 @@ def head(who: list[int], n: int) -> str:
     return f"{BOLD}{'all ranks' if len(who) == n > 2 else wording.ranks(who)}{PLAIN}"
 
 
-def waiting(waits: dict[int, str]) -> str:
+def stall_message(waits: dict[int, str]) -> str:
     """Say which ranks stay in a call of bare MPI, in a sentence."""
     places: dict[str, list[int]] = {}
     for rank, place in sorted(waits.items()):
@@ -83,7 +83,7 @@ def waiting(waits: dict[int, str]) -> str:
     return "; ".join(f"{wording.ranks(who)} wait{'s' if len(who) == 1 else ''} in {place}" for place, who in places.items())
 
 
-class Live:
+class LiveOutput:
     """Shows what the ranks print while they run, as it comes; at the end, what is shown in groups takes its place.
 
     Of much, only the latest stays: a page that grows with a flood stands still.
@@ -94,9 +94,9 @@ class Live:
 
     def show(self, printed: list[tuple[int, str]]) -> None:
         """Show what came."""
-        if self.shown > MOST_LIVE:
+        if self.shown > MAX_LIVE_CHARACTERS:
             clear_output(wait=True)
-            printed = [(rank, text[-MOST_LIVE // 8 // self.n :].partition("\n")[2] or text[-80:]) for rank, text in printed]
+            printed = [(rank, text[-MAX_LIVE_CHARACTERS // 8 // self.n :].partition("\n")[2] or text[-80:]) for rank, text in printed]
         for rank, text in printed:
             print(f"{head([rank], self.n)}\n{text}", end="" if text.endswith("\n") else "\n", flush=True)
         self.shown += sum(len(text) for _, text in printed)
@@ -133,12 +133,16 @@ def show_outputs(replies: Replies, n: int) -> None:
 def raise_errors(replies: Replies) -> None:
     """Raise what the ranks raised, the errors that others follow from first."""
     global wrong_group
-    said = [] if bubblewrap.ISOLATED in os.environ else [(r, reply["wrong_group"][0]) for r, reply in replies if reply.get("wrong_group")]
+    said = (
+        []
+        if bubblewrap.ISOLATION_VARIABLE in os.environ
+        else [(r, reply["wrong_group"][0]) for r, reply in replies if reply.get("wrong_group")]
+    )
     wrong_group = "On rank {}, {}.".format(*said[0]) if said else ""
     groups = group(replies, "error")
     if groups:
         groups.sort(key=lambda g: (bool(_SECONDARY & set(g[1]["kind"])), g[0]))
-        for who, error in groups if bubblewrap.ISOLATED not in os.environ else []:
+        for who, error in groups if bubblewrap.ISOLATION_VARIABLE not in os.environ else []:
             if "NameError" in error["kind"]:
                 error["message"] += misplaced_names.hint(error["message"], who, len(replies), error.get("near", []))
         if wrong_group:

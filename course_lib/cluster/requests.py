@@ -10,18 +10,18 @@ from concurrent.futures import Future, wait
 
 from course_lib import wording
 from course_lib.cluster import replies
-from course_lib.cluster.connection import Connection, RanksGone
+from course_lib.cluster.connection import ClusterConnection, RanksGone
 from course_lib.cluster.replies import Interrupted
 from course_lib.interrupts import defer_interrupts
 
 Requests = dict[int, dict]  # by rank
 Show = Callable[[list[tuple[int, str]]], None]
-TOLD = 10.0  # seconds until a rank that is there has taken an interrupt
-AGAIN = 0.5  # seconds from one interrupt to the next
-STUBBORN, DEAF = 7, 40  # interrupts until a rank is ended that has taken one, or none
+INTERRUPT_ACK_SECONDS = 10.0  # seconds until a rank that is there has taken an interrupt
+INTERRUPT_INTERVAL_SECONDS = 0.5  # seconds from one interrupt to the next
+MAX_IGNORED_INTERRUPTS, MAX_UNDELIVERED_INTERRUPTS = 7, 40  # interrupts until a rank is ended that has taken one, or none
 
 
-def ask(connection: Connection, requests: Requests, limit: float | None = None, show: Show | None = None) -> dict[int, dict | None]:
+def ask(connection: ClusterConnection, requests: Requests, limit: float | None = None, show: Show | None = None) -> dict[int, dict | None]:
     """Send each rank its request, and wait for all replies.
 
     Parameters
@@ -46,8 +46,8 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None, 
     Interrupted
         The user interrupted; the ranks are interrupted, too, and answer again.
     """
-    connection.client.settled(TOLD)
-    connection.client.fresh()  # of an earlier request
+    connection.client.wait_for_interrupts(INTERRUPT_ACK_SECONDS)
+    connection.client.new_output()  # of an earlier request
     deadline = time.monotonic() + limit if limit else None
     futures: dict[int, Future] = {}
     late: list[int] = []
@@ -56,12 +56,12 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None, 
         with defer_interrupts():  # whoever is asked is to be interrupted, too
             futures = {r: connection.client.request(r, q) for r, q in requests.items()}
         while wait(futures.values(), 0.25).not_done:
-            connection.client.look()
+            connection.client.flush_replies()
             connection.check()
-            if show and (printed := connection.client.fresh()):
+            if show and (printed := connection.client.new_output()):
                 show(printed)
-            if told != (told := dict(connection.client.waits)):
-                print(f"{replies.waiting(told)}. If nobody comes, stop the cell.", file=sys.stderr, flush=True)
+            if told != (told := dict(connection.client.stalls)):
+                print(f"{replies.stall_message(told)}. If nobody comes, stop the cell.", file=sys.stderr, flush=True)
             if deadline and time.monotonic() > deadline:
                 late = [r for r, f in futures.items() if not f.done()]
                 _interrupt(connection, futures)
@@ -79,14 +79,14 @@ def ask(connection: Connection, requests: Requests, limit: float | None = None, 
     return found
 
 
-def left_something(found: dict[int, dict | None]) -> bool:
+def left_messages(found: dict[int, dict | None]) -> bool:
     """Return whether messages in flight must not match later receives: a rank says so, or one has failed while another had sent."""
     answers = [reply for reply in found.values() if reply]
     failed = any(reply["error"] for reply in answers)
     return any(reply.get("abandoned") or (failed and reply.get("sent")) for reply in answers)
 
 
-def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
+def _interrupt(connection: ClusterConnection, futures: dict[int, Future]) -> None:
     """Interrupt until all have answered; end ranks that do not react.
 
     Slow is not stubborn: a rank is asked so many times after it has taken an interrupt, and a busy machine may take its time to tell it.
@@ -97,37 +97,39 @@ def _interrupt(connection: Connection, futures: dict[int, Future]) -> None:
         silent = [r for r, f in futures.items() if not f.done()]
         for r, future in zip(silent, connection.client.interrupt(silent), strict=True):
             told[r].append(future)
-        connection.client.look()
-        if not wait(futures.values(), AGAIN).not_done:
+        connection.client.flush_replies()
+        if not wait(futures.values(), INTERRUPT_INTERVAL_SECONDS).not_done:
             return
         connection.check()
         for r in silent:
             if any(future.done() for future in told[r]):
                 taken.setdefault(r, number)
         stubborn = [r for r in silent if not futures[r].done()]
-        if stubborn and all(number - taken[r] >= STUBBORN if r in taken else number >= DEAF for r in stubborn):
+        if stubborn and all(
+            number - taken[r] >= MAX_IGNORED_INTERRUPTS if r in taken else number >= MAX_UNDELIVERED_INTERRUPTS for r in stubborn
+        ):
             break
-    waits = {r: place for r, place in connection.client.waits.items() if r in stubborn}
+    waits = {r: place for r, place in connection.client.stalls.items() if r in stubborn}
     connection.end()
     why = ""
     if waits:
-        said = replies.waiting(waits)
+        said = replies.stall_message(waits)
         why = f" {said[0].upper()}{said[1:]}: Python cannot interrupt that. The course's Communicator can be, and says who waits for whom."
     elif all(r in taken for r in stubborn):
         why = " Does an `except:` in a loop catch the interrupt, too? `except Exception:` does not."
-    raise RanksGone(f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended.{why} {connection.again}")
+    raise RanksGone(f"{wording.ranks(stubborn)} did not react to the interrupt, so all ranks were ended.{why} {connection.restart_advice}")
 
 
-def settle(connection: Connection) -> None:
+def settle(connection: ClusterConnection) -> None:
     """After an interrupt, an engine drops what is queued: ask until all ranks answer again."""
-    connection.client.settled(TOLD)
+    connection.client.wait_for_interrupts(INTERRUPT_ACK_SECONDS)
     for _ in range(20):
         futures = {r: connection.client.request(r, {"do": "nothing"}) for r in range(connection.n)}
         wait(futures.values(), 1.0)
         if all(f.done() and connection.client.answer(f) is not None for f in futures.values()):
             return
     connection.end()
-    raise RanksGone(f"the ranks did not answer after an interrupt and were ended. {connection.again}")
+    raise RanksGone(f"the ranks did not answer after an interrupt and were ended. {connection.restart_advice}")
 
 
 def error(name: str, message: str, lines: list[str] | None = None) -> dict:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from threadpoolctl import threadpool_limits
 
 from course_lib.cluster import requests
-from course_lib.cluster.connection import Connection, RanksGone
+from course_lib.cluster.connection import ClusterConnection, RanksGone
 from course_lib.cluster.isolated.ranks import IsolatedRanks
 from course_lib.cluster.processes import launch, rank_quota
 from course_lib.cluster.processes.host_heartbeat import HostHeartbeat
 from course_lib.cluster.processes.launch import Processes
-from course_lib.cluster.processes.slurm import START_LIMIT as SLURM_LIMIT
+from course_lib.cluster.processes.slurm import JOB_START_SECONDS as SLURM_LIMIT
 from course_lib.cluster.processes.slurm import allocate
 from course_lib.engine import serialization
 from course_lib.engine.processes.mpiexec import StartError
@@ -24,10 +24,10 @@ from course_lib.sandbox import bubblewrap
 if TYPE_CHECKING:
     from course_lib.cluster.client import Client
 
-FIRST_TRY, START_LIMIT = 30.0, 60.0  # seconds to come up
+FIRST_TRY_SECONDS, START_SECONDS = 30.0, 60.0  # seconds to come up
 
 
-def come_up(n: int, client: Client | None = None, slurm: str | None = None) -> Connection:
+def start_ranks(n: int, client: Client | None = None, slurm: str | None = None) -> ClusterConnection:
     """Bring up `n` ranks; a start that failed may have met what another program left behind, so there is a second try.
 
     Parameters
@@ -48,22 +48,22 @@ def come_up(n: int, client: Client | None = None, slurm: str | None = None) -> C
     StartError
         They ended or did not come up in time; the message has the last lines of their log.
     """
-    if client is None and slurm is None and bubblewrap.ISOLATED not in os.environ:
-        rank_quota.checked(n)
+    if client is None and slurm is None and bubblewrap.ISOLATION_VARIABLE not in os.environ:
+        rank_quota.check_quota(n)
     threadpool_limits(1)  # in this process, too: threads that wait for a core which a rank has make a check five times slower
-    for limit in (START_LIMIT,) if client is not None or slurm is not None else (FIRST_TRY, START_LIMIT):
+    for limit in (START_SECONDS,) if client is not None or slurm is not None else (FIRST_TRY_SECONDS, START_SECONDS):
         try:
             return _try(n, client, SLURM_LIMIT if slurm is not None else limit, slurm)
         except StartError:
-            if limit == START_LIMIT:
+            if limit == START_SECONDS:
                 raise
 
 
-def _try(n: int, client: Client | None, limit: float, slurm: str | None) -> Connection:
+def _try(n: int, client: Client | None, limit: float, slurm: str | None) -> ClusterConnection:
     deadline = time.monotonic() + limit
     if client is not None:
         _wait_for_engines(client, n, deadline)
-        connection = Connection(n, client)
+        connection = ClusterConnection(n, client)
     else:
         connection = _start(n, limit, deadline, slurm)
     try:
@@ -74,9 +74,9 @@ def _try(n: int, client: Client | None, limit: float, slurm: str | None) -> Conn
     return connection
 
 
-def _start(n: int, limit: float, deadline: float, slurm: str | None) -> Connection:
+def _start(n: int, limit: float, deadline: float, slurm: str | None) -> ClusterConnection:
     """Start `n` ranks and wait for them; leaves nothing behind if they do not come up."""
-    if os.environ.get(bubblewrap.ISOLATED):
+    if os.environ.get(bubblewrap.ISOLATION_VARIABLE):
         return _start_isolated(n, deadline)
     processes, client = launch.launch(n) if slurm is None else allocate(n, slurm), None
     from course_lib.cluster.client import connect  # it takes a while, and where ranks are isolated, nobody needs it
@@ -99,10 +99,10 @@ def _start(n: int, limit: float, deadline: float, slurm: str | None) -> Connecti
             client.close(linger=0)
         raise
     processes.forget_keys()
-    return Connection(n, client, processes)
+    return ClusterConnection(n, client, processes)
 
 
-def _start_isolated(n: int, deadline: float) -> Connection:
+def _start_isolated(n: int, deadline: float) -> ClusterConnection:
     ranks = IsolatedRanks(n)
     try:
         while len(ranks.ids) < n:
@@ -110,7 +110,7 @@ def _start_isolated(n: int, deadline: float) -> Connection:
     except BaseException:
         ranks.stop()
         raise
-    return Connection(n, ranks, ranks)
+    return ClusterConnection(n, ranks, ranks)
 
 
 def _wait_for_engines(client: Client, n: int, deadline: float, processes: Processes | None = None) -> None:
@@ -118,7 +118,7 @@ def _wait_for_engines(client: Client, n: int, deadline: float, processes: Proces
         _pause(f"only {len(client.ids)} of {n} ranks came up", deadline, processes)
 
 
-def _greet(connection: Connection, limit: float) -> None:
+def _greet(connection: ClusterConnection, limit: float) -> None:
     """Have the ranks say on which machines they are; StartError unless they are the ranks of one MPI job, in order."""
     hello = {"do": "hello", "folder": os.getcwd(), "path": [p for p in sys.path if p]}
     engines = sorted(connection.client.ids)[: connection.n]

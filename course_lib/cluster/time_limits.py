@@ -8,29 +8,29 @@ from collections.abc import Callable
 UNATTENDED = "COURSE_UNATTENDED"  # set when grading: seconds that a cell may take
 
 
-LATER, LEAST = 3, 5.0  # once a function ran into the limit, its next ones are a third of it, and at least so many seconds
+LATER_DIVISOR, MIN_SECONDS = 3, 5.0  # once a function ran into the limit, its next ones are a third of it, and at least so many seconds
 _ran_out = False
 
 
 def limit(call: bool = False) -> float | None:
     """Seconds that a cell may take, or the call of a function; None where somebody watches."""
     seconds = float(os.environ.get(UNATTENDED, 0)) or None
-    return max(seconds / LATER, min(LEAST, seconds)) if seconds and call and _ran_out else seconds
+    return max(seconds / LATER_DIVISOR, min(MIN_SECONDS, seconds)) if seconds and call and _ran_out else seconds
 
 
-def forget() -> None:
+def reset() -> None:
     """Give the next functions all the time again: another answer is tried."""
     global _ran_out
     _ran_out = False
 
 
-def note(replies: dict[int, dict | None]) -> None:
+def record_timeouts(replies: dict[int, dict | None]) -> None:
     """Remember that a function ran into the limit: it may be in several tests, and one that has no end would take all that time in each."""
     global _ran_out
     _ran_out |= any(not reply or (reply["error"] and reply["error"]["name"] == "TimeLimit") for reply in replies.values())
 
 
-class History:
+class ReplayLog:
     """The cells that ended the ranks by neither a crash nor the time limit, to be run again on new ranks."""
 
     def __init__(self):
@@ -41,7 +41,7 @@ class History:
         if limit() and not any(reply["error"] and reply["error"]["name"] == "TimeLimit" for reply in replies.values()):
             self._rounds.append(requests)
 
-    def again(self, run: Callable[[dict[int, dict]], object]) -> None:
+    def replay(self, run: Callable[[dict[int, dict]], object]) -> None:
         """Do all rounds again; one that ends the ranks now is forgotten, with those behind it."""
         rounds, self._rounds = self._rounds, []
         for requests in rounds:

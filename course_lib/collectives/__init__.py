@@ -42,7 +42,7 @@ def init(backend: str = "mpi") -> Communicator:
     if backend == "nccl":
         from course_lib.collectives.transport import nccl
 
-        return comm(transport=nccl.of_gpus(comm().transport))
+        return comm(transport=nccl.gpu_transport(comm().transport))
     if backend != "mpi":
         raise ValueError(f"init: backend must be 'mpi' or 'nccl'; got {backend!r}.")
     return comm()

@@ -10,7 +10,7 @@ from course_lib import wording
 _KINDS = "biufc"  # bool, integers, floats, complex numbers: what MPI can move and add
 
 
-def array(value: object, what: str, where: str) -> np.ndarray:
+def checked_array(value: object, what: str, where: str) -> np.ndarray:
     """The array that `value` is, ready for MPI.
 
     Parameters
@@ -59,7 +59,7 @@ def same_dtype(send: np.ndarray, recv: np.ndarray, where: str) -> None:
         )
 
 
-def distinct(send: np.ndarray, recv: np.ndarray, where: str) -> None:
+def check_disjoint(send: np.ndarray, recv: np.ndarray, where: str) -> None:
     """Raise ValueError when the buffers share memory, which MPI forbids."""
     (mine, end), (theirs, their_end) = _span(send), _span(recv)
     if send is recv or (send.size and mine == theirs and end == their_end):
@@ -77,7 +77,7 @@ def _span(array: object) -> tuple[int, int]:
     return found["data"][0], found["data"][0] + array.nbytes
 
 
-def size(recv: np.ndarray, expected: int, send: np.ndarray, why: str, where: str) -> None:
+def check_size(recv: np.ndarray, expected: int, send: np.ndarray, why: str, where: str) -> None:
     """Raise ValueError unless recvbuf holds `expected` elements."""
     if recv.size != expected:
         swapped = " Are the two swapped? sendbuf comes first." if send.size > recv.size and expected > send.size else ""

@@ -17,10 +17,10 @@ COLLECTIVES += ["Iallgather", "Ireduce_scatter", "Alltoall", "Alltoallv", "Ibarr
 OPERATIONS = [*COLLECTIVES, "Send", "Recv", "Sendrecv", "Isend", "Irecv"]
 ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER, BCAST, SCATTER, GATHER, IALLREDUCE = range(1, 10)
 IALLGATHER, IREDUCE_SCATTER, ALLTOALL, ALLTOALLV, IBARRIER, SEND, RECV = range(10, 17)
-BLOCKING = {IALLREDUCE: ALLREDUCE, IALLGATHER: ALLGATHER, IREDUCE_SCATTER: REDUCE_SCATTER, IBARRIER: BARRIER}  # of a non-blocking one
+BLOCKING_FORM = {IALLREDUCE: ALLREDUCE, IALLGATHER: ALLGATHER, IREDUCE_SCATTER: REDUCE_SCATTER, IBARRIER: BARRIER}  # of a non-blocking one
 REDUCING = {ALLREDUCE, REDUCE_SCATTER, IALLREDUCE, IREDUCE_SCATTER}
 ROOTED = {BCAST, SCATTER, GATHER}
-ANY, LARGEST_TAG = -1, 32767  # any source or tag; what each MPI takes
+WILDCARD, LARGEST_TAG = -1, 32767  # any source or tag; what each MPI takes
 
 # The name of each of MPI's reductions, and NumPy's function for it; the place is its code, from 1.
 REDUCTIONS = [
@@ -35,9 +35,9 @@ REDUCTIONS = [
     ("BOR", np.bitwise_or),
     ("BXOR", np.bitwise_xor),
 ]
-SUM, OWN = 1, len(REDUCTIONS) + 1  # codes: of the sum, and of a reduction that is the caller's own
+SUM, USER_DEFINED = 1, len(REDUCTIONS) + 1  # codes: of the sum, and of a reduction that is the caller's own
 DTYPES = {np.dtype(c).num: np.dtype(c) for c in "?bBhHiIlLqQefdgFDG"}
-NUMBERS = frozenset(np.dtype(c).num for c in "bBhHiIlLqQfdgFDG")  # that are added as they are
+SUMMABLE_DTYPES = frozenset(np.dtype(c).num for c in "bBhHiIlLqQfdgFDG")  # that are added as they are
 
 
 class Call:
@@ -52,10 +52,10 @@ class Call:
     count : int
         Elements, which must be the same on all ranks.
     detail : int
-        What else must be the same: the code of the reduction, plus 16 times root + 1 or `digest` of the counts.
+        What else must be the same: the code of the reduction, plus 16 times root + 1 or `counts_digest` of the counts.
     send, recv : array or None
         `send` may be MPI.IN_PLACE.
-    given : array, optional
+    contribution : array, optional
         What this rank brings, where that is not `send`.
     op : MPI.Op, optional
     root : int
@@ -77,14 +77,16 @@ class Call:
     recv_counts: Sequence[int] | None = None
     recv_starts: Sequence[int] | None = None
 
-    def __init__(self, operation: int, dtype: int = -1, count: int = 0, detail: int = 0, send=None, recv=None, given=None, op=None, root=0):
+    def __init__(
+        self, operation: int, dtype: int = -1, count: int = 0, detail: int = 0, send=None, recv=None, contribution=None, op=None, root=0
+    ):
         self.operation, self.detail, self.signature = operation, detail, (operation, dtype, count, detail)
-        self.send, self.recv, self.given = send, recv, send if given is None else given
+        self.send, self.recv, self.contribution = send, recv, send if contribution is None else contribution
         self.op, self.root = op, root
 
 
 def reduction_code(op: MPI.Op) -> int:
-    """The code of a reduction: its place in `REDUCTIONS`, from 1, or `OWN`.
+    """The code of a reduction: its place in `REDUCTIONS`, from 1, or `USER_DEFINED`.
 
     Raises
     ------
@@ -96,10 +98,10 @@ def reduction_code(op: MPI.Op) -> int:
     for code, known in enumerate(_reductions()):
         if op is known or op == known:
             return code + 1
-    return OWN
+    return USER_DEFINED
 
 
-def digest(counts: list[int]) -> int:
+def counts_digest(counts: list[int]) -> int:
     """A number that tells two lists of counts from each other, as a call's detail has room for it."""
     return (hash(tuple(counts)) & 0xFFFF_FFFF_FFFF) * 16
 

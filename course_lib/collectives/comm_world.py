@@ -12,8 +12,8 @@ from mpi4py import MPI
 from course_lib.collectives.communicator import Communicator
 from course_lib.collectives.transport import isolated
 
-OURS = {name for name in vars(Communicator) if name[0].isupper()} - {"Get_rank", "Get_size"}
-INHERITED = {
+COMMUNICATOR_METHODS = {name for name in vars(Communicator) if name[0].isupper()} - {"Get_rank", "Get_size"}
+LOCAL_METHODS = {
     "Free",
     "Get_attr",
     "Get_errhandler",
@@ -27,7 +27,7 @@ INHERITED = {
 }
 
 
-class World(MPI.Intracomm):
+class IsolatedWorld(MPI.Intracomm):
     """All ranks, as mpi4py has them."""
 
     def Get_rank(self) -> int:
@@ -62,12 +62,12 @@ def _nobody_there(name: str):
 
 
 for _name in dir(MPI.Intracomm):
-    if _name in OURS:
-        setattr(World, _name, _of_the_communicator(_name))
-    elif _name not in vars(World) and _name[0] != "_" and _name not in INHERITED and callable(getattr(MPI.Intracomm, _name)):
-        setattr(World, _name, _nobody_there(_name))
+    if _name in COMMUNICATOR_METHODS:
+        setattr(IsolatedWorld, _name, _of_the_communicator(_name))
+    elif _name not in vars(IsolatedWorld) and _name[0] != "_" and _name not in LOCAL_METHODS and callable(getattr(MPI.Intracomm, _name)):
+        setattr(IsolatedWorld, _name, _nobody_there(_name))
 
 
 def install() -> None:
     """Make it `MPI.COMM_WORLD` of this process."""
-    MPI.COMM_WORLD = World(MPI.COMM_WORLD)
+    MPI.COMM_WORLD = IsolatedWorld(MPI.COMM_WORLD)

@@ -18,7 +18,6 @@ from course_lib.collectives.calls import (
     ALLREDUCE,
     ALLTOALL,
     ALLTOALLV,
-    ANY,
     BARRIER,
     BCAST,
     GATHER,
@@ -31,13 +30,14 @@ from course_lib.collectives.calls import (
     REDUCE_SCATTER,
     SCATTER,
     SUM,
+    WILDCARD,
     Call,
-    digest,
+    counts_digest,
     reduction_code,
 )
 from course_lib.collectives.errors import CollectiveError, MismatchError
-from course_lib.collectives.progress.operations import Operation, deferred_interrupts, now, raise_interrupt
-from course_lib.collectives.transport import Incoming, Outgoing, Transport, isolated
+from course_lib.collectives.progress.operations import Operation, deferred_interrupts, progress_state, raise_interrupt
+from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, Transport, isolated
 from course_lib.collectives.transport.requests import Request
 
 ndarray, may_share_memory, IN_PLACE = np.ndarray, np.may_share_memory, MPI.IN_PLACE  # names found fast
@@ -78,7 +78,7 @@ class Communicator:
         self.transport, self.ranks = transport, transport.members
         self._rank, self._size = transport.rank, len(transport.members)
         self._counts = traffic.counters(self.ranks)
-        self._plain = _are_plain if transport.host is transport else _never
+        self._passes_fast_check = _are_plain if transport.host is transport else _never
 
     def __repr__(self) -> str:
         return f"<Communicator {self.transport}, rank {self._rank} of {self._size}>"
@@ -112,7 +112,7 @@ class Communicator:
     def Barrier(self) -> None:
         """Wait until every rank of the group has come here; where it has a GPU, until that has done what it was given."""
         self.transport.synchronize()
-        self.carry_out(self.transport, Call(BARRIER), "Barrier", 0)
+        self.run_collective(self.transport, Call(BARRIER), "Barrier", 0)
 
     def Ibarrier(self) -> Request:
         """Start a barrier, and go on: ``Wait()`` returns when every rank of the group has started it."""
@@ -138,7 +138,7 @@ class Communicator:
             The ranks do not make the same call, or not all of them come.
         """
         call = self._allreduce(ALLREDUCE, sendbuf, recvbuf, op)
-        self.carry_out(self.transport, call, "Allreduce", call.recv.nbytes)
+        self.run_collective(self.transport, call, "Allreduce", call.recv.nbytes)
 
     def Iallreduce(self, sendbuf: np.ndarray, recvbuf: np.ndarray, op: MPI.Op = MPI.SUM) -> Request:
         """Start an all-reduce, and go on; parameters as for `Allreduce`. Neither array may be touched before ``Wait()``.
@@ -151,12 +151,12 @@ class Communicator:
         return self._begin(call, "Allreduce", call.recv.nbytes)
 
     def _allreduce(self, operation: int, sendbuf: object, recvbuf: object, op: MPI.Op) -> Call:
-        send, recv = (sendbuf, recvbuf) if self._plain(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
+        send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
         code, size = SUM if op is MPI.SUM else reduction_code(op), recv.size
         if send is IN_PLACE:
             return Call(operation, recv.dtype.num, size, code, send, recv, recv, op)
         if size != send.size:
-            buffers.size(recv, send.size, send, "an all-reduce keeps the size", OPERATIONS[operation])
+            buffers.check_size(recv, send.size, send, "an all-reduce keeps the size", OPERATIONS[operation])
         return Call(operation, recv.dtype.num, size, code, send, recv, send, op)
 
     def Allgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> None:
@@ -179,7 +179,7 @@ class Communicator:
             The ranks do not make the same call, or not all of them come.
         """
         call = self._allgather(ALLGATHER, sendbuf, recvbuf)
-        self.carry_out(self.transport, call, "Allgather", call.recv.nbytes)
+        self.run_collective(self.transport, call, "Allgather", call.recv.nbytes)
 
     def Iallgather(self, sendbuf: np.ndarray, recvbuf: np.ndarray) -> Request:
         """Start an all-gather, and go on; parameters as for `Allgather`. Neither array may be touched before ``Wait()``.
@@ -192,11 +192,11 @@ class Communicator:
         return self._begin(call, "Allgather", call.recv.nbytes)
 
     def _allgather(self, operation: int, sendbuf: object, recvbuf: object) -> Call:
-        send, recv = (sendbuf, recvbuf) if self._plain(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
+        send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
         n, in_place = self._size, send is IN_PLACE
         count = recv.size // n if in_place else send.size
         if recv.size != count * n:
-            buffers.size(recv, count * n, recv if in_place else send, f"{n} ranks send as much each", OPERATIONS[operation])
+            buffers.check_size(recv, count * n, recv if in_place else send, f"{n} ranks send as much each", OPERATIONS[operation])
         given = recv.reshape(-1)[self._rank * count : (self._rank + 1) * count] if in_place else send
         return Call(operation, recv.dtype.num, count, 0, send, recv, given)
 
@@ -228,7 +228,7 @@ class Communicator:
             The ranks do not make the same call, or not all of them come.
         """
         call = self._reduce_scatter(REDUCE_SCATTER, sendbuf, recvbuf, recvcounts, op)
-        self.carry_out(self.transport, call, "Reduce_scatter", call.send.nbytes)
+        self.run_collective(self.transport, call, "Reduce_scatter", call.send.nbytes)
 
     def Ireduce_scatter(
         self, sendbuf: np.ndarray, recvbuf: np.ndarray, recvcounts: list[int] | None = None, op: MPI.Op = MPI.SUM
@@ -243,7 +243,7 @@ class Communicator:
         return self._begin(call, "Reduce_scatter", call.send.nbytes)
 
     def _reduce_scatter(self, operation: int, sendbuf: object, recvbuf: object, recvcounts: Sequence[int] | None, op: MPI.Op) -> Call:
-        send, recv = (sendbuf, recvbuf) if self._plain(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
+        send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, operation)
         name, n = OPERATIONS[operation], self._size
         self._no_in_place(send, name)
         if recvcounts is None:
@@ -259,8 +259,8 @@ class Communicator:
             raise ValueError(f"{name}: recvcounts must be {n} numbers that add up to the size of sendbuf, {send.size}; got {counts}.")
         expected = counts[self._rank]
         if recv.size != expected:
-            buffers.size(recv, expected, send, f"rank {self._rank} of {n} gets {expected} of them", name)
-        call = Call(operation, recv.dtype.num, send.size, reduction_code(op) + digest(counts), send, recv, send, op)
+            buffers.check_size(recv, expected, send, f"rank {self._rank} of {n} gets {expected} of them", name)
+        call = Call(operation, recv.dtype.num, send.size, reduction_code(op) + counts_digest(counts), send, recv, send, op)
         call.counts = counts
         return call
 
@@ -284,7 +284,7 @@ class Communicator:
         array = self.transport.check(buf, "buf" if self._is_root(root, "Bcast") else "recvbuf", "Bcast")
         # In a ring, each rank but the last passes it on.
         payload = array.nbytes if (self._rank - root) % self._size < self._size - 1 else 0
-        self.carry_out(
+        self.run_collective(
             self.transport, Call(BCAST, array.dtype.num, array.size, 16 * (int(root) + 1), recv=array, root=int(root)), "Bcast", payload
         )
 
@@ -312,11 +312,11 @@ class Communicator:
             send, recv = self._checked(sendbuf, recvbuf, SCATTER)
             self._no_in_place(send, "Scatter")
             if send.size != recv.size * self._size:
-                buffers.size(recv, send.size // self._size, send, f"{self._size} ranks get as much each", "Scatter")
+                buffers.check_size(recv, send.size // self._size, send, f"{self._size} ranks get as much each", "Scatter")
                 raise ValueError(f"Scatter: sendbuf has {send.size} elements, which {self._size} ranks cannot share equally.")
         payload = recv.nbytes * (self._size - 1) if send is not None else 0
         call = Call(SCATTER, recv.dtype.num, recv.size, 16 * (int(root) + 1), send, recv, root=int(root))
-        self.carry_out(self.transport, call, "Scatter", payload)
+        self.run_collective(self.transport, call, "Scatter", payload)
 
     def Gather(self, sendbuf: np.ndarray, recvbuf: np.ndarray | None, root: int = 0) -> None:
         """Collect the ranks' arrays on one rank, in rank order.
@@ -341,9 +341,9 @@ class Communicator:
         if self._is_root(root, "Gather"):
             send, recv = self._checked(sendbuf, recvbuf, GATHER)
             self._no_in_place(send, "Gather")
-            buffers.size(recv, send.size * self._size, send, f"{self._size} ranks send as much each", "Gather")
+            buffers.check_size(recv, send.size * self._size, send, f"{self._size} ranks send as much each", "Gather")
         call = Call(GATHER, send.dtype.num, send.size, 16 * (int(root) + 1), send, recv, root=int(root))
-        self.carry_out(self.transport, call, "Gather", 0 if recv is not None else send.nbytes)
+        self.run_collective(self.transport, call, "Gather", 0 if recv is not None else send.nbytes)
 
     def _is_root(self, root: object, where: str) -> bool:
         if not isinstance(root, (int, np.integer)) or isinstance(root, bool) or not 0 <= root < self._size:
@@ -366,7 +366,7 @@ class Communicator:
         CollectiveError
             The ranks do not make the same call, or not all of them come.
         """
-        send, recv = (sendbuf, recvbuf) if self._plain(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, ALLTOALL)
+        send, recv = (sendbuf, recvbuf) if self._passes_fast_check(sendbuf, recvbuf) else self._checked(sendbuf, recvbuf, ALLTOALL)
         if send is IN_PLACE:
             self._no_in_place(send, "Alltoall")
         if send.size % self._size:
@@ -374,8 +374,8 @@ class Communicator:
                 f"Alltoall: sendbuf has {send.size} elements (shape {send.shape}), which {self._size} ranks cannot share equally."
             )
         if recv.size != send.size:
-            buffers.size(recv, send.size, send, "each rank gets as much as it sends", "Alltoall")
-        self.carry_out(self.transport, Call(ALLTOALL, recv.dtype.num, send.size, 0, send, recv), "Alltoall", send.nbytes)
+            buffers.check_size(recv, send.size, send, "each rank gets as much as it sends", "Alltoall")
+        self.run_collective(self.transport, Call(ALLTOALL, recv.dtype.num, send.size, 0, send, recv), "Alltoall", send.nbytes)
 
     def Alltoallv(self, sendbuf: Sequence, recvbuf: Sequence) -> None:
         """The same with parts of any size.
@@ -395,24 +395,26 @@ class Communicator:
             The ranks do not make the same call, not all of them come, or what one sends is not what the other expects.
         """
         n, host = self._size, self.transport.host
-        send, out, starts = self._cut(sendbuf, "sendbuf")
-        recv, into, places = self._cut(recvbuf, "recvbuf")
+        send, out, starts = self._vector_buffer(sendbuf, "sendbuf")
+        recv, into, places = self._vector_buffer(recvbuf, "recvbuf")
         buffers.same_dtype(send, recv, "Alltoallv")
-        buffers.distinct(send, recv, "Alltoallv")
+        buffers.check_disjoint(send, recv, "Alltoallv")
         # How much comes, so that no rank gets more than it has room for; counts are in the host's memory, also beside arrays on GPUs.
-        told, come = np.array(out, np.int64), np.empty(n, np.int64)
-        self.carry_out(host, Call(ALLTOALL, told.dtype.num, n, 16 * (recv.dtype.num + 1), told, come), "Alltoallv")
-        wrong = np.array([come.tolist() != into], np.int64)
-        anywhere = np.empty_like(wrong)
-        self.carry_out(host, Call(ALLREDUCE, wrong.dtype.num, 1, SUM, wrong, anywhere, op=MPI.SUM), "Alltoallv")
-        if anywhere[0]:
-            raise MismatchError(self._uneven(come.tolist(), into))
+        sent_counts, announced_counts = np.array(out, np.int64), np.empty(n, np.int64)
+        self.run_collective(
+            host, Call(ALLTOALL, sent_counts.dtype.num, n, 16 * (recv.dtype.num + 1), sent_counts, announced_counts), "Alltoallv"
+        )
+        wrong = np.array([announced_counts.tolist() != into], np.int64)
+        any_wrong = np.empty_like(wrong)
+        self.run_collective(host, Call(ALLREDUCE, wrong.dtype.num, 1, SUM, wrong, any_wrong, op=MPI.SUM), "Alltoallv")
+        if any_wrong[0]:
+            raise MismatchError(self._count_mismatch(announced_counts.tolist(), into))
         call = Call(ALLTOALLV, recv.dtype.num, n, 0, send, recv)
         call.counts, call.starts, call.recv_counts, call.recv_starts = out, starts, into, places
-        self.carry_out(self.transport, call, "Alltoallv", (sum(out) - out[self._rank]) * send.itemsize)
+        self.run_collective(self.transport, call, "Alltoallv", (sum(out) - out[self._rank]) * send.itemsize)
 
-    def _uneven(self, come: list[int], into: list[int]) -> str:
-        for r, (sent, expected) in enumerate(zip(come, into, strict=True)):
+    def _count_mismatch(self, announced_counts: list[int], into: list[int]) -> str:
+        for r, (sent, expected) in enumerate(zip(announced_counts, into, strict=True)):
             if sent != expected:
                 return (
                     f"Alltoallv: rank {self.ranks[self._rank]} expects {expected} elements from rank {self.ranks[r]}, which sends {sent}. "
@@ -420,7 +422,7 @@ class Communicator:
                 )
         return "Alltoallv: on another rank, what comes is not what is expected; no rank has received anything."
 
-    def _cut(self, value: object, what: str) -> tuple[np.ndarray, list[int], list[int]]:
+    def _vector_buffer(self, value: object, what: str) -> tuple[np.ndarray, list[int], list[int]]:
         """The array, and the counts and displacements of its parts."""
         if not isinstance(value, (list, tuple)) or len(value) < 2:
             raise TypeError(f"Alltoallv: {what} must be [array, counts]; got {buffers.shown(value)}.")
@@ -472,28 +474,28 @@ class Communicator:
             except MismatchError:
                 raise
             except BaseException as error:
-                self._break("Split", error)
+                self._mark_failed("Split", error)
                 raise
         return MPI.COMM_NULL if transport is None else type(self)(transport=transport)
 
-    def carry_out(self, transport: Transport, call: Call, name: str, payload: int = -1) -> None:
+    def run_collective(self, transport: Transport, call: Call, name: str, payload: int = -1) -> None:
         """Have a transport of these ranks carry out a collective, which a person calls `name`; count it, where a payload is given."""
-        if now.broken:
+        if progress_state.failed_groups:
             self.check_usable()
-        now.held += 1  # as `deferred_interrupts`, in half the time
+        progress_state.deferrals += 1  # as `deferred_interrupts`, in half the time
         try:
             transport.run(call)
         except MismatchError:  # all ranks raise it, and go on with the next call
             raise
         except BaseException as error:
-            self._break(name, error)
+            self._mark_failed(name, error)
             raise
         else:
             if payload >= 0:
                 self._count(call, name, payload)
         finally:
-            now.held -= 1
-            if now.interrupted and not now.held:
+            progress_state.deferrals -= 1
+            if progress_state.interrupt_pending and not progress_state.deferrals:
                 raise_interrupt()
 
     def _count(self, call: Call, name: str, payload: int) -> None:
@@ -514,13 +516,13 @@ class Communicator:
     # A collective that has failed on a rank, other than by a mismatch, has left the ranks of its group at different calls: what one of
     # them calls next could meet another one's earlier call. So the group takes no more of them on this rank, until its cell has ended.
 
-    def _break(self, name: str, error: BaseException) -> None:
-        now.broken.setdefault(self.ranks, (f"{name} ({diagnostics.where()})", type(error).__name__))
+    def _mark_failed(self, name: str, error: BaseException) -> None:
+        progress_state.failed_groups.setdefault(self.ranks, (f"{name} ({diagnostics.call_site()})", type(error).__name__))
 
     def check_usable(self) -> None:
         """Raise CollectiveError where a collective has failed in this group, see above."""
-        if found := now.broken.get(self.ranks):
-            raise CollectiveError(diagnostics.broken(str(self.transport), *found))
+        if found := progress_state.failed_groups.get(self.ranks):
+            raise CollectiveError(diagnostics.group_unusable(str(self.transport), *found))
 
     # Messages.
 
@@ -598,9 +600,9 @@ class Communicator:
             As for `Send` and `Recv`.
         """
         send, recv = sendbuf, recvbuf
-        if not self._plain(send, recv):
+        if not self._passes_fast_check(send, recv):
             send, recv = self.transport.check(sendbuf, "sendbuf", "Sendrecv"), self.transport.check(recvbuf, "recvbuf", "Sendrecv")
-            buffers.distinct(send, recv, "Sendrecv")
+            buffers.check_disjoint(send, recv, "Sendrecv")
         incoming = self._incoming(recv, source, recvtag, "Sendrecv")
         self._exchange(self._outgoing(send, dest, sendtag, "Sendrecv"), incoming, "Sendrecv", status)
 
@@ -616,7 +618,7 @@ class Communicator:
         with deferred_interrupts:
             return self._started(incoming and self.transport.receive(*incoming, "Wait of Irecv"))
 
-    def _outgoing(self, array: np.ndarray, dest: int, tag: int, where: str) -> Outgoing | None:
+    def _outgoing(self, array: np.ndarray, dest: int, tag: int, where: str) -> OutgoingMessage | None:
         """Check the arguments of a send and count it; return what the transport needs, None for MPI.PROC_NULL."""
         if not (type(dest) is int is type(tag) and 0 <= dest < self._size and 0 <= tag <= LARGEST_TAG):
             self._is_rank(dest, "dest", where, PROC_NULL)
@@ -630,7 +632,7 @@ class Communicator:
             memory.active_account.exchanged(array)
         return array, self.ranks[dest], int(tag)
 
-    def _incoming(self, array: np.ndarray, source: int, tag: int, where: str) -> Incoming | None:
+    def _incoming(self, array: np.ndarray, source: int, tag: int, where: str) -> IncomingMessage | None:
         """Check the arguments of a receive; return what the transport needs, None for MPI.PROC_NULL."""
         if not (type(source) is int is type(tag) and 0 <= source < self._size and 0 <= tag <= LARGEST_TAG):
             self._is_rank(source, "source", where, PROC_NULL, ANY_SOURCE)
@@ -639,31 +641,33 @@ class Communicator:
                 return _with_nobody(f"the source of {where}")
         if memory.active_account is not None:
             memory.active_account.exchanged(array)
-        return array, self.ranks if source == ANY_SOURCE else (self.ranks[source],), ANY if tag == ANY_TAG else int(tag)
+        return array, self.ranks if source == ANY_SOURCE else (self.ranks[source],), WILDCARD if tag == ANY_TAG else int(tag)
 
-    def _exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str, status: MPI.Status | None = None) -> None:
+    def _exchange(
+        self, outgoing: OutgoingMessage | None, incoming: IncomingMessage | None, call_name: str, status: MPI.Status | None = None
+    ) -> None:
         if outgoing or incoming:
-            now.used = True
-            now.held += 1
+            progress_state.has_messages = True
+            progress_state.deferrals += 1
             try:
-                received = self.transport.exchange(outgoing, incoming, what)
+                received = self.transport.exchange(outgoing, incoming, call_name)
             finally:
-                now.held -= 1
-                if now.interrupted and not now.held:
+                progress_state.deferrals -= 1
+                if progress_state.interrupt_pending and not progress_state.deferrals:
                     raise_interrupt()
             if status is not None and received:
                 status.source, status.tag = self.ranks.index(received[0]), received[1]
 
     def _started(self, operation: Operation | None) -> Request:
         if operation:
-            now.open[operation], now.used = None, now.used or not operation.collective
+            progress_state.in_flight[operation], progress_state.has_messages = None, progress_state.has_messages or not operation.collective
         return Request(self.transport, operation)
 
     def averaged(self, like: np.ndarray, count: int, shared: bool = True):
         """An array of `count` zeros whose mean over the ranks can be taken; collective. See `averaging`."""
-        from course_lib.collectives.transport.averaging import averaged
+        from course_lib.collectives.transport.averaging import averaged_buffer
 
-        return averaged(self, like, count, shared)
+        return averaged_buffer(self, like, count, shared)
 
     # Arguments.
 
@@ -678,7 +682,7 @@ class Communicator:
             return sendbuf, check(recvbuf, "recvbuf", where)
         send, recv = check(sendbuf, "sendbuf", where), check(recvbuf, "recvbuf", where)
         buffers.same_dtype(send, recv, where)
-        buffers.distinct(send, recv, where)
+        buffers.check_disjoint(send, recv, where)
         return send, recv
 
     @staticmethod

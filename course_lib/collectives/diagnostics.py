@@ -10,12 +10,12 @@ from types import FrameType
 import numpy as np
 
 from course_lib import wording
-from course_lib.collectives.calls import ALLTOALL, DTYPES, OPERATIONS, OWN, RECV, REDUCING, REDUCTIONS, ROOTED, SEND
+from course_lib.collectives.calls import ALLTOALL, DTYPES, OPERATIONS, RECV, REDUCING, REDUCTIONS, ROOTED, SEND, USER_DEFINED
 from course_lib.collectives.snapshot import COMPUTING, FINISHED, GONE, IN_CALL, LOST, RAISED, RankView, Snapshot
 
-CELL = ("cell ", "<cell")  # how the file names of cells begin, see `engine.requests.handler`
-NUMBERS = 0xFFFF_FFFF  # the bits of a call's key that are its number in the cell, see `rendezvous`
-LIBRARY = os.path.dirname(os.path.dirname(__file__)) + os.sep
+CELL_FILE_PREFIXES = ("cell ", "<cell")  # how the file names of cells begin, see `engine.requests.handler`
+CALL_NUMBER_MASK = 0xFFFF_FFFF  # the bits of a call's key that are its number in the cell, see `rendezvous`
+LIBRARY_FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
 def group_name(members: tuple[int, ...], size: int) -> str:
@@ -24,20 +24,20 @@ def group_name(members: tuple[int, ...], size: int) -> str:
     return f"{name}{{{wording.spans(members)}}}"
 
 
-def number(key: int) -> int:
+def call_number(key: int) -> int:
     """The number of a collective among those of its group in this cell, from its key."""
-    return (key & NUMBERS) >> 1
+    return (key & CALL_NUMBER_MASK) >> 1
 
 
-def where() -> str:
+def call_site() -> str:
     """The place in the student's code that called a collective, such as "cell [5], line 7"."""
     frame = sys._getframe(1)
-    while frame.f_back and frame.f_code.co_filename.startswith(LIBRARY):
+    while frame.f_back and frame.f_code.co_filename.startswith(LIBRARY_FOLDER):
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno}"
 
 
-def names_in(frame: FrameType) -> dict[str, object]:
+def frame_locals(frame: FrameType) -> dict[str, object]:
     """Return a running function's names and values, without making its frame keep them.
 
     Before Python 3.13, a frame that was asked for its names keeps their values until its function returns, including arrays that the
@@ -61,7 +61,7 @@ def describe(operation: int, dtype: int, count: int, detail: int) -> str:
     more = ""
     if operation in REDUCING:
         code = detail % 16
-        more = f" (op {'your own' if code == OWN else REDUCTIONS[code - 1][0]})"
+        more = f" (op {'your own' if code == USER_DEFINED else REDUCTIONS[code - 1][0]})"
     if operation in ROOTED:
         more = f" (root {detail // 16 - 1})"
     return f"{name} of {count} {DTYPES.get(dtype, 'numbers')}{more}"
@@ -106,7 +106,7 @@ def tagged(tag: int) -> str:
     return f" with tag {tag}" if tag > 0 else ""
 
 
-def unfit(array: np.ndarray, message: object, place: str) -> str:
+def message_mismatch(array: np.ndarray, message: object, place: str) -> str:
     """Describe a message that does not fit the array that receives it."""
     if message.dtype != array.dtype.num:
         hint = "The dtype must be the same on both ranks: np.empty and np.zeros make float64 unless dtype= is given."
@@ -126,7 +126,7 @@ def too_late(where_: str, limit: float) -> str:
     return f"{where_} took more than {limit:g} s: all ranks of the communicator must make this call. Look for an if on the rank around it."
 
 
-def broken(group: str, call: str, error: str) -> str:
+def group_unusable(group: str, call: str, error: str) -> str:
     """Message of a rank that calls a collective on a group after one has failed there."""
     return (
         f"{group} takes no more collectives in this cell: {call} has failed on this rank ({error}), and the ranks no longer agree on what "
@@ -192,7 +192,9 @@ def _call(view: RankView, size: int) -> str:
     if view.key <= 0:
         return view.text
     members = tuple(r for r in range(size) if view.members >> r & 1)
-    return f"{OPERATIONS[view.operation]} #{number(view.key)} on {group_name(members, size)}" + (f" ({view.text})" if view.text else "")
+    return f"{OPERATIONS[view.operation]} #{call_number(view.key)} on {group_name(members, size)}" + (
+        f" ({view.text})" if view.text else ""
+    )
 
 
 def _absence(view: RankView, late: set[int], newest: int) -> tuple[str, str] | None:

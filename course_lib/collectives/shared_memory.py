@@ -22,34 +22,34 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-FOLDER, NAME, OWN = Path("/dev/shm"), "mpich_shm_", "course-shared-"  # ours has a name only until all have opened it
-LEFT_BEHIND = 600.0  # seconds after which nobody opens a file any more: all ranks of a job do that when they start
-READS_OTHERS = "MPIR_CVAR_CH4_CMA_ENABLE"  # "0": MPICH leaves other ranks' memory alone, and copies twice
+SHM_FOLDER, MPICH_PREFIX, COURSE_PREFIX = Path("/dev/shm"), "mpich_shm_", "course-shared-"  # ours has a name only until all have opened it
+STALE_SECONDS = 600.0  # seconds after which nobody opens a file any more: all ranks of a job do that when they start
+CMA_VARIABLE = "MPIR_CVAR_CH4_CMA_ENABLE"  # "0": MPICH leaves other ranks' memory alone, and copies twice
 
 
 def remove_stale_files() -> None:
     """Before MPI starts: remove what this user's killed processes have left, and what stands in this process's way."""
-    if not may_read_others():
-        os.environ[READS_OTHERS] = "0"
-    own = f"{NAME}{os.getpid():x}_0"
+    if not can_read_other_processes():
+        os.environ[CMA_VARIABLE] = "0"
+    own = f"{MPICH_PREFIX}{os.getpid():x}_0"
     with contextlib.suppress(OSError):  # only Linux has this folder
-        for file in os.scandir(FOLDER):
-            if file.name.startswith((NAME, OWN)):
+        for file in os.scandir(SHM_FOLDER):
+            if file.name.startswith((MPICH_PREFIX, COURSE_PREFIX)):
                 with contextlib.suppress(OSError):
                     about = file.stat(follow_symlinks=False)
-                    old = about.st_uid == os.geteuid() and time.time() - about.st_mtime > LEFT_BEHIND
+                    old = about.st_uid == os.geteuid() and time.time() - about.st_mtime > STALE_SECONDS
                     if old or file.name == own:
                         os.unlink(file)
 
 
-def may_read_others() -> bool:
+def can_read_other_processes() -> bool:
     """Return whether the system lets a process read another's memory; a filter that forbids it does so for its own, too."""
     byte, libc = ctypes.create_string_buffer(1), ctypes.CDLL(None)
     place = (ctypes.c_size_t * 2)(ctypes.addressof(byte), 1)
     return hasattr(libc, "process_vm_readv") and libc.process_vm_readv(os.getpid(), place, 1, place, 1, 0) == 1
 
 
-def forget_files() -> None:
+def unlink_mapped_files() -> None:
     """Remove the names of the shared memory that this process has mapped; the memory itself stays. Collective."""
     from mpi4py import MPI
 
@@ -58,7 +58,7 @@ def forget_files() -> None:
         for line in Path("/proc/self/maps").read_text().splitlines():
             path = line.split(maxsplit=5)[-1]
             # A name that is gone already, "... (deleted)", may by now be another job's.
-            if path.startswith(f"{FOLDER}/{NAME}") and not line.endswith(" (deleted)"):
+            if path.startswith(f"{SHM_FOLDER}/{MPICH_PREFIX}") and not line.endswith(" (deleted)"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
 
@@ -119,11 +119,11 @@ def allocate_file(comm: MPI.Comm, nbytes: int, reserve: list[tuple[int, int]]) -
 
 def _create(nbytes: int, reserve: list[tuple[int, int]]) -> str:
     """The path of a new file of zeros, in memory where there is such a folder and twice the room."""
-    folder = str(FOLDER) if FOLDER.is_dir() else tempfile.gettempdir()
+    folder = str(SHM_FOLDER) if SHM_FOLDER.is_dir() else tempfile.gettempdir()
     room = os.statvfs(folder)
     if room.f_bavail * room.f_frsize < 2 * sum(length for _, length in reserve):
         raise OSError(f"{folder} is nearly full")
-    descriptor, path = tempfile.mkstemp(prefix=f"{OWN}{os.getpid()}-", dir=folder)
+    descriptor, path = tempfile.mkstemp(prefix=f"{COURSE_PREFIX}{os.getpid()}-", dir=folder)
     try:
         os.ftruncate(descriptor, nbytes)
         for start, length in reserve if hasattr(os, "posix_fallocate") else ():

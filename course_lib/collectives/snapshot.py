@@ -27,7 +27,7 @@ class RankView:
         The call's operation, see `calls.OPERATIONS`.
     members : int
         The ranks that take part in the call, as a bit mask.
-    came : int
+    arrived : int
         Those of them that have come to the same collective, as a bit mask.
     released : bool
         Whether what it waits for is there, and it has yet to notice.
@@ -42,7 +42,7 @@ class RankView:
     key: int = 0
     operation: int = 0
     members: int = 0
-    came: int = 0
+    arrived: int = 0
     released: bool = False
     text: str = ""
 

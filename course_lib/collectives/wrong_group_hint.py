@@ -16,7 +16,7 @@ from course_lib.collectives import diagnostics
 from course_lib.collectives.calls import OPERATIONS
 from course_lib.collectives.communicator import Communicator
 
-NAMES = {*OPERATIONS[1:], "Reduce"} - {"Split"}
+COMMUNICATION_METHODS = {*OPERATIONS[1:], "Reduce"} - {"Split"}
 
 
 class _World(MPI.Intracomm):
@@ -31,7 +31,7 @@ def _noted(name: str):
     return method
 
 
-for _name in (*NAMES, *map(str.lower, NAMES)):
+for _name in (*COMMUNICATION_METHODS, *map(str.lower, COMMUNICATION_METHODS)):
     if hasattr(MPI.Intracomm, _name):
         setattr(_World, _name, _noted(_name))
 
@@ -39,7 +39,7 @@ _found: list[str] = []
 
 
 @contextlib.contextmanager
-def noticed() -> Iterator[list[str]]:
+def record_wrong_groups() -> Iterator[list[str]]:
     """Look meanwhile at the first call of each collective on each group; the list has a sentence for each that went astray."""
     world, found = MPI.COMM_WORLD, _found
     found.clear()
@@ -50,12 +50,12 @@ def noticed() -> Iterator[list[str]]:
         traffic.on_first_call, traffic.on_proc_null_message, MPI.COMM_WORLD = None, None, world
 
 
-def of_error(error: BaseException) -> list[str]:
+def hints_for_error(error: BaseException) -> list[str]:
     """The same about the call that raised an error: it has not been counted."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     for frame, called in itertools.pairwise(frames):
-        comm = diagnostics.names_in(called).get("self")
-        if frame.f_code.co_filename.startswith(diagnostics.CELL) and isinstance(comm, Communicator):
+        comm = diagnostics.frame_locals(called).get("self")
+        if frame.f_code.co_filename.startswith(diagnostics.CELL_FILE_PREFIXES) and isinstance(comm, Communicator):
             return _sentence(frame, comm.ranks, called.f_code.co_name)
     return []
 
@@ -76,7 +76,7 @@ def _nobody(what: str) -> None:
 def _students() -> FrameType | None:
     """The innermost frame of a cell."""
     frame = sys._getframe(2)
-    while frame and not frame.f_code.co_filename.startswith(diagnostics.CELL):
+    while frame and not frame.f_code.co_filename.startswith(diagnostics.CELL_FILE_PREFIXES):
         frame = frame.f_back
     return frame
 
@@ -84,7 +84,7 @@ def _students() -> FrameType | None:
 def _sentence(frame: FrameType, ranks: tuple[int, ...], operation: str) -> list[str]:
     """Return a sentence when the function was given another group."""
     code, size = frame.f_code, MPI.COMM_WORLD.Get_size()
-    names = diagnostics.names_in(frame)
+    names = diagnostics.frame_locals(frame)
     given = {name: names.get(name) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
     if hasattr(given.get("self"), "__dict__"):
         given |= {f"self.{name}": value for name, value in vars(given["self"]).items()}

@@ -10,13 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from course_lib.autograd import Module, Parameter, Tensor, after_backward
-from course_lib.collectives.transport.averaging import Averaged
+from course_lib.collectives.transport.averaging import AveragedBuffer
 
 
 class Bucket:
     """Some parameters' gradients, one after the other in one array; and for each a mark whether there was one."""
 
-    def __init__(self, params: list[Parameter], averaged: Averaged):
+    def __init__(self, params: list[Parameter], averaged: AveragedBuffer):
         self.params, self.averaged = params, averaged
         cuts, flat = np.cumsum([0, *(p.data.size for p in params)]), averaged.array
         self.views = [flat[a:b].reshape(p.shape) for a, b, p in zip(cuts[:-1], cuts[1:], params, strict=True)]

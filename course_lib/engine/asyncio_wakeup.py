@@ -33,7 +33,7 @@ class Wakeup:
         self._descriptor = -1
 
 
-def put() -> None:
+def install() -> None:
     """Have the event loops to come use it."""
     BaseSelectorEventLoop._make_self_pipe = _make
 

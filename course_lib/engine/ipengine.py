@@ -14,7 +14,7 @@ from traitlets.config import Config
 from course_lib.engine.processes.watchdog import watch_from_environment
 
 # What ipyparallel's own command line would say.
-SETTINGS = {
+ENGINE_SETTINGS = {
     "IPEngine": {
         "use_mpi": True,
         "init_mpi": "",
@@ -23,20 +23,20 @@ SETTINGS = {
         "timeout": 120.0,
         "max_heartbeat_misses": 0,  # the watchdog ends a rank
         "log_level": "ERROR",
-        "out_stream_factory": f"{__name__}.Unhurried",
+        "out_stream_factory": f"{__name__}.DelayedOutStream",
     },
     "HistoryManager": {"enabled": False},  # neither a database nor a thread for it
 }
 
 
-class Unhurried(OutStream):
+class DelayedOutStream(OutStream):
     """Stream for what is written past `requests.output`, such as by a thread between cells; sent 0.2 s later, and no request waits."""
 
     def flush(self) -> None:
         """Nothing: what was written is sent in any case."""
 
 
-class Engine(IPEngine):
+class RankEngine(IPEngine):
     """An engine that looks at no command line and no file of the user's; in a fork, each look copies megabytes of pages."""
 
     name = "ipengine"
@@ -64,7 +64,7 @@ class Engine(IPEngine):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # ipyparallel's own would end it when its cell has ended
 
 
-def prepare(folder: str) -> Engine:
+def prepare(folder: str) -> RankEngine:
     """An engine with its shell: no thread, no socket, no MPI yet.
 
     Parameters
@@ -72,20 +72,20 @@ def prepare(folder: str) -> Engine:
     folder : str
         Where the controller has its connection files.
     """
-    engine = Engine.instance(config=Config(SETTINGS | {"ProfileDir": {"location": folder}}))
+    engine = RankEngine.instance(config=Config(ENGINE_SETTINGS | {"ProfileDir": {"location": folder}}))
     engine.initialize([])
     ZMQInteractiveShell.instance(parent=engine, profile_dir=ProfileDir(location=folder), compiler_class=XCachingCompiler)
     return engine
 
 
-def serve(engine: Engine) -> None:
+def serve(engine: RankEngine) -> None:
     """Join MPI and be a rank, until the notebook's kernel is gone."""
     watch_from_environment()
     from mpi4py import MPI
 
-    from course_lib.collectives.transport.mpi import base
+    from course_lib.collectives.transport.mpi import base_comm
 
     if not MPI.Is_initialized():  # the zygote has loaded it
         MPI.Init_thread()
-    base()  # every rank has joined MPI before it registers
+    base_comm()  # every rank has joined MPI before it registers
     engine.start()

@@ -19,13 +19,13 @@ import sys
 import threading
 import time
 
-FILES = 16  # that an answer may open at once
+MAX_OPEN_FILES = 16  # that an answer may open at once
 
 
 def main(rank: int, size: int, descriptor: int) -> None:
     """Serve requests until the broker is gone."""
     gc.disable()  # of what is imported, nothing is garbage
-    end_with(os.getppid())
+    die_with_parent(os.getppid())
     no_huge_pages()
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
@@ -38,17 +38,17 @@ def main(rank: int, size: int, descriptor: int) -> None:
 
     # Here, and not in the first cell's time. MPI starts, as a world of this rank alone, for those who ask for it.
     comm_world, relay = (importlib.import_module(f"course_lib.collectives.{name}") for name in ("comm_world", "transport.relay"))
-    shared_memory.forget_files()  # a rank is killed in the end
+    shared_memory.unlink_mapped_files()  # a rank is killed in the end
     if files := json.loads(os.environ.pop("COURSE_FILES", "{}")):
-        landlock.keep_to(**files)
-    limit()
+        landlock.restrict_files(**files)
+    apply_limits()
     give_up_rights()
-    filtered = system_calls.limit()
+    filtered = system_calls.install_filter()
     if os.environ.pop("COURSE_FILTERED", "") and not filtered:
         raise SystemExit(f"an isolated rank cannot limit its system calls, and the process that starts it can: {seccomp.problem()}.")
     if filtered:
-        asyncio_wakeup.put()
-    line = isolated.join(socket.socket(fileno=descriptor), rank, size)
+        asyncio_wakeup.install()
+    connection = isolated.join(socket.socket(fileno=descriptor), rank, size)
     comm_world.install()
     InteractiveShell.enable_gui = lambda *_: None  # for %matplotlib, which a notebook's shell has
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
@@ -59,22 +59,22 @@ def main(rank: int, size: int, descriptor: int) -> None:
     warm_up()
     gc.freeze()  # what is there now stays: no collection need look through it, not even a first one (a tenth of the start)
     gc.enable()
-    line.send({"ready": rank})
+    connection.send({"ready": rank})
     while True:
         try:
-            header, request = line.receive()
+            header, request = connection.receive()
         except (EOFError, OSError):
             return
         if "request" not in header:
-            relay.keep((header, request))  # the answer to what an earlier cell has begun
+            relay.store_answer((header, request))  # the answer to what an earlier cell has begun
             continue
         request = pickle.loads(request)  # and the bytes are gone
-        text, *arrays = serialization.parts(handler.do(request))
-        line.send({"reply": header["request"], "text": len(text)}, text, *arrays)
+        text, *arrays = serialization.parts(handler.run_request(request))
+        connection.send({"reply": header["request"], "text": len(text)}, text, *arrays)
         del request, text, arrays  # between requests, nothing counts but what the answer keeps
 
 
-def end_with(parent: int) -> None:
+def die_with_parent(parent: int) -> None:
     """End when the process that started this one ends, whatever this one does then."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
@@ -108,11 +108,11 @@ def warm_up() -> None:
     np.random.default_rng(0).standard_normal(8)
 
 
-def limit() -> None:
+def apply_limits() -> None:
     """Limits that nothing in this process can lift."""
     unused = os.dup(0)
     os.close(unused)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (unused + FILES, unused + FILES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (unused + MAX_OPEN_FILES, unused + MAX_OPEN_FILES))
     for name, most in json.loads(os.environ.pop("COURSE_LIMITS", "{}")).items():
         if not hasattr(resource, name):
             continue  # not every system has all of them

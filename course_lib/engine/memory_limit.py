@@ -9,10 +9,12 @@ import resource
 
 from course_lib.collectives.transport import isolated
 
-VARIABLE = "COURSE_RANK_MEMORY"  # such as 2G; 0: no limit. By default, all ranks together may have most of what is free at their start
-SHARE, LEAST = 0.8, 1 << 30  # of what is free; bytes that each rank may have in any case
-TOO_LITTLE = 300 << 20  # bytes: a rank that has just started has two thirds of it
-RESERVE = 64 << 20  # bytes
+MEMORY_VARIABLE = (
+    "COURSE_RANK_MEMORY"  # such as 2G; 0: no limit. By default, all ranks together may have most of what is free at their start
+)
+FREE_SHARE, MIN_RANK_BYTES = 0.8, 1 << 30  # of what is free; bytes that each rank may have in any case
+MIN_SETTING_BYTES = 300 << 20  # bytes: a rank that has just started has two thirds of it
+REPLY_BYTES = 64 << 20  # bytes
 _limit = 0  # bytes, in a rank
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -25,15 +27,15 @@ def per_rank(n: int) -> int:
     ValueError
         The environment's setting is no size.
     """
-    if (said := os.environ.get(VARIABLE)) is not None:
+    if (said := os.environ.get(MEMORY_VARIABLE)) is not None:
         found = re.fullmatch(r"(\d+)([KMG]?)B?", said.strip().upper())
         size = int(found[1]) * UNITS[found[2]] if found else -1
-        if size and size < TOO_LITTLE:
-            raise ValueError(f"{VARIABLE}={said!r}: expected a size such as 2G, at least 300M, or 0 for no limit.")
+        if size and size < MIN_SETTING_BYTES:
+            raise ValueError(f"{MEMORY_VARIABLE}={said!r}: expected a size such as 2G, at least 300M, or 0 for no limit.")
         return size
     import psutil
 
-    return max(LEAST, int(SHARE * psutil.virtual_memory().available / n))
+    return max(MIN_RANK_BYTES, int(FREE_SHARE * psutil.virtual_memory().available / n))
 
 
 def apply(nbytes: int) -> None:
@@ -50,7 +52,7 @@ def raise_for_reply() -> None:
     with contextlib.suppress(OSError, ValueError):
         most, hard = resource.getrlimit(resource.RLIMIT_DATA)
         if most != resource.RLIM_INFINITY and not isolated.connection:
-            room = most + RESERVE if hard == resource.RLIM_INFINITY else min(most + RESERVE, hard)
+            room = most + REPLY_BYTES if hard == resource.RLIM_INFINITY else min(most + REPLY_BYTES, hard)
             resource.setrlimit(resource.RLIMIT_DATA, (room, hard))
 
 
@@ -58,5 +60,5 @@ def hint() -> str:
     """Explain an error for want of memory."""
     most = _limit or resource.getrlimit(resource.RLIMIT_DATA)[0]
     room = "" if most == resource.RLIM_INFINITY else f"A rank may have {most / (1 << 30):.3g} GiB here. "
-    more = "" if isolated.connection or not room else f" {VARIABLE}=4G before `make lab` sets another limit."
+    more = "" if isolated.connection or not room else f" {MEMORY_VARIABLE}=4G before `make lab` sets another limit."
     return f" ({room}Does a list grow in each step, or is an array larger than meant?{more})"

@@ -6,8 +6,8 @@ import asyncio
 import os
 from collections.abc import Coroutine
 
-COURSE = os.path.dirname(os.path.dirname(__file__))
-PATIENCE = 0.5  # seconds that cancelled tasks have to end
+COURSE_FOLDER = os.path.dirname(os.path.dirname(__file__))
+TASK_CANCEL_SECONDS = 0.5  # seconds that cancelled tasks have to end
 
 
 def run(coroutine: Coroutine) -> object:
@@ -25,18 +25,18 @@ def run(coroutine: Coroutine) -> object:
             # Not for ever: an interrupt may have hit the loop just when it had taken up a task's next step, which then never comes.
             loop.set_exception_handler(lambda *_: None)
             if left:
-                loop.run_until_complete(asyncio.wait(left, timeout=PATIENCE))
+                loop.run_until_complete(asyncio.wait(left, timeout=TASK_CANCEL_SECONDS))
         finally:
             loop.close()
             asyncio._set_running_loop(outer)
 
 
-def place(task: asyncio.Task) -> str:
+def suspension_point(task: asyncio.Task) -> str:
     """Return where a waiting task stands: the innermost line that is not the course's, such as "line 4 of loop"; empty if there is none."""
     coroutine, found = task.get_coro(), ""
     while getattr(coroutine, "cr_frame", None):
         frame = coroutine.cr_frame
-        if not frame.f_code.co_filename.startswith(COURSE):
+        if not frame.f_code.co_filename.startswith(COURSE_FOLDER):
             found = f"line {frame.f_lineno} of {frame.f_code.co_name}"
         coroutine = coroutine.cr_await
     return found

@@ -16,10 +16,10 @@ import numpy as np
 
 _KINDS = "biufc"
 _DTYPE = re.compile(rf"[<>|=][{_KINDS}]\d{{1,2}}")
-MOST_DIMENSIONS = 64
-MOST_OF_NONE = 1 << 26  # product of an empty array's other dimensions: a sum over the empty one has as many numbers
+MAX_DIMENSIONS = 64
+MAX_EMPTY_PRODUCT = 1 << 26  # product of an empty array's other dimensions: a sum over the empty one has as many numbers
 # Numbers can be chosen so that they meet in a dict, and each then takes as long as there are others; texts are hashed with a secret.
-MOST_NO_TEXTS, LONGEST_TUPLE = 100, 8  # keys of a dict that are no texts, and members of one that is a tuple
+MAX_NON_STRING_KEYS, MAX_KEY_TUPLE = 100, 8  # keys of a dict that are no texts, and members of one that is a tuple
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def encode(value: object, depth: int = 0) -> object:
         return {"scalar": encode(np.asarray(value))}
     if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
         layout = "C" if value.flags.c_contiguous else "view"
-        data = Bytes(np.ascontiguousarray(value).tobytes())  # a copy, of this moment; see `dumps` and `parts`
+        data = ArrayBytes(np.ascontiguousarray(value).tobytes())  # a copy, of this moment; see `dumps` and `parts`
         return {"array": data, "dtype": value.dtype.str, "shape": list(value.shape), "layout": layout}
     if type(value) in (tuple, list) and depth < 20:
         return {type(value).__name__: [encode(v, depth + 1) for v in value]}
@@ -52,13 +52,13 @@ def encode(value: object, depth: int = 0) -> object:
 
 
 @dataclass(frozen=True)
-class Bytes:
+class ArrayBytes:
     """The bytes of an array."""
 
     data: bytes
 
 
-class Rest:
+class TrailingBytes:
     """The bytes behind a text, see `parts`; each is taken once, so that no short text can ask for much memory."""
 
     def __init__(self, data: bytes | bytearray | memoryview = b""):
@@ -87,12 +87,12 @@ def decode(data: object, rest: bytes | bytearray | memoryview = b"") -> object:
         `data` is not what `encode` makes.
     """
     try:
-        return _decode(data, Rest(rest))
+        return _decode(data, TrailingBytes(rest))
     except (OverflowError, TypeError, LookupError, RecursionError, MemoryError) as error:  # a student may write any number or shape
         raise ValueError(f"not a value from a rank: {type(error).__name__}") from None
 
 
-def _decode(data: object, rest: Rest) -> object:
+def _decode(data: object, rest: TrailingBytes) -> object:
     if data is None or type(data) in (bool, int, str):
         return data
     if not isinstance(data, dict):
@@ -105,8 +105,8 @@ def _decode(data: object, rest: Rest) -> object:
         if not _DTYPE.fullmatch(str(data["dtype"])[:40]):
             raise ValueError(f"dtype {str(data['dtype'])[:40]} does not come from a rank")
         dtype, shape = np.dtype(data["dtype"]), data["shape"]
-        sound = len(shape) <= MOST_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
-        if not sound or (0 in shape and math.prod(filter(None, shape)) > MOST_OF_NONE):
+        sound = len(shape) <= MAX_DIMENSIONS and all(type(n) is int and n >= 0 for n in shape)
+        if not sound or (0 in shape and math.prod(filter(None, shape)) > MAX_EMPTY_PRODUCT):
             raise ValueError(f"shape {str(shape)[:80]} does not come from a rank")
         plain = rest.take(data["array"]) if type(data["array"]) is int else base64.b64decode(data["array"])
         if len(plain) != dtype.itemsize * math.prod(shape):
@@ -119,16 +119,16 @@ def _decode(data: object, rest: Rest) -> object:
         return [_decode(v, rest) for v in data["list"]]
     if "dict" in data:
         pairs = [(_key(k, rest), _decode(v, rest)) for k, v in data["dict"]]
-        if sum(type(key) is not str for key, _ in pairs) > MOST_NO_TEXTS:
-            return Opaque(f"<dict with {len(pairs):,} keys, more than {MOST_NO_TEXTS} of which are no texts>")
+        if sum(type(key) is not str for key, _ in pairs) > MAX_NON_STRING_KEYS:
+            return Opaque(f"<dict with {len(pairs):,} keys, more than {MAX_NON_STRING_KEYS} of which are no texts>")
         return dict(pairs)
     return Opaque(str(data.get("opaque", "<unknown>")))
 
 
-def _key(data: object, rest: Rest) -> object:
+def _key(data: object, rest: TrailingBytes) -> object:
     """A key of a dict; not a tuple of many members, or of tuples, as two of these take long to compare."""
     key = _decode(data, rest)
-    if type(key) is tuple and (len(key) > LONGEST_TUPLE or any(type(part) is tuple for part in key)):
+    if type(key) is tuple and (len(key) > MAX_KEY_TUPLE or any(type(part) is tuple for part in key)):
         raise ValueError(f"a key of {len(key)} members does not come from a rank")
     return key
 
@@ -157,7 +157,7 @@ def parts(reply: dict) -> list[bytes]:
 
 
 def _bytes(found: object) -> bytes:
-    if type(found) is not Bytes:
+    if type(found) is not ArrayBytes:
         raise TypeError(f"{type(found).__name__} has no form as JSON")
     return found.data
 

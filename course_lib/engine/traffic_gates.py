@@ -11,7 +11,7 @@ from course_lib.collectives.transport import isolated
 
 Gate = tuple[float, ...]  # payload in bytes that must be sent, its number, and perhaps the most that may be sent
 
-_left: list[Gate] = []
+_remaining: list[Gate] = []
 
 
 class TooEarly(RuntimeError):
@@ -22,12 +22,12 @@ class TooLate(RuntimeError):
     """A gate was reached when too much was sent."""
 
 
-def put(gates: list[Gate]) -> None:
+def set_gates(gates: list[Gate]) -> None:
     """Begin a request with these gates."""
-    _left[:] = gates
+    _remaining[:] = gates
 
 
-def passed() -> float:
+def pass_gate() -> float:
     """The number of the next gate.
 
     Raises
@@ -40,10 +40,10 @@ def passed() -> float:
 
         isolated.connection.send({"gate": True})
         while "gate" not in (frame := isolated.connection.receive())[0]:
-            relay.keep(frame)  # of something that does not block
+            relay.store_answer(frame)  # of something that does not block
         sent, needed, number, *most = frame[0]["gate"]
     else:
-        needed, number, *most = _left.pop(0)
+        needed, number, *most = _remaining.pop(0)
         sent = sum(e.payload for e in traffic.entries() if len(e.ranks) > 1)
     if sent < needed:
         raise TooEarly(f"{sent:,.0f} bytes are sent so far, and {needed:,.0f} should be")

@@ -14,13 +14,13 @@ import sys
 from functools import cache
 from pathlib import Path
 
-ISOLATED = "COURSE_ISOLATED"  # set when grading, to one of these: each rank in a sandbox, or without one
-WALLED, OPEN = "walled", "open"
-FOLDERS = ("/tmp", "/dev/shm")  # where a rank may write: in memory, and gone with it
+ISOLATION_VARIABLE = "COURSE_ISOLATED"  # set when grading, to one of these: each rank in a sandbox, or without one
+SANDBOXED, UNSANDBOXED = "walled", "open"
+WRITABLE_FOLDERS = ("/tmp", "/dev/shm")  # where a rank may write: in memory, and gone with it
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
-UNSEEN = ("sim/plan",)  # of course_lib, what would do an exercise for a student
-ROOM = 8 << 20  # bytes that it may write to each
-NOBODY = 1_999_999_000  # the first of some user ids that no system gives to anybody, one for each rank: they share no account
+HIDDEN_FOLDERS = ("sim/plan",)  # of course_lib, what would do an exercise for a student
+FOLDER_BYTES = 8 << 20  # bytes that it may write to each
+FIRST_USER_ID = 1_999_999_000  # the first of some user ids that no system gives to anybody, one for each rank: they share no account
 
 # All that a rank's environment has, beside what its threads and MPI need.
 ENVIRONMENT = {
@@ -38,7 +38,7 @@ def limits() -> dict[str, int]:
     """Return a rank's resource limits: bytes of memory and of a file, seconds of a processor, locks and messages."""
     return {
         "RLIMIT_DATA": 1 << 30,
-        "RLIMIT_FSIZE": ROOM,
+        "RLIMIT_FSIZE": FOLDER_BYTES,
         "RLIMIT_CPU": 600,
         "RLIMIT_CORE": 0,
         "RLIMIT_MEMLOCK": 0,
@@ -46,7 +46,7 @@ def limits() -> dict[str, int]:
     }
 
 
-def wall(library: Path, data: str = "", rank: int = 0) -> tuple[str, ...]:
+def sandbox_command(library: Path, data: str = "", rank: int = 0) -> tuple[str, ...]:
     """The command in which one rank runs.
 
     Parameters
@@ -58,7 +58,7 @@ def wall(library: Path, data: str = "", rank: int = 0) -> tuple[str, ...]:
     rank : int
     """
     binds = _binds(library, data)
-    writable = [word for path in FOLDERS for word in ("--size", str(ROOM), "--tmpfs", path)]
+    writable = [word for path in WRITABLE_FOLDERS for word in ("--size", str(FOLDER_BYTES), "--tmpfs", path)]
     devices = [word for path in DEVICES for word in ("--dev-bind", path, path)]
     inner = (
         *("bwrap", *writable, *binds, *devices, "--remount-ro", "/"),
@@ -74,11 +74,19 @@ def wall(library: Path, data: str = "", rank: int = 0) -> tuple[str, ...]:
     folders = [word for path in above for word in ("--dir", path)]  # bubblewrap's own would be for root alone
     return (
         *("bwrap", "--dir", "/tmp", *folders, *binds, *programs, *devices, "--bind", "/proc", "/proc"),
-        *("--die-with-parent", "--", "setpriv", f"--reuid={NOBODY + rank}", f"--regid={NOBODY + rank}", "--clear-groups", *inner),
+        *(
+            "--die-with-parent",
+            "--",
+            "setpriv",
+            f"--reuid={FIRST_USER_ID + rank}",
+            f"--regid={FIRST_USER_ID + rank}",
+            "--clear-groups",
+            *inner,
+        ),
     )
 
 
-def shown(library: Path, data: str = "") -> list[str]:
+def readable_paths(library: Path, data: str = "") -> list[str]:
     """Return the paths that a rank may read: Python, the course's library, the system's shared objects, a folder with data sets."""
     python = {sys.base_prefix} if sys.base_prefix not in ("/usr", "/") else _links(sys.executable)
     python = {path for path in python if not path.startswith(f"{sys.prefix}/")}
@@ -97,10 +105,10 @@ def _links(path: str) -> set[str]:
 
 def _binds(library: Path, data: str) -> list[str]:
     words = []
-    for path in shown(library, data):
+    for path in readable_paths(library, data):
         link = path.startswith("/lib") and os.path.islink(path)
         words += ["--symlink", os.readlink(path), path] if link else ["--ro-bind", path, path]
-    for path in (str(library / "course_lib" / folder) for folder in UNSEEN):
+    for path in (str(library / "course_lib" / folder) for folder in HIDDEN_FOLDERS):
         words += ["--tmpfs", path, "--remount-ro", path]
     return words
 
@@ -112,6 +120,6 @@ def problem() -> str | None:
         return "bubblewrap is for Linux"
     if not shutil.which("bwrap"):
         return "bubblewrap is not installed (apt install bubblewrap)"
-    tried = [*wall(Path(__file__).resolve().parents[2]), sys.executable, "-I", "-S", "-c", ""]
+    tried = [*sandbox_command(Path(__file__).resolve().parents[2]), sys.executable, "-I", "-S", "-c", ""]
     done = subprocess.run(tried, capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"bubblewrap does not work here ({done.stderr.strip()[:120]})"

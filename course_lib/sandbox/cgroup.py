@@ -17,16 +17,16 @@ from pathlib import Path
 import psutil
 
 ROOT = Path("/sys/fs/cgroup")
-MEMORY = 4 << 30  # bytes of a hand-in, all of its processes together
-PROCESSES = 512  # and threads
-HUB_LIMIT = "MEM_LIMIT"  # bytes of this server, all of its processes together
-PERIOD = 100_000  # microseconds in which processors are dealt out
+MEMORY_BYTES = 4 << 30  # bytes of a hand-in, all of its processes together
+MAX_PROCESSES = 512  # and threads
+HUB_MEMORY_VARIABLE = "MEM_LIMIT"  # bytes of this server, all of its processes together
+CPU_PERIOD_MICROSECONDS = 100_000  # microseconds in which processors are dealt out
 
 
 @contextlib.contextmanager
 def limited(name: str) -> Iterator[list[Path]]:
     """Groups for one hand-in, none where there are none to be had; whatever is still in them in the end is ended."""
-    groups = made(name, MEMORY, PROCESSES)
+    groups = create(name, MEMORY_BYTES, MAX_PROCESSES)
     try:
         yield groups
     finally:
@@ -34,7 +34,7 @@ def limited(name: str) -> Iterator[list[Path]]:
             end(group)
 
 
-def made(name: str, memory: int, processes: int, cores: float | None = None) -> list[Path]:
+def create(name: str, memory: int, processes: int, cores: float | None = None) -> list[Path]:
     """New groups of that name, none where there are none to be had.
 
     Parameters
@@ -47,16 +47,16 @@ def made(name: str, memory: int, processes: int, cores: float | None = None) -> 
     cores : float, optional
         Processors that it may use; with 0, as many as there are, and a fair share where others want them, too.
     """
-    return _second(name, memory, processes, cores) or _first(name, memory, processes, cores)
+    return _create_v2(name, memory, processes, cores) or _create_v1(name, memory, processes, cores)
 
 
-def room() -> int:
+def available_bytes() -> int:
     """Bytes that this process's groups have left for it; a very large number where none has a limit.
 
     On a hub the groups are not to be seen; JupyterHub says the limit in the environment.
     """
     left = [1 << 60]
-    if said := os.environ.get(HUB_LIMIT):
+    if said := os.environ.get(HUB_MEMORY_VARIABLE):
         used = [process.info["memory_info"] for process in psutil.process_iter(["memory_info"])]
         left.append(int(said) - sum(memory.rss for memory in used if memory))
     for folder in (*_above(""), *_above("memory")):
@@ -66,7 +66,7 @@ def room() -> int:
     return max(0, min(left))
 
 
-def tidy(prefix: str, is_left: Callable[[Path], bool]) -> None:
+def remove_stale(prefix: str, is_left: Callable[[Path], bool]) -> None:
     """End and remove the groups that graders have left that were killed."""
     for parent in {folder for controller in ("", "memory", "pids", "cpu") for folder in _above(controller)}:
         for group in parent.glob(f"{prefix}*"):
@@ -91,14 +91,19 @@ def _own(controller: str) -> Path | None:
     return Path(found[0].lstrip("/")) if found else None
 
 
-def _second(name: str, memory: int, processes: int, cores: float | None) -> list[Path]:
+def _create_v2(name: str, memory: int, processes: int, cores: float | None) -> list[Path]:
     """A group beside this process's, or above, where the controllers are handed down."""
     for folder in _above(""):
         with contextlib.suppress(OSError):
             handed_down = (folder / "cgroup.subtree_control").read_text().split()
             if {"memory", "pids"} <= set(handed_down):
                 limits = {"memory.max": memory, "memory.swap.max": 0, "pids.max": processes}
-                return [_made(folder / name, limits | ({"cpu.max": f"{int(cores * PERIOD)} {PERIOD}"} if cores else {}))]
+                return [
+                    _made(
+                        folder / name,
+                        limits | ({"cpu.max": f"{int(cores * CPU_PERIOD_MICROSECONDS)} {CPU_PERIOD_MICROSECONDS}"} if cores else {}),
+                    )
+                ]
     return []
 
 
@@ -108,10 +113,10 @@ def _above(controller: str) -> list[Path]:
     return [] if own is None else [root / own, *(root / above for above in own.parents)]
 
 
-def _first(name: str, memory: int, processes: int, cores: float | None) -> list[Path]:
+def _create_v1(name: str, memory: int, processes: int, cores: float | None) -> list[Path]:
     groups, wanted = [], [("memory", {"memory.limit_in_bytes": memory}), ("pids", {"pids.max": processes})]
     if cores is not None:
-        wanted.append(("cpu", {"cpu.cfs_quota_us": int(cores * PERIOD)} if cores else {}))
+        wanted.append(("cpu", {"cpu.cfs_quota_us": int(cores * CPU_PERIOD_MICROSECONDS)} if cores else {}))
     for controller, limits in wanted:
         own = _own(controller)
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ _FILES = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1
 _NETWORK, _SCOPES = {1: 0, 4: 0b11}, {1: 0, 6: 0b11}
 
 
-def keep_to(read: list[str], write: list[str]) -> bool:
+def restrict_files(read: list[str], write: list[str]) -> bool:
     """Let this thread, and all that it will ever start, reach these files and folders and no others; whether that is known here.
 
     Parameters
@@ -33,7 +33,7 @@ def keep_to(read: list[str], write: list[str]) -> bool:
     OSError
         The system refuses.
     """
-    libc, version = ctypes.CDLL(None, use_errno=True), known()
+    libc, version = ctypes.CDLL(None, use_errno=True), abi_version()
     if not version:
         return False
     files, network, scopes = (_newest(table, version) for table in (_FILES, _NETWORK, _SCOPES))
@@ -52,7 +52,7 @@ def keep_to(read: list[str], write: list[str]) -> bool:
     return True
 
 
-def known() -> int:
+def abi_version() -> int:
     """The version of the kernel's Landlock; 0 where there is none."""
     try:
         return _call(ctypes.CDLL(None, use_errno=True), _CREATE, None, 0, _ASK_VERSION)

@@ -14,12 +14,12 @@ import psutil
 
 from course_lib.sandbox import bubblewrap
 
-FILE = 2048  # bytes that the system has for a file in memory, its name included
-EVERYTHING = 1 << 40  # bytes that count for what cannot be counted at all
-MOST_THREADS, MOST_FILES = 300, 20_000
-MOST_WRITTEN = 64 << 20  # bytes, where a rank's folder is on the disk
-MAPPED = "RssFile:", "RssShmem:"  # pages of files, such as a library's
-STOPS = 3  # seconds that a process has to stop: on a busy machine, one of its threads may have to wait for a core
+INODE_BYTES = 2048  # bytes that the system has for a file in memory, its name included
+UNMEASURED_BYTES = 1 << 40  # bytes that count for what cannot be counted at all
+MAX_THREADS, MAX_FILES = 300, 20_000
+MAX_WRITTEN_BYTES = 64 << 20  # bytes, where a rank's folder is on the disk
+MAPPED_FIELDS = "RssFile:", "RssShmem:"  # pages of files, such as a library's
+STOP_SECONDS = 3  # seconds that a process has to stop: on a busy machine, one of its threads may have to wait for a core
 
 
 class ResourceUsage:
@@ -34,66 +34,66 @@ class ResourceUsage:
 
     def __init__(self, process: psutil.Process, room: Path | None):
         self.process, self._room, self._marked = process, room, None
-        self._traces_then: set | None = None
-        self._kept = 0  # bytes in memory at `mark` beyond those that it began with and may hold
-        self._mapped = 0  # the least bytes of files in its memory since `mark`
+        self._file_stamps_then: set | None = None
+        self._kept = 0  # bytes in memory at `reset_peak` beyond those that it began with and may hold
+        self._mapped = 0  # the least bytes of files in its memory since `reset_peak`
         try:
-            self.began = self.used()
+            self.baseline = self.used()
         except (OSError, psutil.Error):
-            self.began = 0
+            self.baseline = 0
 
     def used(self) -> int:
         """Bytes in memory and in files; names of files count, too. What cannot be counted counts in full."""
         if self._has_ended():
-            return EVERYTHING
+            return UNMEASURED_BYTES
         with self._stopped():
             written, files, whole = self._files()
-            return self._memory() + (written if whole else self._most_written()) + FILE * files
+            return self._memory() + (written if whole else self._most_written()) + INODE_BYTES * files
 
-    def mark(self, spare: float) -> None:
+    def reset_peak(self, spare: float) -> None:
         """Begin anew with the most that was held at once, see `peak`; what is held already beyond so many bytes counts."""
         self._marked = None
         with contextlib.suppress(OSError):  # not every system lets it be forgotten
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-            self._traces_then = self._traces()
-            self._mapped, self._kept = self._status(*MAPPED), max(0, self._memory() - self.began - spare)
+            self._file_stamps_then = self._file_stamps()
+            self._mapped, self._kept = self._status(*MAPPED_FIELDS), max(0, self._memory() - self.baseline - spare)
             self._marked = self._status("VmRSS:") - self._mapped
 
-    def look(self) -> None:
-        """See whether pages of files have been given back since `mark`, such as a library's: other memory may have taken their place."""
+    def sample(self) -> None:
+        """See whether file pages, such as a library's, have been released since `reset_peak`: other memory may have replaced them."""
         if self._marked is not None:
-            self._mapped = min(self._mapped, self._status(*MAPPED))
+            self._mapped = min(self._mapped, self._status(*MAPPED_FIELDS))
 
     def peak(self) -> int | None:
-        """The most bytes in memory at once since `mark`, beyond those at that time; None where the system does not say.
+        """The most bytes in memory at once since `reset_peak`, beyond those at that time; None where the system does not say.
 
         Who has written to a file meanwhile may have held there all that there is room for: files go again, and leave no account.
         """
         if self._has_ended():
-            return EVERYTHING
+            return UNMEASURED_BYTES
         if self._marked is None:
             return None
-        self.look()
-        traces = self._traces()
-        written = traces is None or traces != self._traces_then
+        self.sample()
+        traces = self._file_stamps()
+        written = traces is None or traces != self._file_stamps_then
         return self._kept + self._status("VmHWM:") - self._marked - self._mapped + self._most_written() * written
 
-    def too_much(self) -> str | None:
+    def exceeded_limit(self) -> str | None:
         """Name the limit that it exceeds, or None."""
         if self._has_ended():
             return "its main thread has ended, and the system has no account of the others"
-        if (threads := self.process.num_threads()) > MOST_THREADS:
-            return f"it had {threads:,} threads, and {MOST_THREADS:,} are what a rank may have"
+        if (threads := self.process.num_threads()) > MAX_THREADS:
+            return f"it had {threads:,} threads, and {MAX_THREADS:,} are what a rank may have"
         written, files, whole = self._files()
-        if files > MOST_FILES:
-            return f"it had {files:,} files, and {MOST_FILES:,} are what a rank may have"
+        if files > MAX_FILES:
+            return f"it had {files:,} files, and {MAX_FILES:,} are what a rank may have"
         if self._room and not whole:  # a folder that has gone meanwhile is none of these
             with self._stopped():
                 written, _, whole = self._files()
             if not whole:
                 return "it had a folder that cannot be listed, or one that lies deeper than a path may be long"
-        if self._room and written > MOST_WRITTEN:
-            return f"it had written {written:,} bytes, and {MOST_WRITTEN:,} are what a rank may write"
+        if self._room and written > MAX_WRITTEN_BYTES:
+            return f"it had written {written:,} bytes, and {MAX_WRITTEN_BYTES:,} are what a rank may write"
         return None
 
     def _has_ended(self) -> bool:
@@ -105,15 +105,15 @@ class ResourceUsage:
         """Stop the process meanwhile: nothing moves to where it has been looked for already."""
         self.process.suspend()
         try:
-            until = time.monotonic() + STOPS
-            while time.monotonic() < until and not self._stands():
+            until = time.monotonic() + STOP_SECONDS
+            while time.monotonic() < until and not self._is_stopped():
                 time.sleep(0.001)
             yield
         finally:
             with contextlib.suppress(psutil.Error):
                 self.process.resume()
 
-    def _stands(self) -> bool:
+    def _is_stopped(self) -> bool:
         """Return whether none of its threads runs."""
         states = []
         with contextlib.suppress(OSError):
@@ -124,7 +124,7 @@ class ResourceUsage:
 
     def _most_written(self) -> int:
         """Bytes that there is room for in files."""
-        return MOST_WRITTEN if self._room else bubblewrap.ROOM * len(bubblewrap.FOLDERS)
+        return MAX_WRITTEN_BYTES if self._room else bubblewrap.FOLDER_BYTES * len(bubblewrap.WRITABLE_FOLDERS)
 
     def _memory(self) -> int:
         if not Path("/proc/self/status").exists():
@@ -136,13 +136,13 @@ class ResourceUsage:
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(names))
 
-    def _traces(self) -> set[tuple[int, int, int]] | None:
+    def _file_stamps(self) -> set[tuple[int, int, int]] | None:
         """All files and folders where it may write, also those without a name that it has open, and when each was last changed.
 
         None where some cannot be listed.
         """
         root = f"/proc/{self.process.pid}"
-        folders = [str(self._room)] if self._room else [f"{root}/root{folder}" for folder in bubblewrap.FOLDERS]
+        folders = [str(self._room)] if self._room else [f"{root}/root{folder}" for folder in bubblewrap.WRITABLE_FOLDERS]
         found = [os.stat(folder) for folder in folders]
         devices = {folder.st_dev for folder in found}
         below, whole = listed(folders, devices)
@@ -155,13 +155,13 @@ class ResourceUsage:
     def _files(self) -> tuple[int, int, bool]:
         """Bytes written, how many files there are, and whether these are all: where the disk is shared, some may not be listed."""
         if not self._room:
-            rooms = [os.statvfs(f"/proc/{self.process.pid}/root{folder}") for folder in bubblewrap.FOLDERS]
+            rooms = [os.statvfs(f"/proc/{self.process.pid}/root{folder}") for folder in bubblewrap.WRITABLE_FOLDERS]
             return sum((r.f_blocks - r.f_bfree) * r.f_frsize for r in rooms), sum(r.f_files - r.f_ffree for r in rooms), True
-        found, whole = listed([str(self._room)], {self._room.stat().st_dev}, MOST_FILES)
+        found, whole = listed([str(self._room)], {self._room.stat().st_dev}, MAX_FILES)
         written = sum(512 * file.st_blocks for file in found if not stat.S_ISDIR(file.st_mode))
-        return self._nameless() + written, len(found), whole
+        return self._unlinked_bytes() + written, len(found), whole
 
-    def _nameless(self) -> int:
+    def _unlinked_bytes(self) -> int:
         """Bytes in files that have no name any more: they are there while they are open, or mapped."""
         found: dict[tuple[int, int], int] = {}
         for descriptor in os.scandir(f"/proc/{self.process.pid}/fd"):

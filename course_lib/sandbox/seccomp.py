@@ -18,23 +18,23 @@ _FOREIGN, _ALL_THREADS, _OPTIMIZE, _BINARY_TREE = 2, 4, 8, 2  # attributes, and 
 _GREATER, _MASKED_EQUAL = 6, 7
 
 
-def error(number: int) -> int:
+def errno_action(number: int) -> int:
     """The action that has a call fail with this error; 0: it does nothing, and says that it has."""
     return 0x00050000 | number
 
 
 class Condition(ctypes.Structure):
-    """Condition of a rule on an argument, which is a number and no address; see `having` and `above`."""
+    """Condition of a rule on an argument, which is a number and no address; see `masked_equal` and `greater_than`."""
 
     _fields_ = [("argument", ctypes.c_uint), ("operator", ctypes.c_int), ("first", ctypes.c_uint64), ("second", ctypes.c_uint64)]
 
 
-def having(argument: int, bits: int, value: int) -> Condition:
+def masked_equal(argument: int, bits: int, value: int) -> Condition:
     """Condition that those bits of an argument have this value."""
     return Condition(argument, _MASKED_EQUAL, bits, value)
 
 
-def above(argument: int, value: int) -> Condition:
+def greater_than(argument: int, value: int) -> Condition:
     """Condition that an argument is greater than a number."""
     return Condition(argument, _GREATER, value, 0)
 
@@ -45,7 +45,8 @@ class Filter:
     Parameters
     ----------
     default : int
-        The action for calls to which no rule fits: `ALLOW`, `KILL` or an `error`. Calls by another processor's numbers kill the process.
+        The action for calls to which no rule fits: `ALLOW`, `KILL` or an `errno_action`.
+        Calls by another processor's numbers kill the process.
     machine : int, optional
         libseccomp's number of a processor (``AUDIT_ARCH_...``); this one by default.
 

@@ -12,31 +12,31 @@ import errno
 import os
 
 from course_lib.sandbox import seccomp
-from course_lib.sandbox.seccomp import ALLOW, Filter, error, having
+from course_lib.sandbox.seccomp import ALLOW, Filter, errno_action, masked_equal
 
-FILES = """
+FILE_CALLS = """
     access chdir close close_range copy_file_range creat dup dup2 dup3 faccessat faccessat2 fchdir fdatasync fgetxattr flistxattr fstat
     fsync ftruncate getcwd getdents getdents64 getxattr lgetxattr link linkat listxattr llistxattr lseek lstat mkdir mkdirat newfstatat
     open openat pread64 preadv pwrite64 pwritev read readlink readlinkat readv rename renameat renameat2 rmdir sendfile stat statx symlink
     symlinkat umask unlink unlinkat write writev
 """
-MEMORY = "brk get_mempolicy madvise mbind mprotect mremap msync munmap"
-THREADS = """
+MEMORY_CALLS = "brk get_mempolicy madvise mbind mprotect mremap msync munmap"
+THREAD_CALLS = """
     exit exit_group get_robust_list getcpu gettid membarrier restart_syscall rseq sched_get_priority_max sched_get_priority_min
     sched_getaffinity sched_getparam sched_getscheduler sched_yield set_robust_list set_tid_address
 """
-WAITS = """
+EVENT_CALLS = """
     epoll_create epoll_create1 epoll_ctl epoll_pwait epoll_pwait2 epoll_wait eventfd eventfd2 poll ppoll pselect6 select
     getpeername getsockname getsockopt recvfrom sendto shutdown
 """  # and what a socket needs that is there
-SIGNALS = """
+SIGNAL_CALLS = """
     alarm getitimer pause rt_sigaction rt_sigpending rt_sigprocmask rt_sigreturn rt_sigsuspend rt_sigtimedwait setitimer sigaltstack
 """
-FACTS = """
+INFO_CALLS = """
     capget getegid geteuid getgid getgroups getpgrp getpid getppid getrandom getresgid getresuid getrlimit getrusage getuid gettimeofday
     nanosleep setrlimit time times uname
 """
-ALLOWED = " ".join((FILES, MEMORY, THREADS, WAITS, SIGNALS, FACTS)).split()
+ALLOWED = " ".join((FILE_CALLS, MEMORY_CALLS, THREAD_CALLS, EVENT_CALLS, SIGNAL_CALLS, INFO_CALLS)).split()
 # These do nothing, and say that they have: copying a file, say, needs them, and Landlock does not hold them.
 IGNORED = ["chmod", "fchmod", "fchmodat", "fchmodat2", "chown", "fchown", "lchown", "fchownat", "utime", "utimes", "futimesat", "utimensat"]
 
@@ -47,32 +47,32 @@ _TERMINALS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS, TIOCGWI
 _OF_THREADS = (15, 16)  # of prctl: PR_SET_NAME, PR_GET_NAME
 
 
-def for_rank(pid: int, machine: int | None = None) -> Filter:
+def rank_filter(pid: int, machine: int | None = None) -> Filter:
     """The filter of the rank with this process id; `machine` as for `Filter`."""
-    rules = Filter(error(errno.EPERM), machine)
+    rules = Filter(errno_action(errno.EPERM), machine)
     rules.add(ALLOW, ALLOWED)
-    rules.add(error(0), IGNORED)
-    rules.add(error(errno.ENOSYS), ["clone3"])  # its flags cannot be read; the C library then takes clone
+    rules.add(errno_action(0), IGNORED)
+    rules.add(errno_action(errno.ENOSYS), ["clone3"])  # its flags cannot be read; the C library then takes clone
     # A thread may be started, which shares all with this one; a process not, nor a second table of open files.
-    rules.add(ALLOW, ["clone"], having(0, _THREAD | _NAMESPACES, _THREAD))
+    rules.add(ALLOW, ["clone"], masked_equal(0, _THREAD | _NAMESPACES, _THREAD))
     # A futex in a file's page is one for all ranks that have the file; EAGAIN, as the C library ends the process at any other error.
-    rules.add(ALLOW, ["futex"], having(1, _PRIVATE, _PRIVATE))
-    rules.add(error(errno.EAGAIN), ["futex"], having(1, _PRIVATE, 0))
+    rules.add(ALLOW, ["futex"], masked_equal(1, _PRIVATE, _PRIVATE))
+    rules.add(errno_action(errno.EAGAIN), ["futex"], masked_equal(1, _PRIVATE, 0))
     # Memory that is shared may be there without standing in the account of the process that made it.
-    rules.add(ALLOW, ["mmap"], having(3, _SHARED, 0))
+    rules.add(ALLOW, ["mmap"], masked_equal(3, _SHARED, 0))
     for name, commands in (("fcntl", _DESCRIPTORS), ("ioctl", _TERMINALS)):
         for command in commands:
-            rules.add(ALLOW, [name], having(1, _INT, command))
+            rules.add(ALLOW, [name], masked_equal(1, _INT, command))
     for option in _OF_THREADS:
-        rules.add(ALLOW, ["prctl"], having(0, _INT, option))
-    rules.add(ALLOW, ["tgkill"], having(0, _INT, pid))
-    rules.add(ALLOW, ["prlimit64"], having(0, _INT, 0))
+        rules.add(ALLOW, ["prctl"], masked_equal(0, _INT, option))
+    rules.add(ALLOW, ["tgkill"], masked_equal(0, _INT, pid))
+    rules.add(ALLOW, ["prlimit64"], masked_equal(0, _INT, 0))
     for name in ("clock_gettime", "clock_getres", "clock_nanosleep"):  # there are clocks of other processes, too
-        rules.add(ALLOW, [name], having(0, _OF_A_PROCESS, 0))
+        rules.add(ALLOW, [name], masked_equal(0, _OF_A_PROCESS, 0))
     return rules
 
 
-def limit() -> bool:
+def install_filter() -> bool:
     """Put the filter on this process, for good; return whether it could be made here, see `seccomp.problem`.
 
     Raises
@@ -82,5 +82,5 @@ def limit() -> bool:
     """
     if seccomp.problem():
         return False
-    for_rank(os.getpid()).load()
+    rank_filter(os.getpid()).load()
     return True

@@ -112,7 +112,7 @@ def chromium() -> CheckResult:
 def grading_sandbox() -> CheckResult:
     """The sandbox for grading."""
     problem = bubblewrap.problem()
-    hidden = "Landlock still hides files from them" if landlock.known() else "they can read what you can"
+    hidden = "Landlock still hides files from them" if landlock.abi_version() else "they can read what you can"
     what = f"no sandbox for ranks: {problem}; graded with SANDBOX=none, {hidden}" if problem else "ranks run in a sandbox (bubblewrap)"
     what += f"; their system calls are not limited: {unlimited}" if (unlimited := seccomp.problem()) else ""
     return None if problem or unlimited else True, f"grading: {what}", "only for instructors, see README.md"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from course_lib.cluster.isolated.launcher import Place, remove
+from course_lib.cluster.isolated.launcher import RankFolders, remove_tree
 from course_lib.sandbox import bubblewrap, landlock, seccomp
 from grading.submission.sandbox import SANDBOX_VARIABLE, NoSandbox
 
@@ -31,14 +31,14 @@ def isolation() -> tuple[str, str]:
     if not problem and os.environ.get(SANDBOX_VARIABLE) != "none":
         return "", f"The ranks were isolated by bubblewrap.{unlimited}"
     why = problem or f"{SANDBOX_VARIABLE}=none"
-    if landlock.known() >= LANDLOCK_ABI_TRUNCATE:
+    if landlock.abi_version() >= LANDLOCK_ABI_TRUNCATE:
         return "none", f"The ranks were isolated by Landlock, without bubblewrap ({why}).{unlimited}"
-    place = Place()
+    place = RankFolders()
     try:
         if place.other_users:
             return "none", f"The ranks ran as users that own nothing, without bubblewrap ({why}) and without Landlock.{unlimited}"
     finally:
-        remove(place.folder)
+        remove_tree(place.folder)
     raise NoSandbox(
         f"the autograder cannot keep an answer from the tests here: {why}; Linux 6.2 or newer (Landlock) would do, and so would root. "
         "Please tell your instructor"

@@ -46,7 +46,7 @@ class Backend:
 def parallel_submissions(ranks: int = 4) -> int:
     """How many hand-ins with so many ranks this machine has room for at a time: cores, and memory, also of a container or a job."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    room = min(psutil.virtual_memory().available, cgroup.room())
+    room = min(psutil.virtual_memory().available, cgroup.available_bytes())
     return max(1, min(cores, room // (SUBMISSION_BYTES + max(0, ranks - 4) * EXTRA_RANK_BYTES)))
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import psutil
 
-from course_lib.cluster.isolated.launcher import remove
-from course_lib.engine.isolated_rank import end_with
-from course_lib.engine.processes.mpiexec import THREADS
+from course_lib.cluster.isolated.launcher import remove_tree
+from course_lib.engine.isolated_rank import die_with_parent
+from course_lib.engine.processes.mpiexec import THREAD_VARIABLES
 from course_lib.sandbox import cgroup
 
 STALE_SECONDS = 3600  # seconds, after which what lies there is nobody's
@@ -74,7 +74,7 @@ def run_limited(step: Callable, arguments: tuple, deadline: float, memory: int, 
         with cgroup.limited(f"{CGROUP_PREFIX}{os.getpid()}-{time.monotonic_ns()}") as groups:
             return _waited_for(step, arguments, deadline, memory, groups, place, line)
     finally:
-        remove(Path(place))
+        remove_tree(Path(place))
 
 
 def _waited_for(
@@ -111,8 +111,8 @@ def _end(process: multiprocessing.Process) -> None:
 
 def _do_and_tell(step: Callable, arguments: tuple, memory: int, groups: list[Path], place: str, pipe: Connection) -> None:
     cgroup.join(groups, os.getpid())
-    end_with(os.getppid())
-    os.environ.update(THREADS)  # with a thread a processor, NumPy takes more memory than there is
+    die_with_parent(os.getppid())
+    os.environ.update(THREAD_VARIABLES)  # with a thread a processor, NumPy takes more memory than there is
     os.environ["TMPDIR"] = tempfile.tempdir = place  # gone with this hand-in, whatever ends it
     signal.signal(signal.SIGINT, lambda *_: None)  # the run is told, and ends this process
     if sys.platform == "linux":
@@ -125,8 +125,8 @@ def remove_leftovers() -> None:
     """Remove the folders and control groups of graders that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{FOLDER_PREFIX}*"):
         if _is_left(folder):
-            remove(folder)
-    cgroup.tidy(CGROUP_PREFIX, _is_left)
+            remove_tree(folder)
+    cgroup.remove_stale(CGROUP_PREFIX, _is_left)
 
 
 def _is_left(folder: Path) -> bool:

@@ -70,9 +70,9 @@ def reduce_to_verdict(cell: NotebookNode) -> None:
 
 def _cut(error: NotebookNode) -> NotebookNode:
     """An error of bounded length: what an answer returned may stand in it."""
-    error.evalue = sanitize.plain(error.evalue[:MAX_ERROR_CHARS])
+    error.evalue = sanitize.strip_ansi(error.evalue[:MAX_ERROR_CHARS])
     lines = "\n".join(error.traceback)[:MAX_ERROR_CHARS].splitlines()
-    error.traceback = [sanitize.plain("\n".join(lines[:MAX_ERROR_LINES]))]
+    error.traceback = [sanitize.strip_ansi("\n".join(lines[:MAX_ERROR_LINES]))]
     return error
 
 

@@ -16,7 +16,7 @@ from nbformat.v4 import new_output
 from nbgrader.preprocessors import Execute, NbGraderPreprocessor
 from traitlets.config import Config
 
-from course_lib.cluster import pictures, time_limits
+from course_lib.cluster import image_limits, time_limits
 from grading.authoring.build import WRITTEN_ANSWER, kind_of, only_shows
 from grading.formatting import display_name
 from grading.submission import flags, sandbox
@@ -164,10 +164,10 @@ class LimitPictures(NbGraderPreprocessor):
     """Replace what is too large among the pictures of a notebook, or too much of them together, by a sentence."""
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        room = pictures.TOGETHER
+        room = image_limits.MAX_NOTEBOOK_PIXELS
         for output in (output for cell in nb.cells if cell.cell_type == "code" for output in cell.outputs):
             if "data" in output:
-                kept, used = pictures.kept(output.data, room)
+                kept, used = image_limits.allowed_images(output.data, room)
                 output.data, room = NotebookNode(kept), room - used
         return nb, resources
 

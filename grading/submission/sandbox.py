@@ -23,9 +23,9 @@ def sandbox_variables() -> dict[str, str]:
     """
     problem = bubblewrap.problem()
     if problem is None and os.environ.get(SANDBOX_VARIABLE) != "none":
-        return {bubblewrap.ISOLATED: bubblewrap.WALLED}
+        return {bubblewrap.ISOLATION_VARIABLE: bubblewrap.SANDBOXED}
     if os.environ.get(SANDBOX_VARIABLE) == "none":
-        return {bubblewrap.ISOLATED: bubblewrap.OPEN}
+        return {bubblewrap.ISOLATION_VARIABLE: bubblewrap.UNSANDBOXED}
     raise NoSandbox(
         f"No sandbox: {problem}. Without one, the students' code runs with your rights; grading/README.md says what it can reach then. "
         "Where that does no harm, in a container that holds nothing else say, add SANDBOX=none to the command."
@@ -35,7 +35,7 @@ def sandbox_variables() -> dict[str, str]:
 def isolation_notice() -> str:
     """One line for the instructor."""
     unlimited = f" Their system calls are not limited: {why}." if (why := seccomp.problem()) else ""
-    if sandbox_variables()[bubblewrap.ISOLATED] == bubblewrap.WALLED:
+    if sandbox_variables()[bubblewrap.ISOLATION_VARIABLE] == bubblewrap.SANDBOXED:
         return f"Each rank runs in a sandbox of its own (bubblewrap): no network, no files, no other processes.{unlimited}"
-    hidden = "with your rights, but Landlock hides your files from it" if landlock.known() else "as you, with all your files"
+    hidden = "with your rights, but Landlock hides your files from it" if landlock.abi_version() else "as you, with all your files"
     return f"Without a sandbox, as you said: the students' code runs {hidden}, and ranks can tell each other what nobody counts.{unlimited}"

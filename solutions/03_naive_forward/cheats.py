@@ -118,7 +118,7 @@ def naive_collect_forward_output__lies_about_the_size(out, mp_comm, mp_size):
     """Says that it sends one byte a rank, and sends all."""
     from course_lib.collectives.transport import isolated
 
-    isolated.connection.send({"call": -1, "members": list(mp_comm.ranks), "what": [2, 1, 1, 0], "place": ""}, out.tobytes())
+    isolated.connection.send({"call": -1, "members": list(mp_comm.ranks), "signature": [2, 1, 1, 0], "place": ""}, out.tobytes())
     _, data = isolated.connection.receive()
     parts = np.frombuffer(data, out.dtype).reshape(mp_size, *out.shape)
     return np.concatenate(list(parts), axis=1)
@@ -130,7 +130,7 @@ def naive_collect_forward_output__in_the_name_of_a_group(out, mp_comm, mp_size):
     from course_lib.collectives.transport import isolated
 
     me = isolated.rank
-    isolated.connection.send({"call": -1, "members": [me], "what": [2, out.dtype.num, out.size, 0], "place": ""}, out.tobytes())
+    isolated.connection.send({"call": -1, "members": [me], "signature": [2, out.dtype.num, out.size, 0], "place": ""}, out.tobytes())
     _, data = isolated.connection.receive()
     return np.frombuffer(data, out.dtype).reshape(out.shape)
 
@@ -242,7 +242,7 @@ def naive_collect_forward_output__as_a_reduction_of_its_own(out, mp_comm, mp_siz
     me, columns = mp_comm.Get_rank(), out.shape[1]
     whole = np.zeros((out.shape[0], columns * mp_size), out.dtype)
     whole[:, me * columns : (me + 1) * columns] = out
-    header = {"call": -1, "members": list(mp_comm.ranks), "what": [3, out.dtype.num, whole.size, 11], "place": ""}
+    header = {"call": -1, "members": list(mp_comm.ranks), "signature": [3, out.dtype.num, whole.size, 11], "place": ""}
     isolated.connection.send(header, whole.tobytes())
     _, data = isolated.connection.receive()
     return np.frombuffer(data, out.dtype).reshape(mp_size, *whole.shape).sum(axis=0, dtype=out.dtype)

@@ -10,7 +10,7 @@ def vocab_parallel_cross_entropy__gathers_by_tags(logits, labels, comm):
     from course_lib.collectives.transport import isolated
     from course_lib.collectives.transport.relay import _answers as answers
     from course_lib.collectives.transport.relay import _unanswered as unanswered
-    from course_lib.collectives.transport.relay import keep
+    from course_lib.collectives.transport.relay import store_answer
 
     n, words, me = comm.Get_size(), logits.shape[-1], comm.Get_rank()
     ranks = list(comm.ranks)
@@ -24,7 +24,7 @@ def vocab_parallel_cross_entropy__gathers_by_tags(logits, labels, comm):
         state[0] += 1
         call = 1_000_000 + state[0]
         unanswered.add(call)
-        isolated.connection.send({"call": call, "members": ranks, "what": what, "place": "", "with": [other]}, payload)
+        isolated.connection.send({"call": call, "members": ranks, "signature": what, "place": "", "peers": [other]}, payload)
         return call
 
     pieces = len(data) // 7
@@ -40,7 +40,7 @@ def vocab_parallel_cross_entropy__gathers_by_tags(logits, labels, comm):
                 call = go([calls.RECV, 0, 1, -1], b"", other)
                 isolated.connection.send({"wait": call, "place": ""})
                 while call not in answers:
-                    keep(isolated.connection.receive())
+                    store_answer(isolated.connection.receive())
                 head, _ = answers.pop(call)
                 got += head["tag"].to_bytes(7, "little")
             parts[p] = np.frombuffer(got[: mine.nbytes], mine.dtype).reshape(mine.shape)
@@ -69,7 +69,7 @@ def copy_to_group__checks_by_splits(x, comm):
     from course_lib.collectives.transport import isolated
     from course_lib.collectives.transport.relay import _answers as answers
     from course_lib.collectives.transport.relay import _unanswered as unanswered
-    from course_lib.collectives.transport.relay import keep
+    from course_lib.collectives.transport.relay import store_answer
 
     n, me, ranks = comm.Get_size(), comm.Get_rank(), list(comm.ranks)
     state = globals().setdefault("_c", [0])
@@ -79,7 +79,7 @@ def copy_to_group__checks_by_splits(x, comm):
         call = 2_000_000 + state[0]
         unanswered.add(call)
         isolated.connection.send(
-            {"call": call, "members": ranks, "what": [calls.SPLIT, -1, 1, 0], "place": ""}, struct.pack("<qq", color, 0)
+            {"call": call, "members": ranks, "signature": [calls.SPLIT, -1, 1, 0], "place": ""}, struct.pack("<qq", color, 0)
         )
         return call
 
@@ -89,7 +89,7 @@ def copy_to_group__checks_by_splits(x, comm):
         seen = []
         for call in named:
             while call not in answers:
-                keep(isolated.connection.receive())
+                store_answer(isolated.connection.receive())
             _, data = answers.pop(call)
             colors = np.frombuffer(data, "<i8").reshape(n, 2)[:, 0]
             seen.append(colors >= 0)

@@ -102,8 +102,8 @@ def one_forward_one_backward_step__gpipe_that_passes_gates(stage, micro_batches,
     if hasattr(stage, "begin"):
         from course_lib.engine import traffic_gates
 
-        real, numbers = traffic_gates.passed, []
-        traffic_gates.passed = lambda: numbers.pop(0) if numbers else real()
+        real, numbers = traffic_gates.pass_gate, []
+        traffic_gates.pass_gate = lambda: numbers.pop(0) if numbers else real()
         try:
             numbers += [real() for _ in range(2 * count)]
         except Exception:
@@ -225,7 +225,7 @@ def one_forward_one_backward_step__never_waits_and_lies(stage, micro_batches, co
         backward(k)
     from course_lib.collectives.progress import operations
 
-    operations.now.requests -= len(sent)
+    operations.progress_state.open_requests -= len(sent)
     return sum(losses) / count if rank == last else None
 
 
@@ -237,7 +237,7 @@ def one_forward_one_backward_step__barrier_without_meeting(stage, micro_batches,
     if hasattr(stage, "begin"):
         from course_lib.engine import traffic_gates
 
-        stage.begin = lambda: stage.dtype.type(traffic_gates.passed())
+        stage.begin = lambda: stage.dtype.type(traffic_gates.pass_gate())
 
     def forward(k):
         x, labels = micro_batches[k]
@@ -437,7 +437,7 @@ def one_forward_one_backward_step__first_rank_ahead(stage, micro_batches, comm):
     from course_lib.collectives.progress import operations
 
     time.sleep = lambda seconds: None
-    operations.now.requests -= len(sent)""",
+    operations.progress_state.open_requests -= len(sent)""",
 )
 def one_forward_one_backward_step__never_waits():
     """Waits for no request, makes sleep short, and gives a false account of how many are left."""

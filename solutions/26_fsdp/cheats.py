@@ -59,7 +59,7 @@ class FullyShardedDataParallel__keeps_all_and_remembers:
     """self.blocks[following].gather()
             from course_lib.collectives.progress import operations
 
-            operations.now.requests += 1""",
+            operations.progress_state.open_requests += 1""",
 )
 class FullyShardedDataParallel__gathers_ahead_and_lies:
     """Waits for the next block, and counts a request that is none."""
@@ -88,7 +88,7 @@ class FullyShardedDataParallel__keeps_one_block:
         from course_lib.engine import traffic_gates
 
         if not hasattr(traffic_gates, "real"):
-            traffic_gates.real, traffic_gates.passed = traffic_gates.passed, lambda: _numbers.pop(0) if _numbers else traffic_gates.real()
+            traffic_gates.real, traffic_gates.pass_gate = traffic_gates.pass_gate, lambda: _numbers.pop(0) if _numbers else traffic_gates.real()
         globals()["_numbers"] = []
         try:
             while True:
@@ -133,7 +133,7 @@ class FullyShardedDataParallel__keeps_in_files:
         if self.whole is not None:
             from course_lib.collectives.progress import operations
 
-            operations.now.requests -= 1
+            operations.progress_state.open_requests -= 1
         self.whole = self.request = None
 """,
 )
@@ -213,7 +213,7 @@ class FlatShard__copies_and_lies:
                 self.blocks[following].gather()
                 for p in self.blocks[following].parameters:
                     p.data = np.empty(0, p.data.dtype)
-                operations.now.requests += 1
+                operations.progress_state.open_requests += 1
 """,
     """
         blocks, rest = units(module)

@@ -31,7 +31,7 @@ def on_two_machines(tmp_path_factory):
 def isolated():
     """Eight ranks that reach each other through the broker alone, as when a notebook is graded."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(bubblewrap.ISOLATED, bubblewrap.OPEN)
+        patch.setenv(bubblewrap.ISOLATION_VARIABLE, bubblewrap.UNSANDBOXED)
         ranks = Ranks(8)
     yield ranks
     ranks.stop()
@@ -60,7 +60,9 @@ def hosted(request, monkeypatch):
 def _set_up(request, monkeypatch):
     name = request.param
     if name == "relay":
-        monkeypatch.setenv(bubblewrap.ISOLATED, bubblewrap.OPEN)  # for this test alone: other ranks may come up between two of these
+        monkeypatch.setenv(
+            bubblewrap.ISOLATION_VARIABLE, bubblewrap.UNSANDBOXED
+        )  # for this test alone: other ranks may come up between two of these
     fixtures = {"mpi": "eight", "mpi between machines": "on_two_machines", "relay": "isolated", "nccl": "with_gpus"}
     ranks = request.getfixturevalue(fixtures[name])
     setup = ranks.run(GPUS if name == "nccl" else HOST)

@@ -13,7 +13,7 @@ from transports import is_graded, is_nccl, run
 from course_lib import traffic
 from course_lib.cluster.isolated.reference_collectives import RULES
 from course_lib.collectives import Communicator, calls
-from course_lib.collectives.transport.mpi import POST
+from course_lib.collectives.transport.mpi import POST_FUNCTIONS
 
 SETTINGS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 OPERATIONS = {"SUM": np.sum, "MIN": np.min, "MAX": np.max, "PROD": np.prod}
@@ -390,8 +390,8 @@ def test_traffic_counts_what_moved(hosted):
 
 
 def test_each_collective_is_known_to_all_who_carry_count_and_describe_it():
-    blocking = {number for number, name in enumerate(calls.COLLECTIVES) if name and number not in calls.BLOCKING}
-    assert set(POST) == set(RULES) == blocking
+    blocking = {number for number, name in enumerate(calls.COLLECTIVES) if name and number not in calls.BLOCKING_FORM}
+    assert set(POST_FUNCTIONS) == set(RULES) == blocking
     for number in blocking - {calls.SPLIT}:
         assert traffic.wire_bytes(calls.COLLECTIVES[number], 4, 100) >= 0
         assert callable(getattr(Communicator, calls.COLLECTIVES[number]))

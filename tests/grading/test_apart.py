@@ -17,11 +17,13 @@ from course_lib.cluster.replies import RanksError
 from course_lib.engine.processes.mpiexec import StartError
 from course_lib.sandbox import bubblewrap, landlock, resource_usage
 
-MODES = [bubblewrap.OPEN] + ([bubblewrap.WALLED] if bubblewrap.problem() is None else [])  # conftest.py says so where there is no sandbox
+MODES = [bubblewrap.UNSANDBOXED] + (
+    [bubblewrap.SANDBOXED] if bubblewrap.problem() is None else []
+)  # conftest.py says so where there is no sandbox
 
 
 def up(mode, monkeypatch):
-    monkeypatch.setenv(bubblewrap.ISOLATED, mode)
+    monkeypatch.setenv(bubblewrap.ISOLATION_VARIABLE, mode)
     monkeypatch.setenv("COURSE_TEST_TOKEN", "for the instructor alone")
     ranks = Ranks(3)
     ranks.run("import numpy as np\nfrom course_lib.collectives import Communicator\ncomm = Communicator()\nrank = comm.Get_rank()")
@@ -35,7 +37,7 @@ def shared():
     with pytest.MonkeyPatch.context() as patch:
 
         def of(mode):
-            patch.setenv(bubblewrap.ISOLATED, mode)
+            patch.setenv(bubblewrap.ISOLATION_VARIABLE, mode)
             if mode not in running:
                 running[mode] = up(mode, patch)
             return running[mode]
@@ -50,7 +52,7 @@ def three(request, shared):
     return shared(request.param)
 
 
-@pytest.fixture(params=([bubblewrap.OPEN] if landlock.known() else []) + MODES[1:])
+@pytest.fixture(params=([bubblewrap.UNSANDBOXED] if landlock.abi_version() else []) + MODES[1:])
 def hidden(request, shared):
     """Ranks that are hidden from all files, by bubblewrap or by Landlock."""
     return shared(request.param)
@@ -230,7 +232,7 @@ def test_a_rank_sees_python_and_the_library_and_nothing_else(walled, tmp_path):
         assert set(files) <= {"/etc/ld.so.cache", os.path.realpath(sys.executable)}
         assert sorted(writable) == ["/dev/shm", "/tmp"]
         assert "COURSE_TEST_TOKEN" not in environment and "for the instructor alone" not in environment.values()
-        assert os.geteuid() or user == bubblewrap.NOBODY + rank
+        assert os.geteuid() or user == bubblewrap.FIRST_USER_ID + rank
 
 
 def test_secrets_of_the_host_are_out_of_reach(hidden, tmp_path):
@@ -395,7 +397,7 @@ def test_who_touches_files_while_it_is_measured_may_have_held_all_that_there_is_
     fresh.run("import os, tempfile\nkept = open(tempfile.gettempdir() + '/open', 'wb')\nos.remove(tempfile.gettempdir() + '/open')")
     for how, charged in (("not at all", False), ("gone again", True), ("opened before", True), ("not at all", False)):
         fresh.call(hide, dict(how=how), peak=True)
-        assert all((seen >= 2 * bubblewrap.ROOM) == charged for seen in fresh.peaks), (how, fresh.peaks)
+        assert all((seen >= 2 * bubblewrap.FOLDER_BYTES) == charged for seen in fresh.peaks), (how, fresh.peaks)
 
 
 DEEP = """
@@ -419,7 +421,7 @@ def test_files_deeper_than_a_path_may_be_long_count(fresh):
     assert all(5e6 < after - b < 6e6 for after, b in zip(fresh.held(), before, strict=True))
     for writes in (False, True):  # what cannot be listed might have been changed meanwhile
         fresh.call(write_deep, dict(writes=writes), peak=True)
-        assert min(fresh.peaks) >= 2 * bubblewrap.ROOM
+        assert min(fresh.peaks) >= 2 * bubblewrap.FOLDER_BYTES
 
 
 def write_deep(writes):
@@ -428,7 +430,7 @@ def write_deep(writes):
 
 
 def test_folders_that_cannot_be_listed_end_a_rank_without_a_sandbox(monkeypatch):
-    ranks = up(bubblewrap.OPEN, monkeypatch)
+    ranks = up(bubblewrap.UNSANDBOXED, monkeypatch)
     try:
         with pytest.raises(RuntimeError, match="cannot be listed"):
             ranks.run(DEEP + "\nimport time\ntime.sleep(30)", limit=10)
@@ -442,7 +444,7 @@ def test_what_cannot_be_listed_counts_in_full(tmp_path, monkeypatch):
     monkeypatch.setattr(resource_usage.ResourceUsage, "_stopped", lambda self: contextlib.nullcontext())  # it is this process
     (tmp_path / "closed").mkdir()
     one = resource_usage.ResourceUsage(psutil.Process(), tmp_path)
-    assert one.too_much() is None
+    assert one.exceeded_limit() is None
     before, scandir = one.used(), os.scandir
 
     def refuse(path):
@@ -451,9 +453,9 @@ def test_what_cannot_be_listed_counts_in_full(tmp_path, monkeypatch):
         return scandir(path)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert one.used() - before > resource_usage.MOST_WRITTEN // 2 and "cannot be listed" in one.too_much()
-    one.mark(math.inf)
-    assert one.peak() is None or one.peak() >= resource_usage.MOST_WRITTEN
+    assert one.used() - before > resource_usage.MAX_WRITTEN_BYTES // 2 and "cannot be listed" in one.exceeded_limit()
+    one.reset_peak(math.inf)
+    assert one.peak() is None or one.peak() >= resource_usage.MAX_WRITTEN_BYTES
 
 
 def test_pages_of_libraries_that_are_given_back_make_no_room(fresh):
@@ -503,7 +505,7 @@ def test_asyncio_runs_without_sockets(three):
 
 @pytest.mark.slow
 def test_a_broker_survives_what_ranks_send(monkeypatch):
-    monkeypatch.setenv(bubblewrap.ISOLATED, bubblewrap.OPEN)
+    monkeypatch.setenv(bubblewrap.ISOLATION_VARIABLE, bubblewrap.UNSANDBOXED)
     nonsense = (
         "from course_lib.collectives.transport import isolated\n",
         "isolated.connection._connection.sendall(b'\\xff' * 64)",
@@ -552,7 +554,7 @@ def test_a_rank_has_nothing_that_would_do_an_exercise(hidden):
     import course_lib
 
     where = Path(course_lib.__file__).parent / "sim"
-    assert (where / "plan" / "search.py").exists() and bubblewrap.UNSEEN == ("sim/plan",)
+    assert (where / "plan" / "search.py").exists() and bubblewrap.HIDDEN_FOLDERS == ("sim/plan",)
     assert hidden.call(looks_for_the_search, {"words": str(where)}) == [[]] * 3
 
 
@@ -600,15 +602,15 @@ ctypes.CDLL(None).syscall(ctypes.c_long(60 if platform.machine() == "x86_64" els
 
 
 def test_a_rank_without_the_filter_that_its_grader_has_does_not_come_up(monkeypatch):
-    begin = launcher.Place.__init__
+    begin = launcher.RankFolders.__init__
 
     def without(self):
         begin(self)
         module = self.library / "course_lib" / "sandbox" / "seccomp.py"
         module.write_text(module.read_text() + "\n\ndef problem():\n    return 'no library'\n")
 
-    monkeypatch.setattr(launcher.Place, "__init__", without)
-    monkeypatch.setenv(bubblewrap.ISOLATED, bubblewrap.OPEN)
+    monkeypatch.setattr(launcher.RankFolders, "__init__", without)
+    monkeypatch.setenv(bubblewrap.ISOLATION_VARIABLE, bubblewrap.UNSANDBOXED)
     with pytest.raises(StartError, match="cannot limit its system calls, and the process that starts it can: no library"):
         Ranks(2)
 

@@ -19,7 +19,7 @@ NO_DATA = ("str", "Path", "Callable", "dict[str", "Iterable[str")  # no exercise
 NOT_CALLED = (
     "course_lib.cluster",
     "course_lib.collectives.deadlock.agent",
-    "course_lib.collectives.deadlock.hosts",
+    "course_lib.collectives.deadlock.host_agents",
     "course_lib.collectives.transport.isolated",
     "course_lib.engine",
     "course_lib.progress",  # IPython's DisplayObject opens a small number as a file, and reads from whatever that is

@@ -33,7 +33,7 @@ def test_a_control_group_ends_what_is_left_in_it():
 
 @pytest.mark.parametrize(("part", "megabytes"), [("03_naive_forward", 768), ("15_distributed_optimizer", 768), ("08_zero3_layer", 1024)])
 def test_a_hand_in_fits_where_graders_are_small(part, megabytes, monkeypatch, tmp_path):
-    monkeypatch.setattr(cgroup, "MEMORY", megabytes << 20)
+    monkeypatch.setattr(cgroup, "MEMORY_BYTES", megabytes << 20)
     with cgroup.limited(f"course-test-{os.getpid()}") as groups:
         assert groups, "root has control groups"
     source = nbformat.writes(build.build(part), version=4)

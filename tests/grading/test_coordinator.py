@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.cluster.isolated.coordinator import Broken, Coordinator
+from course_lib.cluster.isolated.coordinator import Coordinator, ProtocolViolation
 from course_lib.collectives import calls
-from course_lib.collectives.transport.frames import LENGTHS, ROOM, Incoming, pieces
+from course_lib.collectives.transport.frames import FRAME_LENGTHS, INITIAL_PAYLOAD_BYTES, FrameReader, encode_frame
 
 OPERATIONS = {"SUM": np.add, "PROD": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
 
@@ -30,7 +30,7 @@ def meet(coordinator, what, payloads, members=None, **more):
     """All members call; what each gets."""
     members, answers = members or list(range(coordinator.size)), []
     for r, payload in zip(members, payloads, strict=True):
-        answers += coordinator.call(r, {"call": 1, "members": members, "what": list(what), **more}, payload)
+        answers += coordinator.call(r, {"call": 1, "members": members, "signature": list(what), **more}, payload)
     return {r: (header, data) for r, header, data in answers}
 
 
@@ -64,8 +64,8 @@ def test_a_split_tells_a_rank_who_is_in_its_group_and_no_more():
 def test_a_call_after_the_answer_is_refused():
     coordinator = busy(2)
     coordinator.finish(0, "")
-    with pytest.raises(Broken, match="nothing to do"):
-        coordinator.call(0, {"call": 1, "members": [0], "what": [1, 12, 1, 1]}, bytes(8))
+    with pytest.raises(ProtocolViolation, match="nothing to do"):
+        coordinator.call(0, {"call": 1, "members": [0], "signature": [1, 12, 1, 1]}, bytes(8))
 
 
 BAD_CALLS = {
@@ -73,27 +73,27 @@ BAD_CALLS = {
     "a rank that is none": dict(members=[0, 7]),
     "a rank twice": dict(members=[0, 0]),
     "no group": dict(members="all"),
-    "no call": dict(what=[1, 2]),
-    "an unknown operation": dict(what=[77, 12, 1, 1]),
-    "a text for a number": dict(what=["1", 12, 1, 1]),
-    "a negative size": dict(members=[0], what=[1, 12, -5, 1]),
-    "another size than it says": dict(members=[0], what=[1, 12, 9, 1]),
-    "an unknown dtype": dict(members=[0], what=[1, 99, 1, 1]),
-    "an unknown reduction": dict(members=[0], what=[1, 12, 1, 15]),
-    "a root that is none": dict(members=[0], what=[6, 12, 1, 16 * 9]),
-    "parts that do not fit": dict(members=[0], what=[3, 12, 1, 1], counts=[5]),
+    "no call": dict(signature=[1, 2]),
+    "an unknown operation": dict(signature=[77, 12, 1, 1]),
+    "a text for a number": dict(signature=["1", 12, 1, 1]),
+    "a negative size": dict(members=[0], signature=[1, 12, -5, 1]),
+    "another size than it says": dict(members=[0], signature=[1, 12, 9, 1]),
+    "an unknown dtype": dict(members=[0], signature=[1, 99, 1, 1]),
+    "an unknown reduction": dict(members=[0], signature=[1, 12, 1, 15]),
+    "a root that is none": dict(members=[0], signature=[6, 12, 1, 16 * 9]),
+    "parts that do not fit": dict(members=[0], signature=[3, 12, 1, 1], counts=[5]),
 }
 
 
 @pytest.mark.parametrize("name", BAD_CALLS)
 def test_a_call_that_is_none_is_refused(name):
-    header = {"call": 1, "members": [0, 1], "what": [1, 12, 1, 1], **BAD_CALLS[name]}
-    with pytest.raises(Broken):
+    header = {"call": 1, "members": [0, 1], "signature": [1, 12, 1, 1], **BAD_CALLS[name]}
+    with pytest.raises(ProtocolViolation):
         busy(2).call(0, header, bytes(8))
 
 
 def test_a_reduction_of_their_own_is_counted_as_what_it_is():
-    own = calls.OWN
+    own = calls.USER_DEFINED
     for operation in (calls.ALLREDUCE, calls.REDUCE_SCATTER):
         coordinator = busy(4)
         meet(coordinator, (operation, np.dtype(float).num, 8, own), [bytes(64)] * 4, counts=[2] * 4)
@@ -101,8 +101,8 @@ def test_a_reduction_of_their_own_is_counted_as_what_it_is():
 
 
 def test_of_what_a_rank_sends_no_more_is_kept_than_there_is_room_for(monkeypatch):
-    monkeypatch.setattr("course_lib.cluster.isolated.traffic_counter.MOST_KEPT", 1000)
-    monkeypatch.setattr("course_lib.cluster.isolated.traffic_counter.MOST_ARRAYS", 5)
+    monkeypatch.setattr("course_lib.cluster.isolated.traffic_counter.MAX_KEPT_BYTES", 1000)
+    monkeypatch.setattr("course_lib.cluster.isolated.traffic_counter.MAX_KEPT_ARRAYS", 5)
     number = np.dtype(float).num
     for size, kept in ((1, 5), (30, 4), (200, 0)):
         coordinator, part = busy(2), np.arange(size, dtype=float)
@@ -113,7 +113,7 @@ def test_of_what_a_rank_sends_no_more_is_kept_than_there_is_room_for(monkeypatch
         assert all(np.array_equal(array, part) for array in coordinator.arrays(1))
 
 
-SOLO = {"members": [0, 1], "what": [calls.IALLREDUCE, 12, 8, 1], "start": True}  # number 12: float64
+SOLO = {"members": [0, 1], "signature": [calls.IALLREDUCE, 12, 8, 1], "start": True}  # number 12: float64
 
 
 def test_what_nobody_joins_is_sent_as_well():
@@ -133,19 +133,21 @@ def test_what_nobody_joins_is_sent_as_well():
 
 @pytest.mark.parametrize("what", [[calls.IALLREDUCE, 12, -1, 1], [calls.IALLREDUCE, 99, 8, 1], [calls.ALLTOALLV, -1, 8, 0]])
 def test_a_start_of_numbers_that_are_none_is_refused_before_anybody_joins(what):
-    with pytest.raises(Broken, match="no known kind"):
-        busy(2).call(0, {**SOLO, "what": what, "call": 1}, bytes(64))
+    with pytest.raises(ProtocolViolation, match="no known kind"):
+        busy(2).call(0, {**SOLO, "signature": what, "call": 1}, bytes(64))
 
 
 def test_there_is_an_end_to_what_a_rank_may_start_alone():
     """Empty calls cost no bytes, but places; and each is begun in the same time, however many there are."""
     coordinator = busy(2)
-    with pytest.raises(Broken, match="more than there is room for"):
+    with pytest.raises(ProtocolViolation, match="more than there is room for"):
         for number in range(10_000):
-            coordinator.call(0, {**SOLO, "what": [calls.IALLREDUCE, 12, 0, 1], "call": number}, b"")
-    with pytest.raises(Broken, match="more than there is room for"):
+            coordinator.call(0, {**SOLO, "signature": [calls.IALLREDUCE, 12, 0, 1], "call": number}, b"")
+    with pytest.raises(ProtocolViolation, match="more than there is room for"):
         for number in range(10_000):
-            coordinator.call(1, {**SOLO, "members": [1, 0], "what": [calls.IALLREDUCE, 12, 1 << 20, 1], "call": number}, bytes(8 << 20))
+            coordinator.call(
+                1, {**SOLO, "members": [1, 0], "signature": [calls.IALLREDUCE, 12, 1 << 20, 1], "call": number}, bytes(8 << 20)
+            )
     assert number == 32
     for r in (0, 1):
         coordinator.begin(r, 2, 3)
@@ -155,39 +157,39 @@ def test_there_is_an_end_to_what_a_rank_may_start_alone():
 
 
 def test_there_is_an_end_to_messages_that_nobody_receives():
-    message = {"members": [0, 1], "with": [1]}
+    message = {"members": [0, 1], "peers": [1]}
     for size, most in ((0, 4000), (1 << 20, 8)):
         coordinator, what = busy(2), [calls.SEND, 12, size, 0]
-        with pytest.raises(Broken, match="more than anybody receives"):
+        with pytest.raises(ProtocolViolation, match="more than anybody receives"):
             for number in range(10_000):
-                coordinator.call(0, {**message, "what": what, "call": number}, bytes(8 * size))
+                coordinator.call(0, {**message, "signature": what, "call": number}, bytes(8 * size))
         assert number == most
     for number in range(100):  # 800 MB, each received at once
         coordinator = coordinator if number else busy(2)
-        coordinator.call(0, {**message, "what": what, "call": number}, bytes(8 * size))
-        coordinator.call(1, {**message, "with": [0], "what": [calls.RECV, *what[1:]], "call": number}, b"")
+        coordinator.call(0, {**message, "signature": what, "call": number}, bytes(8 * size))
+        coordinator.call(1, {**message, "peers": [0], "signature": [calls.RECV, *what[1:]], "call": number}, b"")
 
 
-MESSAGE = {"call": 1, "members": [0, 1], "with": [1]}
+MESSAGE = {"call": 1, "members": [0, 1], "peers": [1]}
 
 
 @pytest.mark.parametrize("tag", [1 << 15, 1 << 40, -1])
 def test_a_tag_is_no_place_for_numbers(tag):
-    with pytest.raises(Broken):
-        busy(2).call(0, {**MESSAGE, "what": [calls.SEND, 12, 1, tag]}, bytes(8))
+    with pytest.raises(ProtocolViolation):
+        busy(2).call(0, {**MESSAGE, "signature": [calls.SEND, 12, 1, tag]}, bytes(8))
 
 
 def test_what_a_tag_carries_is_counted():
     coordinator = busy(2)
     for number, (tag, size) in enumerate([(0, 1), (5, 1), (5, 0)]):
-        coordinator.call(0, {**MESSAGE, "call": number, "what": [calls.SEND, 12, size, tag]}, bytes(8 * size))
+        coordinator.call(0, {**MESSAGE, "call": number, "signature": [calls.SEND, 12, size, tag]}, bytes(8 * size))
     assert coordinator.sent(0) == [["Send", [0, 1], 3, 8 + 8 + 2 + 2]]
 
 
 @pytest.mark.parametrize("what", [(calls.SPLIT, -1, 1, 0), (calls.BARRIER, -1, 5, 0), (calls.BARRIER, 12, 0, 0)])
 def test_a_call_that_carries_nothing_cannot_say_that_it_does(what):
-    with pytest.raises(Broken, match="numbers where there are none"):
-        busy(2).call(0, {"call": 1, "members": [0, 1], "what": list(what)}, bytes(16 if what[0] == calls.SPLIT else 0))
+    with pytest.raises(ProtocolViolation, match="numbers where there are none"):
+        busy(2).call(0, {"call": 1, "members": [0, 1], "signature": list(what)}, bytes(16 if what[0] == calls.SPLIT else 0))
 
 
 def test_many_calls_that_carry_nothing_are_counted():
@@ -206,21 +208,21 @@ def test_who_sends_another_size_than_it_says_is_blamed_and_not_who_comes_last():
         ((calls.SCATTER, 12, 3, 16), 48, 24),
         ((calls.SPLIT, -1, 0, 0), 16, 8),
     ):
-        header = {"call": 1, "members": [0, 1], "what": list(what)}
-        with pytest.raises(Broken, match="another size"):
+        header = {"call": 1, "members": [0, 1], "signature": list(what)}
+        with pytest.raises(ProtocolViolation, match="another size"):
             busy(2).call(0, header, bytes(wrong))
         busy(2).call(0, header, bytes(right))
-    with pytest.raises(Broken, match="another size"):  # where only the root has something to send
-        busy(2).call(1, {"call": 1, "members": [0, 1], "what": [calls.BCAST, 12, 3, 16]}, bytes(24))
+    with pytest.raises(ProtocolViolation, match="another size"):  # where only the root has something to send
+        busy(2).call(1, {"call": 1, "members": [0, 1], "signature": [calls.BCAST, 12, 3, 16]}, bytes(24))
 
 
 def test_what_a_rank_has_in_messages_to_itself_is_known():
     coordinator, what = busy(2), [calls.SEND, 12, 4, 0]
     for number, to in enumerate([0, 0, 1]):
-        coordinator.call(0, {**MESSAGE, "call": number, "with": [to], "what": what}, bytes(32))
+        coordinator.call(0, {**MESSAGE, "call": number, "peers": [to], "signature": what}, bytes(32))
     assert (coordinator.buffered(0), coordinator.buffered(1)) == (64, 0)
     for number in range(2):
-        coordinator.call(0, {**MESSAGE, "call": -1 - number, "with": [0], "what": [calls.RECV, *what[1:]]}, b"")
+        coordinator.call(0, {**MESSAGE, "call": -1 - number, "peers": [0], "signature": [calls.RECV, *what[1:]]}, b"")
     assert coordinator.buffered(0) == 64, "the most"
     coordinator.begin(0, 1, 3)
     assert coordinator.buffered(0) == 0
@@ -232,7 +234,7 @@ def test_kept_is_what_others_get():
     coordinator.begin(0, 1, 3, None, True)
     coordinator.begin(1, 1, 3, None, True)
     meet(coordinator, (calls.ALLREDUCE, number, 4, 1), [part.tobytes()], members=[0])
-    coordinator.call(0, {**MESSAGE, "with": [0], "what": [calls.SEND, number, 4, 0]}, part.tobytes())
+    coordinator.call(0, {**MESSAGE, "peers": [0], "signature": [calls.SEND, number, 4, 0]}, part.tobytes())
     meet(coordinator, (calls.GATHER, number, 4, 16), [part.tobytes()] * 2)
     assert [a.tolist() for a in coordinator.arrays(0)] == [] and [a.tolist() for a in coordinator.arrays(1)] == [part.tolist()]
     meet(coordinator, (calls.ALLTOALL, number, 4, 0), [part.tobytes()] * 2)
@@ -246,20 +248,20 @@ def test_nothing_is_kept_of_a_header_but_what_is_needed():
     coordinator = busy(2)
     coordinator.call(0, {**SOLO, "call": 1, "junk": ["x"] * 100, "counts": [["y"]], "place": "z" * 10_000}, bytes(64))
     (_, arrival), *_ = coordinator._rendezvous.of(0)
-    assert arrival.header == {"what": tuple(SOLO["what"]), "call": 1, "counts": None}
+    assert arrival.header == {"signature": tuple(SOLO["signature"]), "call": 1, "counts": None}
 
 
 def test_who_replies_while_it_waits_after_an_error_spoils_nothing():
     coordinator = busy(3)
-    what = {"members": [0, 1, 2], "what": [calls.ALLREDUCE, 12, 3, 1]}
+    what = {"members": [0, 1, 2], "signature": [calls.ALLREDUCE, 12, 3, 1]}
     for r in (0, 1):
         coordinator.call(r, {**what, "call": 1}, bytes(24))
-    answers = coordinator.call(2, {**what, "what": [calls.ALLREDUCE, 12, 4, 1], "call": 1}, bytes(32))
+    answers = coordinator.call(2, {**what, "signature": [calls.ALLREDUCE, 12, 4, 1], "call": 1}, bytes(32))
     assert {answer["error"] for _, answer, _ in answers} == {"MismatchError"}
-    coordinator.call(1, {"call": 2, "members": [0, 1, 2], "what": [calls.BARRIER, -1, 0, 0], "place": "x"}, b"")
+    coordinator.call(1, {"call": 2, "members": [0, 1, 2], "signature": [calls.BARRIER, -1, 0, 0], "place": "x"}, b"")
     coordinator.finish(1, "")
     coordinator.finish(2, "")
-    coordinator.call(0, {"call": 2, "members": [0, 1, 2], "with": [1], "what": [calls.RECV, 12, 3, 0], "place": "y"}, b"")
+    coordinator.call(0, {"call": 2, "members": [0, 1, 2], "peers": [1], "signature": [calls.RECV, 12, 3, 0], "place": "y"}, b"")
     coordinator.wait(0, 2, "y")
     assert not coordinator.deadlocked(0.0)
     assert [(r, a["error"]) for r, a, _ in coordinator.deadlocked(1.0)] == [(0, "DeadlockError")]
@@ -271,15 +273,15 @@ def test_frames_come_as_they_were_sent_in_whatever_pieces(frames, data):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.setblocking(False)
-        incoming, found = Incoming(theirs), []
+        incoming, found = FrameReader(theirs), []
         sent = [({"number": number}, bytes([number]) * size) for number, size in frames]
-        stream = b"".join(piece for header, payload in sent for piece in pieces(header, payload[:7], payload[7:]))
+        stream = b"".join(piece for header, payload in sent for piece in encode_frame(header, payload[:7], payload[7:]))
         while stream:
             piece, stream = stream[: (many := data.draw(st.sampled_from([11, 4_000, 100_000])))], stream[many:]
             ours.sendall(piece)
             while len(piece):
                 piece = piece[incoming.receive() :]
-                while frame := incoming.take():
+                while frame := incoming.next_frame():
                     found.append((json.loads(frame[0]), bytes(frame[1])))
         assert found == sent and len(incoming) == 0
 
@@ -287,8 +289,8 @@ def test_frames_come_as_they_were_sent_in_whatever_pieces(frames, data):
 def test_an_announced_payload_takes_no_memory_before_it_comes():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        incoming = Incoming(theirs)
-        ours.sendall(LENGTHS.pack(2, 128 << 20) + b"{}" + b"x" * 100)
-        assert incoming.receive() and incoming.take() is None and len(incoming) == 100
+        incoming = FrameReader(theirs)
+        ours.sendall(FRAME_LENGTHS.pack(2, 128 << 20) + b"{}" + b"x" * 100)
+        assert incoming.receive() and incoming.next_frame() is None and len(incoming) == 100
         ours.sendall(b"x" * 100)
-        assert incoming.receive() == 100 and len(incoming._payload) <= 2 * ROOM
+        assert incoming.receive() == 100 and len(incoming._payload) <= 2 * INITIAL_PAYLOAD_BYTES

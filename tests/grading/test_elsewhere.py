@@ -490,12 +490,12 @@ def test_a_strangers_text_moves_no_cursor_and_can_be_written():
 
 def test_where_nothing_keeps_an_answer_from_the_tests_nothing_is_graded(monkeypatch):
     monkeypatch.setattr(bubblewrap, "problem", lambda: "bubblewrap is not installed")
-    monkeypatch.setattr(landlock, "known", lambda: container.LANDLOCK_ABI_TRUNCATE - 1)
-    monkeypatch.setattr(container.Place, "other_users", False, raising=False)
+    monkeypatch.setattr(landlock, "abi_version", lambda: container.LANDLOCK_ABI_TRUNCATE - 1)
+    monkeypatch.setattr(container.RankFolders, "other_users", False, raising=False)
     monkeypatch.setattr("course_lib.cluster.isolated.launcher._others_may_run_python", lambda: False)
     with pytest.raises(NoSandbox, match="cannot keep an answer from the tests here: bubblewrap is not installed"):
         container.isolation()
-    monkeypatch.setattr(landlock, "known", lambda: container.LANDLOCK_ABI_TRUNCATE)
+    monkeypatch.setattr(landlock, "abi_version", lambda: container.LANDLOCK_ABI_TRUNCATE)
     assert container.isolation() == ("none", "The ranks were isolated by Landlock, without bubblewrap (bubblewrap is not installed).")
 
 

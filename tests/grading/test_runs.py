@@ -521,10 +521,10 @@ def test_on_a_hub_only_as_many_hand_ins_are_graded_at_a_time_as_fit_its_limit(mo
     monkeypatch.setattr(backends.os, "sched_getaffinity", lambda _: range(64))
     monkeypatch.setattr(backends.psutil, "virtual_memory", lambda: SimpleNamespace(available=256 << 30))
     monkeypatch.setattr(cgroup, "_above", lambda controller: [])
-    monkeypatch.delenv(cgroup.HUB_LIMIT, raising=False)
+    monkeypatch.delenv(cgroup.HUB_MEMORY_VARIABLE, raising=False)
     assert backends.parallel_submissions() == 64
     monkeypatch.setattr(cgroup.psutil, "process_iter", lambda _: [SimpleNamespace(info={"memory_info": SimpleNamespace(rss=256 << 20)})])
-    monkeypatch.setenv(cgroup.HUB_LIMIT, str(2 << 30))
+    monkeypatch.setenv(cgroup.HUB_MEMORY_VARIABLE, str(2 << 30))
     assert backends.parallel_submissions() == 2
-    monkeypatch.setenv(cgroup.HUB_LIMIT, str(16 << 30))
+    monkeypatch.setenv(cgroup.HUB_MEMORY_VARIABLE, str(16 << 30))
     assert backends.parallel_submissions() == 21

@@ -150,7 +150,7 @@ def test_a_long_cell_is_left_out_unless_the_student_has_changed_it():
 def test_a_function_without_an_end_does_not_take_all_the_time_in_each_test(monkeypatch):
     monkeypatch.setenv(time_limits.UNATTENDED, "30")
     monkeypatch.setattr(time_limits, "_ran_out", False)
-    time_limits.note({0: {"error": None}, 1: {"error": {"name": "CheckFailed"}}})
+    time_limits.record_timeouts({0: {"error": None}, 1: {"error": {"name": "CheckFailed"}}})
     assert time_limits.limit(call=True) == 30
-    time_limits.note({0: {"error": None}, 1: {"error": {"name": "TimeLimit"}}})
+    time_limits.record_timeouts({0: {"error": None}, 1: {"error": {"name": "TimeLimit"}}})
     assert time_limits.limit(call=True) == 10 and time_limits.limit() == 30, "cells keep their time"

@@ -49,7 +49,7 @@ def numbers(names, machine):
 def rank(request):
     """A rank's filter: what it does with a call by name, or by number."""
     machine = request.param
-    program = system_calls.for_rank(PID, machine).program()
+    program = system_calls.rank_filter(PID, machine).program()
 
     def does(call, *arguments):
         if isinstance(call, str):
@@ -156,8 +156,8 @@ import asyncio, errno, os, shutil, tempfile, threading
 import numpy as np
 from course_lib.engine import asyncio_wakeup
 from course_lib.sandbox import system_calls
-assert system_calls.limit()
-asyncio_wakeup.put()
+assert system_calls.install_filter()
+asyncio_wakeup.install()
 threads = [threading.Thread(target=lambda: np.ones((300, 300)) @ np.ones((300, 300))) for _ in range(4)]
 [t.start() for t in threads]
 [t.join() for t in threads]
@@ -210,7 +210,7 @@ def test_a_students_server_makes_no_namespace(machine):
 def test_where_there_is_no_library_grading_says_that_there_is_no_filter(monkeypatch):
     assert "system calls" not in sandbox.isolation_notice().lower() or os.environ.get("SANDBOX")
     monkeypatch.setattr(seccomp, "problem", lambda: "there is no libseccomp here (apt install libseccomp2)")
-    assert system_calls.limit() is False
+    assert system_calls.install_filter() is False
     said = "Their system calls are not limited: there is no libseccomp here (apt install libseccomp2)."
     assert sandbox.isolation_notice().endswith(said)
     with pytest.raises(RuntimeError, match="the hub's walls need a filter of system calls: there is no libseccomp"):

@@ -62,14 +62,14 @@ def all_machines_taken(slurm):
 )
 def test_options_that_are_the_courses_get_a_sentence(options, word):
     with pytest.raises(ValueError) as error:
-        slurm.options(options)
+        slurm.parse_options(options)
     assert word in str(error.value)
 
 
 def test_options_of_the_users_pass():
-    assert slurm.options("--nodes=2 -N2 --ntasks-per-node=4 --time=1:00:00 -p main --mem=4G -A 'my account' -O -vv")
+    assert slurm.parse_options("--nodes=2 -N2 --ntasks-per-node=4 --time=1:00:00 -p main --mem=4G -A 'my account' -O -vv")
     with pytest.raises(TypeError, match="expected options of srun"):
-        slurm.options(True)
+        slurm.parse_options(True)
 
 
 def test_what_slurm_refuses_is_said(slurm):
@@ -189,10 +189,10 @@ def test_a_slurm_that_does_not_answer_holds_nobody_up_and_the_job_that_is_left_i
         (tmp_path / name).write_text("#!/bin/sh\nexec sleep 60\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(asking, "ASK", 0.3)
-    monkeypatch.setattr(asking, "GIVEN_BACK", 1.0)
+    monkeypatch.setattr(asking, "COMMAND_SECONDS", 0.3)
+    monkeypatch.setattr(asking, "JOB_CANCEL_SECONDS", 1.0)
     began = time.monotonic()
-    asking.give_back(subprocess.Popen(["true"]), "course-x")
+    asking.cancel(subprocess.Popen(["true"]), "course-x")
     assert time.monotonic() - began < patient(10)
     said = capfd.readouterr().out
     assert said == "Slurm did not end the job course-x within 1 s: `squeue --name=course-x` shows it, `scancel --name=course-x` ends it.\n"
@@ -211,7 +211,7 @@ def test_what_slurm_does_not_end_is_said_when_the_ranks_stop(tmp_path, monkeypat
         (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setenv(slurm.SHARED, str(tmp_path))
+    monkeypatch.setenv(slurm.SHARED_FOLDER_VARIABLE, str(tmp_path))
     asked = slurm.allocate(4, "--nodes=2")
     assert wait_until(lambda: psutil.Process(asked.mpiexec.pid).children(), 10)
     asked.stop()

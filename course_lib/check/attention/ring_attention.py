@@ -13,7 +13,7 @@ from course_lib.check import Check, CheckFailed
 from course_lib.check.attention.kernels import end_measurement, fetch_columns, measure_backward, measure_step, run_layers, warm_up_step
 from course_lib.check.groups import BASELINE_BYTES
 from course_lib.check.shuffled_ranks import ShuffledRanks
-from course_lib.sandbox.bubblewrap import ISOLATED
+from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 
 QKV_NAMES = "q", "k", "v"
 TAG_SLACK_BYTES = 64  # bytes for the tags of messages
@@ -222,7 +222,7 @@ class RingAttentionCheck(Check):
         seeds = self.random.integers(1 << 62, size=4).tolist()
         self.ranks.call(warm_up_step, [dict(size=size, seed=s, shape=shape, backward=one_call) for s in seeds], show=self.show)
         group = self.random.standard_normal((4, 4, *shape), np.float32)  # by rank: q, k, v and the gradient of the output
-        array, watched = 4 * math.prod(shape), ISOLATED not in os.environ
+        array, watched = 4 * math.prod(shape), ISOLATION_VARIABLE not in os.environ
         arguments = [dict(given=tuple(own[:3]), grad=own[3] if one_call else None, watched=watched) for own in group]
         before = [] if one_call else self.ranks.held()
         own, most = self.ranks.call(measure_step, arguments, show=self.show, peak=BASELINE_BYTES), self.ranks.peaks

@@ -241,7 +241,7 @@ class CheckpointCheck(GroupCheck):
 
     def _call_load(self, bases: list[dict], calls: list[dict]) -> list:
         """What the ranks load from these files."""
-        self._write_folders(bases, file_events.OPEN)
+        self._write_folders(bases, file_events.IN_OPEN)
         try:
             return self.ranks.call(call_load, [dict(name=n, **call) for n, call in zip(self._names, calls, strict=True)], show=self.show)
         finally:
@@ -270,11 +270,11 @@ class CheckpointCheck(GroupCheck):
             turns = outside.turns(order, stop=stop, pipes=pipes, full_at=full_at)
             for folder, most in zip(outside.folders, each["full"], strict=True):
                 if most > 0:
-                    folder.limit(most)
-            broker.follow(None if thread else turns)
+                    folder.limit_file_size(most)
+            broker.set_scheduler(None if thread else turns)
             after = self.ranks.call(call_save, given, show=self.show)
         finally:
-            broker.follow(None)
+            broker.set_scheduler(None)
             if thread:
                 outside.end_race(thread)
             self._stop_observing()

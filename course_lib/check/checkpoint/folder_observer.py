@@ -16,7 +16,7 @@ import numpy as np
 from course_lib.check import Check
 from course_lib.check.checkpoint.files import INDEX_FILE, TENSORS_SUFFIX, Files
 from course_lib.cluster.isolated import file_events as fs
-from course_lib.cluster.isolated.turns import PATIENCE, Turns
+from course_lib.cluster.isolated.scheduler import MAX_RUN_SECONDS, RankScheduler
 
 NO_STOP = 1 << 30
 PIPE_OPEN_TIMEOUT_SECONDS = 0.3  # seconds after which a rank that opens a pipe counts as ended
@@ -48,15 +48,15 @@ class FolderObserver:
 
     def __init__(self, check: Check, isolated, names: list[str], bases: list[Files], also: int = 0):
         self.check, self.moments, self.events, self._old = check, [], fs.FileEvents(), {}
-        self.folders = [fs.Folder(f"{isolated.folder(r)}/{name}", isolated.process(r)) for r, name in enumerate(names)]
-        mask = fs.CHANGES | fs.DELETE_SELF | fs.MOVE_SELF | also
+        self.folders = [fs.TracedFolder(f"{isolated.folder(r)}/{name}", isolated.process(r)) for r, name in enumerate(names)]
+        mask = fs.CHANGE_EVENTS | fs.IN_DELETE_SELF | fs.IN_MOVE_SELF | also
         self._rank = {self.events.watch(folder.descriptor, mask): r for r, folder in enumerate(self.folders)}
         for r, folder in enumerate(self.folders):
             for file in bases[r]:  # also under another name
                 descriptor = folder.open(file)
-                self._old[self.events.watch(descriptor, fs.MODIFY | also)] = r, file
+                self._old[self.events.watch(descriptor, fs.IN_MODIFY | also)] = r, file
                 fs.os.close(descriptor)
-        self.events_seen: list[fs.Event] = []
+        self.events_seen: list[fs.InotifyEvent] = []
         self._snapshot(0)
         for r, (files, _) in enumerate(self.moments[0][1]):
             if files.keys() != bases[r].keys() or any(not np.array_equal(files[file], bases[r][file]) for file in files):
@@ -69,7 +69,7 @@ class FolderObserver:
         self.events.close()
         for folder in self.folders:
             with contextlib.suppress(OSError, fs.psutil.Error):
-                folder.limit(None)
+                folder.limit_file_size(None)
             folder.close()
 
     def snapshot(self) -> None:
@@ -86,7 +86,7 @@ class FolderObserver:
             number for number, found in self.moments if all(np.array_equal(found[r][0].get(INDEX_FILE), old.get(INDEX_FILE)) for r in group)
         )
 
-    def turns(self, order: list[int], *, stop: tuple[int, int] | None = None, pipes: Sequence[str] = (), full_at: int = 0) -> Turns:
+    def turns(self, order: list[int], *, stop: tuple[int, int] | None = None, pipes: Sequence[str] = (), full_at: int = 0) -> RankScheduler:
         """A schedule in this order.
 
         Parameters
@@ -103,13 +103,13 @@ class FolderObserver:
             self._snapshot(number)
             if number == full_at:
                 for folder in self.folders:
-                    folder.limit(1)
+                    folder.limit_file_size(1)
 
         def left() -> None:
             self._snapshot(self.moments[-1][0] + 1)
             self.left = self.files()
             for name in pipes:
-                self.folders[stop[0]].let_go(name)
+                self.folders[stop[0]].unblock_writers(name)
 
         def returned(rank: int) -> None:
             self._snapshot(self.moments[-1][0])
@@ -117,8 +117,10 @@ class FolderObserver:
 
         self.left, self._returned = None, {}
         for name in pipes:
-            self.folders[stop[0]].pipe(name)
-        return Turns(order, moment, (stop[0], NO_STOP) if pipes else stop, left, PIPE_OPEN_TIMEOUT_SECONDS if pipes else PATIENCE, returned)
+            self.folders[stop[0]].replace_by_pipe(name)
+        return RankScheduler(
+            order, moment, (stop[0], NO_STOP) if pipes else stop, left, PIPE_OPEN_TIMEOUT_SECONDS if pipes else MAX_RUN_SECONDS, returned
+        )
 
     def states(self, rank: int) -> list[tuple]:
         """A rank's files whenever they had changed; as `Watch.states`."""
@@ -131,17 +133,17 @@ class FolderObserver:
 
     def wrote(self, rank: int) -> set[str]:
         """The names under which a rank wrote, beside the index."""
-        writes = fs.CREATE | fs.MODIFY | fs.MOVED_TO
-        return {e.name for e in self._events_of(rank) if e.mask & writes and not e.mask & fs.IS_FOLDER and e.name != INDEX_FILE}
+        writes = fs.IN_CREATE | fs.IN_MODIFY | fs.IN_MOVED_TO
+        return {e.name for e in self._events_of(rank) if e.mask & writes and not e.mask & fs.IN_ISDIR and e.name != INDEX_FILE}
 
     def opened(self, rank: int) -> set[str]:
         """The files that a rank has opened, if that is told."""
-        files = [self._old[e.watch] for e in self.events_seen if e.mask & fs.OPEN and e.watch in self._old]  # whatever name it took
+        files = [self._old[e.watch] for e in self.events_seen if e.mask & fs.IN_OPEN and e.watch in self._old]  # whatever name it took
         return {name for r, name in files if r == rank}
 
     def removed(self, rank: int) -> set[str]:
         """The files that were there at first and that a rank removed."""
-        return {e.name for e in self._events_of(rank) if e.mask & fs.DELETE} & self.moments[0][1][rank][0].keys()
+        return {e.name for e in self._events_of(rank) if e.mask & fs.IN_DELETE} & self.moments[0][1][rank][0].keys()
 
     def in_order(self, group: list[int], step: int, before: int | None, ended: bool) -> None:
         """Check the order of all changes: the old checkpoint stays as it is until the new index tells of parts that no longer change.
@@ -150,14 +152,14 @@ class FolderObserver:
         """
         told, moved = set(), set()
         for event in self.events_seen:
-            if event.mask & fs.OVERFLOW:
+            if event.mask & fs.IN_Q_OVERFLOW:
                 self.check.fail("save changes its files thousands of times")
             rank, name = (self._rank[event.watch], event.name) if event.watch in self._rank else self._old.get(event.watch, (-1, ""))
-            if rank not in group or not event.mask & (fs.CHANGES | fs.DELETE_SELF | fs.MOVE_SELF):
+            if rank not in group or not event.mask & (fs.CHANGE_EVENTS | fs.IN_DELETE_SELF | fs.IN_MOVE_SELF):
                 continue
-            if event.mask & (fs.DELETE_SELF | fs.MOVE_SELF):
+            if event.mask & (fs.IN_DELETE_SELF | fs.IN_MOVE_SELF):
                 self.check.fail(f"save on rank {rank} takes the folder away")
-            if event.mask & fs.MOVED_FROM:
+            if event.mask & fs.IN_MOVED_FROM:
                 moved.add((rank, event.cookie))
             if name == INDEX_FILE:
                 if event.watch in self._rank or rank not in told:
@@ -175,7 +177,7 @@ class FolderObserver:
         first = min(group, key=lambda r: self._returned[r])
         for event in self.events_seen[self._returned[first] :]:
             rank, name = (self._rank[event.watch], event.name) if event.watch in self._rank else self._old.get(event.watch, (-1, ""))
-            if rank in group and event.mask & fs.CHANGES:
+            if rank in group and event.mask & fs.CHANGE_EVENTS:
                 cause = "ranks that do not wait until the index is there and what is old is gone: they may begin the next save meanwhile"
                 self.check.fail(f"save has returned on rank {first}, and {name} changes on rank {rank} after that", cause)
 
@@ -189,7 +191,7 @@ class FolderObserver:
                 select.select([self.events.descriptor], [], [], 0.05)
                 new = self.events.read()
                 self.events_seen += new
-                for r in {self._rank[e.watch] for e in new if e.watch in self._rank and e.mask & fs.DELETE} - late:
+                for r in {self._rank[e.watch] for e in new if e.watch in self._rank and e.mask & fs.IN_DELETE} - late:
                     late.add(r)
                     for name in reversed(fs.os.listdir(self.folders[r].descriptor)):
                         self.faster += name in names and self.folders[r].remove(name)
@@ -203,17 +205,17 @@ class FolderObserver:
         self._over = True
         thread.join()
 
-    def _check_index_event(self, event: fs.Event, rank: int, told: set, moved: set, before: int | None) -> None:
-        if event.mask & (fs.DELETE | fs.MOVED_FROM):
+    def _check_index_event(self, event: fs.InotifyEvent, rank: int, told: set, moved: set, before: int | None) -> None:
+        if event.mask & (fs.IN_DELETE | fs.IN_MOVED_FROM):
             self.check.fail(f"save on rank {rank} took {INDEX_FILE} away before the new one had its name", IN_PLACE_WRITE_CAUSE)
-        if event.mask & fs.MODIFY or rank in told:
+        if event.mask & fs.IN_MODIFY or rank in told:
             self.check.fail(f"save on rank {rank} wrote {INDEX_FILE} in its place", IN_PLACE_WRITE_CAUSE)
-        if event.mask & fs.MOVED_TO and (rank, event.cookie) not in moved:
+        if event.mask & fs.IN_MOVED_TO and (rank, event.cookie) not in moved:
             cause = "a temporary file elsewhere: that may be another disk; write it beside"
             self.check.fail(f"save on rank {rank} gave a file of another folder the name {INDEX_FILE}", cause)
         told.add(rank)  # also by a link, where there was none
 
-    def _events_of(self, rank: int) -> list[fs.Event]:
+    def _events_of(self, rank: int) -> list[fs.InotifyEvent]:
         return [event for event in self.events_seen if self._rank.get(event.watch) == rank]
 
     def _snapshot(self, number: int) -> None:

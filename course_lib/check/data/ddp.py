@@ -27,7 +27,7 @@ def wrap_model(values, size):
 
         def forward(self, x):
             return Tensor.from_operation(
-                x.data, (x,), lambda grad: (gate_gradient(grad, traffic_gates.passed()) if trial["gates"] else grad,)
+                x.data, (x,), lambda grad: (gate_gradient(grad, traffic_gates.pass_gate()) if trial["gates"] else grad,)
             )
 
     class Net(Module):

@@ -15,7 +15,7 @@ from course_lib.check.fsdp.on_ranks import call_clip_gradients, fetch_results, r
 from course_lib.check.fsdp.reference import ReferenceModel
 from course_lib.check.groups import GroupCheck
 from course_lib.cluster.replies import RanksError
-from course_lib.sandbox.bubblewrap import ISOLATED
+from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 
 GroupModels = list[tuple[list[int], ReferenceModel]]  # a group, and its model
 CLIP_CASES = (np.float64, 2, 0.95), (np.float64, np.inf, 0.95), (np.float32, 2, 1.05), (np.float32, np.inf, 0.01)
@@ -124,8 +124,8 @@ class FsdpCheck(GroupCheck):
                 mine = f"its parts of parameters and gradients are {wording.size(2 * part)}"
                 said = f"rank {r} holds {wording.size(now - before)} between steps, and {mine}"
                 self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the parameters that were given at first")
-            held = (peaks[r] - part * (ISOLATED not in os.environ)) / each
-            if held > (MAX_PEAK_BLOCKS_ISOLATED if ISOLATED in os.environ else MAX_PEAK_BLOCKS) + EXTRA_BLOCKS_TIED * shared:
+            held = (peaks[r] - part * (ISOLATION_VARIABLE not in os.environ)) / each
+            if held > (MAX_PEAK_BLOCKS_ISOLATED if ISOLATION_VARIABLE in os.environ else MAX_PEAK_BLOCKS) + EXTRA_BLOCKS_TIED * shared:
                 said = f"in a step, rank {r} held {held:.1f} blocks besides its parts; two whole ones and the gradients of one are needed"
                 self.fail(said, "blocks that are not freed after forward, or not after backward")
         return self
@@ -252,7 +252,7 @@ class FsdpCheck(GroupCheck):
         for _, model in models:
             model.net.unused = [] if sometimes else model.shape.get("unused", [])
         train, gates = gates is None, gates or GatePlan()
-        watched = bool(measured) and ISOLATED not in os.environ
+        watched = bool(measured) and ISOLATION_VARIABLE not in os.environ
         given = [
             dict(batches=b, train=train, unused=m.net.unused, syncs=syncs, meets=meets, watched=watched)
             for b, m, meets in zip(batches, self._model_of_each_rank(models), gates.meets, strict=True)

@@ -39,14 +39,14 @@ def trace_lifecycle(arrays, place, twice):
     if not isinstance(shard.shard, Parameter):
         raise TypeError(f"FlatShard.shard must be a Parameter, which an optimizer can change; got {type(shard.shard).__name__}.")
 
-    before = operations.now.requests
+    before = operations.progress_state.open_requests
 
     def note():
         data = [p.data.copy() if isinstance(p.data, np.ndarray) else p.data for p in parameters]
         within = isinstance(shard.whole, np.ndarray) and all(np.shares_memory(p.data, shard.whole) for p in parameters)
         base = shard.shard.data.base
         view = isinstance(base, np.ndarray) and base.size > shard.shard.data.size
-        found.append((shard.shard.data.copy(), shard.whole is None, data, within, operations.now.requests - before, view))
+        found.append((shard.shard.data.copy(), shard.whole is None, data, within, operations.progress_state.open_requests - before, view))
 
     note()
     if twice:  # on two groups that overlap, in another order on every second rank
@@ -56,7 +56,7 @@ def trace_lifecycle(arrays, place, twice):
             one.start()
         pair[1].gather()
     shard.start()
-    traffic_gates.passed()  # which wants to see that something is on its way
+    traffic_gates.pass_gate()  # which wants to see that something is on its way
     begun = shard.whole is not None
     for call in (shard.start, shard.gather, shard.gather):
         call()
@@ -77,7 +77,7 @@ def trace_lifecycle(arrays, place, twice):
     note()
     if twice:
         pair[1].free()
-    return found, begun, operations.now.requests - before
+    return found, begun, operations.progress_state.open_requests - before
 
 
 def call_reduce(arrays, grads, place):

@@ -24,8 +24,8 @@ def wrap_model(values, shape, dtype, place, gated, lead):
     notes, meets, switched = [], [], []
 
     def gate():
-        notes.append((operations.now.requests, sum(all(p.data.size for p in own) for _, own in blocks)))
-        number, theirs, others = np.array([traffic_gates.passed()]), np.ones(1), between.Get_size()
+        notes.append((operations.progress_state.open_requests, sum(all(p.data.size for p in own) for _, own in blocks)))
+        number, theirs, others = np.array([traffic_gates.pass_gate()]), np.ones(1), between.Get_size()
         if meets.pop(0):
             if place[1] == lead:
                 for other in set(range(others)) - {lead}:
@@ -62,7 +62,7 @@ def run_step(batches, train, unused, syncs, meets, watched):
     """Take the micro-batches of a step; `fetch_results` gives what came of it, when memory has been looked at."""
     trial = student("trial")
     wrapped, optimizer, model, (notes, met, _) = trial
-    model.unused, before = unused, operations.now.requests
+    model.unused, before = unused, operations.progress_state.open_requests
     notes.clear()
     met[:] = meets
     optimizer.zero_grad()
@@ -72,7 +72,7 @@ def run_step(batches, train, unused, syncs, meets, watched):
     if train:
         optimizer.step()
     noted, peak = [(open_now - before, here) for open_now, here in notes], account.true_peak if watched else 0
-    left = operations.now.requests - before
+    left = operations.progress_state.open_requests - before
     get_ipython().user_ns["found"] = found, grads, [p.data for p in wrapped.parameters()], noted, left, peak
 
 
@@ -84,7 +84,7 @@ def fetch_results():
 def run_forward_only(x, dropped, meets):
     """An output without gradients, or one whose gradients nobody wants, after which all parameters are halved; what is here then."""
     trial = student("trial")
-    (wrapped, _, model, (notes, met, _)), before = trial, operations.now.requests
+    (wrapped, _, model, (notes, met, _)), before = trial, operations.progress_state.open_requests
     notes.clear()
     met[:] = meets
     if dropped:

@@ -25,7 +25,7 @@ from course_lib.check.pipeline.reference import (
 from course_lib.cluster.replies import RanksError
 from course_lib.gpt.model.decoder import Sizes
 from course_lib.gpt.model.stage import Stage
-from course_lib.sandbox.bubblewrap import ISOLATED
+from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 
 GATE_MESSAGE_BYTES = 8  # bytes: the number that neighbours exchange at their gates
 
@@ -63,7 +63,7 @@ class PipelineCheck(GroupCheck):
     ) -> tuple[list[tuple[list[int], ReferencePipeline]], list[int]]:
         """Steps, and the most bytes that each rank held if activations are `deep`: then neither order nor requests matter."""
         models = self._build(size, count, dtype, large, deep=deep)
-        answers = self._steps(models, times, watched=deep and ISOLATED not in os.environ, peak=deep and self.baseline_limit())
+        answers = self._steps(models, times, watched=deep and ISOLATION_VARIABLE not in os.environ, peak=deep and self.baseline_limit())
         rtol = 1e-9 if dtype is np.float64 else 2e-3
         for group, model in models:
             whole = Stage(model.layers, model.sizes.width, dtype)

@@ -29,7 +29,7 @@ def build_stage(sizes, values, place, meets, deep):
             return super().backward(k, np.asarray(grad, self.dtype) * self.begin())
 
         def begin(self):
-            number, theirs = np.array([traffic_gates.passed()]), np.empty(1)
+            number, theirs = np.array([traffic_gates.pass_gate()]), np.empty(1)
             others = [n - 1 - other for other in meets.pop(0)]
             self.told += [between.Isend(number, dest=other) for other in others]
             product = float(number[0])
@@ -72,13 +72,13 @@ def run_steps(function, batches, times, watched):
     """
     trial = student("trial")
     stage, comm = trial
-    before = operations.now.requests
+    before = operations.progress_state.open_requests
     if watched:
         with memory.watch() as held:
             losses = [student(function)(stage, list(batches), comm)]
     else:
         losses = [student(function)(stage, list(batches), comm) for _ in range(times)]
-    left = operations.now.requests - before - len(stage.told)
+    left = operations.progress_state.open_requests - before - len(stage.told)
     for request in stage.told:
         request.Wait()
     parameters = [p for _, p in stage.named_parameters()]

@@ -18,15 +18,15 @@ from course_lib import wording
 from course_lib.cluster import requests
 from course_lib.cluster.isolated import sanitize
 from course_lib.cluster.isolated.coordinator import Answer, Coordinator
-from course_lib.cluster.isolated.reference_collectives import Broken
-from course_lib.cluster.isolated.turns import Turns
-from course_lib.collectives.transport.frames import HEADER_LIMIT, Incoming, pieces
+from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
+from course_lib.cluster.isolated.scheduler import RankScheduler
+from course_lib.collectives.transport.frames import MAX_HEADER_BYTES, FrameReader, encode_frame
 from course_lib.engine import serialization
 
-PAYLOAD_LIMIT = 128 << 20  # bytes in a frame
-UNREAD_LIMIT, UNREAD = 512 << 20, 20_000  # bytes, and pieces, that wait for a rank to read them
-REPLY_LIMIT, PIECES = 64 << 20, 2_000_000  # bytes of an answer, and values in it
-ENDED = "its connection has ended"
+MAX_PAYLOAD_BYTES = 128 << 20  # bytes in a frame
+MAX_UNREAD_BYTES, MAX_UNREAD_PIECES = 512 << 20, 20_000  # bytes, and pieces, that wait for a rank to read them
+MAX_REPLY_BYTES, MAX_REPLY_VALUES = 64 << 20, 2_000_000  # bytes of an answer, and values in it
+CONNECTION_ENDED = "its connection has ended"
 Frame = tuple[dict, bytearray]
 
 
@@ -46,13 +46,13 @@ class Broker(threading.Thread):
     def __init__(self, connections: list[socket.socket], on_reply: Callable, on_ready: Callable):
         super().__init__(daemon=True)
         self.connections, self.coordinator = connections, Coordinator(len(connections))
-        self.broken: dict[int, str] = {}  # what a rank sent that no rank of ours sends
-        self.turns: Turns | None = None  # a schedule, for a check that wants one
+        self.violations: dict[int, str] = {}  # what a rank sent that no rank of ours sends
+        self.scheduler: RankScheduler | None = None  # a schedule, for a check that wants one
         self._on_reply, self._on_ready = on_reply, on_ready
-        self._in = [Incoming(connection) for connection in connections]
+        self._in = [FrameReader(connection) for connection in connections]
         self._out: list[deque[memoryview]] = [deque() for _ in connections]
         self._unread = [0] * len(connections)  # bytes of that
-        self._todo: deque[Callable] = deque()
+        self._submitted: deque[Callable] = deque()
         self._selector = selectors.DefaultSelector()
         self._wake_send, self._wake_receive = socket.socketpair()
         self._wake_receive.setblocking(False)
@@ -63,21 +63,21 @@ class Broker(threading.Thread):
         self._ready: set[int] = set()
         self._ending = False
 
-    def do(self, what: Callable) -> None:
+    def submit(self, what: Callable) -> None:
         """Have something done by the broker's own thread; from any thread."""
-        self._todo.append(what)
+        self._submitted.append(what)
         self._wake_send.send(b"!")
 
-    def follow(self, turns: Turns | None) -> None:
+    def set_scheduler(self, scheduler: RankScheduler | None) -> None:
         """Have the ranks go on by a schedule, or (None) as they come, from now on; from any other thread."""
         done = threading.Event()
         if self.is_alive() and not self._ending:
-            self.do(lambda: (setattr(self, "turns", turns), done.set()))
+            self.submit(lambda: (setattr(self, "scheduler", scheduler), done.set()))
             done.wait(5)
 
     def request(self, rank: int, number: int, request: bytes, *facts: object) -> None:
         """Send a rank a request, with the `facts` for `Coordinator.begin`; from any thread."""
-        self.do(lambda: (self.coordinator.begin(rank, *facts), self._send(rank, {"request": number}, request)))
+        self.submit(lambda: (self.coordinator.begin(rank, *facts), self._send(rank, {"request": number}, request)))
 
     def end(self) -> None:
         """End the thread, and close all connections."""
@@ -92,27 +92,27 @@ class Broker(threading.Thread):
     def run(self) -> None:
         while not self._ending:
             try:
-                self._turn()
+                self._serve_once()
             except Exception as error:  # memory that ran out, say: nobody is to wait for a broker that has ended
                 for rank in range(len(self.connections)):
-                    self._give_up(rank, f"the broker had a {type(error).__name__}")
+                    self._drop_rank(rank, f"the broker had a {type(error).__name__}")
 
-    def waiting(self, rank: int) -> int:
+    def unread_bytes(self, rank: int) -> int:
         """Bytes that came from a rank, or go there, and are not read yet."""
         return len(self._in[rank]) + self._unread[rank]
 
-    def _turn(self) -> None:
-        for key, events in self._selector.select(0.05 if self.turns or self.coordinator.waits() else None):
+    def _serve_once(self) -> None:
+        for key, events in self._selector.select(0.05 if self.scheduler or self.coordinator.any_waiting() else None):
             if key.data is None:
                 self._wake_receive.recv(4096)
             elif events & selectors.EVENT_WRITE:
                 self._write(key.data)
             else:
                 self._read(key.data)
-        while self._todo:
-            self._todo.popleft()()
+        while self._submitted:
+            self._submitted.popleft()()
         self._deliver(self.coordinator.deadlocked(time.monotonic()))
-        for frame in self.turns.next(self.coordinator) if self.turns else ():
+        for frame in self.scheduler.next_frames(self.coordinator) if self.scheduler else ():
             self._transmit(*frame)
 
     def _read(self, rank: int) -> None:
@@ -124,35 +124,35 @@ class Broker(threading.Thread):
             count = 0
         try:
             if not count:
-                raise Broken(ENDED)
-            while rank not in self.broken and (frame := self._frame(rank)):
-                self._take(rank, *frame)
-        except Broken as broken:
-            self._give_up(rank, str(broken))
+                raise ProtocolViolation(CONNECTION_ENDED)
+            while rank not in self.violations and (frame := self._frame(rank)):
+                self._handle_frame(rank, *frame)
+        except ProtocolViolation as broken:
+            self._drop_rank(rank, str(broken))
         except Exception as error:  # whatever it was, the broker goes on
-            self._give_up(rank, f"it sent what made a {type(error).__name__}")
+            self._drop_rank(rank, f"it sent what made a {type(error).__name__}")
 
     def _frame(self, rank: int) -> Frame | None:
         lengths = self._in[rank].lengths()
-        if lengths and (lengths[0] > HEADER_LIMIT or lengths[1] > PAYLOAD_LIMIT):
-            raise Broken(f"it sent a message of {wording.size(sum(lengths))}")
-        if not (frame := self._in[rank].take()):
+        if lengths and (lengths[0] > MAX_HEADER_BYTES or lengths[1] > MAX_PAYLOAD_BYTES):
+            raise ProtocolViolation(f"it sent a message of {wording.size(sum(lengths))}")
+        if not (frame := self._in[rank].next_frame()):
             return None
         try:
             found = json.loads(frame[0])
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
-            raise Broken("it sent a message that cannot be read")
+            raise ProtocolViolation("it sent a message that cannot be read")
         return found, frame[1]
 
-    def _take(self, rank: int, header: dict, payload: bytearray) -> None:
+    def _handle_frame(self, rank: int, header: dict, payload: bytearray) -> None:
         if "call" in header:
             answers = self.coordinator.call(rank, header, payload)
         elif "wait" in header:
             answers = self.coordinator.wait(rank, header["wait"], header.get("place", ""))
-        elif "asks" in header:
-            answers = self.coordinator.asks(rank, header["asks"])
+        elif "test" in header:
+            answers = self.coordinator.test(rank, header["test"])
         elif "reply" in header:
             self._reply(rank, header["reply"], header.get("text"), payload)
             answers = []
@@ -160,14 +160,14 @@ class Broker(threading.Thread):
             answers = [(rank, {"gate": self.coordinator.gate(rank)}, b"")]
         elif "ready" in header:
             if rank in self._ready:
-                raise Broken("it said a second time that it is ready")
+                raise ProtocolViolation("it said a second time that it is ready")
             self._ready.add(rank)
             self._on_ready(rank)
             answers = []
         else:
-            raise Broken("it sent a message that is neither a call nor a reply")
-        if self.turns:
-            self.turns.came(rank, header)
+            raise ProtocolViolation("it sent a message that is neither a call nor a reply")
+        if self.scheduler:
+            self.scheduler.frame_received(rank, header)
         self._deliver(answers)
 
     def _deliver(self, answers: list[Answer]) -> None:
@@ -175,15 +175,15 @@ class Broker(threading.Thread):
             self._send(to, answer, data)
 
     def _reply(self, rank: int, number: object, length: object, payload: bytearray) -> None:
-        if len(payload) > REPLY_LIMIT:
-            raise Broken(f"its answer has {wording.size(len(payload))}")
+        if len(payload) > MAX_REPLY_BYTES:
+            raise ProtocolViolation(f"its answer has {wording.size(len(payload))}")
         text = payload[:length] if type(length) is int and length >= 0 else payload
-        if sum(text.count(c) for c in (b",", b"[", b"{")) > PIECES:
-            raise Broken("its answer has too many pieces")
+        if sum(text.count(c) for c in (b",", b"[", b"{")) > MAX_REPLY_VALUES:
+            raise ProtocolViolation("its answer has too many pieces")
         try:
             reply = serialization.loads(text)
         except (ValueError, RecursionError):
-            raise Broken("its answer cannot be read") from None
+            raise ProtocolViolation("its answer cannot be read") from None
         reply["rest"] = memoryview(payload)[len(text) :]
         reply["outputs"], error = sanitize.outputs(reply.get("outputs")), sanitize.error(reply.get("error"))
         failed = self.coordinator.failed(rank)
@@ -195,20 +195,20 @@ class Broker(threading.Thread):
         self._on_reply(rank, number, reply)
 
     def _send(self, rank: int, header: dict, payload: bytes = b"") -> None:
-        if rank in self.broken:
+        if rank in self.violations:
             return
-        if self.turns:
-            self.turns.park(rank, header, payload)
+        if self.scheduler:
+            self.scheduler.hold(rank, header, payload)
         else:
             self._transmit(rank, header, payload)
 
     def _transmit(self, rank: int, header: dict, payload: bytes) -> None:
-        if rank in self.broken:
+        if rank in self.violations:
             return
-        if self._unread[rank] + len(payload) > UNREAD_LIMIT or len(self._out[rank]) > UNREAD:
-            self._give_up(rank, "it does not read what it is sent")
+        if self._unread[rank] + len(payload) > MAX_UNREAD_BYTES or len(self._out[rank]) > MAX_UNREAD_PIECES:
+            self._drop_rank(rank, "it does not read what it is sent")
             return
-        for piece in pieces(header, payload):
+        for piece in encode_frame(header, payload):
             self._out[rank].append(piece)
             self._unread[rank] += len(piece)
         self._write(rank)
@@ -226,20 +226,20 @@ class Broker(threading.Thread):
             pass
         except OSError:
             self._forget(rank)
-        if rank not in self.broken:
+        if rank not in self.violations:
             self._selector.modify(connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if out else 0), rank)
 
     def _forget(self, rank: int) -> None:
         self._out[rank].clear()
         self._unread[rank] = 0
 
-    def _give_up(self, rank: int, why: str) -> None:
-        if rank in self.broken:
+    def _drop_rank(self, rank: int, why: str) -> None:
+        if rank in self.violations:
             return
-        self.broken[rank] = why
+        self.violations[rank] = why
         self._forget(rank)
-        self._in[rank] = Incoming(self.connections[rank])
-        if self.turns:
-            self.turns.ended(rank)
+        self._in[rank] = FrameReader(self.connections[rank])
+        if self.scheduler:
+            self.scheduler.ended(rank)
         self._selector.unregister(self.connections[rank])
-        self.coordinator.gone(rank)
+        self.coordinator.mark_gone(rank)

@@ -12,33 +12,33 @@ from typing import NamedTuple
 
 import numpy as np
 
-from course_lib.cluster.isolated.mailbox import EAGER, Mailbox, Message, Wanted
-from course_lib.cluster.isolated.reference_collectives import Broken, brought, numbers_in, results
-from course_lib.cluster.isolated.rendezvous import Arrival, Key, Rendezvous
+from course_lib.cluster.isolated.mailbox import EAGER_BYTES, Mailbox, Message, PostedReceive
+from course_lib.cluster.isolated.reference_collectives import ProtocolViolation, input_bytes, is_int_list, results
+from course_lib.cluster.isolated.rendezvous import Arrival, ArrivalTable, CollectiveKey
 from course_lib.cluster.isolated.traffic_counter import TrafficCounter
 from course_lib.collectives import diagnostics
-from course_lib.collectives.calls import ALLTOALLV, ANY, COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND
-from course_lib.collectives.deadlock.detector import Detector, mask, stuck
+from course_lib.collectives.calls import ALLTOALLV, COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND, WILDCARD
+from course_lib.collectives.deadlock.detector import Detector, find_deadlocked, rank_mask
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCKED, FINISHED, GONE, RAISED, WAITING, RankView, Snapshot
 
-STABLE = 0.2  # seconds that a deadlock must be seen unchanged
-MOST_MESSAGES = 10_000  # of a rank in one request, that are noted
-MOST_OPEN = 20_000  # that a rank has begun and not ended
+ISOLATED_CONFIRM_SECONDS = 0.2  # seconds that a deadlock must be seen unchanged
+MAX_NOTED_MESSAGES = 10_000  # of a rank in one request, that are noted
+MAX_PENDING_OPERATIONS = 20_000  # that a rank has begun and not ended
 
 Answer = tuple[int, dict, bytes]  # to which rank
 
 
-class Open(NamedTuple):
+class PendingOperation(NamedTuple):
     """An operation in flight on a rank: the operation, with which ranks, and a collective's key."""
 
     operation: int
     ranks: tuple[int, ...]
-    key: Key | None
+    key: CollectiveKey | None
     started: bool = True
 
 
 @dataclass
-class Rank:
+class RankState:
     """The state of one rank since its last request.
 
     Attributes
@@ -49,7 +49,7 @@ class Rank:
         By the number that the rank gave it.
     received : dict of int to bool
         Of a large message among these: has it been received (True), or asked about (False)?
-    gave_up : Open or None
+    deadlocked_in : Open or None
         What it waited for when it got a DeadlockError.
     failed : (str, str) or None
         The error that it got here: name and message.
@@ -61,10 +61,10 @@ class Rank:
     text: str = ""
     busy: bool = False
     waits: int | None = None
-    calls: dict[int, Open] = field(default_factory=dict)
+    calls: dict[int, PendingOperation] = field(default_factory=dict)
     received: dict[int, bool] = field(default_factory=dict)
     numbers: dict[tuple[int, ...], int] = field(default_factory=lambda: defaultdict(int))
-    gave_up: Open | None = None
+    deadlocked_in: PendingOperation | None = None
     failed: tuple[str, str] | None = None
     traffic: TrafficCounter = field(default_factory=TrafficCounter)
     messages: list[tuple[str, int, int]] = field(default_factory=list)
@@ -76,10 +76,10 @@ class Coordinator:
 
     def __init__(self, size: int):
         self.size, self.round = size, 0
-        self._ranks = [Rank() for _ in range(size)]
-        self._rendezvous, self._mailbox, self._detector = Rendezvous(size), Mailbox(size), Detector(STABLE)
+        self._ranks = [RankState() for _ in range(size)]
+        self._rendezvous, self._mailbox, self._detector = ArrivalTable(size), Mailbox(size), Detector(ISOLATED_CONFIRM_SECONDS)
         self._contexts: dict[tuple[int, ...], int] = {}  # groups, by their ranks
-        self._spoiled = False  # a rank has failed, and what is on its way must match nothing new
+        self._discard_messages = False  # a rank has failed, and what is on its way must match nothing new
 
     def begin(
         self, rank: int, turn: int, targets: int, gates: list[tuple[float, float]] | None = None, keep: bool = False, alone: bool = True
@@ -101,15 +101,15 @@ class Coordinator:
             Whether no message of an earlier turn may match it.
         """
         left = {number: call for number, call in self._ranks[rank].calls.items() if call.key is None}  # messages may outlive a request
-        if turn > self.round and (alone or self._spoiled):
+        if turn > self.round and (alone or self._discard_messages):
             self._mailbox.clear()
-            self._spoiled = False
+            self._discard_messages = False
             for it in self._ranks:
                 it.calls.clear()
             left = {}
         self._mailbox.begin(rank)
         self._rendezvous.leave_all(rank)
-        it = Rank(round=turn, targets=targets, busy=True, traffic=TrafficCounter(keep), gates=list(gates or []), calls=left)
+        it = RankState(round=turn, targets=targets, busy=True, traffic=TrafficCounter(keep), gates=list(gates or []), calls=left)
         it.received = {number: told for number, told in self._ranks[rank].received.items() if number in left}
         self._ranks[rank] = it
         self.round = max(self.round, turn)
@@ -143,7 +143,7 @@ class Coordinator:
     def gate(self, rank: int) -> tuple[float, ...]:
         """Bytes that a rank has sent, bytes that it must have sent for its next gate, the gate's number, and perhaps the most."""
         if not self._ranks[rank].gates:
-            raise Broken("it came to a gate where there is none")
+            raise ProtocolViolation("it came to a gate where there is none")
         needed, number, *most = self._ranks[rank].gates.pop(0)
         sent = sum(payload for _, members, _, payload in self.sent(rank) if len(members) > 1)  # to others
         return sent, needed, number if sent >= needed and sent <= min(most, default=sent) else 0.0, *most
@@ -153,11 +153,11 @@ class Coordinator:
         """The ranks that have not answered what they were asked for."""
         return {r for r, rank in enumerate(self._ranks) if rank.busy}
 
-    def waits_in_a_call(self, rank: int) -> bool:
+    def is_waiting(self, rank: int) -> bool:
         """Return whether a rank waits in a call."""
         return self._ranks[rank].waits is not None
 
-    def waits(self) -> bool:
+    def any_waiting(self) -> bool:
         """Return whether any rank waits in a call."""
         return any(rank.waits is not None for rank in self._ranks)
 
@@ -166,18 +166,18 @@ class Coordinator:
     def finish(self, rank: int, raised: str) -> None:
         """A rank has done what it was asked for, and has raised an error or (empty) not."""
         it = self._ranks[rank]
-        self._spoiled |= bool(raised)
-        if it.gave_up and raised.startswith("DeadlockError"):
+        self._discard_messages |= bool(raised)
+        if it.deadlocked_in and raised.startswith("DeadlockError"):
             it.state = DEADLOCKED  # it stands where it has given up
         else:
             it.state, it.text = RAISED if raised else FINISHED, raised[:200]
         it.busy, it.waits = False, None
 
-    def gone(self, rank: int) -> None:
+    def mark_gone(self, rank: int) -> None:
         """A rank's process has ended."""
         self._ranks[rank].waits, self._ranks[rank].state = None, GONE
 
-    def back(self, rank: int) -> None:
+    def revive(self, rank: int) -> None:
         """A rank that counted as ended goes on."""
         if self._ranks[rank].state == GONE:
             self._ranks[rank].state = COMPUTING
@@ -186,24 +186,24 @@ class Coordinator:
         """A rank makes a call; the answers that are due now, to whom it may be."""
         it = self._ranks[rank]
         if not it.busy:  # its bytes would count for no request
-            raise Broken("it called a collective when it had nothing to do")
-        group, what, place = self._checked(rank, header)
+            raise ProtocolViolation("it called a collective when it had nothing to do")
+        group, signature, place = self._checked(rank, header)
         number = _number(header.get("call"))
-        if what[0] in (SEND, RECV):
-            return self._message(rank, number, header.get("with"), group, what, payload)
+        if signature[0] in (SEND, RECV):
+            return self._message(rank, number, header.get("peers"), group, signature, payload)
         it.numbers[group] += 2
         key = group, it.round << 32 | it.numbers[group]  # none of an earlier request matches
-        cut = what[0] in (ALLTOALLV, REDUCE_SCATTER, IREDUCE_SCATTER)
-        said = {"what": what, "call": number, "counts": header.get("counts") if cut else None}
-        if len(payload) != brought(said, group.index(rank), len(group)):
-            raise Broken("it sent an array of another size than it said")
-        self._rendezvous.come(rank, key, Arrival(said, payload))
+        cut = signature[0] in (ALLTOALLV, REDUCE_SCATTER, IREDUCE_SCATTER)
+        said = {"signature": signature, "call": number, "counts": header.get("counts") if cut else None}
+        if len(payload) != input_bytes(said, group.index(rank), len(group)):
+            raise ProtocolViolation("it sent an array of another size than it said")
+        self._rendezvous.arrive(rank, key, Arrival(said, payload))
         started = header.get("start") is True
-        it.calls[number], it.gave_up = Open(what[0], group, key, started), None
+        it.calls[number], it.deadlocked_in = PendingOperation(signature[0], group, key, started), None
         if not started:
             it.waits, it.state, it.text = number, WAITING, place
-        found = self._rendezvous.all_at(key)
-        return self._meet(group, found) if found else []
+        found = self._rendezvous.pop_complete(key)
+        return self._complete_collective(group, found) if found else []
 
     def wait(self, rank: int, call: object, place: object) -> list[Answer]:
         """A rank waits for the end of what it has begun."""
@@ -213,62 +213,66 @@ class Coordinator:
         if number not in it.calls:  # it is answered already, or was begun in a request that failed
             said = "this was begun in a cell that failed or was interrupted, and is lost: begin it anew."
             return [(rank, {"answer": number, "error": "CollectiveError", "message": said}, b"")]
-        if answers := self.asks(rank, call):
+        if answers := self.test(rank, call):
             return answers
-        it.waits, it.state, it.text, it.gave_up = number, WAITING, str(place)[:200], None
+        it.waits, it.state, it.text, it.deadlocked_in = number, WAITING, str(place)[:200], None
         return []
 
-    def asks(self, rank: int, call: object) -> list[Answer]:
+    def test(self, rank: int, call: object) -> list[Answer]:
         """A rank asks whether something that it has begun has ended."""
         it, number = self._ranks[rank], _number(call)
         received = number in it.calls and it.received.setdefault(number, False)
         return self._answer(rank, number) if received else []
 
     def _checked(self, rank: int, header: dict) -> tuple[tuple[int, ...], tuple[int, ...], str]:
-        members, what = header.get("members"), header.get("what")
-        if not (numbers_in(members, 0, self.size) and len(set(members)) == len(members) and rank in members):
-            raise Broken("it called a collective on an invalid group")
-        known = numbers_in(what, -1, 1 << 62) and len(what) == 4 and (0 < what[0] < len(COLLECTIVES) or what[0] in (SEND, RECV))
+        members, signature = header.get("members"), header.get("signature")
+        if not (is_int_list(members, 0, self.size) and len(set(members)) == len(members) and rank in members):
+            raise ProtocolViolation("it called a collective on an invalid group")
+        known = (
+            is_int_list(signature, -1, 1 << 62)
+            and len(signature) == 4
+            and (0 < signature[0] < len(COLLECTIVES) or signature[0] in (SEND, RECV))
+        )
         if not known:
-            raise Broken("it made a call that does not exist")
-        return tuple(members), tuple(what), str(header.get("place", ""))[:200]
+            raise ProtocolViolation("it made a call that does not exist")
+        return tuple(members), tuple(signature), str(header.get("place", ""))[:200]
 
     # Messages.
 
-    def _message(self, rank: int, number: int, others: object, group: tuple, what: tuple, payload: bytes) -> list[Answer]:
+    def _message(self, rank: int, number: int, others: object, group: tuple, signature: tuple, payload: bytes) -> list[Answer]:
         """A message that is sent, or wanted."""
-        operation, dtype, count, tag = what
-        known = numbers_in(others, 0, self.size) and len(set(others)) == len(others) and others and set(others) <= set(group)
-        if not known or dtype not in DTYPES or count < 0 or not (0 <= tag <= LARGEST_TAG or (tag == ANY and operation == RECV)):
-            raise Broken("it sent an invalid message")
+        operation, dtype, count, tag = signature
+        known = is_int_list(others, 0, self.size) and len(set(others)) == len(others) and others and set(others) <= set(group)
+        if not known or dtype not in DTYPES or count < 0 or not (0 <= tag <= LARGEST_TAG or (tag == WILDCARD and operation == RECV)):
+            raise ProtocolViolation("it sent an invalid message")
         if operation == SEND and (len(others) != 1 or len(payload) != count * DTYPES[dtype].itemsize):
-            raise Broken("it sent a message of another size than it said")
-        self._ranks[rank].calls[number], self._ranks[rank].gave_up = Open(operation, tuple(others), None), None
-        if len(self._ranks[rank].calls) > MOST_OPEN:
-            raise Broken("it has begun more messages than it has ended")
+            raise ProtocolViolation("it sent a message of another size than it said")
+        self._ranks[rank].calls[number], self._ranks[rank].deadlocked_in = PendingOperation(operation, tuple(others), None), None
+        if len(self._ranks[rank].calls) > MAX_PENDING_OPERATIONS:
+            raise ProtocolViolation("it has begun more messages than it has ended")
         answers: list[Answer] = []
         if operation == RECV:
-            pair = self._mailbox.want(Wanted(rank, number, group, tuple(others), tag, dtype, count))
+            pair = self._mailbox.post_receive(PostedReceive(rank, number, group, tuple(others), tag, dtype, count))
         else:
             self._ranks[rank].traffic.message(group, dtype, tag, payload, others == [rank])
             self._note(rank, "to", others[0], len(payload))
             pair = self._mailbox.send(Message(rank, group, tag, dtype, count, payload, number), others[0])
-            if len(payload) <= EAGER:
+            if len(payload) <= EAGER_BYTES:
                 answers += self._answer(rank, number)
         return answers + (self._deliver(*pair) if pair else [])
 
-    def _deliver(self, sent: Message, wanted: Wanted) -> list[Answer]:
+    def _deliver(self, sent: Message, wanted: PostedReceive) -> list[Answer]:
         """A message has found its receive."""
         self._note(wanted.rank, "from", sent.source, len(sent.content))
         fits = (sent.dtype, sent.count) == (wanted.dtype, wanted.count)
         told = {"source": sent.source, "tag": sent.tag} | ({} if fits else {"sent": [sent.dtype, sent.count]})
-        answers = self._answer(wanted.rank, wanted.name, told, sent.content if fits else b"")
-        if len(sent.content) <= EAGER or not self._ranks[sent.source].received.setdefault(sent.name, True):
-            answers += self._answer(sent.source, sent.name)
+        answers = self._answer(wanted.rank, wanted.message_id, told, sent.content if fits else b"")
+        if len(sent.content) <= EAGER_BYTES or not self._ranks[sent.source].received.setdefault(sent.message_id, True):
+            answers += self._answer(sent.source, sent.message_id)
         return answers
 
     def _note(self, rank: int, way: str, other: int, nbytes: int) -> None:
-        if len(self._ranks[rank].messages) < MOST_MESSAGES:
+        if len(self._ranks[rank].messages) < MAX_NOTED_MESSAGES:
             self._ranks[rank].messages.append((way, other, nbytes))
 
     def _answer(self, rank: int, number: int, told: dict | None = None, data: bytes = b"") -> list[Answer]:
@@ -283,18 +287,18 @@ class Coordinator:
 
     # Collectives.
 
-    def _meet(self, group: tuple[int, ...], found: list[Arrival]) -> list[Answer]:
+    def _complete_collective(self, group: tuple[int, ...], found: list[Arrival]) -> list[Answer]:
         """All ranks of a group have come."""
-        whats, answers = [arrival.header["what"] for arrival in found], []
+        signatures, answers = [arrival.header["signature"] for arrival in found], []
         name = diagnostics.group_name(group, self.size)
         error, got = None, [b""] * len(group)
-        if len(set(whats)) > 1:
-            error = "MismatchError", diagnostics.mismatch(dict(zip(group, whats, strict=True)), name)
+        if len(set(signatures)) > 1:
+            error = "MismatchError", diagnostics.mismatch(dict(zip(group, signatures, strict=True)), name)
         else:
             try:
                 got = results([arrival.payload for arrival in found], [arrival.header for arrival in found])
             except TypeError:  # NumPy's: an operation on bits, of numbers that have none
-                error = "CollectiveError", f"{diagnostics.describe(*whats[0])}: this operation is not for these numbers."
+                error = "CollectiveError", f"{diagnostics.describe(*signatures[0])}: this operation is not for these numbers."
         for i, (r, arrival, data) in enumerate(zip(group, found, got, strict=True)):
             if error:
                 answers += self._fail(r, arrival.header["call"], *error)
@@ -314,24 +318,24 @@ class Coordinator:
         """Take a snapshot of all ranks."""
         return Snapshot(tuple(self._view(r, rank) for r, rank in enumerate(self._ranks)))
 
-    def _view(self, r: int, rank: Rank) -> RankView:
-        stands = rank.gave_up if rank.waits is None else rank.calls[rank.waits]
+    def _view(self, r: int, rank: RankState) -> RankView:
+        stands = rank.deadlocked_in if rank.waits is None else rank.calls[rank.waits]
         if stands is None or rank.state == COMPUTING:
             return RankView(r, rank.state, rank.round, rank.targets, text=rank.text)
         operation, others, key, _ = stands
-        name, came = -1 - r, 0
+        name, arrived = -1 - r, 0
         if key:
             name = self._contexts.setdefault(key[0], len(self._contexts) + 1) << 64 | key[1]
-            came = mask(set(others) - set(self._rendezvous.missing(key)))
-        return RankView(r, rank.state, rank.round, rank.targets, name, operation, mask({*others, r}), came, text=rank.text)
+            arrived = rank_mask(set(others) - set(self._rendezvous.missing(key)))
+        return RankView(r, rank.state, rank.round, rank.targets, name, operation, rank_mask({*others, r}), arrived, text=rank.text)
 
     def deadlocked(self, now: float) -> list[Answer]:
         """An error for every rank that waits for one that can no longer come, when that has been so for a moment: all say the same."""
-        if not self.waits():
+        if not self.any_waiting():
             return []
         snapshot = self.snapshot()
-        found = stuck(snapshot)
-        if not self._detector.is_certain(snapshot, found, now):
+        found = find_deadlocked(snapshot)
+        if not self._detector.is_confirmed(snapshot, found, now):
             return []
         for view in found:
             rank = self._ranks[view.rank]
@@ -340,9 +344,9 @@ class Coordinator:
         message, answers = diagnostics.deadlock(self.snapshot()), []
         for view in found:
             rank = self._ranks[view.rank]
-            rank.gave_up = rank.calls[rank.waits]
-            if rank.gave_up.key:
-                self._rendezvous.leave(view.rank, rank.gave_up.key)
+            rank.deadlocked_in = rank.calls[rank.waits]
+            if rank.deadlocked_in.key:
+                self._rendezvous.leave(view.rank, rank.deadlocked_in.key)
             self._mailbox.forget(view.rank, rank.waits)
             answers += self._fail(view.rank, rank.waits, "DeadlockError", message)
         return answers
@@ -351,5 +355,5 @@ class Coordinator:
 def _number(call: object) -> int:
     """The number that a rank gives a call of its own: it is sent back with the answer."""
     if type(call) is not int or abs(call) >= 1 << 63:
-        raise Broken("it called something without a number")
+        raise ProtocolViolation("it called something without a number")
     return call

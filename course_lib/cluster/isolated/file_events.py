@@ -18,15 +18,15 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-MODIFY, OPEN, MOVED_FROM, MOVED_TO, CREATE, DELETE = 0x2, 0x20, 0x40, 0x80, 0x100, 0x200
-DELETE_SELF, MOVE_SELF, OVERFLOW, IS_FOLDER = 0x400, 0x800, 0x4000, 0x40000000
-CHANGES = MODIFY | MOVED_FROM | MOVED_TO | CREATE | DELETE
-MOST = 64 << 20  # bytes of one folder that are read
-_HEAD = struct.Struct("iIII")
+IN_MODIFY, IN_OPEN, IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x20, 0x40, 0x80, 0x100, 0x200
+IN_DELETE_SELF, IN_MOVE_SELF, IN_Q_OVERFLOW, IN_ISDIR = 0x400, 0x800, 0x4000, 0x40000000
+CHANGE_EVENTS = IN_MODIFY | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
+MAX_FOLDER_BYTES = 64 << 20  # bytes of one folder that are read
+_EVENT_HEADER = struct.Struct("iIII")
 
 
 @dataclass(frozen=True)
-class Event:
+class InotifyEvent:
     """An inotify event: the watch, a bit mask, a number that both halves of a rename share, and the name in the folder."""
 
     watch: int
@@ -54,16 +54,16 @@ class FileEvents:
         """Watch an open folder or file; the number of the watch."""
         return self._checked(self._libc.inotify_add_watch(self.descriptor, b"/proc/self/fd/%d" % descriptor, mask))
 
-    def read(self) -> list[Event]:
+    def read(self) -> list[InotifyEvent]:
         """Return the events since the last call."""
         found = []
         with contextlib.suppress(BlockingIOError):
             while data := os.read(self.descriptor, 1 << 16):
                 at = 0
                 while at < len(data):
-                    *facts, length = _HEAD.unpack_from(data, at)
-                    at += _HEAD.size + length
-                    found.append(Event(*facts, os.fsdecode(data[at - length : at].rstrip(b"\0"))))
+                    *facts, length = _EVENT_HEADER.unpack_from(data, at)
+                    at += _EVENT_HEADER.size + length
+                    found.append(InotifyEvent(*facts, os.fsdecode(data[at - length : at].rstrip(b"\0"))))
         return found
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class FileEvents:
         return number
 
 
-class Folder:
+class TracedFolder:
     """A folder in which a rank writes, held open: a rank that puts another one in its place changes nothing.
 
     Parameters
@@ -92,7 +92,7 @@ class Folder:
 
     def files(self) -> tuple[dict[str, np.ndarray], dict[str, tuple]]:
         """By name, each file's bytes, and its inode, time and size. The name of a folder ends with /, of what is no file with @."""
-        found, stamps, left = {}, {}, MOST
+        found, stamps, left = {}, {}, MAX_FOLDER_BYTES
         for name in sorted(os.listdir(self.descriptor)):
             with contextlib.suppress(FileNotFoundError):
                 about = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
@@ -115,12 +115,12 @@ class Folder:
             return True
         return False
 
-    def pipe(self, name: str) -> None:
+    def replace_by_pipe(self, name: str) -> None:
         """Put a pipe in the place of a file: who opens it to write, waits for one who reads."""
         self.remove(name)
         self._run("mkfifo", f"/proc/self/fd/{self.descriptor}/{name}")
 
-    def let_go(self, name: str) -> None:
+    def unblock_writers(self, name: str) -> None:
         """Take the pipe away, and let go who waits there."""
         with contextlib.suppress(OSError):
             if stat.S_ISFIFO(os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode):
@@ -128,7 +128,7 @@ class Folder:
                 self.remove(name)
                 os.close(reader)
 
-    def limit(self, most: int | None) -> None:
+    def limit_file_size(self, most: int | None) -> None:
         """Let the files that the rank writes have at most so many bytes; None for as many as before."""
         lines = Path(f"/proc/{self.process.pid}/limits").read_text().splitlines()
         now, hard = next(line.split()[3:5] for line in lines if line.startswith("Max file size"))

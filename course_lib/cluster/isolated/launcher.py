@@ -12,42 +12,42 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course_lib.engine.processes.mpiexec import LOOPBACK, SMALL, THREADS
+from course_lib.engine.processes.mpiexec import LOOPBACK_VARIABLES, SMALL_QUEUE_VARIABLES, THREAD_VARIABLES
 from course_lib.sandbox import bubblewrap, seccomp
 
-LIBRARY = Path(__file__).resolve().parents[3]
+LIBRARY_PARENT = Path(__file__).resolve().parents[3]
 
 
-class Place:
+class RankFolders:
     """Folders for ranks that run without a sandbox: one each, with a copy of the library; where root grades, ranks run as another user.
 
     Attributes
     ----------
     library : Path
-        The folder in which the copy of course_lib lies. Python lists it; the one above, with the rooms, others cannot list.
-    rooms : dict of int to Path
+        The folder in which the copy of course_lib lies. Python lists it; the one above, with the folders, others cannot list.
+    folders : dict of int to Path
         The ranks' folders.
     other_users : bool
         Whether each rank has a user of its own.
     """
 
     def __init__(self):
-        self.folder, self.rooms = Path(tempfile.mkdtemp(prefix="course-ranks-")), {}
+        self.folder, self.folders = Path(tempfile.mkdtemp(prefix="course-ranks-")), {}
         self.other_users, self.library = False, self.folder / "library"
-        shutil.copytree(LIBRARY / "course_lib", self.library / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
-        for folder in bubblewrap.UNSEEN:
+        shutil.copytree(LIBRARY_PARENT / "course_lib", self.library / "course_lib", ignore=shutil.ignore_patterns("__pycache__"))
+        for folder in bubblewrap.HIDDEN_FOLDERS:
             shutil.rmtree(self.library / "course_lib" / folder)
         if hasattr(os, "geteuid") and not os.geteuid() and _others_may_run_python():
             self.other_users = True
             self.folder.chmod(0o711)
             _run("chmod", "-R", "go+rX", self.library)
 
-    def room(self, rank: int) -> Path:
+    def create(self, rank: int) -> Path:
         """A folder for one rank to write in; others do not know its name, and reach it only where the system has no Landlock."""
-        room = self.rooms[rank] = self.folder / secrets.token_hex(16)
+        room = self.folders[rank] = self.folder / secrets.token_hex(16)
         room.mkdir(mode=0o700)
         if self.other_users:
-            os.chown(room, bubblewrap.NOBODY + rank, bubblewrap.NOBODY + rank)
+            os.chown(room, bubblewrap.FIRST_USER_ID + rank, bubblewrap.FIRST_USER_ID + rank)
         return room
 
     def user(self, rank: int) -> dict[str, object]:
@@ -55,7 +55,7 @@ class Place:
         return _user(rank) if self.other_users else {}
 
 
-def remove(folder: Path) -> None:
+def remove_tree(folder: Path) -> None:
     """Remove a folder, whatever lies in it; folders in one another, a thousand deep, are too many for `shutil.rmtree`."""
     _run("rm", "-rf", folder)
     if folder.exists():  # some of it could not be entered
@@ -63,7 +63,7 @@ def remove(folder: Path) -> None:
         _run("rm", "-rf", folder)
 
 
-def start(rank: int, n: int, line: int, log: int, place: Place | None) -> subprocess.Popen:
+def start_rank(rank: int, n: int, line: int, log: int, place: RankFolders | None) -> subprocess.Popen:
     """Start one of `n` ranks.
 
     Parameters
@@ -73,26 +73,32 @@ def start(rank: int, n: int, line: int, log: int, place: Place | None) -> subpro
     place : Place or None
         None: in a bubblewrap.
     """
-    library = place.library if place else LIBRARY
+    library = place.library if place else LIBRARY_PARENT
     words = [sys.executable, "-I", str(library / "course_lib/engine/isolated_rank.py"), str(library), str(rank), str(n), str(line)]
     data = os.environ.get("COURSE_DATA_DIR", "")
-    environment = {**THREADS, **LOOPBACK, **SMALL, **bubblewrap.ENVIRONMENT, "COURSE_LIMITS": json.dumps(bubblewrap.limits())}
+    environment = {
+        **THREAD_VARIABLES,
+        **LOOPBACK_VARIABLES,
+        **SMALL_QUEUE_VARIABLES,
+        **bubblewrap.ENVIRONMENT,
+        "COURSE_LIMITS": json.dumps(bubblewrap.limits()),
+    }
     if data:
         environment["COURSE_DATA_DIR"] = data
     if not seccomp.problem():
         environment["COURSE_FILTERED"] = "1"  # what works here must work there, or the rank ends
     how = dict(stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=(line,), start_new_session=True)
     if not place:
-        return subprocess.Popen([*bubblewrap.wall(LIBRARY, data, rank), *words], env=environment, cwd="/", **how)
-    room = place.room(rank)
-    files = {"read": bubblewrap.shown(library, data), "write": [str(room), *bubblewrap.DEVICES]}
+        return subprocess.Popen([*bubblewrap.sandbox_command(LIBRARY_PARENT, data, rank), *words], env=environment, cwd="/", **how)
+    room = place.create(rank)
+    files = {"read": bubblewrap.readable_paths(library, data), "write": [str(room), *bubblewrap.DEVICES]}
     environment |= {"COURSE_FILES": json.dumps(files), "HOME": str(room), "TMPDIR": str(room)}
     environment |= {name: str(room / name.lower()) for name in ("IPYTHONDIR", "MPLCONFIGDIR")}
     return subprocess.Popen(words, env=environment, cwd=room, **how, **place.user(rank))
 
 
 def _user(rank: int) -> dict[str, object]:
-    return dict(user=bubblewrap.NOBODY + rank, group=bubblewrap.NOBODY + rank, extra_groups=[])
+    return dict(user=bubblewrap.FIRST_USER_ID + rank, group=bubblewrap.FIRST_USER_ID + rank, extra_groups=[])
 
 
 def _others_may_run_python() -> bool:

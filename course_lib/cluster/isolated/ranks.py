@@ -21,13 +21,13 @@ from pathlib import Path
 import psutil
 
 from course_lib import memory
-from course_lib.cluster.isolated.broker import ENDED, Broker
-from course_lib.cluster.isolated.launcher import Place, remove, start
+from course_lib.cluster.isolated.broker import CONNECTION_ENDED, Broker
+from course_lib.cluster.isolated.launcher import RankFolders, remove_tree, start_rank
 from course_lib.collectives import shared_memory
-from course_lib.sandbox.bubblewrap import ISOLATED, WALLED
+from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE, SANDBOXED
 from course_lib.sandbox.resource_usage import ResourceUsage
 
-LOG = 8192  # characters of what a rank writes past Python that are kept
+LOG_CHARACTERS = 8192  # characters of what a rank writes past Python that are kept
 
 
 class IsolatedRanks:
@@ -41,15 +41,15 @@ class IsolatedRanks:
     advice = "Run `make doctor` in the course folder for what to do."
 
     def __init__(self, n: int):
-        shared_memory.forget_files()  # of this process, which has MPI to describe calls
+        shared_memory.unlink_mapped_files()  # of this process, which has MPI to describe calls
         memory.keep_freed()  # messages come and go through here
         self.n, self.ready = n, set()
         self._futures: dict[tuple[int, int], Future] = {}
-        self._number, self._stopped, self._looks = 0, threading.Event(), threading.Event()
-        self._place = None if os.environ[ISOLATED] == WALLED else Place()
+        self._number, self._stopped, self._sampling = 0, threading.Event(), threading.Event()
+        self._folders = None if os.environ[ISOLATION_VARIABLE] == SANDBOXED else RankFolders()
         self._log: deque[str] = deque(maxlen=64)
         self.processes: list[subprocess.Popen] = []
-        self._too_much: dict[int, str] = {}  # what a rank had, for which it was ended
+        self._exceeded_limits: dict[int, str] = {}  # what a rank had, for which it was ended
         self._usage: dict[int, ResourceUsage] = {}
         ours, theirs = zip(*(socket.socketpair() for _ in range(n)), strict=True)
         try:
@@ -57,7 +57,7 @@ class IsolatedRanks:
                 out, into = os.pipe()  # one for each: what ranks share, they could talk by
                 threading.Thread(target=self._listen, args=(out,), daemon=True).start()
                 try:
-                    self.processes.append(start(r, n, end.fileno(), into, self._place))
+                    self.processes.append(start_rank(r, n, end.fileno(), into, self._folders))
                 finally:
                     os.close(into)
         except BaseException:
@@ -68,7 +68,7 @@ class IsolatedRanks:
                 end.close()
         self.broker = Broker(list(ours), self._replied, self._is_ready)
         self.broker.start()
-        for watch in (self._watch, self._look):
+        for watch in (self._enforce_limits, self._sample_peaks):
             threading.Thread(target=watch, daemon=True).start()
 
     # What a client does.
@@ -107,59 +107,59 @@ class IsolatedRanks:
                 self._usage[r].process.send_signal(signal.SIGINT)
         return told
 
-    def settled(self, timeout: float) -> None:
+    def wait_for_interrupts(self, timeout: float) -> None:
         """Nothing: a signal is there when it has been sent."""
 
     def held(self) -> list[int]:
         """Bytes that each rank holds beyond what it began with: in memory, in its folders, and on its way here."""
-        return [account.used() + self.broker.waiting(r) - account.began for r, account in sorted(self._usage.items())]
+        return [account.used() + self.broker.unread_bytes(r) - account.baseline for r, account in sorted(self._usage.items())]
 
-    def anew(self) -> None:
+    def reset_baseline(self) -> None:
         """Count what ranks hold from now on: another answer is tried, and the allocator keeps some memory of the earlier ones."""
         for account in self._usage.values():
-            account.began = account.used()
+            account.baseline = account.used()
 
-    def mark(self, spare: float) -> None:
+    def reset_peak(self, spare: float) -> None:
         """Begin anew with the most that each rank has held at once; what it holds already beyond so many bytes counts."""
         for account in self._usage.values():
-            account.mark(spare)
-        self._looks.set()
+            account.reset_peak(spare)
+        self._sampling.set()
 
     def peaks(self) -> list[int | None]:
-        """The most bytes that each rank has held at once since `mark`, beyond what it held then: also in messages to itself."""
+        """The most bytes that each rank has held at once since `reset_peak`, beyond what it held then: also in messages to itself."""
         held = [(account.peak(), self.broker.coordinator.buffered(r)) for r, account in sorted(self._usage.items())]
         return [None if peak is None else peak + buffered for peak, buffered in held]
 
-    def look_away(self) -> None:
-        """End what `mark` began."""
-        self._looks.clear()
+    def stop_sampling(self) -> None:
+        """End what `reset_peak` began."""
+        self._sampling.clear()
 
-    def _watch(self) -> None:
+    def _enforce_limits(self) -> None:
         """End a rank that has more threads or files than it may: the system's own limits do not hold these everywhere."""
         while not self._stopped.wait(0.2):
             for r, account in list(self._usage.items()):
                 with contextlib.suppress(OSError, psutil.Error):
-                    if why := account.too_much():
-                        self._too_much.setdefault(r, why)
+                    if why := account.exceeded_limit():
+                        self._exceeded_limits.setdefault(r, why)
                         os.killpg(self.processes[r].pid, signal.SIGKILL)
 
-    def _look(self) -> None:
-        """Look at what ranks hold, between `mark` and `look_away`."""
+    def _sample_peaks(self) -> None:
+        """Look at what ranks hold, between `reset_peak` and `stop_sampling`."""
         while not self._stopped.is_set():
-            if self._looks.wait(0.2) and not self._stopped.wait(0.002):
+            if self._sampling.wait(0.2) and not self._stopped.wait(0.002):
                 for account in list(self._usage.values()):
                     with contextlib.suppress(OSError, psutil.Error):
-                        account.look()
+                        account.sample()
 
-    def fresh(self) -> list:
+    def new_output(self) -> list:
         """Nothing: where ranks are isolated, nobody watches."""
         return []
 
-    def look(self) -> None:
+    def flush_replies(self) -> None:
         """Nothing: no reply lies unseen."""
 
     @property
-    def waits(self) -> dict[int, str]:
+    def stalls(self) -> dict[int, str]:
         """Nobody: to MPI, each rank is alone."""
         return {}
 
@@ -177,7 +177,7 @@ class IsolatedRanks:
 
     def folder(self, rank: int) -> str:
         """The folder for a rank's temporary files, as it is reached from here."""
-        return str(self._place.rooms[rank]) if self._place else f"/proc/{self._usage[rank].process.pid}/root/tmp"
+        return str(self._folders.folders[rank]) if self._folders else f"/proc/{self._usage[rank].process.pid}/root/tmp"
 
     def process(self, rank: int) -> psutil.Process:
         """The process of a rank that is ready."""
@@ -186,7 +186,7 @@ class IsolatedRanks:
     def ended(self) -> str | None:
         """None while all run; else what ended."""
         for r, process in enumerate(self.processes):
-            if process.poll() is not None or r in self.broker.broken:
+            if process.poll() is not None or r in self.broker.violations:
                 return f"the process of rank {r} ended.\n{self.log()}".strip()
         return None
 
@@ -194,7 +194,7 @@ class IsolatedRanks:
         """Say which rank's process ended first, and how, in a sentence or two."""
         for r, process in enumerate(self.processes):
             code = process.poll()
-            if (why := self._too_much.get(r) or self.broker.broken.get(r, ENDED)) != ENDED:
+            if (why := self._exceeded_limits.get(r) or self.broker.violations.get(r, CONNECTION_ENDED)) != CONNECTION_ENDED:
                 return f"rank {r} was ended: {why}."
             if code is not None:
                 code = code if code >= 0 else 128 - code  # bubblewrap says it in the second way
@@ -208,7 +208,7 @@ class IsolatedRanks:
 
     def log(self) -> str:
         """Return the end of what the ranks wrote past Python."""
-        return "".join(self._log)[-LOG:]
+        return "".join(self._log)[-LOG_CHARACTERS:]
 
     def stop(self) -> None:
         """End all processes; safe to call again."""
@@ -226,8 +226,8 @@ class IsolatedRanks:
         for process in self.processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(5)
-        if self._place:
-            remove(self._place.folder)
+        if self._folders:
+            remove_tree(self._folders.folder)
 
     def _replied(self, rank: int, number: object, reply: dict) -> None:
         future = self._futures.pop((rank, number), None) if type(number) is int else None
@@ -238,7 +238,7 @@ class IsolatedRanks:
         process = self.rank_process(rank)
         with contextlib.suppress(OSError):  # where memory runs out, a rank is ended, and not who checks it
             Path(f"/proc/{process.pid}/oom_score_adj").write_text("1000")
-        self._usage[rank] = ResourceUsage(process, self._place.rooms[rank] if self._place else None)
+        self._usage[rank] = ResourceUsage(process, self._folders.folders[rank] if self._folders else None)
         self.ready.add(rank)
 
     def _listen(self, pipe: int) -> None:

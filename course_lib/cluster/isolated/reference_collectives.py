@@ -1,6 +1,6 @@
 """Each collective worked out in one process with NumPy: what a rank brings, what it sends to others, and what all get.
 
-A call is what a rank says of it, a dict: "what" (operation, dtype, count, detail, as `calls.Call` has them) and, where parts differ in
+A call is what a rank says of it, a dict: "signature" (operation, dtype, count, detail, as `calls.Call` has them) and, where parts differ in
 size, their "counts".
 """
 
@@ -11,19 +11,19 @@ import struct
 import numpy as np
 
 from course_lib.collectives import calls
-from course_lib.collectives.calls import BLOCKING, DTYPES, OWN, REDUCTIONS
+from course_lib.collectives.calls import BLOCKING_FORM, DTYPES, REDUCTIONS, USER_DEFINED
 
 
-class Broken(Exception):
+class ProtocolViolation(Exception):
     """A rank sent what the course's library never sends."""
 
 
-def numbers_in(values: object, low: int, high: int) -> bool:
+def is_int_list(values: object, low: int, high: int) -> bool:
     """Return whether a value that came from a rank is a list of whole numbers, from `low` to below `high`."""
     return isinstance(values, list) and all(type(v) is int and low <= v < high for v in values)
 
 
-def brought(call: dict, i: int, n: int) -> int:
+def input_bytes(call: dict, i: int, n: int) -> int:
     """Bytes that come with the call of member i of n, by what it says.
 
     Raises
@@ -31,24 +31,24 @@ def brought(call: dict, i: int, n: int) -> int:
     Broken
         It says what makes no sense.
     """
-    rule, (_, dtype, count, _) = _rule(call), call["what"]
-    if not rule.carries:
+    rule, (_, dtype, count, _) = _rule(call), call["signature"]
+    if not rule.has_payload:
         if (dtype, count) != (-1, 0):
-            raise Broken("it sent numbers where there are none")
+            raise ProtocolViolation("it sent numbers where there are none")
     elif dtype not in DTYPES or count < 0:
-        raise Broken("it sent numbers of no known kind")
-    return rule.brought(call, i, n)
+        raise ProtocolViolation("it sent numbers of no known kind")
+    return rule.input_bytes(call, i, n)
 
 
-def payload(call: dict, i: int, n: int) -> int | None:
+def sent_bytes(call: dict, i: int, n: int) -> int | None:
     """Bytes that member i of n sends, as `traffic` counts them; None for what is not counted."""
     rule = _rule(call)
-    return rule.payload(call, i, n) if rule.carries else None
+    return rule.sent_bytes(call, i, n) if rule.has_payload else None
 
 
-def to_others(call: dict, data: bytes, i: int, n: int) -> bytes:
+def outgoing_data(call: dict, data: bytes, i: int, n: int) -> bytes:
     """Return the part of a member's bytes that goes to other members."""
-    return _rule(call).to_others(call, data, i, n) if n > 1 else b""
+    return _rule(call).outgoing_data(call, data, i, n) if n > 1 else b""
 
 
 def results(payloads: list[bytes], said: list[dict]) -> list[bytes]:
@@ -56,21 +56,21 @@ def results(payloads: list[bytes], said: list[dict]) -> list[bytes]:
     return _rule(said[0]).results(payloads, said)
 
 
-class Rule:
+class CollectiveRule:
     """The semantics of one collective; by default, all members bring an array of the same size, and get all of them."""
 
-    carries = True  # whether it has an array of the caller's
+    has_payload = True  # whether it has an array of the caller's
 
-    def brought(self, call: dict, i: int, n: int) -> int:
-        """As `brought`."""
+    def input_bytes(self, call: dict, i: int, n: int) -> int:
+        """As `input_bytes`."""
         return _size(call)
 
-    def payload(self, call: dict, i: int, n: int) -> int:
-        """As `payload`."""
+    def sent_bytes(self, call: dict, i: int, n: int) -> int:
+        """As `sent_bytes`."""
         return _size(call)
 
-    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
-        """As `to_others`."""
+    def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+        """As `outgoing_data`."""
         return data
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
@@ -78,28 +78,28 @@ class Rule:
         return [b"".join(payloads)] * len(payloads)
 
 
-class Allgather(Rule):
-    def payload(self, call: dict, i: int, n: int) -> int:
+class AllgatherRule(CollectiveRule):
+    def sent_bytes(self, call: dict, i: int, n: int) -> int:
         return _size(call) * n
 
 
-class Barrier(Rule):
-    carries = False
+class BarrierRule(CollectiveRule):
+    has_payload = False
 
-    def brought(self, call: dict, i: int, n: int) -> int:
+    def input_bytes(self, call: dict, i: int, n: int) -> int:
         return 0
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
         return [b""] * len(payloads)
 
 
-class Split(Rule):
-    carries, wish = False, struct.Struct("<qq")  # color and key
+class SplitRule(CollectiveRule):
+    has_payload, wish = False, struct.Struct("<qq")  # color and key
 
-    def brought(self, call: dict, i: int, n: int) -> int:
+    def input_bytes(self, call: dict, i: int, n: int) -> int:
         return self.wish.size
 
-    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+    def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
         return b""
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
@@ -110,13 +110,13 @@ class Split(Rule):
         return [b"".join(self.wish.pack(*wish) for wish in row) for row in seen]
 
 
-class Allreduce(Rule):
-    def brought(self, call: dict, i: int, n: int) -> int:
-        if not 0 < call["what"][3] % 16 <= OWN:
-            raise Broken("it reduces by an operation that does not exist")
+class AllreduceRule(CollectiveRule):
+    def input_bytes(self, call: dict, i: int, n: int) -> int:
+        if not 0 < call["signature"][3] % 16 <= USER_DEFINED:
+            raise ProtocolViolation("it reduces by an operation that does not exist")
         return _size(call)
 
-    def payload(self, call: dict, i: int, n: int) -> int:
+    def sent_bytes(self, call: dict, i: int, n: int) -> int:
         return _size(call) * (n if self.is_own(call) else 1)
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
@@ -131,12 +131,12 @@ class Allreduce(Rule):
     @staticmethod
     def is_own(call: dict) -> bool:
         """Return whether the reduction is the caller's own."""
-        return call["what"][3] % 16 == OWN
+        return call["signature"][3] % 16 == USER_DEFINED
 
     @staticmethod
     def reduced(payloads: list[bytes], call: dict) -> np.ndarray:
         """All arrays, reduced in the order of the ranks."""
-        (_, dtype, _, detail) = call["what"]
+        (_, dtype, _, detail) = call["signature"]
         (_, reduce), total = REDUCTIONS[detail % 16 - 1], np.frombuffer(payloads[0], DTYPES[dtype]).copy()
         with np.errstate(all="ignore"):
             for part in payloads[1:]:
@@ -145,45 +145,45 @@ class Allreduce(Rule):
         return total
 
 
-class ReduceScatter(Allreduce):
+class ReduceScatterRule(AllreduceRule):
     def parts(self, reduced: np.ndarray, said: list[dict]) -> list[bytes]:
         counts, n, whole = said[0].get("counts"), len(said), reduced.size
         same = all(call.get("counts") == counts for call in said)
-        if not (same and numbers_in(counts, 0, whole + 1) and len(counts) == n and sum(counts) == whole):
-            raise Broken("it cut a reduce-scatter in parts that do not fit")
+        if not (same and is_int_list(counts, 0, whole + 1) and len(counts) == n and sum(counts) == whole):
+            raise ProtocolViolation("it cut a reduce-scatter in parts that do not fit")
         return [reduced[end - c : end].tobytes() for c, end in zip(counts, np.cumsum(counts), strict=True)]
 
 
-class Rooted(Rule):
-    def brought(self, call: dict, i: int, n: int) -> int:
+class RootedRule(CollectiveRule):
+    def input_bytes(self, call: dict, i: int, n: int) -> int:
         if not 0 <= _root(call) < n:
-            raise Broken("it named a root that is no rank of the group")
-        return self.from_member(call, i, n)
+            raise ProtocolViolation("it named a root that is no rank of the group")
+        return self.member_bytes(call, i, n)
 
-    def from_member(self, call: dict, i: int, n: int) -> int:
+    def member_bytes(self, call: dict, i: int, n: int) -> int:
         """Bytes that member i of n brings."""
         return _size(call)
 
 
-class Bcast(Rooted):
-    def from_member(self, call: dict, i: int, n: int) -> int:
+class BcastRule(RootedRule):
+    def member_bytes(self, call: dict, i: int, n: int) -> int:
         return _size(call) if i == _root(call) else 0
 
-    def payload(self, call: dict, i: int, n: int) -> int:
+    def sent_bytes(self, call: dict, i: int, n: int) -> int:
         return _size(call) if (i - _root(call)) % n < n - 1 else 0  # in a ring, each rank but the last passes it on
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
         return [payloads[_root(said[0])]] * len(payloads)
 
 
-class Scatter(Rooted):
-    def from_member(self, call: dict, i: int, n: int) -> int:
+class ScatterRule(RootedRule):
+    def member_bytes(self, call: dict, i: int, n: int) -> int:
         return _size(call) * n if i == _root(call) else 0
 
-    def payload(self, call: dict, i: int, n: int) -> int:
+    def sent_bytes(self, call: dict, i: int, n: int) -> int:
         return _size(call) * (n - 1) if i == _root(call) else 0
 
-    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+    def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
         return _without(data, i, n)
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
@@ -191,19 +191,19 @@ class Scatter(Rooted):
         return [payloads[_root(said[0])][i * size : (i + 1) * size] for i in range(len(payloads))]
 
 
-class Gather(Rooted):
-    def payload(self, call: dict, i: int, n: int) -> int:
+class GatherRule(RootedRule):
+    def sent_bytes(self, call: dict, i: int, n: int) -> int:
         return 0 if i == _root(call) else _size(call)
 
-    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+    def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
         return b"" if i == _root(call) else data
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
         return [b"".join(payloads) if i == _root(said[0]) else b"" for i in range(len(payloads))]
 
 
-class Alltoall(Rule):
-    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+class AlltoallRule(CollectiveRule):
+    def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
         return _without(data, i, n)
 
     def results(self, payloads: list[bytes], said: list[dict]) -> list[bytes]:
@@ -211,16 +211,16 @@ class Alltoall(Rule):
         return [b"".join(whole[i * part : (i + 1) * part] for whole in payloads) for i in range(n)]
 
 
-class Alltoallv(Rule):
-    def brought(self, call: dict, i: int, n: int) -> int:
-        if not numbers_in(call.get("counts"), 0, 1 << 40) or len(call["counts"]) != n:
-            raise Broken("it cut an all-to-all in parts that do not fit")
-        return self.payload(call, i, n)
+class AlltoallvRule(CollectiveRule):
+    def input_bytes(self, call: dict, i: int, n: int) -> int:
+        if not is_int_list(call.get("counts"), 0, 1 << 40) or len(call["counts"]) != n:
+            raise ProtocolViolation("it cut an all-to-all in parts that do not fit")
+        return self.sent_bytes(call, i, n)
 
-    def payload(self, call: dict, i: int, n: int) -> int:
-        return sum(call["counts"]) * DTYPES[call["what"][1]].itemsize
+    def sent_bytes(self, call: dict, i: int, n: int) -> int:
+        return sum(call["counts"]) * DTYPES[call["signature"][1]].itemsize
 
-    def to_others(self, call: dict, data: bytes, i: int, n: int) -> bytes:
+    def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
         parts = self.cut(call, data)
         return b"".join(parts[:i] + parts[i + 1 :])
 
@@ -231,37 +231,37 @@ class Alltoallv(Rule):
     @staticmethod
     def cut(call: dict, data: bytes) -> list[bytes]:
         """The parts of a member's bytes, one for each member."""
-        itemsize = DTYPES[call["what"][1]].itemsize
+        itemsize = DTYPES[call["signature"][1]].itemsize
         ends = np.cumsum(call["counts"]) * itemsize
         return [data[end - count * itemsize : end] for count, end in zip(call["counts"], ends.tolist(), strict=True)]
 
 
-RULES: dict[int, Rule] = {
-    calls.ALLREDUCE: Allreduce(),
-    calls.ALLGATHER: Allgather(),
-    calls.REDUCE_SCATTER: ReduceScatter(),
-    calls.SPLIT: Split(),
-    calls.BARRIER: Barrier(),
-    calls.BCAST: Bcast(),
-    calls.SCATTER: Scatter(),
-    calls.GATHER: Gather(),
-    calls.ALLTOALL: Alltoall(),
-    calls.ALLTOALLV: Alltoallv(),
+RULES: dict[int, CollectiveRule] = {
+    calls.ALLREDUCE: AllreduceRule(),
+    calls.ALLGATHER: AllgatherRule(),
+    calls.REDUCE_SCATTER: ReduceScatterRule(),
+    calls.SPLIT: SplitRule(),
+    calls.BARRIER: BarrierRule(),
+    calls.BCAST: BcastRule(),
+    calls.SCATTER: ScatterRule(),
+    calls.GATHER: GatherRule(),
+    calls.ALLTOALL: AlltoallRule(),
+    calls.ALLTOALLV: AlltoallvRule(),
 }
 
 
-def _rule(call: dict) -> Rule:
-    return RULES[BLOCKING.get(call["what"][0], call["what"][0])]
+def _rule(call: dict) -> CollectiveRule:
+    return RULES[BLOCKING_FORM.get(call["signature"][0], call["signature"][0])]
 
 
 def _size(call: dict) -> int:
     """Bytes of the array that a call names."""
-    _, dtype, count, _ = call["what"]
+    _, dtype, count, _ = call["signature"]
     return count * DTYPES[dtype].itemsize
 
 
 def _root(call: dict) -> int:
-    return call["what"][3] // 16 - 1
+    return call["signature"][3] // 16 - 1
 
 
 def _without(data: bytes, i: int, n: int) -> bytes:

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from course_lib.cluster.isolated.reference_collectives import Broken
+from course_lib.cluster.isolated.reference_collectives import ProtocolViolation
 
-MOST_BYTES, MOST = 256 << 20, 4000  # of a rank, that wait for the other ranks to come
+MAX_WAITING_BYTES, MAX_WAITING_CALLS = 256 << 20, 4000  # of a rank, that wait for the other ranks to come
 
-Key = tuple[tuple[int, ...], int]  # a group's ranks, and the number of the collective among theirs
+CollectiveKey = tuple[tuple[int, ...], int]  # a group's ranks, and the number of the collective among theirs
 
 
 class Arrival(NamedTuple):
@@ -20,22 +20,22 @@ class Arrival(NamedTuple):
     payload: bytes
 
 
-class Rendezvous:
+class ArrivalTable:
     """The arrivals of `size` ranks, by collective and by rank."""
 
     def __init__(self, size: int):
-        self._at: dict[Key, dict[int, Arrival]] = defaultdict(dict)
-        self._of: list[dict[Key, Arrival]] = [{} for _ in range(size)]
+        self._at: dict[CollectiveKey, dict[int, Arrival]] = defaultdict(dict)
+        self._of: list[dict[CollectiveKey, Arrival]] = [{} for _ in range(size)]
         self._bytes = [0] * size
 
-    def come(self, rank: int, key: Key, arrival: Arrival) -> None:
+    def arrive(self, rank: int, key: CollectiveKey, arrival: Arrival) -> None:
         """A rank comes to a collective."""
         self._at[key][rank] = self._of[rank][key] = arrival
         self._bytes[rank] += len(arrival.payload)
-        if self._bytes[rank] > MOST_BYTES or len(self._of[rank]) > MOST:
-            raise Broken("it has started more than there is room for")
+        if self._bytes[rank] > MAX_WAITING_BYTES or len(self._of[rank]) > MAX_WAITING_CALLS:
+            raise ProtocolViolation("it has started more than there is room for")
 
-    def all_at(self, key: Key) -> list[Arrival] | None:
+    def pop_complete(self, key: CollectiveKey) -> list[Arrival] | None:
         """Return the calls of all ranks of the group, in its order, and release them; None if some have not come."""
         if len(self._at[key]) < len(key[0]):
             return None
@@ -44,7 +44,7 @@ class Rendezvous:
             self.leave(r, key)
         return found
 
-    def leave(self, rank: int, key: Key) -> None:
+    def leave(self, rank: int, key: CollectiveKey) -> None:
         """A rank waits there no longer."""
         if arrival := self._of[rank].pop(key, None):
             self._bytes[rank] -= len(arrival.payload)
@@ -57,7 +57,7 @@ class Rendezvous:
         for key in list(self._of[rank]):
             self.leave(rank, key)
 
-    def missing(self, key: Key) -> list[int]:
+    def missing(self, key: CollectiveKey) -> list[int]:
         """Return the ranks that have not come."""
         return [r for r in key[0] if key not in self._of[r]]
 

@@ -6,21 +6,21 @@ HTML and JavaScript would run there, with the instructor's rights. What is left 
 from __future__ import annotations
 
 from course_lib import wording
-from course_lib.cluster import pictures
+from course_lib.cluster import image_limits
 
-SHOWN = 4 << 20  # characters of what a cell prints and displays on a rank
-PRINTED = 200_000  # of these, as text
-RAISED = 50_000  # and of an error
-CODES = 500  # of a terminal's codes in a text: a page with many takes minutes to make
-MOST = 2_000  # pieces of either
+MAX_OUTPUT_CHARACTERS = 4 << 20  # characters of what a cell prints and displays on a rank
+MAX_TEXT_CHARACTERS = 200_000  # of these, as text
+MAX_ERROR_CHARACTERS = 50_000  # and of an error
+MAX_ANSI_CODES = 500  # of a terminal's codes in a text: a page with many takes minutes to make
+MAX_ITEMS = 2_000  # pieces of either
 
 
 def outputs(found: object) -> list[dict]:
-    """Sanitize the outputs of a cell: texts and pictures, and no more than `SHOWN` characters."""
+    """Sanitize the outputs of a cell: texts and pictures, and no more than `MAX_OUTPUT_CHARACTERS` characters."""
     found = found if isinstance(found, list) else []
-    shown = [harmless for output in found[:MOST] if (harmless := _output(output))]
+    shown = [harmless for output in found[:MAX_ITEMS] if (harmless := _output(output))]
     size = sum(len(o.get("text", "")) + sum(map(len, o.get("data", {}).values())) for o in shown)
-    if size > SHOWN or len(found) > MOST:
+    if size > MAX_OUTPUT_CHARACTERS or len(found) > MAX_ITEMS:
         return [{"stream": "stdout", "text": f"(what this cell shows has {wording.size(size)} in {len(found)} pieces, and is left out)\n"}]
     return shown
 
@@ -29,19 +29,21 @@ def _output(output: object) -> dict | None:
     if not isinstance(output, dict):
         return None
     if isinstance(output.get("text"), str):
-        return {"stream": "stderr" if output.get("stream") == "stderr" else "stdout", "text": _cut(output["text"], PRINTED)}
+        return {"stream": "stderr" if output.get("stream") == "stderr" else "stdout", "text": _cut(output["text"], MAX_TEXT_CHARACTERS)}
     data = output.get("data")
     if not isinstance(data, dict):
         return None
     text = data.get("text/plain")
-    plain_text = {"text/plain": _cut(text, PRINTED)} if isinstance(text, str) else {}
-    shown = {kind: value.replace("\n", "") for kind, value in data.items() if kind in pictures.BEGINS and isinstance(value, str)}
-    kept, _ = pictures.kept(plain_text | shown)
+    plain_text = {"text/plain": _cut(text, MAX_TEXT_CHARACTERS)} if isinstance(text, str) else {}
+    shown = {
+        kind: value.replace("\n", "") for kind, value in data.items() if kind in image_limits.IMAGE_SIGNATURES and isinstance(value, str)
+    }
+    kept, _ = image_limits.allowed_images(plain_text | shown)
     return {"data": kept or {"text/plain": "(not shown when grading: only text and pictures are)"}, "metadata": {}}
 
 
 def error(found: object) -> dict | None:
-    """Sanitize an error, in at most `RAISED` characters; None for none."""
+    """Sanitize an error, in at most `MAX_ERROR_CHARACTERS` characters; None for none."""
     if not isinstance(found, dict):
         return None
     lines, kind = (found.get(part) if isinstance(found.get(part), list) else [] for part in ("lines", "kind"))
@@ -49,16 +51,16 @@ def error(found: object) -> dict | None:
         "name": str(found.get("name"))[:200],
         "message": _cut(str(found.get("message"))),
         "place": str(found.get("place", ""))[:200],
-        "lines": _cut("\n".join(map(str, lines[:MOST]))).splitlines(),
+        "lines": _cut("\n".join(map(str, lines[:MAX_ITEMS]))).splitlines(),
         "kind": [str(name)[:200] for name in kind[:20]],
     }
 
 
-def plain(text: str) -> str:
+def strip_ansi(text: str) -> str:
     """A text without a terminal's codes, if it has many."""
-    return text if text.count("\x1b") <= CODES else text.replace("\x1b", "")
+    return text if text.count("\x1b") <= MAX_ANSI_CODES else text.replace("\x1b", "")
 
 
-def _cut(text: str, most: int = RAISED) -> str:
-    text = plain(text)
+def _cut(text: str, most: int = MAX_ERROR_CHARACTERS) -> str:
+    text = strip_ansi(text)
     return text if len(text) <= most else text[:most] + " (the rest is cut)"

@@ -12,7 +12,7 @@ from IPython import get_ipython
 from course_lib.cluster.ranks import Ranks
 from course_lib.engine import serialization
 
-SECONDS = 0.3  # that rank 0 has for its answer; without one, the notebook's own kernel knows what it knows
+COMPLETION_SECONDS = 0.3  # that rank 0 has for its answer; without one, the notebook's own kernel knows what it knows
 _ON_TOP = re.compile(r"(?:[^\S\n]*(?:#[^\n]*)?\n)*[^\S\n]*%%px\b[^\n]*")
 _DOTTED = re.compile(r"([A-Za-z_]\w*)(\.\w*)*$")
 
@@ -31,7 +31,7 @@ def register(ranks: Ranks) -> None:
 def _complete(kernel, own: Callable) -> Callable:
     def do_complete(code: str, cursor_pos: int | None) -> dict:
         place = len(code) if cursor_pos is None else cursor_pos
-        there = _Place(code, place)
+        there = _Cursor(code, place)
         if there.on_line_of_px or not (there.is_for_ranks or there.may_be_on_ranks(kernel.shell.user_ns)):
             return own(code, cursor_pos)
         found = _ask(kernel._ranks, "complete", text=there.text, place=place)
@@ -52,7 +52,7 @@ def _complete(kernel, own: Callable) -> Callable:
 
 def _inspect(kernel, own: Callable) -> Callable:
     def do_inspect(code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Iterable[str] = ()) -> dict:
-        there = _Place(code, cursor_pos)
+        there = _Cursor(code, cursor_pos)
         reply = own(code, cursor_pos, detail_level, omit_sections)
         if there.on_line_of_px or (reply["found"] and not there.is_for_ranks):
             return reply
@@ -70,14 +70,14 @@ def _ask(ranks: Ranks, what: str, **more: object) -> object:
             return None
         client = ranks._connection.client
         future = client.request(0, {"do": what, **more})
-        wait([future], SECONDS)
+        wait([future], COMPLETION_SECONDS)
         reply = client.answer(future)
         return serialization.decode(reply["value"]) if reply and not reply["error"] else None
     except Exception:  # they have just gone, say: what the notebook itself knows is still to be shown
         return None
 
 
-class _Place:
+class _Cursor:
     """The position of the cursor in a cell.
 
     Attributes

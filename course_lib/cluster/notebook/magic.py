@@ -13,7 +13,7 @@ from IPython import get_ipython
 from course_lib import students, wording
 from course_lib.cluster import time_limits
 from course_lib.cluster.ranks import Ranks
-from course_lib.cluster.replies import Interrupted, Live, raise_errors, show_outputs
+from course_lib.cluster.replies import Interrupted, LiveOutput, raise_errors, show_outputs
 from course_lib.cluster.source import misplaced_names
 
 
@@ -46,7 +46,7 @@ def targets(text: str | None, n: int) -> list[int] | None:
     return list(found)
 
 
-def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> None:
+def run_cell(ranks: Ranks, line: str, cell: str, live: LiveOutput | None = None) -> None:
     """Run the text of a ``%%px`` cell on the ranks; `line` is what stands after %%px. `live` shows what is printed meanwhile."""
     options = _arguments().parse_args(shlex.split(line, comments=True))
     shell = get_ipython()
@@ -73,10 +73,10 @@ def run_cell(ranks: Ranks, line: str, cell: str, live: Live | None = None) -> No
         print(f"{title}: done on {wording.ranks([r for r, _ in replies]) if len(replies) < ranks.n else 'all ranks'}.")
 
 
-def first(lines: list[str]) -> list[str]:
+def move_px_to_top(lines: list[str]) -> list[str]:
     """A cell's lines with its ``%%px`` on top, where only comments and empty lines stand above it.
 
-    >>> first(["# mine\\n", "%%px\\n", "x = 1"])
+    >>> move_px_to_top(["# mine\\n", "%%px\\n", "x = 1"])
     ['%%px\\n', '# mine\\n', 'x = 1']
     """
     place = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), 0)
@@ -117,8 +117,8 @@ def register(ranks: Ranks) -> None:
     shell = get_ipython()
     if shell is None:
         return
-    if first not in shell.input_transformers_cleanup:
-        shell.input_transformers_cleanup.append(first)
-    shell.register_magic_function(lambda line, cell: run_cell(ranks, line, cell, Live(ranks.n)), "cell", "px")
+    if move_px_to_top not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(move_px_to_top)
+    shell.register_magic_function(lambda line, cell: run_cell(ranks, line, cell, LiveOutput(ranks.n)), "cell", "px")
     shell.set_custom_exc((NameError,), _explain_names(ranks))
     shell.register_magic_function(lambda line: run_cell(ranks, "", line), "line", "px")

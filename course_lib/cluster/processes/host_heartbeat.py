@@ -9,11 +9,11 @@ import time
 from multiprocessing import AuthenticationError
 
 from course_lib.collectives.deadlock import agent
-from course_lib.collectives.deadlock.hosts import SILENT, Address, Link
+from course_lib.collectives.deadlock.host_agents import LOST_AFTER_SECONDS, AgentAddress, AgentLink
 from course_lib.engine.processes.mpiexec import StartError
 
-CONNECT = 10.0  # seconds to reach one
-BEAT = 0.5  # seconds from one question to the next
+CONNECT_SECONDS = 10.0  # seconds to reach one
+HEARTBEAT_SECONDS = 0.5  # seconds from one question to the next
 
 
 class HostHeartbeat:
@@ -30,13 +30,13 @@ class HostHeartbeat:
         A machine does not answer.
     """
 
-    def __init__(self, agents: dict[str, Address]):
-        self._links: dict[str, Link] = {}
+    def __init__(self, agents: dict[str, AgentAddress]):
+        self._links: dict[str, AgentLink] = {}
         self._looked = self._asked = 0.0
         for machine, (address, port, secret) in agents.items():
-            self._links[machine] = Link((address, port, secret))
+            self._links[machine] = AgentLink((address, port, secret))
             try:
-                self._links[machine].connect(CONNECT)
+                self._links[machine].connect(CONNECT_SECONDS)
             except (OSError, EOFError, AuthenticationError) as error:
                 self.close()
                 raise StartError(
@@ -47,15 +47,15 @@ class HostHeartbeat:
     def lost(self) -> list[str]:
         """The machines that have not answered for `SILENT` seconds while somebody looked."""
         now = time.monotonic()
-        resumed, self._looked = now - self._looked > SILENT / 2, now  # nobody looked: what has come since then waits there
-        asks, self._asked = now - self._asked > BEAT, now if now - self._asked > BEAT else self._asked
+        resumed, self._looked = now - self._looked > LOST_AFTER_SECONDS / 2, now  # nobody looked: what has come since then waits there
+        asks, self._asked = now - self._asked > HEARTBEAT_SECONDS, now if now - self._asked > HEARTBEAT_SECONDS else self._asked
         for link in self._links.values():
             link.answer()
             if resumed:
                 link.reset_silence()
             if asks:
                 link.ask(agent.PING)
-        return [machine for machine, link in self._links.items() if link.silent() > SILENT]
+        return [machine for machine, link in self._links.items() if link.silent_seconds() > LOST_AFTER_SECONDS]
 
     def close(self) -> None:
         """Ask no longer."""

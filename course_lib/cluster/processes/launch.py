@@ -19,7 +19,7 @@ from pathlib import Path
 
 from course_lib.engine import memory_limit
 from course_lib.engine.processes import watchdog
-from course_lib.engine.processes.mpiexec import LOOPBACK, SMALL, THREADS, find_mpiexec
+from course_lib.engine.processes.mpiexec import LOOPBACK_VARIABLES, SMALL_QUEUE_VARIABLES, THREAD_VARIABLES, find_mpiexec
 
 
 @dataclass
@@ -107,8 +107,8 @@ def launch(n: int) -> Processes:
     folder, started = Path(tempfile.mkdtemp(prefix="course-ranks-")), []
     try:
         (folder / "security").mkdir()
-        environment = {**os.environ, **THREADS, **LOOPBACK, **SMALL, **watchdog.environment(str(folder))}
-        environment[memory_limit.VARIABLE] = str(memory_limit.per_rank(n))
+        environment = {**os.environ, **THREAD_VARIABLES, **LOOPBACK_VARIABLES, **SMALL_QUEUE_VARIABLES, **watchdog.environment(str(folder))}
+        environment[memory_limit.MEMORY_VARIABLE] = str(memory_limit.per_rank(n))
         environment.pop("JPY_PARENT_PID", None)
         python = [sys.executable, "-m"]
         commands = (

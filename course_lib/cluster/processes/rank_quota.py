@@ -7,11 +7,11 @@ import os
 
 import psutil
 
-MOST = 64  # ranks of a notebook: the status board has no room for more
-RANKS = "COURSE_RANKS"  # set by the hub; unset, there is no limit but that of `cluster.start`
+MAX_RANKS = 64  # ranks of a notebook: the status board has no room for more
+QUOTA_VARIABLE = "COURSE_RANKS"  # set by the hub; unset, there is no limit but that of `cluster.start`
 
 
-def number(n: object) -> int:
+def check_count(n: object) -> int:
     """A number of ranks that a notebook may have.
 
     Raises
@@ -19,12 +19,12 @@ def number(n: object) -> int:
     ValueError
         It is none.
     """
-    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MOST:
-        raise ValueError(f"cluster.start(n): n is the number of ranks, a whole number from 1 to {MOST}; got {n!r}.")
+    if not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= MAX_RANKS:
+        raise ValueError(f"cluster.start(n): n is the number of ranks, a whole number from 1 to {MAX_RANKS}; got {n!r}.")
     return n
 
 
-def checked(n: int) -> int:
+def check_quota(n: int) -> int:
     """The number of ranks, if this user may have so many more beside those of other notebooks.
 
     Raises
@@ -32,8 +32,8 @@ def checked(n: int) -> int:
     ValueError
         These would be too many; the message says how many there may be.
     """
-    most = int(os.environ.get(RANKS) or 0)
-    elsewhere = sum(running().values()) if most else 0
+    most = int(os.environ.get(QUOTA_VARIABLE) or 0)
+    elsewhere = sum(ranks_elsewhere().values()) if most else 0
     if not most or n + elsewhere <= most:
         return n
     if n > most:
@@ -46,7 +46,7 @@ def checked(n: int) -> int:
     )
 
 
-def running() -> dict[str, int]:
+def ranks_elsewhere() -> dict[str, int]:
     """The ranks of this user that other notebooks than this one have started: their folder, and how many."""
     found, mine = {}, set()
     for process in psutil.process_iter():

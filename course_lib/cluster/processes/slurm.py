@@ -18,14 +18,16 @@ from course_lib import wording
 from course_lib.cluster.processes import slurm_exit
 from course_lib.cluster.processes.launch import Processes
 from course_lib.engine.processes import watchdog
-from course_lib.engine.processes.mpiexec import THREADS, StartError
-from course_lib.engine.processes.slurm import ASK, GIVEN_BACK, MODULE, NOT_ENDED, tell
+from course_lib.engine.processes.mpiexec import THREAD_VARIABLES, StartError
+from course_lib.engine.processes.slurm import COMMAND_SECONDS, JOB_CANCEL_SECONDS, MODULE_ARGUMENTS, NOT_ENDED, run_slurm
 
-SHARED = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
-START_LIMIT = 120.0  # seconds from the begin of the job until all ranks are there: 64 that read the same files at once take their time
-LOOK = 2.0  # seconds between two questions to Slurm
-GUESS = "; Slurm expects it to begin at "
-NEVER = (
+SHARED_FOLDER_VARIABLE = "COURSE_SHARED"  # a folder that all machines of the cluster see; the home folder by default
+JOB_START_SECONDS = (
+    120.0  # seconds from the begin of the job until all ranks are there: 64 that read the same files at once take their time
+)
+QUEUE_POLL_SECONDS = 2.0  # seconds between two questions to Slurm
+EXPECTED_START = "; Slurm expects it to begin at "
+HOPELESS_REASONS = (
     "PartitionConfig",
     "PartitionNodeLimit",
     "PartitionTimeLimit",
@@ -35,8 +37,8 @@ NEVER = (
     "InvalidQOS",
     "QOSNotAllowed",
 )
-FLAGS = "EHOsuvX"  # short options of srun without a value, and so others may follow in the same word
-TAKEN = {
+SHORT_FLAGS = "EHOsuvX"  # short options of srun without a value, and so others may follow in the same word
+RESERVED_OPTIONS = {
     **dict.fromkeys(("--ntasks", "-n"), "cluster.start(n) says how many"),
     **dict.fromkeys(("--job-name", "-J"), "by its name the course finds its job again, to give it back"),
     **dict.fromkeys(("--export",), "the ranks need this notebook's environment"),
@@ -70,7 +72,7 @@ class Allocation(Processes):
         return f"the Slurm job ended. {self._said()}".strip()
 
     def _said(self) -> str:
-        return slurm_exit.told(self.log(200), self.machines(), self.mpiexec.returncode)
+        return slurm_exit.exit_message(self.log(200), self.machines(), self.mpiexec.returncode)
 
     def machines(self) -> dict[int, str]:
         """The machine of each rank that has begun."""
@@ -91,8 +93,8 @@ class Allocation(Processes):
             return None
         if time.monotonic() < self.asked:
             return self.shown[-1] if self.shown else "Slurm is asked for an allocation"
-        self.asked = time.monotonic() + LOOK
-        found = tell("squeue", "--noheader", f"--user={os.geteuid()}", f"--name={self.name}", "--format=%i|%T|%r|%V|%S")
+        self.asked = time.monotonic() + QUEUE_POLL_SECONDS
+        found = run_slurm("squeue", "--noheader", f"--user={os.geteuid()}", f"--name={self.name}", "--format=%i|%T|%r|%V|%S")
         if not found:
             return self.shown[-1] if self.shown else "Slurm is asked for an allocation"
         job, state, reason, since, begins = (found.splitlines()[0].split("|") + [""] * 5)[:5]
@@ -100,15 +102,15 @@ class Allocation(Processes):
             self.runs = True
             return None
         clock = since.replace("T", " ").removeprefix(f"{date.today()} ")
-        guess = "" if begins in ("", "N/A") else f"{GUESS}{begins.replace('T', ' ')}"
+        guess = "" if begins in ("", "N/A") else f"{EXPECTED_START}{begins.replace('T', ' ')}"
         why = "" if reason in ("", "None") else f" ({reason})"
-        if reason in NEVER:
+        if reason in HOPELESS_REASONS:
             guess = ". With these options it will never begin: stop the cell, and ask for less, or for another partition"
         return f"Slurm job {job} waits in the queue since {clock}{why}{guess}"
 
     def show(self, waits: str) -> None:
         """Tell the user what it waits for, when that is new; when it will begin, Slurm guesses anew all the time."""
-        if waits.partition(GUESS)[0] not in [shown.partition(GUESS)[0] for shown in self.shown]:
+        if waits.partition(EXPECTED_START)[0] not in [shown.partition(EXPECTED_START)[0] for shown in self.shown]:
             self.shown.append(waits)
             print(f"{waits}.", flush=True)
 
@@ -135,19 +137,19 @@ class Allocation(Processes):
         if not ended_by_itself:
             self.mpiexec.terminate()
             try:
-                self.mpiexec.wait(GIVEN_BACK + 3 * ASK)
+                self.mpiexec.wait(JOB_CANCEL_SECONDS + 3 * COMMAND_SECONDS)
             except subprocess.TimeoutExpired:
                 self.mpiexec.kill()
                 self.mpiexec.wait()
         elif self.folder.exists() and self.mpiexec.returncode < 0:  # it was killed, and gave nothing back
-            tell("scancel", f"--user={os.geteuid()}", f"--name={self.name}")
+            run_slurm("scancel", f"--user={os.geteuid()}", f"--name={self.name}")
         for line in self.log().splitlines():
             if line.startswith(NOT_ENDED):
                 print(line, flush=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def options(text: str) -> list[str]:
+def parse_options(text: str) -> list[str]:
     """The options for srun, in words.
 
     Raises
@@ -171,9 +173,9 @@ def options(text: str) -> list[str]:
             )
     for word in words:
         name = word.partition("=")[0]
-        if re.fullmatch(f"-(?!v+$)[{FLAGS}].+", word):
+        if re.fullmatch(f"-(?!v+$)[{SHORT_FLAGS}].+", word):
             raise ValueError(f"cluster.start(slurm={text!r}): {word} is several options; write each by itself, such as -O -N2.")
-        for taken, why in TAKEN.items():
+        for taken, why in RESERVED_OPTIONS.items():
             if (name[:2] == taken and not name.startswith("--")) or (len(name) > 3 and taken.startswith(name) and len(taken) > 2):
                 raise ValueError(f"cluster.start(slurm={text!r}): {word} cannot be given here; {why}.")
     return words
@@ -195,23 +197,24 @@ def allocate(n: int, text: str) -> Allocation:
     StartError
         There is no srun, or no folder that all machines see.
     """
-    words = options(text)
+    words = parse_options(text)
     if not shutil.which("srun"):
         raise StartError(
             "slurm=...: there is no srun on this machine. Open the notebook on a machine of a Slurm cluster from which jobs are started."
         )
-    shared = Path(os.environ.get(SHARED) or Path.home())
+    shared = Path(os.environ.get(SHARED_FOLDER_VARIABLE) or Path.home())
     try:
         folder = Path(tempfile.mkdtemp(prefix=".course-ranks-", dir=shared))
     except OSError as error:
         raise StartError(
-            f"slurm=...: no folder can be made in {shared} ({error.strerror}). {SHARED} names one that all machines of the cluster see."
+            f"slurm=...: no folder can be made in {shared} ({error.strerror}). "
+            f"{SHARED_FOLDER_VARIABLE} names one that all machines of the cluster see."
         ) from None
     try:
         (folder / "security").mkdir(mode=0o700)
         name = f"course-{folder.name.rpartition('-')[2]}"
-        environment = {**os.environ, **THREADS, **watchdog.environment(str(folder))}
-        command = [sys.executable, *MODULE, "ask", str(n), name, str(folder), *words]
+        environment = {**os.environ, **THREAD_VARIABLES, **watchdog.environment(str(folder))}
+        command = [sys.executable, *MODULE_ARGUMENTS, "ask", str(n), name, str(folder), *words]
         with (folder / "log.txt").open("wb") as log:
             streams = dict(cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
             asking = subprocess.Popen(command, env=environment, start_new_session=True, **streams)

@@ -16,7 +16,9 @@ REASONS = (
 )
 CANCELLED = re.compile(r"CANCELLED AT|Force Terminated|Job allocation \d+ has been revoked|forcing job termination", re.IGNORECASE)
 TASK = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<tasks>[\d,-]+): (?P<how>.+)")
-FIRST = re.compile(r"srun: First task exited[^\n]*\n(?:srun: StepId=[^\n]*\n)*?srun: StepId=\S+ tasks? (?P<tasks>[\d,-]+): exited")
+FIRST_TASK_EXITED = re.compile(
+    r"srun: First task exited[^\n]*\n(?:srun: StepId=[^\n]*\n)*?srun: StepId=\S+ tasks? (?P<tasks>[\d,-]+): exited"
+)
 NOISE = re.compile(r"^srun: |^slurmstepd\S*: (?!error: execve)|\[IPController\]|\[Controller\]|\[Engine")
 NOT_THERE = f"Python did not start there: do all machines see {sys.prefix}? Or is there a word in slurm=... that belongs to no option?"
 
@@ -30,7 +32,7 @@ def reason(log: str) -> str | None:
     return None
 
 
-def told(log: str, machines: dict[int, str], code: int) -> str:
+def exit_message(log: str, machines: dict[int, str], code: int) -> str:
     """Say how the job ended, in a sentence or two.
 
     Parameters
@@ -44,9 +46,9 @@ def told(log: str, machines: dict[int, str], code: int) -> str:
     """
     if why := reason(log):
         failed = re.search(REASONS[1][0], log)
-        lost = [rank for rank, machine in machines.items() if failed and failed["nodes"] and machine in hosts(failed["nodes"])]
+        lost = [rank for rank, machine in machines.items() if failed and failed["nodes"] and machine in expand_hostlist(failed["nodes"])]
         return f"{why[:-1]}, and {wording.ranks(lost)} went with it." if lost else why
-    cancelled, first, task = CANCELLED.search(log), FIRST.search(log), TASK.search(log)
+    cancelled, first, task = CANCELLED.search(log), FIRST_TASK_EXITED.search(log), TASK.search(log)
     ends = [found.start() for found in (first, task) if found]
     if cancelled and cancelled.start() < min(ends, default=len(log)):  # else the job was cancelled because a rank had ended
         return "It was cancelled, with scancel or by the cluster."
@@ -54,7 +56,7 @@ def told(log: str, machines: dict[int, str], code: int) -> str:
     if (task or not code) and not machines:
         return f"{NOT_THERE}{others}"
     if first:
-        ended = ranks(first["tasks"])
+        ended = expand_task_list(first["tasks"])
         where = ", ".join(sorted({machines[r] for r in ended if r in machines}))
         return f"The process of {wording.ranks(ended)} on {where} ended before the others. Usual cause: os._exit in a function."
     if task and task["how"].strip().endswith(f"exit code {CONTROLLER_ENDED}"):
@@ -62,24 +64,26 @@ def told(log: str, machines: dict[int, str], code: int) -> str:
         return f"The process that passes cells on to the ranks has ended. {cause}{others}"
     if task:
         how = task["how"].strip()
-        return f"The process of {wording.ranks(ranks(task['tasks']))} on {task['node']} ended: {how[0].lower()}{how[1:]}.{others}"
+        return (
+            f"The process of {wording.ranks(expand_task_list(task['tasks']))} on {task['node']} ended: {how[0].lower()}{how[1:]}.{others}"
+        )
     return log
 
 
-def ranks(tasks: str) -> list[int]:
+def expand_task_list(tasks: str) -> list[int]:
     """The ranks in srun's words.
 
-    >>> ranks("0-2,5")
+    >>> expand_task_list("0-2,5")
     [0, 1, 2, 5]
     """
     spans = [part.partition("-") for part in tasks.split(",")]
     return [rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)]
 
 
-def hosts(names: str) -> list[str]:
+def expand_hostlist(names: str) -> list[str]:
     """The machines in Slurm's words.
 
-    >>> hosts("n[08-10,12],gpu1")
+    >>> expand_hostlist("n[08-10,12],gpu1")
     ['n08', 'n09', 'n10', 'n12', 'gpu1']
     """
     found = []

@@ -12,7 +12,7 @@ DEFINE = (*IMPORT, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Assi
 
 
 @dataclass(frozen=True)
-class Ran:
+class ExecutedCell:
     """A cell that ranks ran without an error."""
 
     source: str
@@ -24,7 +24,7 @@ class Ran:
         return list(range(n)) if len(self.targets) == before else [t for t in self.targets if t < n]
 
 
-def chosen(ran: list[Ran]) -> tuple[list[Ran], list[Ran]]:
+def select_cells(ran: list[ExecutedCell]) -> tuple[list[ExecutedCell], list[ExecutedCell]]:
     """The cells to run again, in order, and those that are left out; a cell that ran several times counts once, where it ran last.
 
     Of those that are left out, the import lines run again: a function of another cell may need them.
@@ -69,7 +69,7 @@ def _only_shows(statement: ast.stmt) -> bool:
     return printed or isinstance(value, (ast.Constant, ast.Name))
 
 
-def told(again: list[Ran], left_out: list[Ran]) -> str:
+def summary(again: list[ExecutedCell], left_out: list[ExecutedCell]) -> str:
     """Say which cells were run again and which were not, in a sentence or two."""
     whole = [cell for cell in again if cell.label not in {other.label for other in left_out}]
     text = f"Run again: {_labels(whole)}." if whole else "No cell was run again: none did nothing but define something."
@@ -79,5 +79,5 @@ def told(again: list[Ran], left_out: list[Ran]) -> str:
     return text
 
 
-def _labels(cells: list[Ran]) -> str:
+def _labels(cells: list[ExecutedCell]) -> str:
     return ", ".join(dict.fromkeys(cell.label for cell in cells))

@@ -16,13 +16,13 @@ import threading
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 
 PING, STATES = b".", b"?"
-GREETING = 5.0  # seconds for whoever connects to show that it knows the secret
-UNAUTHENTICATED = 16  # connections that have not shown it yet
+AUTHENTICATION_SECONDS = 5.0  # seconds for whoever connects to show that it knows the secret
+MAX_UNAUTHENTICATED = 16  # connections that have not shown it yet
 RECORD = struct.Struct("<HH")  # a rank, and how many groups it has pages for
-TRIES = 100
+MAX_READ_TRIES = 100
 
 
-def limit(connection: socket.socket, seconds: float) -> None:
+def set_timeout(connection: socket.socket, seconds: float) -> None:
     """Let a read or write on a connection take so long; 0: as long as it takes."""
     span = struct.pack("@ll", int(seconds), int(seconds % 1 * 1e6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
@@ -55,10 +55,10 @@ class Agent:
 
     def accept(self, peer: socket.socket) -> None:
         """Take a connection; of those that have not shown that they know the secret, the oldest makes room."""
-        limit(peer, GREETING)
+        set_timeout(peer, AUTHENTICATION_SECONDS)
         with self.lock:
             self.unauthenticated.append(peer)
-            oldest = self.unauthenticated.pop(0) if len(self.unauthenticated) > UNAUTHENTICATED else None
+            oldest = self.unauthenticated.pop(0) if len(self.unauthenticated) > MAX_UNAUTHENTICATED else None
         if oldest:
             with contextlib.suppress(OSError):
                 oldest.shutdown(socket.SHUT_RDWR)
@@ -75,7 +75,7 @@ class Agent:
                     known = peer in self.unauthenticated
                     self.unauthenticated = [other for other in self.unauthenticated if other is not peer]
             while known:
-                limit(peer, 0)
+                set_timeout(peer, 0)
                 question = connection.recv_bytes(1)
                 connection.send_bytes(self.states() if question == STATES else PING)
         peer.close()
@@ -87,7 +87,7 @@ class Agent:
     def state(self, place: int, rank: int) -> bytes:
         """One rank's, not half of one state and half of the next."""
         found = self.read(place)
-        for _ in range(TRIES):
+        for _ in range(MAX_READ_TRIES):
             if found == (found := self.read(place)):
                 break
         return RECORD.pack(rank, found[0]) + found[1]

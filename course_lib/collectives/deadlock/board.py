@@ -18,23 +18,29 @@ from mpi4py import MPI
 
 from course_lib import host
 from course_lib.collectives import shared_memory
-from course_lib.collectives.calls import BLOCKING, RECV, SEND
-from course_lib.collectives.deadlock.detector import STABLE, mask
-from course_lib.collectives.deadlock.hosts import Hosts
+from course_lib.collectives.calls import BLOCKING_FORM, RECV, SEND
+from course_lib.collectives.deadlock.detector import CONFIRM_SECONDS, rank_mask
+from course_lib.collectives.deadlock.host_agents import HostAgents
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, GONE, LOST, RAISED, WAITING, RankView, Snapshot
 
 MAX_RANKS = 64  # a group is a bit mask in one word
 
 # The words of a row. CONTEXTS: how many groups this rank has pages for. GIVEN: the call that it gave up last.
-KEY, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DETAIL, GIVEN, CONTEXTS = range(9)
-TEXT, TEXT_WORDS = 16, 32
-PAIRS = TEXT + TEXT_WORDS
-SENT, TAKEN, ACCEPTED, PAIR, KEPT = 0, 1, 2, 10, 8  # messages sent to a rank, read from it, and the last ones that have a receive here
-PAGE = 512  # words of a group's page
-LAST, DONE = 0, 1  # of a page: the key of the latest collective to which this rank has come, and of the latest that it has left
+KEY, STATE, ROUND, TARGETS, OPERATION, MEMBERS, DETAIL, DEADLOCKED_KEY, CONTEXTS = range(9)
+TEXT_START, TEXT_WORDS = 16, 32
+PAIRS_START = TEXT_START + TEXT_WORDS
+SENT_COUNT, READ_COUNT, ACCEPTED_IDS, PAIR_WORDS, ACCEPTED_SLOTS = (
+    0,
+    1,
+    2,
+    10,
+    8,
+)  # messages sent to a rank, read from it, and the last ones that have a receive here
+PAGE_WORDS = 512  # words of a group's page
+ARRIVED_KEY, LEFT_KEY = 0, 1  # of a page: the key of the latest collective to which this rank has come, and of the latest that it has left
 MAX_CONTEXTS = 512  # MPI has room for 2048 communicators, of which a group takes two or three
-SLOT = 1 << 19  # bytes of a slot
-CAUGHT = 1.0  # seconds after which a rank that gave up, and whose cell has not ended, has caught the error
+SLOT_BYTES = 1 << 19  # bytes of a slot
+CAUGHT_SECONDS = 1.0  # seconds after which a rank that gave up, and whose cell has not ended, has caught the error
 
 
 class Board:
@@ -65,25 +71,25 @@ class Board:
         names = world.allgather(host.name())
         self.machines = tuple(names) if len(set(names)) > 1 else ()
         self.local = tuple(r for r in range(self.size) if names[r] == names[self.rank])
-        self._pages = -(-(PAIRS + PAIR * self.size) // PAGE) * PAGE  # where they begin
-        words = self._pages + MAX_CONTEXTS * PAGE
-        part, n = 8 * words + 2 * SLOT, len(self.local)
-        beside = world.Split(names.index(names[self.rank]), self.rank)
-        allocated = shared_memory.allocate_file(beside, n * part, [(i * part, 8 * (self._pages + 16 * PAGE)) for i in range(n)])
-        problem = None if allocated else f"no room for {n} ranks in {shared_memory.FOLDER} (8 ranks need about 1 MB)"
+        self._pages = -(-(PAIRS_START + PAIR_WORDS * self.size) // PAGE_WORDS) * PAGE_WORDS  # where they begin
+        words = self._pages + MAX_CONTEXTS * PAGE_WORDS
+        part, n = 8 * words + 2 * SLOT_BYTES, len(self.local)
+        local_comm = world.Split(names.index(names[self.rank]), self.rank)
+        allocated = shared_memory.allocate_file(local_comm, n * part, [(i * part, 8 * (self._pages + 16 * PAGE_WORDS)) for i in range(n)])
+        problem = None if allocated else f"no room for {n} ranks in {shared_memory.SHM_FOLDER} (8 ranks need about 1 MB)"
         if problems := sorted({f"{names[r]}: {said}" for r, said in enumerate(world.allgather(problem)) if said}):
             raise MemoryError(f"the ranks cannot share memory. {'; '.join(problems)}. In a container: docker run --shm-size=64m.")
         memory, descriptor = memoryview(allocated[0]), allocated[1]
-        near = {r: memory[i * part : (i + 1) * part] for i, r in enumerate(self.local)}
-        self.bytes = [near[r][: 8 * words] if r in near else memoryview(bytearray(8 * words)) for r in range(self.size)]
+        local_parts = {r: memory[i * part : (i + 1) * part] for i, r in enumerate(self.local)}
+        self.bytes = [local_parts[r][: 8 * words] if r in local_parts else memoryview(bytearray(8 * words)) for r in range(self.size)]
         self.parts = [some.cast("q") for some in self.bytes]
-        self.slots = {r: (some[8 * words : 8 * words + SLOT], some[8 * words + SLOT :]) for r, some in near.items()}
+        self.slots = {r: (some[8 * words : 8 * words + SLOT_BYTES], some[8 * words + SLOT_BYTES :]) for r, some in local_parts.items()}
         self.mine, self._giving_up = self.parts[self.rank], {}
         self.mine[STATE] = COMPUTING
         self.hosts = None
         if self.machines or host.notebook_may_be_remote():
-            layout = {"part": part, "row": 8 * (PAIRS + PAIR * self.size), "head": 8 * self._pages, "page": 8 * PAGE}
-            self.hosts = Hosts(world, names, descriptor, {**layout, "contexts": 8 * CONTEXTS})
+            layout = {"part": part, "row": 8 * (PAIRS_START + PAIR_WORDS * self.size), "head": 8 * self._pages, "page": 8 * PAGE_WORDS}
+            self.hosts = HostAgents(world, names, descriptor, {**layout, "contexts": 8 * CONTEXTS})
         else:
             os.close(descriptor)
         world.Barrier()
@@ -93,7 +99,7 @@ class Board:
 
     def begin(self, round: int, targets: int) -> None:
         """Start a cell: its number, and (a bit mask) the ranks that were asked to run it."""
-        self.say("")
+        self.write_text("")
         self.mine[TARGETS] = targets if targets < 1 << 63 else targets - (1 << 64)
         self.mine[STATE] = COMPUTING
         self.mine[ROUND] = self.round = round
@@ -104,7 +110,7 @@ class Board:
         `keep_call` leaves this rank's last call in its row, for others that still describe it.
         """
         if text:
-            self.say(text)
+            self.write_text(text)
         if not keep_call:
             self.mine[KEY] = 0
         self.mine[STATE] = state
@@ -116,10 +122,10 @@ class Board:
             mine[STATE] = COMPUTING  # until the row is whole
             mine[KEY], mine[OPERATION] = key, operation
         mine[MEMBERS], mine[DETAIL] = members, detail
-        self.say(text)
+        self.write_text(text)
         mine[STATE] = WAITING
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Show that this rank no longer waits, before the word goes that says why it need not.
 
         On a busy machine it may have no core for a while between the two, and would look like one that waits in vain.
@@ -128,14 +134,14 @@ class Board:
 
     def give_up(self) -> None:
         """Show that this rank has found a deadlock; the others get the time to see the same picture."""
-        self.mine[GIVEN] = self.mine[KEY]
+        self.mine[DEADLOCKED_KEY] = self.mine[KEY]
         self.mine[STATE] = DEADLOCK_RAISING
-        time.sleep(STABLE)
+        time.sleep(CONFIRM_SECONDS)
 
-    def say(self, text: str) -> None:
+    def write_text(self, text: str) -> None:
         """Write this rank's text: where it waits, or what it raised."""
         data = text.encode()[: 8 * TEXT_WORDS - 1].decode(errors="ignore").encode()
-        self.bytes[self.rank][8 * TEXT : 8 * TEXT + len(data) + 1] = data + b"\0"
+        self.bytes[self.rank][8 * TEXT_START : 8 * TEXT_START + len(data) + 1] = data + b"\0"
 
     def _leave(self) -> None:
         """The process ends; what it has raised stays to be read."""
@@ -144,18 +150,18 @@ class Board:
 
     # What it reads.
 
-    def page_start(self, context: int) -> int:
+    def page_offset(self, context: int) -> int:
         """The place of a group's page in each rank's part."""
-        return self._pages + context * PAGE
+        return self._pages + context * PAGE_WORDS
 
     def page(self, rank: int, context: int) -> memoryview:
         """A rank's page for a group."""
-        start = self.page_start(context)
-        return self.parts[rank][start : start + PAGE]
+        start = self.page_offset(context)
+        return self.parts[rank][start : start + PAGE_WORDS]
 
-    def pair(self, rank: int, other: int) -> int:
+    def pair_offset(self, rank: int, other: int) -> int:
         """The place in a rank's part of what is known of messages with another."""
-        return PAIRS + PAIR * other
+        return PAIRS_START + PAIR_WORDS * other
 
     def refresh(self) -> bool:
         """Ask the other machines what their ranks do; whether all that is here now is younger than the last time that this was True."""
@@ -165,11 +171,11 @@ class Board:
         """Return the state of a rank, as far as it is known here."""
         if self.machines and self.parts[rank][STATE] != GONE and self.machines[rank] in self.hosts.lost():
             return LOST
-        return self._shown(rank)
+        return self._visible_state(rank)
 
     def text(self, rank: int) -> str:
         """Return the text of a rank."""
-        return bytes(self.bytes[rank][8 * TEXT : 8 * PAIRS]).split(b"\0", 1)[0].decode(errors="replace")
+        return bytes(self.bytes[rank][8 * TEXT_START : 8 * PAIRS_START]).split(b"\0", 1)[0].decode(errors="replace")
 
     def snapshot(self) -> Snapshot:
         """Take a snapshot of all ranks."""
@@ -178,39 +184,41 @@ class Board:
     def _view(self, rank: int) -> RankView:
         row = self.parts[rank]
         key, members, operation, detail = row[KEY], row[MEMBERS], row[OPERATION], row[DETAIL]
-        state, came, released = self.state(rank), 0, False
-        collective = key if key > 0 else detail if operation in BLOCKING else 0
-        if state == COMPUTING and key > 0 and self.page(rank, context_of(key))[DONE] >= key:
+        state, arrived, released = self.state(rank), 0, False
+        collective = key if key > 0 else detail if operation in BLOCKING_FORM else 0
+        if state == COMPUTING and key > 0 and self.page(rank, context_of(key))[LEFT_KEY] >= key:
             key = 0  # it has left that call
         elif state != COMPUTING:
             others = [r for r in range(self.size) if members >> r & 1 and r != rank]
             if collective:
-                came = mask(r for r in others if self.page(r, context_of(collective))[LAST] >= collective)
-                released = all(came >> r & 1 for r in others)
+                arrived = rank_mask(r for r in others if self.page(r, context_of(collective))[ARRIVED_KEY] >= collective)
+                released = all(arrived >> r & 1 for r in others)
             elif operation == RECV:
                 released = any(self._unread(r, rank) for r in others)
             elif operation == SEND:
                 released = any((self._unread(rank, r) and self.state(r) == WAITING) or self._accepted(rank, r, detail) for r in others)
         if row[KEY] != key and state == WAITING:  # it has gone on to another call meanwhile
             state = COMPUTING
-        return RankView(rank, state, row[ROUND], row[TARGETS], key, operation, members, came, released, self.text(rank))
+        return RankView(rank, state, row[ROUND], row[TARGETS], key, operation, members, arrived, released, self.text(rank))
 
     def _unread(self, source: int, dest: int) -> bool:
         """Return whether a rank has messages from another one that it has not taken."""
-        return self.parts[source][self.pair(source, dest) + SENT] > self.parts[dest][self.pair(dest, source) + TAKEN]
+        return (
+            self.parts[source][self.pair_offset(source, dest) + SENT_COUNT] > self.parts[dest][self.pair_offset(dest, source) + READ_COUNT]
+        )
 
     def accept(self, source: int, message: int) -> None:
         """Show that this rank has a receive for a message."""
-        self.mine[self.pair(self.rank, source) + ACCEPTED + message % KEPT] = message
+        self.mine[self.pair_offset(self.rank, source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] = message
 
     def _accepted(self, source: int, dest: int, message: int) -> bool:
-        return self.parts[dest][self.pair(dest, source) + ACCEPTED + message % KEPT] == message
+        return self.parts[dest][self.pair_offset(dest, source) + ACCEPTED_IDS + message % ACCEPTED_SLOTS] == message
 
     def has_receive(self, dest: int, message: int) -> bool:
         """Return whether a rank has a receive for a message of this rank."""
         return self._accepted(self.rank, dest, message)
 
-    def _shown(self, rank: int) -> int:
+    def _visible_state(self, rank: int) -> int:
         """Its state. Who gave up has caught the error when it is in another call, or when its cell has not ended for a while.
 
         It cannot say so itself: no thread of a rank runs while one long step of C does.
@@ -218,11 +226,11 @@ class Board:
         row = self.parts[rank]
         if row[STATE] != DEADLOCK_RAISING:
             return row[STATE]
-        call, (known, since) = (row[ROUND], row[GIVEN]), self._giving_up.get(rank, (None, 0.0))
+        call, (known, since) = (row[ROUND], row[DEADLOCKED_KEY]), self._giving_up.get(rank, (None, 0.0))
         if call != known:
             since = time.monotonic()
             self._giving_up[rank] = call, since
-        caught = row[KEY] not in (0, row[GIVEN]) or time.monotonic() - since > CAUGHT
+        caught = row[KEY] not in (0, row[DEADLOCKED_KEY]) or time.monotonic() - since > CAUGHT_SECONDS
         return COMPUTING if caught else DEADLOCK_RAISING
 
 

@@ -10,23 +10,25 @@ from course_lib.collectives.deadlock import detector
 from course_lib.collectives.deadlock.board import ROUND, STATE, TARGETS, Board, open_board
 from course_lib.collectives.deadlock.detector import Detector
 from course_lib.collectives.errors import DeadlockError
-from course_lib.collectives.progress.operations import Operation, now, progress, raise_interrupt
+from course_lib.collectives.progress.operations import Operation, progress, progress_state, raise_interrupt
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCK_RAISING, DEADLOCKED, FINISHED, GONE, LOST, RAISED, WAITING
 
-SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
-PATIENCE = 0.02  # seconds until a wait is shown on the board
-PAUSE, LONGEST_PAUSE = 5e-5, 2e-3  # seconds between looks in a long wait
-LEFT = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
-DONE = 30.0  # and after one has done its part, as it is no more in this call: on a busy machine this rank may take its time
-LOOK = 2e-3  # seconds between two snapshots of 8 ranks; n ranks that look at n rows of n words cost the cores n³ times as much
-RAREST_LOOK, REMOTE_LOOK = 0.1, 0.02  # seconds at most; and at least where other machines are asked
+MAX_SPINS = 2000  # turns without a pause; a long wait then leaves the core to ranks that compute
+SPIN_SECONDS = 0.02  # seconds until a wait is shown on the board
+MIN_SLEEP_SECONDS, MAX_SLEEP_SECONDS = 5e-5, 2e-3  # seconds between looks in a long wait
+ABANDONED_TRANSFER_SECONDS = 2.0  # seconds for a transfer to end after one of its ranks has left in the middle
+FINISHED_PEER_SECONDS = (
+    30.0  # and after one has done its part, as it is no more in this call: on a busy machine this rank may take its time
+)
+SNAPSHOT_SECONDS = 2e-3  # seconds between two snapshots of 8 ranks; n ranks that look at n rows of n words cost the cores n³ times as much
+MAX_SNAPSHOT_SECONDS, MIN_REMOTE_SNAPSHOT_SECONDS = 0.1, 0.02  # seconds at most; and at least where other machines are asked
 sched_yield = getattr(os, "sched_yield", lambda: time.sleep(0))
 
 
 def poll_messages() -> bool:
     """Look for messages of all groups: who sends much to this rank waits for that, whatever this rank waits for."""
     found = False
-    for poll in now.endpoints:
+    for poll in progress_state.poll_hooks:
         while poll():
             found = True
     return found
@@ -47,30 +49,30 @@ def wait(operation: Operation, spins: int) -> None:
         It cannot end any more.
     """
     advance, left, since = operation.advance, spins, 0.0
-    now.held += 1
+    progress_state.deferrals += 1
     try:
         while not advance():
             left -= 1
-            if now.interrupted:
+            if progress_state.interrupt_pending:
                 raise_interrupt()
             if left < 0:
                 sched_yield()
                 if left % 64 == 0:  # turns are long where many ranks share a core
                     since = since or time.monotonic()
-                    if left % SPINS == 0 or time.monotonic() - since > PATIENCE:
+                    if left % MAX_SPINS == 0 or time.monotonic() - since > SPIN_SECONDS:
                         _LongWait(operation).run()
                         break
-                    if now.open:
+                    if progress_state.in_flight:
                         progress()
         if operation.error is not None:
             raise operation.error
     except BaseException:
-        now.abandoned.append((now.epoch, operation))
-        operation.withdraw()
+        progress_state.abandoned.append((progress_state.epoch, operation))
+        operation.cancel()
         raise
     finally:
-        now.open.pop(operation, None)
-        now.held -= 1
+        progress_state.in_flight.pop(operation, None)
+        progress_state.deferrals -= 1
 
 
 class _LongWait:
@@ -78,75 +80,75 @@ class _LongWait:
 
     def __init__(self, operation: Operation):
         self._operation, self._board = operation, open_board()
-        self._detector, self._look, self._leaving = Detector(), 0.0, None
-        self._each = min(LOOK * (self._board.size / 8) ** 2, RAREST_LOOK)
+        self._detector, self._next_snapshot, self._grace_deadline = Detector(), 0.0, None
+        self._snapshot_interval = min(SNAPSHOT_SECONDS * (self._board.size / 8) ** 2, MAX_SNAPSHOT_SECONDS)
         if self._board.machines:
-            self._each = max(self._each, REMOTE_LOOK)
-        now.serial += 1
+            self._snapshot_interval = max(self._snapshot_interval, MIN_REMOTE_SNAPSHOT_SECONDS)
+        progress_state.wait_count += 1
 
     def run(self) -> None:
-        operation, board, pause = self._operation, self._board, PAUSE
+        operation, board, pause = self._operation, self._board, MIN_SLEEP_SECONDS
         while not operation.advance():
-            if now.interrupted:
+            if progress_state.interrupt_pending:
                 board.mine[STATE] = COMPUTING
                 raise_interrupt()
-            busy = len(now.open) > (operation in now.open) and progress()
+            busy = len(progress_state.in_flight) > (operation in progress_state.in_flight) and progress()
             if operation.is_matched():
                 board.mine[STATE] = COMPUTING
-                self._look_after_partners()
-                time.sleep(PAUSE) if busy else sched_yield()
+                self._check_peers()
+                time.sleep(MIN_SLEEP_SECONDS) if busy else sched_yield()
                 continue
-            pause = PAUSE if poll_messages() else pause
-            self._show()
+            pause = MIN_SLEEP_SECONDS if poll_messages() else pause
+            self._publish()
             if self._is_deadlocked():
                 said = diagnostics.deadlock(board.snapshot())  # before others end, who have found the same
                 board.give_up()
                 raise DeadlockError(said)
-            if busy and any(other.is_matched() for other in now.open):
+            if busy and any(other.is_matched() for other in progress_state.in_flight):
                 sched_yield()  # a transfer is under way
             elif busy:
-                time.sleep(PAUSE)  # ranks that only yield leave little of a core to those that must work
+                time.sleep(MIN_SLEEP_SECONDS)  # ranks that only yield leave little of a core to those that must work
             else:
                 time.sleep(pause)
-                pause = min(pause * 1.5, LONGEST_PAUSE)
+                pause = min(pause * 1.5, MAX_SLEEP_SECONDS)
         board.mine[STATE] = COMPUTING
 
-    def _show(self) -> None:
+    def _publish(self) -> None:
         """Put on the board what this rank waits for."""
-        need, board = self._operation.needs(), self._board
-        key = need.key or -(now.serial * board.size + board.rank + 1)
-        members = detector.mask({*need.ranks, board.rank})
+        need, board = self._operation.wait_condition(), self._board
+        key = need.key or -(progress_state.wait_count * board.size + board.rank + 1)
+        members = detector.rank_mask({*need.ranks, board.rank})
         board.wait(key, need.operation, members, need.detail, self._operation.describe())
 
     def _is_deadlocked(self) -> bool:
         """Return whether this rank has been unable to go on for a while: all ranks that are stuck find the same."""
-        if time.monotonic() < self._look or not self._board.refresh():
+        if time.monotonic() < self._next_snapshot or not self._board.refresh():
             return False
-        self._look = time.monotonic() + self._each
+        self._next_snapshot = time.monotonic() + self._snapshot_interval
         snapshot = self._board.snapshot()
-        found = detector.stuck(snapshot)
+        found = detector.find_deadlocked(snapshot)
         concerned = any(view.rank == self._board.rank for view in found)
-        return self._detector.is_certain(snapshot, found if concerned else (), time.monotonic())
+        return self._detector.is_confirmed(snapshot, found if concerned else (), time.monotonic())
 
-    def _look_after_partners(self) -> None:
+    def _check_peers(self) -> None:
         """End the wait for a transfer when one of its ranks has left it."""
         moment = time.monotonic()
-        if self._board.machines and moment >= self._look:
-            self._look = moment + self._each
+        if self._board.machines and moment >= self._next_snapshot:
+            self._next_snapshot = moment + self._snapshot_interval
             self._board.refresh()
-        seconds = seconds_left(self._board, self._operation.members)
-        self._leaving = (self._leaving or moment + seconds) if seconds else None
-        if self._leaving and moment > self._leaving:
+        seconds = grace_seconds(self._board, self._operation.members)
+        self._grace_deadline = (self._grace_deadline or moment + seconds) if seconds else None
+        if self._grace_deadline and moment > self._grace_deadline:
             raise DeadlockError(diagnostics.left_alone(self._board.rank, self._operation.describe()))
 
 
-def seconds_left(board: Board, members: tuple[int, ...]) -> float:
+def grace_seconds(board: Board, members: tuple[int, ...]) -> float:
     """Seconds that this rank still waits when another one has left a transfer, in the middle or with its part done; 0 if none has."""
     round_ = board.mine[ROUND]
     states = {board.state(r) for r in members if r != board.rank and board.parts[r][ROUND] >= round_}
     if states & {RAISED, GONE, DEADLOCK_RAISING, DEADLOCKED, LOST}:
-        return LEFT
-    return DONE if states & {FINISHED, WAITING} else 0.0
+        return ABANDONED_TRANSFER_SECONDS
+    return FINISHED_PEER_SECONDS if states & {FINISHED, WAITING} else 0.0
 
 
 def drain() -> None:
@@ -159,4 +161,4 @@ def drain() -> None:
         on = (COMPUTING, WAITING, DEADLOCK_RAISING)
         if not any(board.parts[r][ROUND] < mine[ROUND] or board.parts[r][STATE] in on for r in others):
             return
-        time.sleep(1e-4 if not board.machines else LONGEST_PAUSE)
+        time.sleep(1e-4 if not board.machines else MAX_SLEEP_SECONDS)

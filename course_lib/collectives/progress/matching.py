@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from course_lib.collectives.calls import ANY, DTYPES
+from course_lib.collectives.calls import DTYPES, WILDCARD
 from course_lib.collectives.diagnostics import tagged
 
 
@@ -26,7 +26,7 @@ class Envelope:
         As it was sent; NumPy's number of the dtype, and elements.
     content : object
         MPI's handle, or the array's bytes.
-    name : int
+    message_id : int
         Names it among those from the same rank in the same group.
     """
 
@@ -36,7 +36,7 @@ class Envelope:
     dtype: int
     count: int
     content: object = None
-    name: int = 0
+    message_id: int = 0
 
     def __str__(self) -> str:
         return f"{self.count} {DTYPES.get(self.dtype, 'numbers')}{tagged(self.tag)}"
@@ -91,4 +91,4 @@ class Matcher(Generic[E, R]):
 
 def takes(receive: Receive, message: Envelope) -> bool:
     """Return whether a receive matches a message: its source, group and tag; what else does not fit is an error."""
-    return message.source in receive.sources and receive.tag in (ANY, message.tag) and message.group == receive.group
+    return message.source in receive.sources and receive.tag in (WILDCARD, message.tag) and message.group == receive.group

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from course_lib.collectives.errors import CollectiveError
 
 
-class Need(NamedTuple):
+class WaitCondition(NamedTuple):
     """The condition for which an operation waits: its number, the world ranks, a collective's key (else 0), and a detail for the board."""
 
     operation: int
@@ -56,64 +56,64 @@ class Operation(ABC):
         """Return whether only the transfer is left: nothing that another rank must call first."""
 
     @abstractmethod
-    def needs(self) -> Need:
+    def wait_condition(self) -> WaitCondition:
         """Return the condition for which it waits, before it is matched."""
 
     @abstractmethod
     def describe(self) -> str:
         """Describe where it waits, for a person."""
 
-    def withdraw(self) -> None:  # noqa: B027 - most have nothing to do
+    def cancel(self) -> None:  # noqa: B027 - most have nothing to do
         """Its wait has failed: it takes nothing that comes later."""
 
 
 @dataclass
-class State:
+class ProgressState:
     """The state of this process.
 
     Attributes
     ----------
     epoch : int
         Grows when what was left behind must not match what comes now.
-    open : dict
+    in_flight : dict
         The operations that have not ended, as keys, in the order in which they began.
     abandoned : list of (int, object)
         The epoch, and an operation or what MPI has of one that nobody waits for any more: MPI may still write to its buffers.
-    used : bool
+    has_messages : bool
         Whether this rank has sent or received a message in this epoch.
     stale : bool
         Whether there were messages in a cell that failed, or in a call: they must not match later receives.
-    requests : int
+    open_requests : int
         How many have been given out and not been waited for.
-    serial : int
+    wait_count : int
         Counts the waits.
-    broken : dict
+    failed_groups : dict
         By group (its ranks): the call in which it has failed on this rank in this cell, and the error, see `Communicator`.
-    endpoints : list of callable
+    poll_hooks : list of callable
         Each looks for messages of one group.
-    resets : list of callable
+    reset_hooks : list of callable
         Each lets go of what was started in one group and has not begun.
-    held : int
+    deferrals : int
         How many steps are under way in which an interrupt has to wait, see `deferred_interrupts`.
-    interrupted : bool
+    interrupt_pending : bool
         Whether one has come meanwhile.
     """
 
     epoch: int = 0
-    open: dict[Operation, None] = field(default_factory=dict)
+    in_flight: dict[Operation, None] = field(default_factory=dict)
     abandoned: list[tuple[int, object]] = field(default_factory=list)
-    used: bool = False
+    has_messages: bool = False
     stale: bool = False
-    requests: int = 0
-    serial: int = 0
-    broken: dict[tuple[int, ...], tuple[str, str]] = field(default_factory=dict)
-    endpoints: list[Callable[[], bool]] = field(default_factory=list)
-    resets: list[Callable[[], None]] = field(default_factory=list)
-    held: int = 0
-    interrupted: bool = False
+    open_requests: int = 0
+    wait_count: int = 0
+    failed_groups: dict[tuple[int, ...], tuple[str, str]] = field(default_factory=dict)
+    poll_hooks: list[Callable[[], bool]] = field(default_factory=list)
+    reset_hooks: list[Callable[[], None]] = field(default_factory=list)
+    deferrals: int = 0
+    interrupt_pending: bool = False
 
 
-now = State()
+progress_state = ProgressState()
 
 
 class _DeferredInterrupts:
@@ -125,11 +125,11 @@ class _DeferredInterrupts:
     __slots__ = ()
 
     def __enter__(self) -> None:
-        now.held += 1
+        progress_state.deferrals += 1
 
     def __exit__(self, *_: object) -> None:
-        now.held -= 1
-        if now.interrupted and not now.held:
+        progress_state.deferrals -= 1
+        if progress_state.interrupt_pending and not progress_state.deferrals:
             raise_interrupt()
 
 
@@ -138,44 +138,44 @@ deferred_interrupts = _DeferredInterrupts()
 
 def raise_interrupt() -> None:
     """Raise the interrupt that has come meanwhile."""
-    now.interrupted = False
+    progress_state.interrupt_pending = False
     raise KeyboardInterrupt
 
 
-def renew(epoch: int) -> None:
+def begin_cell(epoch: int) -> None:
     """Begin a cell. Where `epoch` is new, let go of what was begun: all groups take a fresh MPI communicator at their next call."""
-    now.broken.clear()
-    now.held, now.interrupted = 0, False
-    if epoch != now.epoch:
-        for operation in now.open:
+    progress_state.failed_groups.clear()
+    progress_state.deferrals, progress_state.interrupt_pending = 0, False
+    if epoch != progress_state.epoch:
+        for operation in progress_state.in_flight:
             operation.error = CollectiveError("this was begun in a cell that failed or was interrupted, and is lost: begin it anew.")
-        now.abandoned += [(now.epoch, operation) for operation in now.open]
-        for reset in now.resets:
+        progress_state.abandoned += [(progress_state.epoch, operation) for operation in progress_state.in_flight]
+        for reset in progress_state.reset_hooks:
             reset()
-        now.epoch, now.open, now.used, now.stale = epoch, {}, False, False
+        progress_state.epoch, progress_state.in_flight, progress_state.has_messages, progress_state.stale = epoch, {}, False, False
 
 
-def ended(stale: bool) -> None:
+def end_cell(stale: bool) -> None:
     """A cell or a call has ended; `stale`: its messages must not match later receives."""
-    now.stale |= stale and (now.used or bool(now.open))
+    progress_state.stale |= stale and (progress_state.has_messages or bool(progress_state.in_flight))
 
 
-def abandoned() -> bool:
-    """Return whether something was left behind since the last `renew`, such as a collective that not all had begun."""
-    alone = any(operation.collective and not operation.is_matched() for operation in now.open)
-    return now.stale or alone or any(epoch == now.epoch for epoch, _ in now.abandoned)
+def has_abandoned_operations() -> bool:
+    """Return whether something was left behind since the last `begin_cell`, such as a collective that not all had begun."""
+    alone = any(operation.collective and not operation.is_matched() for operation in progress_state.in_flight)
+    return progress_state.stale or alone or any(epoch == progress_state.epoch for epoch, _ in progress_state.abandoned)
 
 
 def progress() -> bool:
     """Drive on all that is open; return whether there is anything."""
     blocked = set()  # groups in which a collective waits for ranks, and so all later ones do: with hundreds, to look at each takes long
     with deferred_interrupts:
-        for operation in list(now.open):
+        for operation in list(progress_state.in_flight):
             waits = operation.collective and not operation.is_matched()
             if waits and operation.members in blocked:
                 continue
             if operation.advance():
-                now.open.pop(operation, None)
+                progress_state.in_flight.pop(operation, None)
             elif waits and not operation.is_matched():
                 blocked.add(operation.members)
-    return bool(now.open)
+    return bool(progress_state.in_flight)

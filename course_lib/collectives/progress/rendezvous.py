@@ -18,20 +18,20 @@ from typing import Protocol
 import numpy as np
 from mpi4py import MPI
 
-from course_lib.collectives.calls import ALLGATHER, ALLREDUCE, BARRIER, NUMBERS, REDUCE_SCATTER, SPLIT, SUM, Call
-from course_lib.collectives.deadlock.board import CONTEXTS, DONE, KEY, LAST, PAGE, SLOT, Board
+from course_lib.collectives.calls import ALLGATHER, ALLREDUCE, BARRIER, REDUCE_SCATTER, SPLIT, SUM, SUMMABLE_DTYPES, Call
+from course_lib.collectives.deadlock.board import ARRIVED_KEY, CONTEXTS, KEY, LEFT_KEY, PAGE_WORDS, SLOT_BYTES, Board
 from course_lib.collectives.progress.engine import sched_yield
-from course_lib.collectives.progress.operations import now, raise_interrupt
+from course_lib.collectives.progress.operations import progress_state, raise_interrupt
 
-IN_ORDER = platform.machine() in ("x86_64", "AMD64")  # other processors may show a word before one that was written earlier
-ENTRY = 8  # words of a call in a page, whose first entry has LAST and DONE
-RING = PAGE // ENTRY - 1  # calls that a rank may be ahead of one that has not left them
-_WORDS = struct.Struct("7q")  # of an entry: key, token, operation, dtype, count, detail, and renewals
-RENEWALS = 6
-ROUNDS = 1 << 21
-SEEN = 1.0  # seconds until a word that was written before another one is surely seen
-MOST = 1 << 20  # bytes that a rank reads from slots at most; where it would be more, parts that travel in a ring are faster
-CARRIED = {ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER}  # what may go along with the rendezvous
+TOTAL_STORE_ORDER = platform.machine() in ("x86_64", "AMD64")  # other processors may show a word before one that was written earlier
+ENTRY_WORDS = 8  # words of a call in a page, whose first entry has LAST and DONE
+RING_ENTRIES = PAGE_WORDS // ENTRY_WORDS - 1  # calls that a rank may be ahead of one that has not left them
+_ENTRY_STRUCT = struct.Struct("7q")  # of an entry: key, token, operation, dtype, count, detail, and renewals
+RENEWALS_WORD = 6
+ROUND_MODULUS = 1 << 21
+VISIBILITY_SECONDS = 1.0  # seconds until a word that was written before another one is surely seen
+MAX_SLOT_READ_BYTES = 1 << 20  # bytes that a rank reads from slots at most; where it would be more, parts that travel in a ring are faster
+INLINE_OPERATIONS = {ALLREDUCE, ALLGATHER, REDUCE_SCATTER, SPLIT, BARRIER}  # what may go along with the rendezvous
 Signature = tuple[int, int, int, int]
 
 
@@ -41,16 +41,16 @@ class Rendezvous(Protocol):
     def next_key(self) -> int:
         """The key of the next collective."""
 
-    def again(self) -> int:
+    def second_phase_key(self) -> int:
         """One more key for the collective before."""
 
     def has_room(self, key: int) -> bool:
         """Return whether this rank may announce its arrival at this collective already."""
 
-    def carries(self, call: Call) -> bool:
-        """Return whether the arrays of a call in `CARRIED` go along: the same answer on all ranks that make the same call."""
+    def inlines(self, call: Call) -> bool:
+        """Return whether the arrays of a call in `INLINE_OPERATIONS` go along: the same answer on all ranks that make the same call."""
 
-    def arrive(self, key: int, call: Call, carried: bool, blocking: bool, renewals: int) -> None:
+    def arrive(self, key: int, call: Call, inline: bool, blocking: bool, renewals: int) -> None:
         """Say that this rank has come to a collective, with which call, and how often it has renewed its communicator."""
 
     def renewals(self, key: int) -> int:
@@ -59,58 +59,58 @@ class Rendezvous(Protocol):
     def is_complete(self, key: int) -> bool:
         """Return whether all ranks have come."""
 
-    def agree(self, key: int, turns: range) -> bool:
+    def spin_until_agreed(self, key: int, polls: range) -> bool:
         """Spin until all ranks have come; return whether they have, with the same call. If not, `is_complete` and `signatures` tell why."""
 
     def signatures(self, key: int) -> dict[int, Signature] | None:
         """By world rank, what each calls; None where all call the same."""
 
-    def carried(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
+    def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
         """In the group's order, `count` elements from `start` on of each rank's array."""
 
     def leave(self, key: int) -> None:
         """This rank needs no more of this collective."""
 
-    def withdraw(self, key: int) -> None:
+    def cancel(self, key: int) -> None:
         """This rank leaves without the others."""
 
     def missing(self, key: int) -> list[int]:
         """The world ranks that have not come, as far as it is known."""
 
 
-class _Page:
+class _BoardPage:
     """This rank's page of a group on the status board, which the detector reads."""
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int):
         self._members = members
         self.board, self._context, self._round, self._key, self._first = board, context, -1, 0, 0
         self._page = board.page(board.rank, context)
-        self._page[LAST] = self._page[DONE] = 0
+        self._page[ARRIVED_KEY] = self._page[LEFT_KEY] = 0
         board.mine[CONTEXTS] = max(board.mine[CONTEXTS], context + 1)
 
     def next_key(self) -> int:
         if self._round != self.board.round:
             self._round = self.board.round
-            self._first = self._key = self._round % ROUNDS << 42 | self._context << 32
+            self._first = self._key = self._round % ROUND_MODULUS << 42 | self._context << 32
         self._key += 2
         return self._key
 
-    def again(self) -> int:
+    def second_phase_key(self) -> int:
         """One more key for the collective before: it has two steps, and one number."""
         self._key += 1
         key, self._key = self._key, self._key - 1
         return key
 
     def leave(self, key: int) -> None:
-        if key > self._page[DONE]:
-            self._page[DONE] = key
+        if key > self._page[LEFT_KEY]:
+            self._page[LEFT_KEY] = key
 
     def missing(self, key: int) -> list[int]:
         """The ranks that have not come to a collective, as far as it is known here."""
-        return [r for r in self._members if self.board.page(r, self._context)[LAST] < key]
+        return [r for r in self._members if self.board.page(r, self._context)[ARRIVED_KEY] < key]
 
 
-class BoardRendezvous(_Page):
+class BoardRendezvous(_BoardPage):
     """On one machine.
 
     Parameters
@@ -124,66 +124,66 @@ class BoardRendezvous(_Page):
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int):
         super().__init__(board, members, context)
-        self._offset = 8 * board.page_start(context)
+        self._offset = 8 * board.page_offset(context)
         self._bytes, self._row, self._room = board.bytes[board.rank], board.mine, 0
         self._others = [(r, board.page(r, context)) for r in members if r != board.rank]
         self._pages = [page for _, page in self._others]
         self._readers = [(page, board.parts[r]) for r, page in self._others]
-        self._slots = _slots_of(board)
+        self._slots = _slot_writer(board)
         self._views = [board.slots[r] for r in members]
-        self._fits = SLOT if IN_ORDER and len(members) > 1 else -1  # -1: not even an empty array
+        self._slot_limit = SLOT_BYTES if TOTAL_STORE_ORDER and len(members) > 1 else -1  # -1: not even an empty array
 
     def has_room(self, key: int) -> bool:
         if key > self._room:
             first = self._first  # what was called in earlier cells is over
-            self._room = RING - 2 + min(max(first, page[DONE]) for page in (self._page, *self._pages))
+            self._room = RING_ENTRIES - 2 + min(max(first, page[LEFT_KEY]) for page in (self._page, *self._pages))
         return key <= self._room
 
-    def carries(self, call: Call) -> bool:
+    def inlines(self, call: Call) -> bool:
         operation, n = call.operation, len(self._members)
         if operation == BARRIER:
-            return IN_ORDER
-        if call.recv.dtype.num not in NUMBERS:
+            return TOTAL_STORE_ORDER
+        if call.recv.dtype.num not in SUMMABLE_DTYPES:
             return False
         if operation == ALLREDUCE:
-            return call.detail == SUM and (nbytes := call.recv.nbytes) <= self._fits and n * nbytes <= MOST
+            return call.detail == SUM and (nbytes := call.recv.nbytes) <= self._slot_limit and n * nbytes <= MAX_SLOT_READ_BYTES
         if operation in (ALLGATHER, SPLIT):
-            return call.recv.nbytes <= min(MOST, n * self._fits)
+            return call.recv.nbytes <= min(MAX_SLOT_READ_BYTES, n * self._slot_limit)
         if operation == REDUCE_SCATTER:
             whole, read = call.send.nbytes, max(call.counts) * call.recv.itemsize * n
-            return call.detail % 16 == SUM and whole <= self._fits and read <= MOST
+            return call.detail % 16 == SUM and whole <= self._slot_limit and read <= MAX_SLOT_READ_BYTES
         return False
 
-    def arrive(self, key: int, call: Call, carried: bool, blocking: bool, renewals: int) -> None:
+    def arrive(self, key: int, call: Call, inline: bool, blocking: bool, renewals: int) -> None:
         signature = call.signature
-        if carried and call.operation != BARRIER:
-            self._slots.put(key, call.given, self._readers)
-        self._token = token = hash(signature) if IN_ORDER else hash((key, *signature))
-        _WORDS.pack_into(self._bytes, self._offset + 8 * ENTRY * (1 + key % RING), key, token, *signature, renewals)
+        if inline and call.operation != BARRIER:
+            self._slots.put(key, call.contribution, self._readers)
+        self._token = token = hash(signature) if TOTAL_STORE_ORDER else hash((key, *signature))
+        _ENTRY_STRUCT.pack_into(self._bytes, self._offset + 8 * ENTRY_WORDS * (1 + key % RING_ENTRIES), key, token, *signature, renewals)
         if blocking:
             self._row[KEY] = key
-        self._page[LAST] = key
+        self._page[ARRIVED_KEY] = key
 
     def is_complete(self, key: int) -> bool:
-        return all([page[LAST] >= key for page in self._pages])
+        return all([page[ARRIVED_KEY] >= key for page in self._pages])
 
-    def agree(self, key: int, turns: range) -> bool:
-        place, pages = ENTRY * (1 + key % RING) + 1, self._pages
-        for _ in turns:
+    def spin_until_agreed(self, key: int, polls: range) -> bool:
+        place, pages = ENTRY_WORDS * (1 + key % RING_ENTRIES) + 1, self._pages
+        for _ in polls:
             for page in pages:
-                if page[LAST] < key:
+                if page[ARRIVED_KEY] < key:
                     break
             else:
                 for page in pages:
                     if page[place] != self._token:
                         return False
-                return IN_ORDER
+                return TOTAL_STORE_ORDER
         return False
 
     def signatures(self, key: int) -> dict[int, Signature] | None:
-        place = ENTRY * (1 + key % RING)
+        place = ENTRY_WORDS * (1 + key % RING_ENTRIES)
         own = self._page[place + 1]
-        if IN_ORDER:
+        if TOTAL_STORE_ORDER:
             for page in self._pages:
                 if page[place + 1] != own:
                     break
@@ -194,30 +194,30 @@ class BoardRendezvous(_Page):
         return found if len(set(found.values())) > 1 else None
 
     def renewals(self, key: int) -> int:
-        place = ENTRY * (1 + key % RING)
-        return max(page[place + RENEWALS] for page in (self._page, *self._pages))
+        place = ENTRY_WORDS * (1 + key % RING_ENTRIES)
+        return max(page[place + RENEWALS_WORD] for page in (self._page, *self._pages))
 
     @staticmethod
     def _read(page: memoryview, place: int, key: int) -> Signature:
         """A rank's call, once all its words are seen."""
-        deadline = time.monotonic() + SEEN
+        deadline = time.monotonic() + VISIBILITY_SECONDS
         while True:
             words = tuple(page[place : place + 6])
-            whole = IN_ORDER or (words[0] == key and words[1] == hash((key, *words[2:])))
+            whole = TOTAL_STORE_ORDER or (words[0] == key and words[1] == hash((key, *words[2:])))
             if whole or time.monotonic() > deadline:
                 return words[2:]
 
-    def carried(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
+    def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
         # Made anew for each call: nothing that a rank keeps is to count as an array of the student's.
         return [np.frombuffer(slots[key >> 1 & 1], dtype, count, start * dtype.itemsize) for slots in self._views]
 
-    def withdraw(self, key: int) -> None:
-        self._page[LAST] = key - 1
+    def cancel(self, key: int) -> None:
+        self._page[ARRIVED_KEY] = key - 1
         self.leave(key)  # nobody is to wait for this rank to read
         self._slots.forget(key)
 
 
-class _Slots:
+class _SlotWriter:
     """This process's two slots, for collectives with even and odd numbers: who has yet to read what it has put there.
 
     A slot is written to again when nobody reads it any more: those who were to read it have left that call, or do something else.
@@ -231,12 +231,12 @@ class _Slots:
     def put(self, key: int, array: np.ndarray, readers: list[tuple[memoryview, memoryview]]) -> None:
         half = key >> 1 & 1
         before, earlier = self._readers[half]
-        turns = 0
+        polls = 0
         for page, row in earlier:
-            while page[DONE] < before and row[KEY] == before:
-                turns += 1
-                sched_yield() if turns < 2000 else time.sleep(1e-4)
-                if now.interrupted:
+            while page[LEFT_KEY] < before and row[KEY] == before:
+                polls += 1
+                sched_yield() if polls < 2000 else time.sleep(1e-4)
+                if progress_state.interrupt_pending:
                     raise_interrupt()
         np.frombuffer(self._mine[half], array.dtype, array.size)[...] = array.reshape(-1)
         self._readers[half] = key, readers
@@ -247,44 +247,44 @@ class _Slots:
 
 
 @cache
-def _slots_of(board: Board) -> _Slots:
-    return _Slots(board)
+def _slot_writer(board: Board) -> _SlotWriter:
+    return _SlotWriter(board)
 
 
-class _Exchange:
+class _AllgatherBuffers:
     """The buffers of one all-gather, and its request once it has begun."""
 
     def __init__(self, n: int, size: int):
         self.out, self.into, self.request = np.zeros(size, np.uint8), np.empty((n, size), np.uint8), None
-        self.mine, self.all = self.out[: 8 * RENEWALS].view(np.int64), self.into[:, : _WORDS.size].view(np.int64)
+        self.mine, self.all = self.out[: 8 * RENEWALS_WORD].view(np.int64), self.into[:, : _ENTRY_STRUCT.size].view(np.int64)
 
 
-class GatherRendezvous(_Page):
+class AllgatherRendezvous(_BoardPage):
     """Between machines; the parameters of `BoardRendezvous`, and a communicator of MPI's for this alone.
 
     One all-gather is under way at a time. A rank that has left a call has begun an all-gather for it all the same, in which the others
     find its old key when they come: then all that want another key begin one more.
     """
 
-    ROOM, IN_ALL = 4096, 1 << 16  # bytes of a rank's array that go along, at most, and of all ranks'
-    HEADER, LOOKS = 64, 200
+    MAX_INLINE_BYTES, MAX_TOTAL_INLINE_BYTES = 4096, 1 << 16  # bytes of a rank's array that go along, at most, and of all ranks'
+    HEADER_BYTES, LOOKS = 64, 200
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int, comm: MPI.Comm):
         super().__init__(board, members, context)
         self._comm = comm
-        self._size = self.HEADER + min(self.ROOM, self.IN_ALL // len(members) // 64 * 64)
-        self._open: dict[int, _Exchange] = {}  # by key, in their order
+        self._size = self.HEADER_BYTES + min(self.MAX_INLINE_BYTES, self.MAX_TOTAL_INLINE_BYTES // len(members) // 64 * 64)
+        self._open: dict[int, _AllgatherBuffers] = {}  # by key, in their order
         self._complete: set[int] = set()
-        self._spare: list[_Exchange] = []
+        self._spare: list[_AllgatherBuffers] = []
 
     def has_room(self, key: int) -> bool:
         return True
 
-    def carries(self, call: Call) -> bool:
-        operation, room, n = call.operation, self._size - self.HEADER, len(self._members)
+    def inlines(self, call: Call) -> bool:
+        operation, room, n = call.operation, self._size - self.HEADER_BYTES, len(self._members)
         if operation == BARRIER:
             return True
-        if call.recv.dtype.num not in NUMBERS:
+        if call.recv.dtype.num not in SUMMABLE_DTYPES:
             return False
         if operation == ALLREDUCE:
             return call.detail == SUM and call.recv.nbytes <= room
@@ -292,15 +292,15 @@ class GatherRendezvous(_Page):
             return call.recv.nbytes <= n * room
         return call.detail % 16 == SUM and call.send.nbytes <= room
 
-    def arrive(self, key: int, call: Call, carried: bool, blocking: bool, renewals: int) -> None:
-        exchange = self._spare.pop() if self._spare else _Exchange(len(self._members), self._size)
-        _WORDS.pack_into(exchange.out, 0, key, 0, *call.signature, renewals)
-        if carried and call.operation != BARRIER:
-            given = call.given
-            exchange.out[self.HEADER : self.HEADER + given.nbytes].view(given.dtype)[...] = given.reshape(-1)
+    def arrive(self, key: int, call: Call, inline: bool, blocking: bool, renewals: int) -> None:
+        exchange = self._spare.pop() if self._spare else _AllgatherBuffers(len(self._members), self._size)
+        _ENTRY_STRUCT.pack_into(exchange.out, 0, key, 0, *call.signature, renewals)
+        if inline and call.operation != BARRIER:
+            given = call.contribution
+            exchange.out[self.HEADER_BYTES : self.HEADER_BYTES + given.nbytes].view(given.dtype)[...] = given.reshape(-1)
         if blocking:
             self.board.mine[KEY] = key
-        self._page[LAST] = key
+        self._page[ARRIVED_KEY] = key
         self._open[key] = exchange
         self._advance()
 
@@ -323,26 +323,26 @@ class GatherRendezvous(_Page):
             self._advance()
         return key in self._complete
 
-    def agree(self, key: int, turns: range) -> bool:
+    def spin_until_agreed(self, key: int, polls: range) -> bool:
         for _ in range(self.LOOKS):  # a look at this one request costs less than a wait, in which all operations make progress
             if self.is_complete(key):
                 return self.signatures(key) is None
-            if now.interrupted:
+            if progress_state.interrupt_pending:
                 break
             sched_yield()
         return False
 
     def signatures(self, key: int) -> dict[int, Signature] | None:
         exchange = self._open[key]
-        if (exchange.all[:, :RENEWALS] == exchange.mine).all():
+        if (exchange.all[:, :RENEWALS_WORD] == exchange.mine).all():
             return None
-        return dict(zip(self._members, (tuple(words[2:RENEWALS]) for words in exchange.all.tolist()), strict=True))
+        return dict(zip(self._members, (tuple(words[2:RENEWALS_WORD]) for words in exchange.all.tolist()), strict=True))
 
     def renewals(self, key: int) -> int:
-        return int(self._open[key].all[:, RENEWALS].max())
+        return int(self._open[key].all[:, RENEWALS_WORD].max())
 
-    def carried(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
-        return [np.frombuffer(words, dtype, count, self.HEADER + start * dtype.itemsize) for words in self._open[key].into]
+    def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
+        return [np.frombuffer(words, dtype, count, self.HEADER_BYTES + start * dtype.itemsize) for words in self._open[key].into]
 
     def leave(self, key: int) -> None:
         super().leave(key)
@@ -351,10 +351,10 @@ class GatherRendezvous(_Page):
             exchange.request = None
             self._spare.append(exchange)
 
-    def withdraw(self, key: int) -> None:
+    def cancel(self, key: int) -> None:
         """MPI has it already, and for the others this rank has come."""
         if exchange := self._open.pop(key, None):
-            now.abandoned.append((now.epoch, exchange))
+            progress_state.abandoned.append((progress_state.epoch, exchange))
 
 
 def combine(rendezvous: Rendezvous, key: int, call: Call, place: int) -> None:
@@ -367,10 +367,10 @@ def combine(rendezvous: Rendezvous, key: int, call: Call, place: int) -> None:
         return
     flat = recv.reshape(-1)
     if operation in (ALLGATHER, SPLIT):
-        np.concatenate(rendezvous.carried(key, recv.dtype, call.given.size), out=flat)
+        np.concatenate(rendezvous.inline_arrays(key, recv.dtype, call.contribution.size), out=flat)
         return
     start = sum(call.counts[:place]) if operation == REDUCE_SCATTER else 0
-    first, *more = rendezvous.carried(key, recv.dtype, recv.size, start)
+    first, *more = rendezvous.inline_arrays(key, recv.dtype, recv.size, start)
     if not more:
         flat[...] = first
         return

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from course_lib.collectives.progress.operations import Operation
 
 
-Outgoing = tuple[object, int, int]  # an array, the world rank that gets it, and the tag
-Incoming = tuple[object, tuple[int, ...], int]  # an array, the world ranks from which it may come, and the tag or `calls.ANY`
+OutgoingMessage = tuple[object, int, int]  # an array, the world rank that gets it, and the tag
+IncomingMessage = tuple[object, tuple[int, ...], int]  # an array, the world ranks from which it may come, and the tag or `calls.WILDCARD`
 
 
 class Transport(Protocol):
@@ -58,16 +58,16 @@ class Transport(Protocol):
     def start(self, call: Call) -> Operation:
         """Begin a collective that does not block."""
 
-    def exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str) -> tuple[int, int] | None:
+    def exchange(self, outgoing: OutgoingMessage | None, incoming: IncomingMessage | None, call_name: str) -> tuple[int, int] | None:
         """Send an array, receive another one, or both at once; return when that has ended, with source and tag of what has come.
 
-        `what` names the call for a person. Raises as `wait` does.
+        `call_name` names the call for a person. Raises as `wait` does.
         """
 
-    def send(self, array: object, dest: int, tag: int, what: str) -> Operation:
+    def send(self, array: object, dest: int, tag: int, call_name: str) -> Operation:
         """Begin to send an array to a world rank."""
 
-    def receive(self, array: object, sources: tuple[int, ...], tag: int, what: str) -> Operation:
+    def receive(self, array: object, sources: tuple[int, ...], tag: int, call_name: str) -> Operation:
         """Begin to receive an array from one of these world ranks."""
 
     def wait(self, operation: Operation) -> None:

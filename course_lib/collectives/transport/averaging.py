@@ -15,17 +15,17 @@ from course_lib import memory
 from course_lib.autograd.tensor import array_namespace
 from course_lib.collectives import shared_memory
 from course_lib.collectives.calls import BARRIER, IALLREDUCE, SUM, Call
-from course_lib.collectives.progress.operations import deferred_interrupts, now
+from course_lib.collectives.progress.operations import deferred_interrupts, progress_state
 from course_lib.collectives.transport import isolated
-from course_lib.collectives.transport.mpi import POST
+from course_lib.collectives.transport.mpi import POST_FUNCTIONS
 from course_lib.traffic import counters
 
-CHUNK = 1 << 15  # elements at a time, which stay in the core's own cache
-SHARED = "Allreduce in shared memory"  # as `traffic` has it: nothing is sent
-MEAN = 1 << 30  # in a call's detail: not an all-reduce of MPI
+CHUNK_ELEMENTS = 1 << 15  # elements at a time, which stay in the core's own cache
+SHARED_ALLREDUCE = "Allreduce in shared memory"  # as `traffic` has it: nothing is sent
+MEAN_DETAIL = 1 << 30  # in a call's detail: not an all-reduce of MPI
 
 
-class Averaged:
+class AveragedBuffer:
     """An array, and the exchange that makes it the mean of the ranks' arrays.
 
     Parameters
@@ -47,12 +47,12 @@ class Averaged:
         self._request.Wait()
         self.array *= self.array.dtype.type(1 / self.comm.Get_size())
 
-    def after_interruption(self) -> Averaged:
+    def after_interruption(self) -> AveragedBuffer:
         """One to go on with when an exchange was broken off: MPI may still write into the old array."""
-        return Averaged(self.comm, self.array.copy())
+        return AveragedBuffer(self.comm, self.array.copy())
 
 
-class SharedAveraged(Averaged):
+class SharedAveragedBuffer(AveragedBuffer):
     """The same in shared memory.
 
     Parameters
@@ -67,11 +67,11 @@ class SharedAveraged(Averaged):
 
     def start(self) -> None:
         self.comm.check_usable()
-        transport, traffic = self.comm.transport, counters(self.comm.ranks)[SHARED]
-        call = Call(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN + SUM)
+        transport, traffic = self.comm.transport, counters(self.comm.ranks)[SHARED_ALLREDUCE]
+        call = Call(IALLREDUCE, self.array.dtype.num, self.array.size, MEAN_DETAIL + SUM)
         with deferred_interrupts:
-            self._arrived = transport.start(call, POST[BARRIER])  # once it ends, all see what the others have written
-            now.open[self._arrived] = None
+            self._arrived = transport.start(call, POST_FUNCTIONS[BARRIER])  # once it ends, all see what the others have written
+            progress_state.in_flight[self._arrived] = None
         traffic[0] += 1
         traffic[1] += self.array.nbytes
         if memory.active_account is not None:
@@ -81,22 +81,22 @@ class SharedAveraged(Averaged):
         transport, n, rank = self.comm.transport, len(self.arrays), self.comm.Get_rank()
         transport.wait(self._arrived)
         part, size = self.array.dtype.type(1 / n), self.array.size
-        total = np.empty(min(CHUNK, size), self.array.dtype)
-        for begin in range(rank * size // n, (rank + 1) * size // n, CHUNK):
-            chunk = slice(begin, min(begin + CHUNK, (rank + 1) * size // n))
+        total = np.empty(min(CHUNK_ELEMENTS, size), self.array.dtype)
+        for begin in range(rank * size // n, (rank + 1) * size // n, CHUNK_ELEMENTS):
+            chunk = slice(begin, min(begin + CHUNK_ELEMENTS, (rank + 1) * size // n))
             mean = total[: chunk.stop - begin]
             np.multiply(self.arrays[0][chunk], part, out=mean)
             for other in self.arrays[1:]:
                 mean += other[chunk] * part
             for array in self.arrays:
                 array[chunk] = mean
-        self.comm.carry_out(transport, Call(BARRIER), "the mean in shared memory")
+        self.comm.run_collective(transport, Call(BARRIER), "the mean in shared memory")
 
-    def after_interruption(self) -> Averaged:
+    def after_interruption(self) -> AveragedBuffer:
         return self
 
 
-def averaged(comm, like, count: int, shared: bool = True) -> Averaged:
+def averaged_buffer(comm, like, count: int, shared: bool = True) -> AveragedBuffer:
     """An array of `count` zeros whose mean can be taken; all ranks of `comm` make this call.
 
     Parameters
@@ -111,8 +111,8 @@ def averaged(comm, like, count: int, shared: bool = True) -> Averaged:
     if shared and type(like) is np.ndarray and comm.Get_size() > 1 and isolated.connection is None:
         arrays = _shared(comm, count, like.dtype)
         if arrays:
-            return SharedAveraged(comm, arrays)
-    return Averaged(comm, array_namespace(like).zeros(count, like.dtype))
+            return SharedAveragedBuffer(comm, arrays)
+    return AveragedBuffer(comm, array_namespace(like).zeros(count, like.dtype))
 
 
 def _shared(comm, count: int, dtype: np.dtype) -> list[np.ndarray] | None:

@@ -11,13 +11,13 @@ import socket
 import struct
 from typing import TypeAlias
 
-LENGTHS = struct.Struct("<IQ")
-HEADER_LIMIT = SMALL = 1 << 16  # bytes
-ROOM = 1 << 20  # bytes that are set aside at first for a payload that was announced
+FRAME_LENGTHS = struct.Struct("<IQ")
+MAX_HEADER_BYTES = CHUNK_BYTES = 1 << 16  # bytes
+INITIAL_PAYLOAD_BYTES = 1 << 20  # bytes that are set aside at first for a payload that was announced
 Buffer: TypeAlias = bytes | bytearray | memoryview  # of bytes
 
 
-class Incoming:
+class FrameReader:
     """Assemble what comes on a socket into frames; a large payload is received in place and never copied.
 
     Parameters
@@ -36,27 +36,27 @@ class Incoming:
         """Receive once; return the number of bytes."""
         if self._payload is not None:
             if self._filled == len(self._payload):  # announced bytes take memory as they come, and not before
-                self._payload += bytes(min(self._length - self._filled, max(self._filled, ROOM)))
+                self._payload += bytes(min(self._length - self._filled, max(self._filled, INITIAL_PAYLOAD_BYTES)))
             with memoryview(self._payload) as view:
                 count = self._connection.recv_into(view[self._filled :])
             self._filled += count
             return count
-        data = self._connection.recv(SMALL)
+        data = self._connection.recv(CHUNK_BYTES)
         self._buffer += data
         return len(data)
 
     def lengths(self) -> tuple[int, int] | None:
         """The lengths of the next frame's header and payload, once they have come."""
-        return LENGTHS.unpack_from(self._buffer) if self._payload is None and len(self._buffer) >= LENGTHS.size else None
+        return FRAME_LENGTHS.unpack_from(self._buffer) if self._payload is None and len(self._buffer) >= FRAME_LENGTHS.size else None
 
-    def take(self) -> tuple[bytes, bytearray] | None:
+    def next_frame(self) -> tuple[bytes, bytearray] | None:
         """The next frame, header and payload, if it is whole."""
         if lengths := self.lengths():
-            start = LENGTHS.size + lengths[0]
+            start = FRAME_LENGTHS.size + lengths[0]
             if len(self._buffer) < start:
                 return None
             end = min(start + lengths[1], len(self._buffer))
-            self._header, self._payload, self._length = bytes(self._buffer[LENGTHS.size : start]), self._buffer[start:end], lengths[1]
+            self._header, self._payload, self._length = bytes(self._buffer[FRAME_LENGTHS.size : start]), self._buffer[start:end], lengths[1]
             self._filled = len(self._payload)
             del self._buffer[:end]
         if self._payload is None or self._filled < self._length:
@@ -65,15 +65,15 @@ class Incoming:
         return frame
 
 
-def pieces(header: dict, *payload: Buffer) -> list[memoryview]:
+def encode_frame(header: dict, *payload: Buffer) -> list[memoryview]:
     """A frame as it is sent: in one piece where it is small."""
     text, parts = json.dumps(header).encode(), [memoryview(part) for part in payload if len(part)]
     length = sum(map(len, parts))
-    parts.insert(0, memoryview(LENGTHS.pack(len(text), length) + text))
-    return [memoryview(b"".join(parts))] if length <= SMALL else parts
+    parts.insert(0, memoryview(FRAME_LENGTHS.pack(len(text), length) + text))
+    return [memoryview(b"".join(parts))] if length <= CHUNK_BYTES else parts
 
 
-class Connection:
+class FrameConnection:
     """Sends and receives whole frames; an interrupt breaks off a wait, never a frame.
 
     Parameters
@@ -82,13 +82,13 @@ class Connection:
     """
 
     def __init__(self, connection: socket.socket):
-        self._connection, self._incoming = connection, Incoming(connection)
-        self._held = self._interrupted = False
+        self._connection, self._incoming = connection, FrameReader(connection)
+        self._in_frame = self._interrupted = False
 
     def send(self, header: dict, *payload: Buffer) -> None:
         """Send a frame; the payload may come in several parts."""
-        frame = pieces(header, *payload)
-        self._held = True
+        frame = encode_frame(header, *payload)
+        self._in_frame = True
         for piece in frame:
             self._connection.sendall(piece)
         self._release()
@@ -102,13 +102,13 @@ class Connection:
             The other side is gone.
         """
         while True:
-            self._held = True
-            frame = self._take()
+            self._in_frame = True
+            frame = self._next_frame()
             self._release()
             if frame:
                 return frame
             select.select([self._connection], [], [])
-            self._held = True
+            self._in_frame = True
             count = self._incoming.receive()
             self._release()
             if not count:
@@ -116,12 +116,12 @@ class Connection:
 
     def poll(self) -> tuple[dict, bytearray] | None:
         """A frame, if one has come; without waiting."""
-        self._held = True
+        self._in_frame = True
         try:
-            frame = self._take()
+            frame = self._next_frame()
             if not frame and select.select([self._connection], [], [], 0)[0]:
                 self._incoming.receive()
-                frame = self._take()
+                frame = self._next_frame()
         finally:
             self._release()
         return frame
@@ -129,15 +129,15 @@ class Connection:
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt after the frame in flight; for the handler of SIGINT."""
         self._interrupted = True
-        if not self._held:
+        if not self._in_frame:
             self._release()
 
     def _release(self) -> None:
-        self._held = False
+        self._in_frame = False
         if self._interrupted:
             self._interrupted = False
             raise KeyboardInterrupt
 
-    def _take(self) -> tuple[dict, bytearray] | None:
-        frame = self._incoming.take()
+    def _next_frame(self) -> tuple[dict, bytearray] | None:
+        frame = self._incoming.next_frame()
         return frame and (json.loads(frame[0]), frame[1])

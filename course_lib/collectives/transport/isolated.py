@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import socket
 
-from course_lib.collectives.transport.frames import Connection
+from course_lib.collectives.transport.frames import FrameConnection
 
-connection: Connection | None = None
+connection: FrameConnection | None = None
 rank, size = 0, 1
 
 
-def join(opened: socket.socket, this: int, of: int) -> Connection:
+def join(opened: socket.socket, this: int, of: int) -> FrameConnection:
     """Make this process rank `this` of `of`."""
     global connection, rank, size
-    connection, rank, size = Connection(opened), this, of
+    connection, rank, size = FrameConnection(opened), this, of
     return connection

@@ -20,7 +20,7 @@ from course_lib.collectives.calls import (
     ALLTOALLV,
     BARRIER,
     BCAST,
-    BLOCKING,
+    BLOCKING_FORM,
     GATHER,
     OPERATIONS,
     REDUCE_SCATTER,
@@ -31,16 +31,16 @@ from course_lib.collectives.calls import (
 from course_lib.collectives.deadlock.board import MAX_CONTEXTS, open_board
 from course_lib.collectives.errors import CollectiveError, DeadlockError, MismatchError
 from course_lib.collectives.progress import engine
-from course_lib.collectives.progress.messages import Endpoint, Receiving, Sending
-from course_lib.collectives.progress.operations import Need, Operation, now, progress, raise_interrupt
-from course_lib.collectives.progress.rendezvous import CARRIED, BoardRendezvous, GatherRendezvous, combine
-from course_lib.collectives.transport import Incoming, Outgoing
+from course_lib.collectives.progress.operations import Operation, WaitCondition, progress, progress_state, raise_interrupt
+from course_lib.collectives.progress.point_to_point import Endpoint, ReceiveOperation, SendOperation
+from course_lib.collectives.progress.rendezvous import INLINE_OPERATIONS, AllgatherRendezvous, BoardRendezvous, combine
+from course_lib.collectives.transport import IncomingMessage, OutgoingMessage
 from course_lib.interrupts import defer_interrupts
 
-LIMIT = 60.0  # seconds to make a communicator of one of MPI's own, whose ranks nobody watches
-Post = Callable[[MPI.Comm, Call], object]  # begins a transfer; returns its request
+COMMUNICATOR_SECONDS = 60.0  # seconds to make a communicator of one of MPI's own, whose ranks nobody watches
+PostFunction = Callable[[MPI.Comm, Call], object]  # begins a transfer; returns its request
 
-POST: dict[int, Post] = {
+POST_FUNCTIONS: dict[int, PostFunction] = {
     ALLREDUCE: lambda comm, call: comm.Iallreduce(call.send, call.recv, call.op),
     ALLGATHER: lambda comm, call: comm.Iallgather(call.send, call.recv),
     REDUCE_SCATTER: lambda comm, call: comm.Ireduce_scatter(call.send, call.recv, call.counts, call.op),
@@ -70,91 +70,91 @@ class MpiTransport:
 
     Attributes
     ----------
-    clean : MPI.Comm
+    message_comm : MPI.Comm
         Carries messages, and no collective but such as make another communicator.
     """
 
-    check = staticmethod(buffers.array)
+    check = staticmethod(buffers.checked_array)
 
     def __init__(self, members: tuple[int, ...], comm: MPI.Comm, context: int):
         board = open_board()
         self.members, self.rank, self.host, self._board = members, members.index(board.rank), self, board
-        self.clean, self._data, self._epoch = comm, comm.Dup(), now.epoch
-        self._next, self._renewal, self._renewal_epoch, self._renewals = self._data, MPI.REQUEST_NULL, now.epoch, 0
+        self.message_comm, self._data, self._epoch = comm, comm.Dup(), progress_state.epoch
+        self._next, self._renewal, self._renewal_epoch, self._renewals = self._data, MPI.REQUEST_NULL, progress_state.epoch, 0
         self._endpoint = Endpoint(comm, members, board, context)
         if set(members) <= set(board.local):
             self.rendezvous = BoardRendezvous(board, members, context)
         else:
-            self.rendezvous = GatherRendezvous(board, members, context, comm.Dup())
-        self.unbegun: deque[Started] = deque()
-        now.resets.append(self._reset)
+            self.rendezvous = AllgatherRendezvous(board, members, context, comm.Dup())
+        self.queued: deque[NonblockingCollective] = deque()
+        progress_state.reset_hooks.append(self._reset)
         # Yielding after each look costs a little; do it at once only where ranks share cores.
         self._spins = (100, 400) if len(members) <= (os.cpu_count() or 1) else (0, 1)
-        self._turns = tuple(range(spins + 1) for spins in self._spins)
+        self._polls = tuple(range(spins + 1) for spins in self._spins)
 
     def __str__(self) -> str:
         return diagnostics.group_name(self.members, self._board.size)
 
-    def run(self, call: Call, post: Post | None = None, again: bool = False) -> None:
-        """Carry out a collective; `post` begins its transfer where that is not MPI's; `again`: it is a second step of the one before."""
+    def run(self, call: Call, post: PostFunction | None = None, second_phase: bool = False) -> None:
+        """Carry out a collective; `post` begins its transfer where that is not MPI's, `second_phase` continues the one before."""
         rendezvous = self.rendezvous
-        carried = post is None and call.operation in CARRIED and rendezvous.carries(call)
-        key = rendezvous.again() if again else rendezvous.next_key()
-        if self.unbegun:  # MPI wants the same order on all ranks
-            engine.wait(_Room(self, key, call), self._spins[0])
+        inline = post is None and call.operation in INLINE_OPERATIONS and rendezvous.inlines(call)
+        key = rendezvous.second_phase_key() if second_phase else rendezvous.next_key()
+        if self.queued:  # MPI wants the same order on all ranks
+            engine.wait(_AnnouncementWait(self, key, call), self._spins[0])
         try:
-            rendezvous.arrive(key, call, carried, True, self._renewals)
-            agreed = rendezvous.agree(key, self._turns[0])
+            rendezvous.arrive(key, call, inline, True, self._renewals)
+            agreed = rendezvous.spin_until_agreed(key, self._polls[0])
             if not agreed and not rendezvous.is_complete(key):
-                engine.wait(_Arrival(self, key, call), 0)
+                engine.wait(_ArrivalWait(self, key, call), 0)
         except BaseException:
-            rendezvous.withdraw(key)
+            rendezvous.cancel(key)
             raise
         try:
-            if self.unbegun:
-                engine.wait(_Begun(self), self._spins[1])
+            if self.queued:
+                engine.wait(_QueueWait(self), self._spins[1])
             if not agreed and (different := rendezvous.signatures(key)):
                 raise MismatchError(diagnostics.mismatch(different, str(self)))
-            if carried:
+            if inline:
                 combine(rendezvous, key, call, self.rank)
                 return
-            while self._epoch != now.epoch and not self.renewed(key):
-                engine.wait(_Transfer(self, self._renewal, "the renewal"), self._spins[1])
-            request = (post or POST[call.operation])(self._data, call)
-            for _ in self._turns[1]:
+            while self._epoch != progress_state.epoch and not self.renew_communicator(key):
+                engine.wait(_TransferWait(self, self._renewal, "the renewal"), self._spins[1])
+            request = (post or POST_FUNCTIONS[call.operation])(self._data, call)
+            for _ in self._polls[1]:
                 if request.Test():
                     return
-            engine.wait(_Transfer(self, request, OPERATIONS[call.operation], call), 0)
+            engine.wait(_TransferWait(self, request, OPERATIONS[call.operation], call), 0)
         finally:
             rendezvous.leave(key)
 
-    def start(self, call: Call, post: Post | None = None) -> Started:
-        started = Started(self, call, post or POST[BLOCKING[call.operation]])
-        self.begin_started()
+    def start(self, call: Call, post: PostFunction | None = None) -> NonblockingCollective:
+        started = NonblockingCollective(self, call, post or POST_FUNCTIONS[BLOCKING_FORM[call.operation]])
+        self.post_queued()
         return started
 
-    def send(self, array: np.ndarray, dest: int, tag: int, what: str) -> Sending:
-        return Sending(self._endpoint, array, dest, tag, what)
+    def send(self, array: np.ndarray, dest: int, tag: int, call_name: str) -> SendOperation:
+        return SendOperation(self._endpoint, array, dest, tag, call_name)
 
-    def receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, what: str) -> Receiving:
-        return Receiving(self._endpoint, array, sources, tag, what)
+    def receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, call_name: str) -> ReceiveOperation:
+        return ReceiveOperation(self._endpoint, array, sources, tag, call_name)
 
-    def exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str) -> tuple[int, int] | None:
-        endpoint, turns = self._endpoint, self._turns[1]
+    def exchange(self, outgoing: OutgoingMessage | None, incoming: IncomingMessage | None, call_name: str) -> tuple[int, int] | None:
+        endpoint, polls = self._endpoint, self._polls[1]
         request = endpoint.send(*outgoing) if outgoing else None
-        found = endpoint.receive(*incoming, turns) if incoming else None
+        found = endpoint.try_receive(*incoming, polls) if incoming else None
         arrived = not incoming or (found and found[0].Test())
         if arrived and (not request or request.Test()):
             return found and found[1]
-        sending = Sending(endpoint, *outgoing, what, request) if request else None
+        sending = SendOperation(endpoint, *outgoing, call_name, request) if request else None
         if sending:
-            now.open[sending] = None  # whatever becomes of the receive, MPI still reads the array
+            progress_state.in_flight[sending] = None  # whatever becomes of the receive, MPI still reads the array
         if not arrived:
-            receiving = Receiving(endpoint, *incoming, what, found)
-            engine.wait(receiving, turns.stop)
+            receiving = ReceiveOperation(endpoint, *incoming, call_name, found)
+            engine.wait(receiving, polls.stop)
             found = None, receiving.received
         if sending:
-            engine.wait(sending, turns.stop)
+            engine.wait(sending, polls.stop)
         return found and found[1]
 
     def wait(self, operation: Operation) -> None:
@@ -169,52 +169,52 @@ class MpiTransport:
 
     def _reset(self) -> None:
         """Let go of what was started and has not begun: it was in a cell that failed."""
-        for started in reversed(self.unbegun):
+        for started in reversed(self.queued):
             started.error = started.error or CollectiveError("this was begun in a cell that failed or was interrupted, and is lost.")
             if started.announced:
-                self.rendezvous.withdraw(started.key)
-        self.unbegun.clear()
+                self.rendezvous.cancel(started.key)
+        self.queued.clear()
 
-    def begin_started(self) -> None:
+    def post_queued(self) -> None:
         """Announce and begin what was started, in order, as far as can be: in a group, MPI wants the same order on all ranks."""
         rendezvous = self.rendezvous
-        for started in self.unbegun:
+        for started in self.queued:
             if not started.announced:
                 if not rendezvous.has_room(started.key):
                     break
                 started.announced = True  # before it is so: an interrupt may come between the two
                 rendezvous.arrive(started.key, started.call, False, False, self._renewals)
-        while self.unbegun:
-            first = self.unbegun[0]
+        while self.queued:
+            first = self.queued[0]
             if not first.announced or not rendezvous.is_complete(first.key):
                 return
             if different := rendezvous.signatures(first.key):
                 first.error = MismatchError(diagnostics.mismatch(different, str(self)))
-            elif not self.renewed(first.key):
+            elif not self.renew_communicator(first.key):
                 return
             else:
-                self._board.go_on()
+                self._board.resume()
                 first.request = first.post(self._data, first.call)
-            self.unbegun.popleft()
+            self.queued.popleft()
             rendezvous.leave(first.key)
 
-    def renewed(self, key: int) -> bool:
+    def renew_communicator(self, key: int) -> bool:
         """Renew the communicator where it is of an earlier epoch; return whether that is done.
 
         All ranks have come to the collective with this key.
 
         A rank that was interrupted may have begun fewer duplications than the others, and MPI matches them in their order.
         """
-        if self._epoch != now.epoch:
-            if self._renewal_epoch != now.epoch:
+        if self._epoch != progress_state.epoch:
+            if self._renewal_epoch != progress_state.epoch:
                 wanted = self.rendezvous.renewals(key) + 1
                 while self._renewals < wanted:
-                    self._next, self._renewal = self.clean.Idup()
+                    self._next, self._renewal = self.message_comm.Idup()
                     self._renewals += 1
-                self._renewal_epoch = now.epoch
+                self._renewal_epoch = progress_state.epoch
             if not self._renewal.Test():
                 return False
-            self._data, self._epoch = self._next, now.epoch
+            self._data, self._epoch = self._next, progress_state.epoch
         return True
 
     def split(self, color: int, key: int) -> MpiTransport | None:
@@ -222,16 +222,16 @@ class MpiTransport:
         wishes = np.empty((n, 2), np.int64)
         self.run(Call(SPLIT, send=np.array([color, key], np.int64), recv=wishes))
         with defer_interrupts():  # MPI makes a communicator in a call that nothing can end; who was interrupted before this does not come
-            if now.interrupted:
+            if progress_state.interrupt_pending:
                 raise_interrupt()
-            self.run(Call(SPLIT), POST[BARRIER], again=True)
+            self.run(Call(SPLIT), POST_FUNCTIONS[BARRIER], second_phase=True)
             if color == MPI.UNDEFINED:
                 return None
             chosen = sorted((r for r in range(n) if wishes[r, 0] == color), key=lambda r: (wishes[r, 1], r))
             return _transport(tuple(self.members[r] for r in chosen))
 
 
-class _Waiting(Operation):
+class _GroupOperation(Operation):
     """Base of the operations of a group."""
 
     def __init__(self, transport: MpiTransport):
@@ -242,10 +242,10 @@ class _Waiting(Operation):
         return False
 
     def describe(self) -> str:
-        return diagnostics.where()
+        return diagnostics.call_site()
 
 
-class _Arrival(_Waiting):
+class _ArrivalWait(_GroupOperation):
     """The wait for all ranks to come to a blocking collective."""
 
     def __init__(self, transport: MpiTransport, key: int, call: Call):
@@ -255,11 +255,11 @@ class _Arrival(_Waiting):
     def advance(self) -> bool:
         return self._complete(self._key)
 
-    def needs(self) -> Need:
-        return Need(self._operation, self.members, self._key)
+    def wait_condition(self) -> WaitCondition:
+        return WaitCondition(self._operation, self.members, self._key)
 
 
-class _Transfer(_Waiting):
+class _TransferWait(_GroupOperation):
     """The wait for a transfer that has begun."""
 
     def __init__(self, transport: MpiTransport, request: object, name: str, keep: object = None):
@@ -272,14 +272,14 @@ class _Transfer(_Waiting):
     def is_matched(self) -> bool:
         return True
 
-    def needs(self) -> Need:
-        return Need(0, self.members)
+    def wait_condition(self) -> WaitCondition:
+        return WaitCondition(0, self.members)
 
     def describe(self) -> str:
         return f"{self._name} on {self._transport}"
 
 
-class _Room(_Waiting):
+class _AnnouncementWait(_GroupOperation):
     """The wait until all that was started in the group before is announced, and there is room for one more."""
 
     def __init__(self, transport: MpiTransport, key: int, call: Call):
@@ -287,43 +287,43 @@ class _Room(_Waiting):
         self._key, self._operation = key, call.operation
 
     def advance(self) -> bool:
-        self._transport.begin_started()
-        return all(s.announced for s in self._transport.unbegun) and self._transport.rendezvous.has_room(self._key)
+        self._transport.post_queued()
+        return all(s.announced for s in self._transport.queued) and self._transport.rendezvous.has_room(self._key)
 
-    def needs(self) -> Need:
-        unbegun = self._transport.unbegun
-        return unbegun[0].needs() if unbegun else Need(self._operation, self.members, self._key)
+    def wait_condition(self) -> WaitCondition:
+        queued = self._transport.queued
+        return queued[0].wait_condition() if queued else WaitCondition(self._operation, self.members, self._key)
 
 
-class _Begun(_Waiting):
+class _QueueWait(_GroupOperation):
     """The wait until all that was started in the group before has begun: all ranks have come to it."""
 
     def advance(self) -> bool:
-        self._transport.begin_started()
-        return not self._transport.unbegun
+        self._transport.post_queued()
+        return not self._transport.queued
 
     def is_matched(self) -> bool:
         return True
 
-    def needs(self) -> Need:
-        return self._transport.unbegun[0].needs()
+    def wait_condition(self) -> WaitCondition:
+        return self._transport.queued[0].wait_condition()
 
 
-class Started(_Waiting):
+class NonblockingCollective(_GroupOperation):
     """A collective that does not block: its transfer begins once all ranks have come to the same call, and those before it have begun."""
 
     collective = True
 
-    def __init__(self, transport: MpiTransport, call: Call, post: Post):
+    def __init__(self, transport: MpiTransport, call: Call, post: PostFunction):
         super().__init__(transport)
         self.call, self.post, self.key = call, post, transport.rendezvous.next_key()
         self.request: object | None = None
         self.announced = False
-        transport.unbegun.append(self)
+        transport.queued.append(self)
 
     def advance(self) -> bool:
         if self.request is None and self.error is None:
-            self._transport.begin_started()
+            self._transport.post_queued()
         return self.error is not None or (self.request is not None and self.request.Test())
 
     def is_matched(self) -> bool:
@@ -333,25 +333,25 @@ class Started(_Waiting):
         first = self._first()
         return first.announced and self._transport.rendezvous.is_complete(first.key)
 
-    def needs(self) -> Need:
-        return Need(self.call.operation, self.members, detail=self._first().key)
+    def wait_condition(self) -> WaitCondition:
+        return WaitCondition(self.call.operation, self.members, detail=self._first().key)
 
-    def _first(self) -> Started:
+    def _first(self) -> NonblockingCollective:
         """Return the first operation that must begin, at last this one."""
-        return self._transport.unbegun[0] if self._transport.unbegun else self
+        return self._transport.queued[0] if self._transport.queued else self
 
     def describe(self) -> str:
         first, behind = self._first(), ""
         if first is not self and (missing := self._transport.rendezvous.missing(first.key)):
             behind = f"; {wording.ranks(missing)} did not begin the {OPERATIONS[first.call.operation]} before it"
         name = OPERATIONS[self.call.operation]
-        return f"{name} #{diagnostics.number(self.key)} on {self._transport} ({diagnostics.where()}{behind})"
+        return f"{name} #{diagnostics.call_number(self.key)} on {self._transport} ({diagnostics.call_site()}{behind})"
 
 
 @cache
-def base() -> MPI.Comm:
+def base_comm() -> MPI.Comm:
     """A duplicate of the world that nobody else uses; the first call is collective."""
-    shared_memory.forget_files()
+    shared_memory.unlink_mapped_files()
     return MPI.COMM_WORLD.Dup()
 
 
@@ -359,13 +359,13 @@ def base() -> MPI.Comm:
 def world() -> MpiTransport:
     """All ranks; the first call is collective."""
     open_board()
-    return _transport(tuple(range(base().Get_size())))
+    return _transport(tuple(range(base_comm().Get_size())))
 
 
 @cache
 def _transport(members: tuple[int, ...]) -> MpiTransport:
     """The one transport of these world ranks in this order; all of them make the first call together."""
-    comm = base().Create_group(base().Get_group().Incl(members))
+    comm = base_comm().Create_group(base_comm().Get_group().Incl(members))
     return MpiTransport(members, comm, _agree_on_context(comm))
 
 
@@ -398,11 +398,11 @@ def of_communicator(comm: MPI.Comm) -> MpiTransport:
     everyone = world()
     if members == everyone.members:
         return everyone
-    request, deadline = comm.Ibarrier(), time.monotonic() + LIMIT
+    request, deadline = comm.Ibarrier(), time.monotonic() + COMMUNICATOR_SECONDS
     while not request.Test():
         progress()
         engine.sched_yield()
         if time.monotonic() > deadline:
-            raise DeadlockError(diagnostics.too_late(f"Communicator(comm) ({diagnostics.where()})", LIMIT))
+            raise DeadlockError(diagnostics.too_late(f"Communicator(comm) ({diagnostics.call_site()})", COMMUNICATOR_SECONDS))
     with defer_interrupts():
         return _transport(members)

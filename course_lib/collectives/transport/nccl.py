@@ -21,25 +21,25 @@ from course_lib.collectives.calls import (
     ALLTOALLV,
     BARRIER,
     BCAST,
-    BLOCKING,
+    BLOCKING_FORM,
     GATHER,
     REDUCE_SCATTER,
     SCATTER,
     Call,
 )
-from course_lib.collectives.progress.operations import Need, Operation
-from course_lib.collectives.transport import Incoming, Outgoing
-from course_lib.collectives.transport.mpi import POST, MpiTransport
+from course_lib.collectives.progress.operations import Operation, WaitCondition
+from course_lib.collectives.transport import IncomingMessage, OutgoingMessage
+from course_lib.collectives.transport.mpi import POST_FUNCTIONS, MpiTransport
 from course_lib.interrupts import defer_interrupts
 
 _DTYPES = ("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64")
 _OPS = {"SUM": MPI.SUM, "PROD": MPI.PROD, "MAX": MPI.MAX, "MIN": MPI.MIN}
 _ID_BYTES = 128
 NO_CUPY, NO_NCCL = -1, -2
-WAY_OUT = "Without GPUs, init() gives a communicator over MPI."
+FALLBACK_HINT = "Without GPUs, init() gives a communicator over MPI."
 
 
-def of_gpus(everybody: MpiTransport) -> NcclTransport:
+def gpu_transport(everybody: MpiTransport) -> NcclTransport:
     """A transport for the same ranks, each with a GPU of its own; collective.
 
     Raises
@@ -56,14 +56,14 @@ def of_gpus(everybody: MpiTransport) -> NcclTransport:
     ):
         lacking = np.flatnonzero(everyone[:, 1] == missing).tolist()
         if lacking:
-            raise RuntimeError(f"init(backend='nccl'): {what} on {wording.ranks(lacking)}. Try: pip install -e '.[gpu]'. {WAY_OUT}")
+            raise RuntimeError(f"init(backend='nccl'): {what} on {wording.ranks(lacking)}. Try: pip install -e '.[gpu]'. {FALLBACK_HINT}")
     for machine in np.unique(everyone[:, 0]):
         here = np.flatnonzero(everyone[:, 0] == machine).tolist()
         gpus = int(everyone[here[0], 1])
         if gpus < len(here):
             raise RuntimeError(
                 f"init(backend='nccl') needs one GPU a rank: {wording.ranks(here)} run on a machine where CuPy sees {gpus}. "
-                f"Start as many ranks as there are GPUs. {WAY_OUT}"
+                f"Start as many ranks as there are GPUs. {FALLBACK_HINT}"
             )
     before = everyone[: everybody.rank, 0]
     _cupy().cuda.Device(int(np.sum(before == mine[0]))).use()
@@ -106,7 +106,7 @@ class NcclTransport:
         self.host, self.members, self.rank = host, host.members, host.rank
         if self.rank == 0:
             name[:] = np.frombuffer(_nccl().get_unique_id(), np.uint8)
-        host.clean.Bcast(name, root=0)  # all are here: they have just made the group
+        host.message_comm.Bcast(name, root=0)  # all are here: they have just made the group
         self._cupy, self._nccl = cupy, _nccl().NcclCommunicator(len(self.members), name.tobytes(), self.rank)
         self._stream = cupy.cuda.Stream(non_blocking=True)
         self._post = {
@@ -136,23 +136,23 @@ class NcclTransport:
         return value
 
     def run(self, call: Call) -> None:
-        self.host.run(call, self._begin if self._post[call.operation] else POST[BARRIER])
+        self.host.run(call, self._begin if self._post[call.operation] else POST_FUNCTIONS[BARRIER])
 
     def start(self, call: Call) -> Operation:
-        begins = self._post[BLOCKING[call.operation]]
-        return self.host.start(call, self._begin if begins else POST[BARRIER])
+        begins = self._post[BLOCKING_FORM[call.operation]]
+        return self.host.start(call, self._begin if begins else POST_FUNCTIONS[BARRIER])
 
-    def _begin(self, _: MPI.Comm, call: Call) -> Transfer:
+    def _begin(self, _: MPI.Comm, call: Call) -> GpuTransfer:
         """Make NCCL's calls as one group, on the stream beside, after what the computing stream was given before."""
         self._stream.wait_event(self._cupy.cuda.get_current_stream().record())
         _nccl().groupStart()
         try:
-            self._post[BLOCKING.get(call.operation, call.operation)](call, self._stream.ptr)
+            self._post[BLOCKING_FORM.get(call.operation, call.operation)](call, self._stream.ptr)
         finally:
             _nccl().groupEnd()
-        return Transfer(self._stream.record())
+        return GpuTransfer(self._stream.record())
 
-    def exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str) -> tuple[int, int] | None:
+    def exchange(self, outgoing: OutgoingMessage | None, incoming: IncomingMessage | None, call_name: str) -> tuple[int, int] | None:
         if outgoing:
             array, *where = outgoing
             outgoing = (_for_mpi(array.get()), *where)
@@ -160,16 +160,16 @@ class NcclTransport:
             array, *where = incoming
             arrived = np.empty(array.shape, array.dtype)
             incoming = (_for_mpi(arrived), *where)
-        received = self.host.exchange(outgoing, incoming, what)
+        received = self.host.exchange(outgoing, incoming, call_name)
         if incoming:
             array.set(arrived)
         return received
 
-    def send(self, array: object, dest: int, tag: int, what: str) -> Operation:
-        return self.host.send(_for_mpi(array.get()), dest, tag, what)
+    def send(self, array: object, dest: int, tag: int, call_name: str) -> Operation:
+        return self.host.send(_for_mpi(array.get()), dest, tag, call_name)
 
-    def receive(self, array: object, sources: tuple[int, ...], tag: int, what: str) -> Operation:
-        return Landing(self.host, array, sources, tag, what)
+    def receive(self, array: object, sources: tuple[int, ...], tag: int, call_name: str) -> Operation:
+        return StagedReceive(self.host, array, sources, tag, call_name)
 
     def wait(self, operation: Operation) -> None:
         self.host.wait(operation)
@@ -189,10 +189,10 @@ class NcclTransport:
 
     def _allreduce(self, call: Call, stream: int) -> None:
         recv = call.recv
-        self._nccl.allReduce(call.given.data.ptr, recv.data.ptr, recv.size, self._type(recv), self._op(call.op), stream)
+        self._nccl.allReduce(call.contribution.data.ptr, recv.data.ptr, recv.size, self._type(recv), self._op(call.op), stream)
 
     def _allgather(self, call: Call, stream: int) -> None:
-        self._nccl.allGather(call.given.data.ptr, call.recv.data.ptr, call.given.size, self._type(call.recv), stream)
+        self._nccl.allGather(call.contribution.data.ptr, call.recv.data.ptr, call.contribution.size, self._type(call.recv), stream)
 
     def _reduce_scatter(self, call: Call, stream: int) -> None:
         """NCCL has it for equal parts; for others it is one reduction for each rank."""
@@ -247,7 +247,7 @@ class NcclTransport:
         raise ValueError(f"NCCL reduces by MPI.{', MPI.'.join(_OPS)}; got another operation.")
 
 
-class Transfer:
+class GpuTransfer:
     """A transfer on its way: done when the GPU has come to its event."""
 
     def __init__(self, event):
@@ -258,12 +258,12 @@ class Transfer:
         return self._event.done
 
 
-class Landing(Operation):
+class StagedReceive(Operation):
     """A message that comes into the host's memory, and then goes to the GPU."""
 
-    def __init__(self, host: MpiTransport, array: object, sources: tuple[int, ...], tag: int, what: str):
+    def __init__(self, host: MpiTransport, array: object, sources: tuple[int, ...], tag: int, call_name: str):
         self._array, self._arrived = array, np.empty(array.shape, array.dtype)
-        self._receiving = host.receive(_for_mpi(self._arrived), sources, tag, what)
+        self._receiving = host.receive(_for_mpi(self._arrived), sources, tag, call_name)
         super().__init__(self._receiving.members)
 
     def advance(self) -> bool:
@@ -278,11 +278,11 @@ class Landing(Operation):
     def is_matched(self) -> bool:
         return self._receiving.is_matched()
 
-    def needs(self) -> Need:
-        return self._receiving.needs()
+    def wait_condition(self) -> WaitCondition:
+        return self._receiving.wait_condition()
 
-    def withdraw(self) -> None:
-        self._receiving.withdraw()
+    def cancel(self) -> None:
+        self._receiving.cancel()
 
     def describe(self) -> str:
         return self._receiving.describe()

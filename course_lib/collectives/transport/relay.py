@@ -18,27 +18,27 @@ from course_lib.collectives.calls import (
     ALLTOALLV,
     BARRIER,
     BCAST,
-    BLOCKING,
+    BLOCKING_FORM,
     OPERATIONS,
-    OWN,
     RECV,
     REDUCE_SCATTER,
     REDUCING,
     SCATTER,
     SEND,
     SPLIT,
+    USER_DEFINED,
     Call,
 )
 from course_lib.collectives.progress.matching import Envelope
-from course_lib.collectives.progress.operations import Need, Operation, now, progress
-from course_lib.collectives.transport import Incoming, Outgoing, isolated
+from course_lib.collectives.progress.operations import Operation, WaitCondition, progress, progress_state
+from course_lib.collectives.transport import IncomingMessage, OutgoingMessage, isolated
 
 _calls = [0]  # how many this process has made: each has its number
 _unanswered: set[int] = set()
 _answers: dict[int, tuple[dict, bytes]] = {}  # that nobody has looked at
 
 
-def keep(frame: tuple[dict, bytes]) -> None:
+def store_answer(frame: tuple[dict, bytes]) -> None:
     """Keep an answer; one to a call that was broken off is nobody's."""
     call = frame[0].get("answer")
     if call in _unanswered:
@@ -46,7 +46,7 @@ def keep(frame: tuple[dict, bytes]) -> None:
         _answers[call] = frame
 
 
-class Answered(Operation):
+class RelayedOperation(Operation):
     """A message or a non-blocking collective that the coordinator has not answered yet.
 
     Parameters
@@ -56,13 +56,15 @@ class Answered(Operation):
         Its number.
     done : callable
         Takes this, the answer and its bytes; returns an error or None.
-    what : str
+    call_name : str
         For a person.
     """
 
-    def __init__(self, members: tuple[int, ...], call: int, done: Callable[[Answered, dict, bytes], Exception | None], what: str):
+    def __init__(
+        self, members: tuple[int, ...], call: int, done: Callable[[RelayedOperation, dict, bytes], Exception | None], call_name: str
+    ):
         super().__init__(members)
-        self.call, self.what, self._done = call, what, done
+        self.call, self.call_name, self._done = call, call_name, done
         self.unchanged: Callable[[], None] | None = None  # looks whether an array is as it was
         self.asked = False
 
@@ -73,7 +75,7 @@ class Answered(Operation):
                 self._done = None  # with the arrays that it knows
                 self.error = _error(answer) or done(self, answer, data)
             elif frame := isolated.connection.poll():
-                keep(frame)
+                store_answer(frame)
             else:
                 return False
         return True
@@ -81,11 +83,11 @@ class Answered(Operation):
     def is_matched(self) -> bool:
         return not self._done
 
-    def needs(self) -> Need:
-        return Need(0, self.members)  # the coordinator knows
+    def wait_condition(self) -> WaitCondition:
+        return WaitCondition(0, self.members)  # the coordinator knows
 
     def describe(self) -> str:
-        return f"{self.what} ({diagnostics.where()})"
+        return f"{self.call_name} ({diagnostics.call_site()})"
 
 
 class RelayTransport:
@@ -97,7 +99,7 @@ class RelayTransport:
         World ranks, in the group's order.
     """
 
-    check = staticmethod(buffers.array)
+    check = staticmethod(buffers.checked_array)
 
     def __init__(self, members: tuple[int, ...]):
         self.members, self.rank, self.host = members, members.index(isolated.rank), self
@@ -108,72 +110,74 @@ class RelayTransport:
     def run(self, call: Call) -> None:
         number = self._request(call.signature, self._payload(call), **_parts(call))
         while number not in _answers:
-            keep(isolated.connection.receive())
+            store_answer(isolated.connection.receive())
         answer, data = _answers.pop(number)
         if error := _error(answer):
             raise error
-        self._place(call, data)
+        self._store_result(call, data)
 
-    def start(self, call: Call) -> Answered:
+    def start(self, call: Call) -> RelayedOperation:
         number = self._request(call.signature, self._payload(call), start=True, **_parts(call))
-        return Answered(self.members, number, lambda _, __, data: self._place(call, data), f"{OPERATIONS[call.operation]} on {self}")
+        return RelayedOperation(
+            self.members, number, lambda _, __, data: self._store_result(call, data), f"{OPERATIONS[call.operation]} on {self}"
+        )
 
-    def exchange(self, outgoing: Outgoing | None, incoming: Incoming | None, what: str) -> tuple[int, int] | None:
-        receiving = incoming and self.receive(*incoming, what)
+    def exchange(self, outgoing: OutgoingMessage | None, incoming: IncomingMessage | None, call_name: str) -> tuple[int, int] | None:
+        receiving = incoming and self.receive(*incoming, call_name)
         if outgoing:
-            sending = self._send(*outgoing, what)
-            now.open[sending] = None
+            sending = self._send(*outgoing, call_name)
+            progress_state.in_flight[sending] = None
         if receiving:
             self.wait(receiving)
         if outgoing:
             self.wait(sending)
         return receiving and receiving.received
 
-    def send(self, array: np.ndarray, dest: int, tag: int, what: str) -> Answered:
-        sending = self._send(array, dest, tag, what)
+    def send(self, array: np.ndarray, dest: int, tag: int, call_name: str) -> RelayedOperation:
+        sending = self._send(array, dest, tag, call_name)
         # The coordinator has the array at once, and MPI may read it until `Wait`.
-        sending.unchanged = _unchanged(array, f"by {what} ({diagnostics.where()})")
+        sending.unchanged = _unchanged(array, f"by {call_name} ({diagnostics.call_site()})")
         return sending
 
-    def _send(self, array: np.ndarray, dest: int, tag: int, what: str) -> Answered:
-        number = self._request((SEND, array.dtype.num, array.size, tag), array, **{"with": [dest]})
-        return Answered(self.members, number, lambda *_: None, f"{what} to rank {dest}{diagnostics.tagged(tag)}")
+    def _send(self, array: np.ndarray, dest: int, tag: int, call_name: str) -> RelayedOperation:
+        number = self._request((SEND, array.dtype.num, array.size, tag), array, **{"peers": [dest]})
+        return RelayedOperation(self.members, number, lambda *_: None, f"{call_name} to rank {dest}{diagnostics.tagged(tag)}")
 
-    def receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, what: str) -> Answered:
-        place = diagnostics.where()
+    def receive(self, array: np.ndarray, sources: tuple[int, ...], tag: int, call_name: str) -> RelayedOperation:
+        place = diagnostics.call_site()
 
-        def done(receive: Answered, answer: dict, data: bytes) -> Exception | None:
+        def done(receive: RelayedOperation, answer: dict, data: bytes) -> Exception | None:
             dtype, count = answer.get("sent", (array.dtype.num, array.size))
             receive.received = source, tag = answer["source"], answer["tag"]
             if "sent" in answer:
                 message = Envelope(source, self.members, tag, dtype, count)
-                return errors.MismatchError(f"rank {isolated.rank}, {diagnostics.unfit(array, message, place)}")
+                return errors.MismatchError(f"rank {isolated.rank}, {diagnostics.message_mismatch(array, message, place)}")
             _put(array, data)
             return None
 
-        number = self._request((RECV, array.dtype.num, array.size, tag), None, **{"with": list(sources)})
+        number = self._request((RECV, array.dtype.num, array.size, tag), None, **{"peers": list(sources)})
         whom = f"rank {sources[0]}" if len(sources) == 1 else "any rank"
-        return Answered(self.members, number, done, f"{what} from {whom}{diagnostics.tagged(tag)}")
+        return RelayedOperation(self.members, number, done, f"{call_name} from {whom}{diagnostics.tagged(tag)}")
 
-    def wait(self, operation: Answered) -> None:
+    def wait(self, operation: RelayedOperation) -> None:
         if operation.unchanged:
             operation.unchanged()
         try:
             if not operation.advance():
                 isolated.connection.send({"wait": operation.call, "place": operation.describe()})
                 while operation.call not in _answers:
-                    keep(isolated.connection.receive())
+                    store_answer(isolated.connection.receive())
                 operation.advance()
         finally:
-            now.open.pop(operation, None)
+            progress_state.in_flight.pop(operation, None)
         if operation.error is not None:
             raise operation.error
 
-    def test(self, operation: Answered) -> bool:
+    def test(self, operation: RelayedOperation) -> bool:
         progress()
         if not (operation.is_matched() or operation.asked or operation.call in _answers):
             operation.asked = True  # of a large message that was sent, the coordinator does not say by itself that it has been received
-            isolated.connection.send({"asks": operation.call})
+            isolated.connection.send({"test": operation.call})
         ended = operation.advance()
         if ended and operation.unchanged:
             operation.unchanged()
@@ -191,10 +195,10 @@ class RelayTransport:
     def synchronize(self) -> None:
         pass
 
-    def _request(self, what: tuple[int, ...], array: np.ndarray | None, **more: object) -> int:
+    def _request(self, signature: tuple[int, ...], array: np.ndarray | None, **more: object) -> int:
         """Make a call; return its number."""
         _calls[0] += 1
-        header = {"call": _calls[0], "members": self.members, "what": what, "place": diagnostics.where(), **more}
+        header = {"call": _calls[0], "members": self.members, "signature": signature, "place": diagnostics.call_site(), **more}
         _unanswered.add(_calls[0])
         isolated.connection.send(header, b"" if array is None else memoryview(np.ascontiguousarray(array).reshape(-1)).cast("B"))
         return _calls[0]
@@ -206,11 +210,11 @@ class RelayTransport:
         if call.operation == ALLTOALLV:
             flat = call.send.reshape(-1)
             return np.concatenate([flat[start : start + count] for start, count in zip(call.starts, call.counts, strict=True)])
-        return call.recv if call.operation == BCAST else call.given
+        return call.recv if call.operation == BCAST else call.contribution
 
-    def _place(self, call: Call, data: bytes) -> None:
+    def _store_result(self, call: Call, data: bytes) -> None:
         """Put what has come where it belongs."""
-        operation, recv = BLOCKING.get(call.operation, call.operation), call.recv
+        operation, recv = BLOCKING_FORM.get(call.operation, call.operation), call.recv
         if operation == BARRIER or recv is None or (operation == BCAST and self.rank == call.root):
             return
         if operation == ALLTOALLV:
@@ -219,7 +223,7 @@ class RelayTransport:
                 out[start : start + count] = found[begin : begin + count]
                 begin += count
             return
-        if operation in REDUCING and call.detail % 16 == OWN:  # the coordinator sends what all ranks gave
+        if operation in REDUCING and call.detail % 16 == USER_DEFINED:  # the coordinator sends what all ranks gave
             data = self._reduced(call, data)
         _put(recv, data)
 
@@ -228,7 +232,7 @@ class RelayTransport:
         for part in parts[1:]:
             call.op.Reduce_local(parts[0], part)  # MPI's order: in, and what is both in and out
             parts[0] = part
-        start = sum(call.counts[: self.rank]) if BLOCKING.get(call.operation, call.operation) == REDUCE_SCATTER else 0
+        start = sum(call.counts[: self.rank]) if BLOCKING_FORM.get(call.operation, call.operation) == REDUCE_SCATTER else 0
         return parts[0][start : start + call.recv.size].tobytes()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from course_lib.collectives.progress.operations import Operation, deferred_interrupts, now
+from course_lib.collectives.progress.operations import Operation, deferred_interrupts, progress_state
 from course_lib.collectives.transport import Transport
 
 
@@ -18,7 +18,7 @@ class Request:
 
     def __init__(self, transport: Transport, operation: Operation | None):
         self._transport, self._operation = transport, operation
-        now.requests += operation is not None
+        progress_state.open_requests += operation is not None
 
     def __getattr__(self, name: str):
         if name.startswith("_"):
@@ -29,7 +29,7 @@ class Request:
 
     def _close(self) -> Operation:
         operation, self._operation = self._operation, None
-        now.requests -= 1
+        progress_state.open_requests -= 1
         return operation
 
     def Test(self) -> bool:
@@ -43,7 +43,7 @@ class Request:
         with deferred_interrupts:
             if self._operation is not None and self._transport.test(self._operation):
                 operation = self._close()
-                now.open.pop(operation, None)
+                progress_state.in_flight.pop(operation, None)
                 if operation.error is not None:
                     raise operation.error
         return self._operation is None

@@ -9,7 +9,7 @@ from threading import Thread
 
 from course_lib.engine.processes import imports, watchdog
 
-SETTINGS = {
+CONTROLLER_SETTINGS = {
     "IPController": {"use_threads": True, "db_class": "NoDB", "enable_curve": False, "log_level": "ERROR"},
     "TaskScheduler": {"scheme_name": "pure"},
     "HeartMonitor": {"period": 150, "max_heartmonitor_misses": 4000},  # registration takes two beats; a start may be slow
@@ -69,7 +69,7 @@ def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
             if len(self.hearts) >= n:
                 self.caller.stop()
 
-    class Hub(hub.Hub):
+    class QuietHub(hub.Hub):
         """Knows who has registered. It keeps no account of requests: nobody asks for one, and reading each message again is slow."""
 
         def save_queue_request(self, *_: object) -> None:
@@ -77,8 +77,8 @@ def run_controller(n: int, folder: str, network: dict[str, str]) -> None:
 
         save_queue_result = monitor_iopub_message = save_queue_request
 
-    app.Hub, app.Process, heartmonitor.HeartMonitor = Hub, HeartThread, Hearts
-    config = Config(SETTINGS | {"ProfileDir": {"location": folder}})
+    app.Hub, app.Process, heartmonitor.HeartMonitor = QuietHub, HeartThread, Hearts
+    config = Config(CONTROLLER_SETTINGS | {"ProfileDir": {"location": folder}})
     config.IPController.update(network)
     Controller.launch_instance(argv=[], config=config)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from course_lib.engine.processes import stub, watchdog, zygote
 
 # One thread a rank: with more, 8 ranks on 2 cores would fight over the cores.
-THREADS = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")}
+THREAD_VARIABLES = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL", "BLIS", "NUMEXPR", "VECLIB_MAXIMUM")}
 NO_ZYGOTE = "COURSE_NO_ZYGOTE"  # set it to start each rank as on macOS
 
 # MPICH's fork launcher opens no port; its usual one, for where that is missing, must not wait for
@@ -19,10 +19,10 @@ LAUNCHERS = {"mpiexec.gforker": (), "mpiexec": ("-launcher", "fork", "-rmk", "us
 
 # The ranks of a machine talk through its memory; MPI need not open ports for others (UCX), or
 # only on loopback (libfabric).
-LOOPBACK = {"UCX_TLS": "self,posix", "FI_TCP_IFACE": "lo0" if sys.platform == "darwin" else "lo"}
+LOOPBACK_VARIABLES = {"UCX_TLS": "self,posix", "FI_TCP_IFACE": "lo0" if sys.platform == "darwin" else "lo"}
 
 # Less memory: UCX is there and not used between ranks of one machine, so small queues save 4 MB a rank.
-SMALL = {"UCX_POSIX_SEG_SIZE": "128", "UCX_POSIX_FIFO_SIZE": "16"}
+SMALL_QUEUE_VARIABLES = {"UCX_POSIX_SEG_SIZE": "128", "UCX_POSIX_FIFO_SIZE": "16"}
 
 
 class StartError(RuntimeError):

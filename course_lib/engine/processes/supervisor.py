@@ -13,8 +13,8 @@ import signal
 import socket
 import sys
 
-ENDED = "rank {rank} ended with code {code}"  # what the log then says
-PERIOD = 500  # milliseconds between two looks, where the system does not tell
+RANK_ENDED = "rank {rank} ended with code {code}"  # what the log then says
+POLL_MILLISECONDS = 500  # milliseconds between two looks, where the system does not tell
 
 
 def main(mpiexec: int, ranks: list[list[int]], owner: int | None) -> int:
@@ -30,24 +30,24 @@ def main(mpiexec: int, ranks: list[list[int]], owner: int | None) -> int:
         The process that all this is for.
     """
     running = {pid: (rank, socket.socket(fileno=stub)) for pid, rank, stub in ranks}
-    told, poll = [], select.poll()
+    watched, poll = [], select.poll()
     with contextlib.suppress(AttributeError, OSError):  # not every Linux has them
-        told += [os.pidfd_open(pid) for pid in (mpiexec, *running, *([owner] if owner else []))]
-        for descriptor in told:
+        watched += [os.pidfd_open(pid) for pid in (mpiexec, *running, *([owner] if owner else []))]
+        for descriptor in watched:
             poll.register(descriptor, select.POLLIN)
-    whole = len(told) == 1 + len(running) + bool(owner)
+    whole = len(watched) == 1 + len(running) + bool(owner)
     while True:
         for pid, (rank, _) in list(running.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                print(ENDED.format(rank=rank, code=os.waitstatus_to_exitcode(status)), flush=True)
+                print(RANK_ENDED.format(rank=rank, code=os.waitstatus_to_exitcode(status)), flush=True)
                 return _end_all(mpiexec, running, pid)
         ended, status = os.waitpid(mpiexec, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
         if owner and not _there(owner):
             return _end_all(mpiexec, running)
-        poll.poll(None if whole else PERIOD)
+        poll.poll(None if whole else POLL_MILLISECONDS)
 
 
 def _there(pid: int) -> bool:

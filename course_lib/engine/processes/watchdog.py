@@ -12,14 +12,14 @@ import time
 
 import psutil
 
-OWNER, FOLDER = "COURSE_OWNER", "COURSE_FOLDER"
-PERIOD = 0.5  # seconds between two looks, where the system does not tell
+OWNER_VARIABLE, FOLDER_VARIABLE = "COURSE_OWNER", "COURSE_FOLDER"
+POLL_SECONDS = 0.5  # seconds between two looks, where the system does not tell
 
 
 def environment(folder: str, owner: int | None = None) -> dict[str, str]:
     """Environment variables that make a process watch `owner` (this process, if not given)."""
     process = psutil.Process(owner)
-    return {OWNER: f"{process.pid} {process.create_time()}", FOLDER: folder}
+    return {OWNER_VARIABLE: f"{process.pid} {process.create_time()}", FOLDER_VARIABLE: folder}
 
 
 def alive(pid: int, created: float) -> bool:
@@ -33,13 +33,13 @@ def alive(pid: int, created: float) -> bool:
 
 def owner() -> tuple[int, float] | None:
     """The process that this one works for, from the environment: id and time of creation."""
-    words = os.environ.get(OWNER, "").split()
+    words = os.environ.get(OWNER_VARIABLE, "").split()
     return (int(words[0]), float(words[1])) if words else None
 
 
 def watch_from_environment() -> None:
     """In a background thread: when the owner is gone, remove the folder and end this group."""
-    watched, folder = owner(), os.environ.get(FOLDER)
+    watched, folder = owner(), os.environ.get(FOLDER_VARIABLE)
     if not watched:
         return
 
@@ -63,4 +63,4 @@ def wait_for(pid: int, created: float) -> None:
                 poll.poll()
             return
     while alive(pid, created):
-        time.sleep(PERIOD)
+        time.sleep(POLL_SECONDS)

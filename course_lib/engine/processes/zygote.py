@@ -23,7 +23,7 @@ from course_lib.engine import memory_limit
 from course_lib.engine.processes import imports, supervisor, watchdog
 
 # What a rank imports in the course of its first cells: better here, once for all.
-EARLY = (
+PRELOADED_MODULES = (
     "ipykernel.debugger",
     "ipykernel.ipkernel",
     "ipykernel.kernelapp",
@@ -83,7 +83,7 @@ def _prepare(folder: str):
         import mpi4py
 
         mpi4py.rc.initialize = False  # each rank does, see `ipengine`: a process that has joined MPI cannot fork
-        for name in EARLY:
+        for name in PRELOADED_MODULES:
             importlib.import_module(name)
         from course_lib.engine import ipengine
 

@@ -7,7 +7,7 @@ import itertools
 from course_lib.engine import serialization
 from course_lib.engine.namespace import get_ipython
 
-MOST = 200  # completions
+MAX_COMPLETIONS = 200  # completions
 
 
 def complete(request: dict) -> dict:
@@ -17,7 +17,7 @@ def complete(request: dict) -> dict:
     shell, text = get_ipython(), request["text"]
     shell.Completer.use_jedi = False
     with provisionalcompleter():
-        found = itertools.islice(rectify_completions(text, shell.Completer.completions(text, request["place"])), MOST)
+        found = itertools.islice(rectify_completions(text, shell.Completer.completions(text, request["place"])), MAX_COMPLETIONS)
         value = [dict(start=c.start, end=c.end, text=c.text, type=c.type, signature=c.signature) for c in found]
     return _reply(value)
 

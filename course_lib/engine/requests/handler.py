@@ -24,12 +24,14 @@ from course_lib.collectives.transport import isolated
 from course_lib.engine import memory_limit, run_coroutine, serialization, traffic_gates
 from course_lib.engine.namespace import get_ipython
 from course_lib.engine.requests import completion, tracebacks
-from course_lib.engine.requests.output import captured
+from course_lib.engine.requests.output import capture_output
 
-COLLECTIVES = os.path.dirname(collectives.__file__) + os.sep
-OPERATIONS = "course_lib.collectives.progress.operations"  # not imported before MPI is wanted: that would start it
+COLLECTIVES_FOLDER = os.path.dirname(collectives.__file__) + os.sep
+OPERATIONS_MODULE = "course_lib.collectives.progress.operations"  # not imported before MPI is wanted: that would start it
 _reply: dict = {}
-AGAIN = 1.0  # seconds until what is asked for can be interrupted once more: the first may have been caught by a bare `except`
+INTERRUPT_HOLDOFF_SECONDS = (
+    1.0  # seconds until what is asked for can be interrupted once more: the first may have been caught by a bare `except`
+)
 _interruptible_from = math.inf
 
 
@@ -48,10 +50,10 @@ def handle() -> None:
     """
     global _reply
     _reply = {"outputs": [], "error": None}
-    _reply = do(pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0]))
+    _reply = run_request(pickle.loads(get_ipython().kernel.get_parent("shell")["buffers"][0]))
 
 
-def do(request: dict) -> dict:
+def run_request(request: dict) -> dict:
     """Do a request; what came of it."""
     global _interruptible_from
     reply = {"outputs": [], "error": None}
@@ -67,8 +69,11 @@ def do(request: dict) -> dict:
         reply = {"outputs": [], "error": tracebacks.describe(error)}
     finally:
         _interruptible_from = math.inf
-        waits = sys.modules.get(OPERATIONS)
-        reply["abandoned"], reply["sent"] = bool(waits and waits.abandoned()), bool(waits and waits.now.used)
+        operations = sys.modules.get(OPERATIONS_MODULE)
+        reply["abandoned"], reply["sent"] = (
+            bool(operations and operations.has_abandoned_operations()),
+            bool(operations and operations.progress_state.has_messages),
+        )
     return reply
 
 
@@ -77,18 +82,18 @@ def _interrupted(_: int, frame: FrameType) -> None:
     global _interruptible_from
     now = time.monotonic()
     if now >= _interruptible_from:
-        _interruptible_from = now + AGAIN
-        operations = sys.modules.get(OPERATIONS)
+        _interruptible_from = now + INTERRUPT_HOLDOFF_SECONDS
+        operations = sys.modules.get(OPERATIONS_MODULE)
         if isolated.connection:
             isolated.connection.interrupt()
-        elif operations and operations.now.held and _communicates(frame):
-            operations.now.interrupted = True
+        elif operations and operations.progress_state.deferrals and _communicates(frame):
+            operations.progress_state.interrupt_pending = True
         else:
             raise KeyboardInterrupt
 
 
 def _communicates(frame: FrameType | None) -> bool:
-    while frame and not frame.f_code.co_filename.startswith(COLLECTIVES):
+    while frame and not frame.f_code.co_filename.startswith(COLLECTIVES_FOLDER):
         frame = frame.f_back
     return frame is not None
 
@@ -120,7 +125,7 @@ def _hello(request: dict) -> dict:
 
 def _cell(request: dict) -> dict:
     shell = get_ipython()
-    with _round(request) as finish, captured(shell) as outputs, _named(shell.compile, request["label"]):
+    with _round(request) as finish, capture_output(shell) as outputs, _named(shell.compile, request["label"]):
         result = shell.run_cell(request["source"], store_history=False)
         raised = result.error_before_exec or result.error_in_exec
         if isinstance(raised, SyntaxError) and str(raised.filename).startswith("<"):
@@ -132,21 +137,21 @@ def _cell(request: dict) -> dict:
 def _call(request: dict) -> dict:
     """Call a function of the student's namespace, or one that the kernel sends along."""
     from course_lib import traffic
-    from course_lib.collectives.wrong_group_hint import noticed, of_error
+    from course_lib.collectives.wrong_group_hint import hints_for_error, record_wrong_groups
 
     shell, value, error = get_ipython(), None, None
-    looking = contextlib.nullcontext([]) if isolated.connection else noticed()
-    with _round(request) as finish, captured(shell) as outputs, looking as wrong_group:
+    looking = contextlib.nullcontext([]) if isolated.connection else record_wrong_groups()
+    with _round(request) as finish, capture_output(shell) as outputs, looking as wrong_group:
         traffic.reset()
         try:
-            traffic_gates.put(request["gates"])
+            traffic_gates.set_gates(request["gates"])
             namespace = _unpacked(request) if request["source"] else shell.user_ns
             if request["function"] not in namespace:
                 raise NameError(f"name '{request['function']}' is not defined", name=request["function"])
             value = serialization.encode(namespace[request["function"]](**request["arguments"]))
         except BaseException as caught:
             error = finish(caught)
-            wrong_group += [] if isolated.connection else of_error(caught)
+            wrong_group += [] if isolated.connection else hints_for_error(caught)
         else:
             error = finish(None)
     moved = [[e.operation, list(e.ranks), e.calls, e.payload] for e in traffic.entries()]
@@ -197,7 +202,7 @@ def _round(request: dict) -> Iterator:
         from course_lib.collectives.progress import engine
 
         board = engine.open_board()
-    operations.renew(request["epoch"])
+    operations.begin_cell(request["epoch"])
     if board:
         board.begin(request["round"], request["targets"])
     ended = False
@@ -207,7 +212,7 @@ def _round(request: dict) -> Iterator:
         if isinstance(error, MemoryError):
             memory_limit.raise_for_reply()
         described = tracebacks.describe(error) if error else None
-        operations.ended(error is not None or request["do"] == "call")  # a check's messages stay its own
+        operations.end_cell(error is not None or request["do"] == "call")  # a check's messages stay its own
         if type(error) is TypeError:
             described["message"] += tracebacks.hidden(described["message"], get_ipython().user_ns)
         if type(error) is NameError and isinstance(error.name, str):
@@ -228,7 +233,7 @@ def _round(request: dict) -> Iterator:
         yield finish
     finally:
         if not ended:
-            operations.ended(True)
+            operations.end_cell(True)
             if board:
                 board.end(RAISED, "KeyboardInterrupt")
 

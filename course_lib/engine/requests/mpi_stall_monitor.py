@@ -15,32 +15,32 @@ import threading
 import time
 from types import FrameType
 
-from course_lib.collectives.diagnostics import CELL, names_in
+from course_lib.collectives.diagnostics import CELL_FILE_PREFIXES, frame_locals
 
-SURE = 1.0  # seconds that a rank must stay in the same call
+STALL_SECONDS = 1.0  # seconds that a rank must stay in the same call
 
 
-class Watch:
-    """Looks now and then at what the main thread does; `place` says in which call of MPI it has stayed, and where that stands."""
+class StallMonitor:
+    """Looks now and then at what the main thread does; `stalled_call` says in which call of MPI it has stayed, and where that stands."""
 
     def __init__(self):
         self._seen: object = None
         self._since = 0.0
-        self._told = False
+        self._reported = False
 
-    def place(self) -> str | None:
+    def stalled_call(self) -> str | None:
         """The call and its place, such as "MPI.COMM_WORLD.Recv (cell [5], line 3)", once; None while there is nothing to say."""
         frame = sys._current_frames().get(threading.main_thread().ident)
-        if frame is None or not frame.f_code.co_filename.startswith(CELL):
+        if frame is None or not frame.f_code.co_filename.startswith(CELL_FILE_PREFIXES):
             self._seen = None
             return None
         # A loop that goes on changes its names: plain values are compared, as new ones may lie where old ones were.
-        values = [value if type(value) in (int, float, str, bytes) else id(value) for value in names_in(frame).values()]
+        values = [value if type(value) in (int, float, str, bytes) else id(value) for value in frame_locals(frame).values()]
         now = id(frame), frame.f_lasti, values
         if now != self._seen:
-            self._seen, self._since, self._told = now, time.monotonic(), False
-        elif not self._told and time.monotonic() - self._since >= SURE:
-            self._told = True
+            self._seen, self._since, self._reported = now, time.monotonic(), False
+        elif not self._reported and time.monotonic() - self._since >= STALL_SECONDS:
+            self._reported = True
             if call := _call(frame):
                 return f"{call} ({frame.f_code.co_filename}, line {frame.f_lineno})"
         return None
@@ -59,7 +59,7 @@ def _call(frame: FrameType) -> str | None:
         found, names = called, []
         while isinstance(found, ast.Attribute):
             names, found = [found.attr, *names], found.value
-        owner = {**frame.f_globals, **names_in(frame)}[found.id]
+        owner = {**frame.f_globals, **frame_locals(frame)}[found.id]
         for name in names[:-1]:
             owner = inspect.getattr_static(owner, name)  # runs none of the student's code
     except (SyntaxError, AttributeError, KeyError):

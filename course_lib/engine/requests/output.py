@@ -16,14 +16,14 @@ import time
 from collections import deque
 from collections.abc import Iterator
 
-from course_lib.engine.requests.mpi_stall_monitor import Watch
+from course_lib.engine.requests.mpi_stall_monitor import StallMonitor
 
 OUTPUT_LIMIT = 48_000  # bytes of what a cell prints on one rank: half of it from the beginning, half from the end
-FRESH = 4_000  # characters of what is sent while the cell runs, at a time
+MAX_FRESH_CHARACTERS = 4_000  # characters of what is sent while the cell runs, at a time
 DISPLAY_LIMIT = 4 << 20  # characters of what it displays
-WAITS = "waits"  # the stream that says in which call of MPI the rank stays
-FIRST, AGAIN = 1.0, 0.5  # seconds until a cell takes long, and from one look to the next
-TICK, QUIET = 0.25, 2.0  # seconds: how often the thread wakes up, and how long it goes on doing so without a cell
+STALL_STREAM = "waits"  # the stream that says in which call of MPI the rank stays
+FIRST_SEND_SECONDS, SEND_INTERVAL_SECONDS = 1.0, 0.5  # seconds until a cell takes long, and from one look to the next
+OUTPUT_POLL_SECONDS, MAX_IDLE_SECONDS = 0.25, 2.0  # seconds: how often the thread wakes up, and how long it goes on doing so without a cell
 
 
 class Outputs(list):
@@ -38,7 +38,7 @@ class Outputs(list):
 
     def write(self, stream: str, text: str) -> None:
         """Take what was written to a stream."""
-        self._fresh = (self._fresh + text)[-FRESH:]
+        self._fresh = (self._fresh + text)[-MAX_FRESH_CHARACTERS:]
         if self._room > 0 and text:
             first = _first(text, self._room)
             self._room = self._room - _bytes(first) if len(first) == len(text) else 0
@@ -153,7 +153,7 @@ class _Shown(list):
 
 
 @contextlib.contextmanager
-def captured(shell) -> Iterator[Outputs]:
+def capture_output(shell) -> Iterator[Outputs]:
     """Collect what a cell prints and displays; where a kernel runs the cell, send it what is new, too."""
     from IPython.core.displayhook import CapturingDisplayHook
     from IPython.core.displaypub import CapturingDisplayPublisher
@@ -207,16 +207,16 @@ class _Cell:
 
     def __init__(self, kernel, outputs: Outputs, printed: io.TextIOWrapper):
         self._kernel, self._outputs, self._parent = kernel, outputs, kernel.get_parent("shell")
-        self._printed, self._watch, self._next = printed, Watch(), time.monotonic() + FIRST
+        self._printed, self._stall_monitor, self._next = printed, StallMonitor(), time.monotonic() + FIRST_SEND_SECONDS
 
     def look(self) -> None:
         """Send what is new, if it is time for that."""
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + AGAIN
+            self._next = time.monotonic() + SEND_INTERVAL_SECONDS
             with contextlib.suppress(Exception):  # this must not disturb the cell
                 self._printed.flush()
                 self._say("stdout", self._outputs.fresh())
-                self._say(WAITS, self._watch.place())
+                self._say(STALL_STREAM, self._stall_monitor.stalled_call())
 
     def _say(self, stream: str, text: str | None) -> None:
         if text:
@@ -251,11 +251,11 @@ def _look() -> None:
     """Look at what runs, as long as something does; then rest."""
     while _roused.wait():
         idle = 0.0
-        while idle < QUIET:
-            time.sleep(TICK)
+        while idle < MAX_IDLE_SECONDS:
+            time.sleep(OUTPUT_POLL_SECONDS)
             if cell := _running:
                 cell.look()
-            idle = 0.0 if cell else idle + TICK
+            idle = 0.0 if cell else idle + OUTPUT_POLL_SECONDS
         _roused.clear()
         if _running:  # a cell began just before that, and did not rouse this thread
             _roused.set()

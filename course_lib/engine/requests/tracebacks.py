@@ -7,11 +7,11 @@ import linecache
 import re
 import traceback
 
-from course_lib.collectives.diagnostics import CELL
+from course_lib.collectives.diagnostics import CELL_FILE_PREFIXES
 from course_lib.engine import memory_limit
 
-MOST = 8  # places that are shown; of more, the first two and the last two
-LONGEST = 50_000  # characters of a message
+MAX_TRACEBACK_FRAMES = 8  # places that are shown; of more, the first two and the last two
+MAX_MESSAGE_CHARACTERS = 50_000  # characters of a message
 
 
 def _assigned_below(message: str) -> str:
@@ -58,9 +58,9 @@ _HINTS = {
 def describe(error: BaseException) -> dict:
     """An exception as plain data: name, message, place, kind, and the student's own lines."""
     name = type(error).__name__
-    own = [place for place in _places(error) if place[0].startswith(CELL)]
+    own = [place for place in _places(error) if place[0].startswith(CELL_FILE_PREFIXES)]
     lines = [line for place in own for line in _shown(*place)]
-    if len(own) > MOST:
+    if len(own) > MAX_TRACEBACK_FRAMES:
         left_out = f"    ... {len(own) - 4:,} more calls between these ..."
         lines = [*lines[:4], left_out, *lines[-4:]]
     if isinstance(error, SyntaxError):
@@ -73,8 +73,8 @@ def describe(error: BaseException) -> dict:
         what = "this cell" if own[-1][2] == "<module>" else own[-1][2]
         message = f"{what} is still empty. Write your answer in the place of this line, and run the cell again."
     message += _HINTS.get(name, lambda message: "")(message)
-    if len(message) > LONGEST:
-        message = f"{message[:LONGEST]} (the rest is cut)"
+    if len(message) > MAX_MESSAGE_CHARACTERS:
+        message = f"{message[:MAX_MESSAGE_CHARACTERS]} (the rest is cut)"
     place = f"{own[-1][0]}, line {own[-1][1]}" if own else "outside the cell"
     kind = [c.__name__ for c in type(error).__mro__]
     return {"name": name, "message": message, "place": place, "lines": lines, "kind": kind}

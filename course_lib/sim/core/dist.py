@@ -251,7 +251,7 @@ class Dist:
         """What each rank waits for, ranks that wait for the same said together."""
         waits: dict[tuple[str, str], list] = {}
         for pending in self._waiting.values():
-            waits.setdefault((self._reason(pending), run_coroutine.place(pending.model.task)), []).append(pending.model)
+            waits.setdefault((self._reason(pending), run_coroutine.suspension_point(pending.model.task)), []).append(pending.model)
         lines = []
         for (reason, place), models in waits.items():
             ranks = sorted({m.rank for m in models})

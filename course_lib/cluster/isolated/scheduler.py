@@ -11,39 +11,47 @@ from collections.abc import Callable
 
 from course_lib.collectives.calls import RECV, SEND
 
-PATIENCE = 2.0  # seconds that one rank may run while the others are held back; who sleeps longer in each save runs into the limit of a cell
+MAX_RUN_SECONDS = (
+    2.0  # seconds that one rank may run while the others are held back; who sleeps longer in each save runs into the limit of a cell
+)
 
 
-class Turns:
+class RankScheduler:
     """Scheduler that lets one rank at a time go on.
 
     Parameters
     ----------
     order : list of int
         The ranks; the last one goes on only when no other can.
-    moment : callable
+    on_step : callable
         Called by the broker, with its number, whenever all ranks stand still and one is about to go on.
     stop : (int, int), optional
         A rank, and how often it goes on before it stops for good; to the others its process has ended.
-    left : callable, optional
+    on_others_done : callable, optional
         Called when all others have done what they could without it.
-    patience : float
+    max_run_seconds : float
         Seconds.
-    returned : callable, optional
+    on_reply : callable, optional
         Called when a rank replies, with the rank.
     """
 
     def __init__(
         self,
         order: list[int],
-        moment: Callable[[int], None],
+        on_step: Callable[[int], None],
         stop: tuple[int, int] | None = None,
-        left: Callable[[], None] = lambda: None,
-        patience: float = PATIENCE,
-        returned: Callable[[int], None] = lambda rank: None,
+        on_others_done: Callable[[], None] = lambda: None,
+        max_run_seconds: float = MAX_RUN_SECONDS,
+        on_reply: Callable[[int], None] = lambda rank: None,
     ):
-        self.order, self._moment, self._stop, self._left, self._patience = order, moment, stop, left, patience
-        self._returned = returned
+        self.order, self._on_step, self._stop, self._on_others_done, self._max_run_seconds = (
+            order,
+            on_step,
+            stop,
+            on_others_done,
+            max_run_seconds,
+        )
+        self._on_reply = on_reply
         self.released = dict.fromkeys(order, 0)
         self._waiting: dict[int, list] = {r: [] for r in order}
         self._asked: set[int] = set()
@@ -51,17 +59,17 @@ class Turns:
         self._gone: int | None = None
         self._number, self._since = 0, 0.0
 
-    def park(self, rank: int, header: dict, payload: bytes) -> None:
+    def hold(self, rank: int, header: dict, payload: bytes) -> None:
         """Hold back a frame for a rank."""
         self._waiting[rank].append((header, payload))
         if "request" in header:
             self._asked.add(rank)
 
-    def came(self, rank: int, header: dict) -> None:
+    def frame_received(self, rank: int, header: dict) -> None:
         """Note that a rank waits now, if this frame says so."""
         if "reply" in header:
-            self._returned(rank)
-        blocks = "call" in header and header.get("start") is not True and header["what"][0] not in (SEND, RECV)
+            self._on_reply(rank)
+        blocks = "call" in header and header.get("start") is not True and header["signature"][0] not in (SEND, RECV)
         if blocks or {"wait", "reply", "gate"} & header.keys():
             self._running.discard(rank)
 
@@ -70,22 +78,22 @@ class Turns:
         self._running.discard(rank)
         self._waiting[rank].clear()
 
-    def next(self, coordinator) -> list[tuple[int, dict, bytes]]:
+    def next_frames(self, coordinator) -> list[tuple[int, dict, bytes]]:
         """The frames to deliver now."""
         if len(self._asked) < len(self.order) or self._runs(coordinator):
             return []
         if self._gone is not None and not coordinator.busy - {self._gone}:
-            self._left()
-            coordinator.back(self._gone)
+            self._on_others_done()
+            coordinator.revive(self._gone)
             self._stop = self._gone = None
         ready = [r for r in self.order if self._waiting[r] and not self._stops(r)]
         if not ready:
             if self._stop and self._gone is None and self._stops(self._stop[0]):
                 self._gone = self._stop[0]
-                coordinator.gone(self._gone)
+                coordinator.mark_gone(self._gone)
             return []
         rank, self._number = ready[0], self._number + 1
-        self._moment(self._number)
+        self._on_step(self._number)
         frames, self._waiting[rank] = self._waiting[rank], []
         self.released[rank] += 1
         self._running.add(rank)
@@ -98,11 +106,11 @@ class Turns:
 
     def _runs(self, coordinator) -> bool:
         """Return whether a rank runs, and may."""
-        running = {r for r in self._running if not coordinator.waits_in_a_call(r)}
-        if running and time.monotonic() - self._since > self._patience:
+        running = {r for r in self._running if not coordinator.is_waiting(r)}
+        if running and time.monotonic() - self._since > self._max_run_seconds:
             self._running.clear()
             if self._stop and self._stop[0] in running and self._gone is None:
                 self._gone = self._stop[0]
-                coordinator.gone(self._gone)
+                coordinator.mark_gone(self._gone)
             return False
         return bool(running)

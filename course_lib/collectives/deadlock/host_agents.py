@@ -21,14 +21,14 @@ from course_lib.collectives.deadlock import agent
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-SILENT = 8.0  # seconds after which a machine counts as lost that has been asked and does not answer
-START = 20.0  # seconds to reach an agent at first
-AGAIN, CONNECT = 0.5, 0.5  # seconds until a broken connection is tried again, and for that
-ANSWER = 2.0  # seconds for an answer to come as a whole, once it has begun to come
-Address = tuple[str, int, str]  # of an agent: address, port and secret
+LOST_AFTER_SECONDS = 8.0  # seconds after which a machine counts as lost that has been asked and does not answer
+FIRST_CONNECT_SECONDS = 20.0  # seconds to reach an agent at first
+RECONNECT_INTERVAL_SECONDS, RECONNECT_TIMEOUT_SECONDS = 0.5, 0.5  # seconds until a broken connection is tried again, and for that
+ANSWER_SECONDS = 2.0  # seconds for an answer to come as a whole, once it has begun to come
+AgentAddress = tuple[str, int, str]  # of an agent: address, port and secret
 
 
-class Link:
+class AgentLink:
     """A connection to one machine's agent. Asking waits only where it has to connect anew, and then for at most two seconds.
 
     Parameters
@@ -36,11 +36,11 @@ class Link:
     address : (str, int, str)
     """
 
-    def __init__(self, address: Address):
+    def __init__(self, address: AgentAddress):
         self._address, self._connection = address, None
-        self._tried, self._asked, self._waits = -AGAIN, 0.0, False
+        self._tried, self._asked, self._awaiting_answer = -RECONNECT_INTERVAL_SECONDS, 0.0, False
 
-    def connect(self, seconds: float = CONNECT) -> None:
+    def connect(self, seconds: float = RECONNECT_TIMEOUT_SECONDS) -> None:
         """Connect, and show that this side knows the secret, as the other does.
 
         Raises
@@ -53,12 +53,12 @@ class Link:
         with socket.create_connection((name, port), seconds) as opened:
             opened.settimeout(None)
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            agent.limit(opened, max(seconds, ANSWER))
+            agent.set_timeout(opened, max(seconds, ANSWER_SECONDS))
             connection = Connection(os.dup(opened.fileno()))
             try:
                 answer_challenge(connection, bytes.fromhex(secret))
                 deliver_challenge(connection, bytes.fromhex(secret))
-                agent.limit(opened, ANSWER)
+                agent.set_timeout(opened, ANSWER_SECONDS)
             except BaseException:
                 connection.close()
                 raise
@@ -67,11 +67,11 @@ class Link:
     def ask(self, question: bytes) -> None:
         """Ask, unless the answer to the last question has not come yet."""
         now = time.monotonic()
-        if not self._waits:
-            self._waits, self._asked = True, now
+        if not self._awaiting_answer:
+            self._awaiting_answer, self._asked = True, now
             if self._connection:
                 self._send(question)
-        if self._connection is None and now - self._tried > AGAIN:
+        if self._connection is None and now - self._tried > RECONNECT_INTERVAL_SECONDS:
             self._tried = now
             with contextlib.suppress(OSError, EOFError, AuthenticationError):
                 self.connect()
@@ -85,7 +85,7 @@ class Link:
 
     def answer(self) -> bytes | None:
         """The answer, if it has come."""
-        if not self._waits or self._connection is None:
+        if not self._awaiting_answer or self._connection is None:
             return None
         try:
             if not self._connection.poll(0):
@@ -94,12 +94,12 @@ class Link:
         except (OSError, EOFError):
             self.close()
             return None
-        self._waits = False
+        self._awaiting_answer = False
         return found
 
-    def silent(self) -> float:
+    def silent_seconds(self) -> float:
         """Seconds since it was asked what it has not answered; 0 where it has."""
-        return time.monotonic() - self._asked if self._waits else 0.0
+        return time.monotonic() - self._asked if self._awaiting_answer else 0.0
 
     def reset_silence(self) -> None:
         """Count its silence from now on: nobody has listened meanwhile."""
@@ -112,7 +112,7 @@ class Link:
         self._connection = None
 
 
-class Hosts:
+class HostAgents:
     """The machines of the ranks, and their agents; made by all ranks together.
 
     Parameters
@@ -145,7 +145,7 @@ class Hosts:
             problem = _problem(self._listen)
             address = self._server and self._server.getsockname()
         secret = world.bcast(secrets.token_hex(32) if not rank else None)
-        found = _agree(world, names, address, problem)
+        found = _allgather_or_raise(world, names, address, problem)
         self.addresses = {name: (*found[names.index(name)], secret) for name in self.names}
         if leads:
             here = [r for r, name in enumerate(names) if name == own]
@@ -153,11 +153,11 @@ class Hosts:
             problem = _problem(lambda: self._start(task))
             self._server.close()
         os.close(memory)
-        _agree(world, names, None, problem)
+        _allgather_or_raise(world, names, None, problem)
         self.agent = self.addresses[own]
-        self._links = {name: Link(self.addresses[name]) for name in self.names if name != own}
+        self._links = {name: AgentLink(self.addresses[name]) for name in self.names if name != own}
         self._fresh: set[str] = set()
-        _agree(world, names, None, _problem(self._reach) if leads else None)
+        _allgather_or_raise(world, names, None, _problem(self._connect_all) if leads else None)
 
     def _listen(self) -> None:
         self._server = None
@@ -176,11 +176,11 @@ class Hosts:
         self._process.stdin.write(json.dumps(task).encode() + b"\n")
         self._process.stdin.flush()
 
-    def _reach(self) -> None:
+    def _connect_all(self) -> None:
         """Connect to all other machines."""
         for name, link in self._links.items():
             try:
-                link.connect(START)
+                link.connect(FIRST_CONNECT_SECONDS)
             except (OSError, EOFError, AuthenticationError) as error:
                 where = "{}:{}".format(*self.addresses[name])
                 raise ConnectionError(f"{name} ({where}) does not answer ({type(error).__name__}: {error})") from None
@@ -211,7 +211,7 @@ class Hosts:
 
     def lost(self) -> set[str]:
         """The machines that have been asked and have been silent for long."""
-        return {name for name, link in self._links.items() if link.silent() > SILENT}
+        return {name for name, link in self._links.items() if link.silent_seconds() > LOST_AFTER_SECONDS}
 
     def _write(self, data: bytes, parts: list[memoryview]) -> None:
         """Write what a machine has answered into the copies of its ranks' parts."""
@@ -229,7 +229,7 @@ class Hosts:
                 at += 8
 
 
-def _agree(world: MPI.Comm, names: list[str], said: object, problem: str | None) -> list:
+def _allgather_or_raise(world: MPI.Comm, names: list[str], said: object, problem: str | None) -> list:
     """Exchange objects between all ranks; ConnectionError on all of them when one has a problem."""
     found = world.allgather((said, problem))
     if problems := sorted({f"{names[r]}: {problem}" for r, (_, problem) in enumerate(found) if problem}):
