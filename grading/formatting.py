@@ -17,7 +17,7 @@ def printable(text: str) -> str:
 def display_name(grade_id: str) -> str:
     """A test's or an exercise's name, as a person writes it.
 
-    >>> readable("test-the-whole-layer")
+    >>> display_name("test-the-whole-layer")
     'the whole layer'
     """
     return grade_id.removeprefix("test-").removeprefix("exercise-").replace("-", " ")
@@ -35,7 +35,7 @@ def is_utf8(text: str) -> bool:
 def one_line(text: object) -> str:
     """What went wrong, in one line of bounded length.
 
-    >>> sentence("expected 4\\n  got 9\\ud800")
+    >>> one_line("expected 4\\n  got 9\\ud800")
     'expected 4 got 9\\\\ud800'
     """
     return printable(" ".join(str(text).split()))[:MAX_SENTENCE_CHARS]
@@ -44,7 +44,7 @@ def one_line(text: object) -> str:
 def format_points(value: float) -> str:
     """Points, with two digits behind the point at most.
 
-    >>> number(13.0), number(8.0526)
+    >>> format_points(13.0), format_points(8.0526)
     ('13', '8.05')
     """
     return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -35,8 +35,8 @@ def test_a_function_of_ones_own_that_no_check_calls_is_in_nobodys_way(two):
 def test_nor_does_one_hide_in_what_a_check_of_the_course_calls(two):
     two.run("class MyDP:\n    pass\nasync def part1_training_loop(model):\n    pass")
     two.run("from course_lib.check.data import ddp\nfrom course_lib.sim.schedule import check")
-    assert "MyDP is defined in the notebook" in two.run("ranks.call(ddp.begin, dict(values=[], size=2))")[1]
-    said = two.run("ranks.call(check.record_of, dict(loop='part1_training_loop', settings={}, hardware='H100 80 GB'))")[1]
+    assert "MyDP is defined in the notebook" in two.run("ranks.call(ddp.wrap_model, dict(values=[], size=2))")[1]
+    said = two.run("ranks.call(check.record_loop, dict(loop='part1_training_loop', settings={}, hardware='H100 80 GB'))")[1]
     assert "part1_training_loop is defined in the notebook" in said
 
 

@@ -78,7 +78,7 @@ def test_a_stage_keeps_nothing_of_a_micro_batch_that_is_done():
     tokens = np.zeros((2, 5), int)
     for k in range(3):
         through([first, last], tokens, tokens, k)
-    assert not first._kept and not last._kept
+    assert not first._in_flight and not last._in_flight
     assert first.order() == "F0 B0 F1 B1 F2 B2"
 
 

@@ -89,9 +89,9 @@ def feedback_path(name: str, part: str) -> str | None:
     Canvas goes by the first two numbers in a file's name, Moodle by the number in a folder's, Brightspace by the folder. What the student
     called the file is left away.
 
-    >>> page("lovelaceada_LATE_12_345_my answer.ipynb", "07_weight_grad")
+    >>> feedback_path("lovelaceada_LATE_12_345_my answer.ipynb", "07_weight_grad")
     'lovelaceada_LATE_12_345_07_weight_grad.html'
-    >>> page("Ada Lovelace_987_assignsubmission_file", "07_weight_grad")
+    >>> feedback_path("Ada Lovelace_987_assignsubmission_file", "07_weight_grad")
     'Ada Lovelace_987_assignsubmission_file_/07_weight_grad.html'
     """
     if found := CANVAS.fullmatch(name):

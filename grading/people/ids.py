@@ -17,7 +17,7 @@ WINDOWS_DEVICE = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[0-9]) 
 def id_problem(student: str) -> str | None:
     """Why this is no student's id, or None if it may be one.
 
-    >>> why_not("Ada Lovelace"), why_not("a/b")
+    >>> id_problem("Ada Lovelace"), id_problem("a/b")
     (None, "no student's folder may be called so: expected none of [ ] * ? / \\\\, got 'a/b'")
     """
     plain, size = unicodedata.normalize("NFKC", student), len(student.encode(errors="surrogatepass"))

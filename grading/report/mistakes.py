@@ -61,7 +61,7 @@ class Mistake:
 def normalize_message(said: str) -> str:
     """What a failed test says, without what differs from hand-in to hand-in: seeds, cases, ranks, shapes and numbers.
 
-    >>> sentence("CheckFailed: x on rank 3 has shape (2, 3), expected (2, 6), for mp_size 2, a batch of 2. (seed 7)")
+    >>> normalize_message("CheckFailed: x on rank 3 has shape (2, 3), expected (2, 6), for mp_size 2, a batch of 2. (seed 7)")
     'x on rank … has shape (…), expected (…).'
     """
     text = " ".join(said[:MAX_CHARS_READ].split())

@@ -133,7 +133,7 @@ def answers(course: ClassResults, pair: similarity.SimilarPair, given: set[Shing
 def format_lateness(seconds: float) -> str:
     """How late, in the largest unit that fits.
 
-    >>> late(59), late(7300), late(200_000)
+    >>> format_lateness(59), format_lateness(7300), format_lateness(200_000)
     ('1 min', '2 h', '2 days')
     """
     for unit, length in (("days", 86_400), ("h", 3600)):

@@ -115,7 +115,7 @@ OPENS, CLOSES = ("{", r"\begin", r"\left"), ("}", r"\end", r"\right")
 def split_formula(body: str) -> list[str]:
     """A displayed formula in pieces that may each have a line of their own: at wide gaps, and before a second "=" or arrow.
 
-    >>> pieces(r"a = b = c, \\qquad d \\to e")
+    >>> split_formula(r"a = b = c, \\qquad d \\to e")
     ['a = b', '= c, \\\\quad', 'd \\\\to e']
     """
     found, depth, relations = [""], 0, 0

@@ -251,9 +251,7 @@ for size in range(1, 9):
 ### BEGIN HIDDEN TESTS
 check = ShardCheck("what a rank keeps", ranks, show=False)
 for size, dtype, least in ((4, np.float32, 447), (8, np.float64, 316)):
-    check.memory_between_calls(
-        size, tuple(4 * n + (size == 4) for n in check.sizes(2, least, least + 4)), dtype
-    )  # sizes that 4 does not divide
+    check.memory_between_calls(size, tuple(4 * n + (size == 4) for n in check.sizes(2, least, least + 4)), dtype)  # odd for 4 ranks
 ### END HIDDEN TESTS
 
 # %% [markdown] tags=["slide-50"]

@@ -366,7 +366,7 @@ def test_a_quote_that_is_not_closed_is_named(downloads):
 
 def test_a_folder_is_looked_at_as_often_whatever_lies_beside_it(downloads, monkeypatch):
     looks = []
-    real = tree.platforms.read
+    real = tree.platforms.parse_name
     monkeypatch.setattr(tree.platforms, "parse_name", lambda name: looks.append(name) or real(name))
     counted = []
     for n in (50, 100):

@@ -393,8 +393,8 @@ def test_only_the_modules_that_are_needed_go_along():
         "people/roster",
         "variants",
         "authoring/answers",
-        "elsewhere/make",
-        "results/marks",
+        "autograders/build_archive",
+        "results/course_grades",
     )
     assert all((ROOT / "grading" / f"{name}.py").exists() for name in others) and not names & {f"grading/{name}.py" for name in others}
 
@@ -457,7 +457,7 @@ def results(part=PART, **more):
         "test-a": TestOutcome("a", 10, 10, "passed", True),
         "test-b": TestOutcome("b", 5, 0, '{"scores": {"b": 5}}\n{"scores": {"b": 5}}', True),
     }
-    return AutograderResults(part, tests, how="By a test.", **more)
+    return AutograderResults(part, tests, isolation="By a test.", **more)
 
 
 def test_nothing_that_a_student_says_begins_a_line_on_autolab():

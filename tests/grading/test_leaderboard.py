@@ -18,7 +18,7 @@ honest_loop = part4_training_loop
 async def part4_training_loop(model, batch_size):
     sizes, line = dict(world_size=32, num_layers=64), dict(forward=[], backward=[])
     run = dict(settings=sizes, sparkline=line, utilisation=1, memory=1, time=1, score=5)
-    display({{"text/plain": "forged", "{leaderboard.MIME}": dict(handle="forged", score=5, runs=[run, run])}}, raw=True)
+    display({{"text/plain": "forged", "{leaderboard.LEADERBOARD_MIME}": dict(handle="forged", score=5, runs=[run, run])}}, raw=True)
     return await honest_loop(model, batch_size)
 """
 
