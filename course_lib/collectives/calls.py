@@ -20,6 +20,7 @@ IALLGATHER, IREDUCE_SCATTER, ALLTOALL, ALLTOALLV, IBARRIER, SEND, RECV = range(1
 BLOCKING_FORM = {IALLREDUCE: ALLREDUCE, IALLGATHER: ALLGATHER, IREDUCE_SCATTER: REDUCE_SCATTER, IBARRIER: BARRIER}  # of a non-blocking one
 REDUCING = {ALLREDUCE, REDUCE_SCATTER, IALLREDUCE, IREDUCE_SCATTER}
 ROOTED = {BCAST, SCATTER, GATHER}
+UNEVEN = {ALLTOALLV}  # whose parts differ in size: a rank's call says in `counts` what goes to whom
 WILDCARD, LARGEST_TAG = -1, 32767  # any source or tag; what each MPI takes
 
 # The name of each of MPI's reductions, and NumPy's function for it; the place is its code, from 1.

@@ -86,7 +86,7 @@ def mismatch(calls: dict[int, tuple[int, int, int, int]], group: str) -> str:
     ordered = sorted(by_text.items(), key=lambda item: (-len(item[1]), sorted(item[1])))
     said = "; ".join(f"{wording.ranks(ranks)}: {text}" for text, ranks in ordered)
     operations, dtypes, counts, details = (set(part) for part in zip(*by_call, strict=True))
-    if len(operations) > 1:
+    if len({text.split(" ")[0] for text in by_text}) > 1:
         hint = "All ranks of a group must call the same collective: look for an if on the rank."
     elif len(counts) > 1:
         hint = "The count must be the same on all ranks: look at the shape of the array on each rank, and at its divisor."

@@ -17,7 +17,7 @@ from course_lib.cluster.isolated.reference_collectives import ProtocolViolation,
 from course_lib.cluster.isolated.rendezvous import Arrival, ArrivalTable, CollectiveKey
 from course_lib.cluster.isolated.traffic_counter import TrafficCounter
 from course_lib.collectives import diagnostics
-from course_lib.collectives.calls import ALLTOALLV, COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND, WILDCARD
+from course_lib.collectives.calls import COLLECTIVES, DTYPES, IREDUCE_SCATTER, LARGEST_TAG, RECV, REDUCE_SCATTER, SEND, UNEVEN, WILDCARD
 from course_lib.collectives.deadlock.detector import Detector, find_deadlocked, rank_mask
 from course_lib.collectives.snapshot import COMPUTING, DEADLOCKED, FINISHED, GONE, RAISED, WAITING, RankView, Snapshot
 
@@ -193,7 +193,7 @@ class Coordinator:
             return self._message(rank, number, header.get("peers"), group, signature, payload)
         it.numbers[group] += 2
         key = group, it.round << 32 | it.numbers[group]  # none of an earlier request matches
-        cut = signature[0] in (ALLTOALLV, REDUCE_SCATTER, IREDUCE_SCATTER)
+        cut = signature[0] in UNEVEN | {REDUCE_SCATTER, IREDUCE_SCATTER}
         said = {"signature": signature, "call": number, "counts": header.get("counts") if cut else None}
         if len(payload) != input_bytes(said, group.index(rank), len(group)):
             raise ProtocolViolation("it sent an array of another size than it said")

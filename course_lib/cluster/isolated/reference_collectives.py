@@ -215,10 +215,10 @@ class AlltoallvRule(CollectiveRule):
     def input_bytes(self, call: dict, i: int, n: int) -> int:
         if not is_int_list(call.get("counts"), 0, 1 << 40) or len(call["counts"]) != n:
             raise ProtocolViolation("it cut an all-to-all in parts that do not fit")
-        return self.sent_bytes(call, i, n)
+        return sum(call["counts"]) * DTYPES[call["signature"][1]].itemsize
 
     def sent_bytes(self, call: dict, i: int, n: int) -> int:
-        return sum(call["counts"]) * DTYPES[call["signature"][1]].itemsize
+        return (sum(call["counts"]) - call["counts"][i]) * DTYPES[call["signature"][1]].itemsize  # its own part stays
 
     def outgoing_data(self, call: dict, data: bytes, i: int, n: int) -> bytes:
         parts = self.cut(call, data)

@@ -9,7 +9,7 @@ import numpy as np
 
 from course_lib.cluster.isolated.reference_collectives import outgoing_data, sent_bytes
 from course_lib.cluster.isolated.rendezvous import Arrival
-from course_lib.collectives.calls import BLOCKING_FORM, COLLECTIVES, DTYPES
+from course_lib.collectives.calls import BLOCKING_FORM, COLLECTIVES, DTYPES, UNEVEN
 
 MAX_KEPT_BYTES, MAX_KEPT_ARRAYS = 64 << 20, 2000  # bytes and arrays of what a rank has sent, where that is kept
 FREE_EMPTY_CALLS, FREE_BARRIERS = 32, 256  # calls that carry nothing, in one request, that are not counted
@@ -44,7 +44,7 @@ class TrafficCounter:
     def collective(self, members: tuple[int, ...], arrival: Arrival, i: int) -> None:
         """It was member i in a collective to which all have come."""
         signature, operation = arrival.header["signature"], _operation(arrival)
-        has_data = any(arrival.header["counts"]) if operation == "Alltoallv" else signature[2] > 0
+        has_data = any(arrival.header["counts"]) if signature[0] in UNEVEN else signature[2] > 0
         self._count(members, operation, sent_bytes(arrival.header, i, len(members)), has_data)
         self._keep(signature[1], outgoing_data(arrival.header, arrival.payload, i, len(members)))
 

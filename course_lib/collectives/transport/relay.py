@@ -15,7 +15,6 @@ from mpi4py import MPI
 
 from course_lib.collectives import buffers, diagnostics, errors
 from course_lib.collectives.calls import (
-    ALLTOALLV,
     BARRIER,
     BCAST,
     BLOCKING_FORM,
@@ -26,6 +25,7 @@ from course_lib.collectives.calls import (
     SCATTER,
     SEND,
     SPLIT,
+    UNEVEN,
     USER_DEFINED,
     Call,
 )
@@ -207,7 +207,7 @@ class RelayTransport:
         """Return the array that this rank brings."""
         if call.operation == BARRIER or (call.operation in (BCAST, SCATTER) and self.rank != call.root):
             return None
-        if call.operation == ALLTOALLV:
+        if call.operation in UNEVEN:
             flat = call.send.reshape(-1)
             return np.concatenate([flat[start : start + count] for start, count in zip(call.starts, call.counts, strict=True)])
         return call.recv if call.operation == BCAST else call.contribution
@@ -217,7 +217,7 @@ class RelayTransport:
         operation, recv = BLOCKING_FORM.get(call.operation, call.operation), call.recv
         if operation == BARRIER or recv is None or (operation == BCAST and self.rank == call.root):
             return
-        if operation == ALLTOALLV:
+        if operation in UNEVEN:
             found, out, begin = np.frombuffer(data, recv.dtype), recv.reshape(-1), 0
             for start, count in zip(call.recv_starts, call.recv_counts, strict=True):
                 out[start : start + count] = found[begin : begin + count]
