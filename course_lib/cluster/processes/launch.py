@@ -21,6 +21,8 @@ from course_lib.engine import memory_limit
 from course_lib.engine.processes import watchdog
 from course_lib.engine.processes.mpiexec import LOOPBACK_VARIABLES, SMALL_QUEUE_VARIABLES, THREAD_VARIABLES, find_mpiexec
 
+COURSE_PARENT = str(Path(__file__).resolve().parents[3])  # the ranks use the same course_lib, also where another one is installed
+
 
 @dataclass
 class Processes:
@@ -109,6 +111,7 @@ def launch(n: int) -> Processes:
         (folder / "security").mkdir()
         environment = {**os.environ, **THREAD_VARIABLES, **LOOPBACK_VARIABLES, **SMALL_QUEUE_VARIABLES, **watchdog.environment(str(folder))}
         environment[memory_limit.MEMORY_VARIABLE] = str(memory_limit.per_rank(n))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (COURSE_PARENT, os.environ.get("PYTHONPATH"))))
         environment.pop("JPY_PARENT_PID", None)
         python = [sys.executable, "-m"]
         commands = (
