@@ -266,9 +266,9 @@ def mean_of(kind, count, dtype):
 @pytest.mark.parametrize(
     ("kind", "by"),
     [
-        ("as usual", ["SharedAveraged"] * 8),
-        ("no room", ["Averaged"] * 8),
-        ("cannot be opened", ["SharedAveraged", "Averaged"] * 4),
+        ("as usual", ["SharedAveragedBuffer"] * 8),
+        ("no room", ["AveragedBuffer"] * 8),
+        ("cannot be opened", ["SharedAveragedBuffer", "AveragedBuffer"] * 4),
     ],
 )
 def test_means_are_the_same_in_shared_memory_and_by_messages(eight, kind, by, count):
@@ -276,12 +276,12 @@ def test_means_are_the_same_in_shared_memory_and_by_messages(eight, kind, by, co
         answers = eight.call(mean_of, dict(kind=kind, count=count, dtype=dtype))
         assert [name for name, *_ in answers] == by
         for r, (name, found, files) in enumerate(answers):
-            operation = "Allreduce in shared memory" if name == "SharedAveraged" else "Allreduce"
+            operation = "Allreduce in shared memory" if name == "SharedAveragedBuffer" else "Allreduce"
             shift = 3 + r % 2  # the mean of the ranks in the group
             for turn, (array, moved) in enumerate(found):
                 assert array.dtype == dtype and np.allclose(array, np.arange(count) * (turn + 1) + shift, rtol=1e-6)
                 assert moved == [(operation, 1, count * np.dtype(dtype).itemsize)]
-                assert (traffic.wire_bytes(operation, 8, 100) == 0) == (name == "SharedAveraged")
+                assert (traffic.wire_bytes(operation, 8, 100) == 0) == (name == "SharedAveragedBuffer")
             assert files == []
 
 

@@ -101,7 +101,7 @@ def flop_for_a_byte(model, c):
 model = replace(MODEL_PRESETS["22b"], batch=512)
 links = {"within a node": A100_DEVICE.inside, "network": A100_DEVICE.network}
 peak = A100_DEVICE.flops * A100_DEVICE.matrix
-roofs = {name: peak / (link.bandwidth * link.efficiency) for name, link in links.items()}
+roofs = {name: peak / link.bandwidth / link.efficiency for name, link in links.items()}
 points = flop_for_a_byte(model, Configuration(tensor=8, pipeline=4, data=16))
 for name, flop in (points | roofs).items():
     print(f"{name}: {flop:,.0f} FLOP per byte")

@@ -461,7 +461,7 @@ def results(part=PART, **more):
 
 
 def test_nothing_that_a_student_says_begins_a_line_on_autolab():
-    told = autolab.feedback(results(said=["1 of 2"]))
+    told = autolab.feedback(results(messages=["1 of 2"]))
     assert told.splitlines() == ["1 of 2", "By a test.", "a: 10 of 10", "    | passed", "b: 0 of 5", *['    | {"scores": {"b": 5}}'] * 2]
     assert autolab.scores(results()) == {"scores": {"a": 10, "b": 0}}
     stopped = results()

@@ -115,8 +115,9 @@ class ReferenceModel:
     def __init__(self, shape: dict, dtype, n: int, random: np.random.Generator, gated: bool = False):
         self.shape, self.n, self.dtype, self.numbers = shape, n, np.dtype(dtype), iter(())
         self.net = FsdpTestModel(shape, dtype, (lambda: next(self.numbers)) if gated else None)
-        for p in self.net.parameters():
-            p.data = random.standard_normal(p.shape).astype(dtype)
+        for p in self.net.parameters():  # weights of the usual size: with larger ones, a rounding error grows from block to block
+            fan_in = p.shape[0] if len(p.shape) == 2 else 1
+            p.data = (random.standard_normal(p.shape) / np.sqrt(fan_in)).astype(dtype)
         blocks, rest = units(self.net)
         self.units = [(f"block {i}'s shard", own) for i, (_, own) in enumerate(blocks)] + ([("the rest's shard", rest)] if rest else [])
         self.blocks, self.left = len(blocks), [[] for _ in range(n)]
