@@ -34,7 +34,7 @@ SHORTER = {
         '"count": 240': '"count": 4',
         "in grids[1:]": "in grids[-1:]",
     },
-    "29_plan": {"large, place = replace(GPT_175B, batch=1536), Cluster(A100, 1024)": "large = drawn"},
+    "29_plan": {"large, place = replace(GPT_175B, batch=1536), Cluster(A100_DEVICE, 1024)": "large = drawn"},
 }
 
 
