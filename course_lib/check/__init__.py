@@ -1,7 +1,7 @@
-"""What a check says: which rank, what was expected, what a usual cause is.
+"""Report a failed check: the rank, the expected value, the usual cause.
 
-A check runs in the notebook's kernel. It sends each rank its input, has the student's function
-called there (`Ranks.call`), and compares here.
+A check runs in the notebook's kernel. It sends each rank its input, calls the student's function there (`Ranks.call`), and
+compares the results in the kernel.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from course_lib.cluster import replies
 from course_lib.engine.serialization import Opaque
 
 KnownMistakes: TypeAlias = dict[str, np.ndarray] | Callable[[], dict[str, np.ndarray]] | None
-MAX_MESSAGE_CHARS = 2_000  # characters of a message: what an answer returned may stand in it
-SEED_ENV = "COURSE_SEED"  # set it to the seed in a message, to see the same test again
+MAX_MESSAGE_CHARS = 2_000  # characters of a message; it may quote what an answer returned
+SEED_ENV = "COURSE_SEED"  # set it to the seed in a message to repeat that test
 
 
 class CheckFailed(AssertionError):
-    """An answer is not right; the message says where."""
+    """A wrong answer; the message says where."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31mnot right yet\x1b[0m: {self}"]
 
 
 class Check:
-    """Compares the ranks' answers with what is expected.
+    """Compare the ranks' answers with what is expected.
 
     Parameters
     ----------
     what : str
-        What is checked, for the message that says that all is well.
+        What is checked; `passed` prints it.
     show : bool
         Whether messages may contain expected values. A hidden test says no.
 
     Attributes
     ----------
     random : numpy.random.Generator
-        Draws the inputs; its seed stands in the message of a failed hidden test.
+        Draws the inputs; the message of a failed hidden test gives its seed.
     """
 
     def __init__(self, what: str, *, show: bool = True):
         self.what, self.show = what, show
-        # So many bits that nobody finds it by trying all.
+        # 64 bits, so that nobody finds the seed by trying all of them
         self.seed = int(os.environ.get(SEED_ENV) or secrets.randbits(64))
         self.random = np.random.default_rng(self.seed)
         self._sizes: dict[tuple[int, int], list[int]] = {}
         self.case = ""
 
     def sizes(self, count: int, low: int, high: int) -> list[int]:
-        """Draw different sizes, from `low` to `high` - 1; none comes again in a later draw before all others have come.
+        """Draw `count` different sizes from `low` to `high` - 1; none is drawn again before all the others have been drawn.
 
-        So an answer with a size written into it does not pass by chance, nor one that takes a square for what it is not.
+        So an answer with a hard-coded size, or one that only works for square arrays, does not pass by chance.
         """
         left, found = self._sizes.setdefault((low, high), []), []
         while len(found) < count:
@@ -68,7 +68,7 @@ class Check:
         return found
 
     def fail(self, problem: str, cause: str = "") -> None:
-        """Raise CheckFailed with this sentence, the case and the usual cause."""
+        """Raise CheckFailed with this problem, the case and the usual cause."""
         students.record_check(self.what, False)
         parts = [problem + (f", for {self.case}" if self.case else "") + "."]
         if cause:
@@ -81,7 +81,7 @@ class Check:
         raise CheckFailed(text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]} (the rest is cut)")
 
     def value(self, got: object, want: object, *, name: str, rank: int, cause: str = "") -> None:
-        """Check a number: `got` must equal `want`, and be a whole number if `want` is one."""
+        """Check a number: `got` must equal `want`, and be an integer if `want` is one."""
         whole = isinstance(want, int) and not isinstance(want, bool)
         kinds = (int, np.integer) if whole else (int, float, np.number)
         if isinstance(got, (bool, np.bool_)) or not isinstance(got, kinds):
@@ -117,31 +117,31 @@ class Check:
         cause : str
             The usual cause of wrong values.
         rtol : float
-            Tolerance, relative to `scale`; 0 for equal to the last bit.
+            Tolerance relative to `scale`; 0 requires bitwise equality.
         scale : float, optional
-            The largest magnitude in `want` by default. Where `want` is a small part of a sum, or may
-            cancel to nearly nothing, the magnitude of what was summed.
-        instead : dict of str to numpy.ndarray, or function that gives one, optional
-            What known mistakes give: one that `got` equals is named, and then no usual cause.
+            Default: the largest magnitude in `want`. If `want` is one term of a sum, or its terms may cancel to nearly zero,
+            pass the magnitude of the terms.
+        instead : dict of str to numpy.ndarray, or function that returns one, optional
+            The results of known mistakes: if `got` equals one, the message names it instead of the usual cause.
         """
         if not isinstance(got, np.ndarray):
             causes = {
-                tuple: "a comma at the end of the return",
-                type(None): "a missing return; or a collective's value, as it returns nothing",
+                tuple: "a trailing comma after the returned value",
+                type(None): "a missing return, or the return value of a collective, which is None",
             }
             if isinstance(got, (int, float, np.number)):
-                causes[type(got)] = "a sum, mean or maximum over all axes; axis= says over which"
+                causes[type(got)] = "a sum, mean or maximum over all axes; choose the axis with axis="
             self.fail(f"{name} on rank {rank} must be a NumPy array; got {_short_repr(got)}", causes.get(type(got), ""))
         if got.shape != want.shape:
             known = _describe_known_mistake(got, want, instead)
             if want.size and not got.size:
-                cause = "a slice that is empty: the end of a[start:end] is a place, and not a length"
+                cause = "an empty slice: the end of a[start:end] is an index, not a length"
             self.fail(f"{name} on rank {rank} has shape {got.shape}, expected {want.shape}{known}", "" if known else cause)
         if dtype and got.dtype != want.dtype:
             hint = "np.empty, np.zeros and np.ones make float64 unless dtype= is given"
             self.fail(f"{name} on rank {rank} has dtype {got.dtype}, expected {want.dtype}", hint)
         if contiguous and not got.flags.c_contiguous:
-            hint = "a slice of columns, a transpose or an order other than C; np.ascontiguousarray makes a copy that MPI can send"
+            hint = "a slice of columns, a transpose or Fortran order; np.ascontiguousarray makes a copy that MPI can send"
             self.fail(f"{name} on rank {rank} is not C-contiguous", hint)
         scale = float(np.max(np.abs(want), initial=0)) if scale is None else scale
         tolerance = rtol * scale
@@ -152,25 +152,25 @@ class Check:
             many = f"{np.count_nonzero(wrong)} of {want.size} values"
             known = _describe_known_mistake(got, want, instead)
             relation = known or _describe_relation(got, want, tolerance)
-            if relation.startswith("; each is"):  # all values are there and in their places, so no cause about places fits
-                factor = "a sum in place of a mean or the reverse, or a division by the wrong number, or twice"
+            if relation.startswith("; each is"):  # all values are present and in place, so a cause about order does not fit
+                factor = "a sum instead of a mean or vice versa, a division by the wrong number, or dividing twice"
                 cause = "a wrong sign" if "-" in relation else factor
             if "another order" in relation:
-                cause = "a transpose too many or too few, or parts put together along another axis" + (f"; or {cause}" if cause else "")
+                cause = "a missing or extra transpose, or parts concatenated along the wrong axis" + (f"; or {cause}" if cause else "")
             what = f"has the right shape, but {many} differ" if want.size > 1 else "has the wrong value"
             self.fail(f"{name} on rank {rank} {what}{values}{relation}", "" if known else cause)
 
     def distributed(
         self, got: list, kind: placement.Kind, want: np.ndarray, *, name: str, ranks: list[int], cause: str = "", rtol: float = 1e-9
     ) -> None:
-        """Check what a group's ranks hold together: `want`, as this kind; see `placement`.
+        """Check that a group's ranks together hold `want` in this placement; see `placement`.
 
         Parameters
         ----------
         got : list
             One array for each of `ranks`.
         kind : placement.Kind
-            What is claimed.
+            The expected placement.
         rtol : float
             Tolerance relative to the largest value.
         """
@@ -190,18 +190,18 @@ class Check:
         moved : list of (str, list of int, int, int)
             The rank's entry of `Ranks.traffic`.
         most : float
-            Bytes that are needed, by the formulas of `traffic`.
+            Upper limit in bytes, computed with the formulas of `traffic`.
         """
         wire = sum(traffic.wire_bytes(operation, len(ranks), payload) for operation, ranks, _, payload in moved)
         if wire > most:
             calls = ", ".join(sorted({operation for operation, *_ in moved}))
-            self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}), and {most:,.0f} are enough", cause)
+            self.fail(f"{name} on rank {rank} sent {wire:,.0f} bytes ({calls}); {most:,.0f} are enough", cause)
 
     def requests_completed(self, left: int, rank: int) -> None:
-        """Check that a rank has waited for all that it has begun: `left` is its entry of `Ranks.unended`."""
+        """Check that a rank has completed every request it started: `left` is its entry of `Ranks.unended`."""
         if left:
-            cause = "an Isend, an Irecv or a collective whose request nobody keeps; each needs its Wait"
-            self.fail(f"rank {rank} has begun {left} more exchange{'s' * (left > 1)} than it has waited for", cause)
+            cause = "an Isend, Irecv or nonblocking collective whose request is not kept; each request needs a Wait"
+            self.fail(f"rank {rank} has started {left} more exchange{'s' * (left > 1)} than it has waited for", cause)
 
     def numbers(
         self,
@@ -214,18 +214,18 @@ class Check:
         rtol: float = 1e-9,
         instead: dict[str, np.ndarray] | None = None,
     ) -> None:
-        """Check a list of numbers, each within a tolerance relative to the largest; `instead` as for `array`."""
+        """Check a list of numbers, with a tolerance relative to the largest; `instead` as for `array`."""
         values = list(got) if isinstance(got, (list, tuple, np.ndarray)) else [got]
         for i, value in enumerate(values):
             if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number)):
-                hint = "a missing return" if value is None else "a Tensor, whose number is its .item()"
+                hint = "a missing return" if value is None else "a Tensor instead of its .item()"
                 self.fail(f"{name}, number {i}, on rank {rank} must be a number; got {_short_repr(value)}", hint)
         self.array(np.asarray(values, float), np.asarray(want, float), name=name, rank=rank, cause=cause, rtol=rtol, instead=instead)
 
     def among(
         self, arrays: list[np.ndarray] | None, values: np.ndarray, part: float = 1.0, *, name: str, rank: int, cause: str = ""
     ) -> None:
-        """Check that at least this part of `values` is in what a rank sent, in whatever order; if that is known (see `Ranks.arrays`)."""
+        """Check that a rank sent at least this share of `values`, in any order; skipped if `arrays` is None (see `Ranks.arrays`)."""
         if arrays is None:
             return
         sent = np.sort(np.concatenate([np.zeros(0), *(a.astype(float) for a in arrays if a.dtype.kind == "f")]))
@@ -235,12 +235,12 @@ class Check:
             self.fail(f"{name} is not in what rank {rank} sent", cause)
 
     def passed(self) -> None:
-        """Say that all is well, and remember it for `saving.save`."""
+        """Print that the check passed, and record it for `saving.save`."""
         students.record_check(self.what, True)
         print(f"{self.what}: all ranks have what was expected.")
 
     def tuple(self, got: object, length: int, *, name: str, rank: int) -> tuple:
-        """`got`, which must be a tuple or a list of this length."""
+        """Return `got` as a tuple, after checking that it is a tuple or list of this length."""
         if not isinstance(got, (tuple, list)) or len(got) != length:
             found = f"{len(got)} values" if isinstance(got, (tuple, list)) else _short_repr(got)
             wanted = f"{length} values" if length > 1 else "a list with one value, such as [grad_x]"
@@ -249,7 +249,7 @@ class Check:
 
 
 def _describe_known_mistake(got: np.ndarray, want: np.ndarray, instead: KnownMistakes) -> str:
-    """Which known mistake gives this, to put behind it in a sentence; one that gives nearly the right array tells nothing."""
+    """Name the known mistake that gives this array, as the end of a sentence; skip mistakes whose result is nearly right."""
     for what, array in ((instead() if callable(instead) else instead) or {}).items():
         array = np.asarray(array)
         if got.shape == array.shape and got.dtype.kind in "fiu":
@@ -261,21 +261,23 @@ def _describe_known_mistake(got: np.ndarray, want: np.ndarray, instead: KnownMis
 
 
 def _describe_relation(got: np.ndarray, want: np.ndarray, tolerance: float) -> str:
-    """What wrong values are to the right ones, where that can be seen, to put behind them in a sentence."""
+    """Describe how wrong values relate to the right ones, as the end of a sentence; empty if no relation is visible."""
     if not want.size or got.dtype.kind not in "fiu":
         return ""
     got, want = got.astype(float), want.astype(float)
     if not np.isfinite(got).all() and np.isfinite(want).all():
         many = np.count_nonzero(~np.isfinite(got))
         are = "is" if many == 1 else "are"
-        return f"; {many} {are} inf or NaN: exp of a large number, 0 / 0, or some of it was never written, and is what np.empty has found"
+        return f"; {many} {are} inf or NaN: exp of a large number, 0 / 0, or values that were never written after np.empty"
     largest, strange = float(np.max(np.abs(want))), np.abs(got[got != 0])
     if not np.all((strange > 1e-290) & (strange < 1e9 * (largest or 1.0))):
-        return "; some of it was never written: it is what np.empty has found in memory, and what a collective with a root leaves elsewhere"
+        return (
+            "; some values were never written: np.empty leaves memory as it is, and a collective with a root fills only the root's buffer"
+        )
     if want.size < 3:
         return ""
     if np.max(np.abs(got - want)) <= 1e-3 * largest + 100 * tolerance:
-        return ""  # nearly right: nothing is to be seen
+        return ""  # nearly right: no relation to report
     factor = float(np.vdot(got, want)) / (float(np.vdot(want, want)) or 1.0)
     if not largest or not np.any(got):
         return "; all are 0" if not np.any(got) else ""

@@ -1,4 +1,4 @@
-"""Groups of the four ranks, for checks of what ranks do together."""
+"""Groups of the four ranks, for checks of collective functions."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from course_lib import wording
 from course_lib.check import Check
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 
-# Bytes that a rank may hold before it is measured: modules, and what Python keeps of each request.
+# Bytes that a rank may hold before it is measured: modules, and Python's bookkeeping for each request.
 BASELINE_BYTES, BYTES_PER_REQUEST = 4 << 20, 2 << 10
 
-# Of four ranks, in which none has its own number, and whose ring is not that of the four: an answer that takes the world's
-# ranks for the group's is always found.
+# Orders of four ranks in which no rank keeps its number and the ring differs from the usual one, so that an answer that
+# uses world ranks as group ranks is always found.
 SHUFFLED_ORDERS = ((1, 0, 3, 2), (1, 3, 0, 2), (2, 0, 3, 1), (2, 3, 1, 0), (3, 2, 0, 1), (3, 2, 1, 0))
 
 
 class GroupCheck(Check):
-    """A `Check` on four ranks, in groups."""
+    """A `Check` on groups of the four ranks."""
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
         self.ranks = ranks
 
     def baseline_memory(self, what: str) -> list[int]:
-        """What each rank holds before there is `what`; CheckFailed if it is much: it could be given back while `what` is measured."""
+        """Bytes each rank holds before `what` exists; CheckFailed if it is so much that freeing it would distort the measurement."""
         found, most = self.ranks.held(), self.baseline_limit()
         for r, held in enumerate(found if ISOLATION_VARIABLE in os.environ else []):
             if held > most:
                 cause = "arrays in variables of other cells, or large modules that they import on the ranks"
-                said = f"before there is {what}, rank {r} holds {wording.size(held)}, and {wording.size(most)} are what this check allows"
+                said = f"before {what} exists, rank {r} holds {wording.size(held)}, but this check allows {wording.size(most)}"
                 self.fail(said, cause)
         return found
 
@@ -40,9 +40,9 @@ class GroupCheck(Check):
         return BASELINE_BYTES + BYTES_PER_REQUEST * self.ranks.rounds
 
     def groups(self, size: int) -> list[list[int]]:
-        """Groups of `size` of the four ranks, in any order; the ranks that are left over form a smaller one.
+        """Draw groups of `size` of the four ranks, in any order; the remaining ranks form a smaller group.
 
-        All four come in the usual order where a student reads of them: then a rank has the same number everywhere.
+        Visible checks keep all four ranks in the usual order, so that a rank has the same number everywhere.
         """
         order = self.random.permutation(4).tolist()
         if size > 2:
@@ -52,7 +52,7 @@ class GroupCheck(Check):
         return [order[i : i + size] for i in range(0, 4, size)]
 
     def regrouped(self, groups: list[list[int]]) -> list[list[int]]:
-        """Groups of the same sizes with other members, if there can be any: who keeps the group of another call is found."""
+        """Groups of the same sizes with other members, if possible, to detect an answer that keeps the group of an earlier call."""
         if self.show and len(groups) == 1:
             return groups
         first, *order = (r for group in groups for r in group)
@@ -61,11 +61,11 @@ class GroupCheck(Check):
 
     @staticmethod
     def colors_and_keys(groups: list[list[int]]) -> list[tuple[int, int]]:
-        """For each rank, its group and its place there."""
+        """Color and key of each rank, for `Split`."""
         found = {r: (color, key) for color, group in enumerate(groups) for key, r in enumerate(group)}
         return [found[r] for r in range(4)]
 
     @staticmethod
     def describe_groups(groups: list[list[int]], dtype: type) -> str:
-        """The groups in words, for a message."""
+        """Describe the groups in words, for a message."""
         return f"the groups {', '.join('{' + ', '.join(map(str, group)) + '}' for group in groups)}, {np.dtype(dtype)}"

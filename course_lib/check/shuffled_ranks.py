@@ -1,6 +1,6 @@
-"""Groups that are not those of consecutive ranks: a check speaks of places 0 to 3, and any rank may have any place.
+"""Groups whose ranks are not in order: a check refers to places 0 to 3, and any rank may have any place.
 
-An answer that takes its rank among all for that in its group is right only by luck then.
+So an answer that uses a world rank as a group rank is right only by chance.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class ShuffledRanks:
-    """Ranks in another order, for a check that is written for the usual one.
+    """Ranks in random order, for a check that is written for the usual one.
 
     Parameters
     ----------
@@ -22,7 +22,7 @@ class ShuffledRanks:
     Attributes
     ----------
     traffic, unended : list
-        As those of `ranks`, for the places.
+        Those of `ranks`, by place.
     """
 
     def __init__(self, ranks, random: np.random.Generator, keep_order: bool):
@@ -30,9 +30,9 @@ class ShuffledRanks:
         self.traffic, self.unended, self._order = [], [], list(range(4))
 
     def call(self, function, arguments: list[dict], same_order: bool = False, **how: object) -> list:
-        """As `Ranks.call`; the function is also given `me`, its place, by which it makes its group.
+        """Call a function as `Ranks.call` does, passing it `me`, its place, from which it makes its group.
 
-        `same_order`: the ranks have the places of the call before, from which they have kept something.
+        `same_order`: keep the places of the previous call, from which the ranks have kept something.
         """
         if not same_order and not self._keep_order:
             self._order = self._random.permutation(4).tolist()

@@ -1,6 +1,6 @@
-"""How part 23's ring attention is put to the test: what runs on the ranks for that, and the check of its pieces; see also `ring_attention`.
+"""Checks of part 23's `merge` and `zigzag`, and the functions that the checks of ring attention run on the ranks.
 
-`call_merge` and the functions below it, up to `peak_memory_by_length`, run on the ranks.
+`call_merge` and the functions below it, up to `peak_memory_by_length`, run on the ranks; see also `ring_attention`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MERGE_ARGUMENTS = "out", "lse", "block_out", "block_lse"
 
 
 def call_merge(out, lse, block_out, block_lse):
-    """On a rank: what `merge` gives, its arguments after the call, and what NumPy warned of."""
+    """Call `merge` on a rank: its result, its arguments after the call, and NumPy's warnings."""
     merge = student("merge")
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -29,15 +29,15 @@ def call_merge(out, lse, block_out, block_lse):
 
 
 def call_zigzag(n_chunks, size):
-    """On a rank: the chunks of all ranks, as `zigzag` says."""
+    """Call `zigzag` on a rank for every rank: the chunks of each."""
     zigzag = student("zigzag")
     return [zigzag(n_chunks, size, r) for r in range(size)]
 
 
 def run_layers(size, given, grad, layers, me):
-    """On a rank, in groups of `size`: the output of some layers, the gradients if there is one for the output, the arguments afterwards.
+    """Run attention layers on a rank, in groups of `size`: the output, the gradients if `grad` is given, the arguments afterwards.
 
-    q, k and v are also used beside the attention, which adds their own values to their gradients.
+    q, k and v are also used outside the attention, which adds their own values to their gradients.
     """
     everyone, ring_attention = student("everyone"), student("ring_attention")
     comm = everyone.Split(color=me // size, key=me)
@@ -50,7 +50,7 @@ def run_layers(size, given, grad, layers, me):
 
 
 def forward_backward(attention, tensors, grad, comm, layers=1):
-    """On a rank: the output of some layers, which share k and v, and then their gradients."""
+    """Run layers that share k and v on a rank, forward and then backward; return the output."""
     q, k, v = tensors
     for _ in range(layers):
         q = attention(q, k, v, comm)
@@ -58,13 +58,15 @@ def forward_backward(attention, tensors, grad, comm, layers=1):
             raise TypeError(f"ring_attention must return a Tensor, made with Tensor.from_operation; got {type(q).__name__}.")
     if grad is not None:
         if not q.requires_grad:
-            raise TypeError("ring_attention's output has no way back: make it with Tensor.from_operation(out, (q, k, v), backward).")
+            raise TypeError(
+                "ring_attention's output has no backward function: make it with Tensor.from_operation(out, (q, k, v), backward)."
+            )
         q.backward(grad)
     return q
 
 
 def warm_up_step(size, seed, shape, backward):
-    """On a rank, before it is measured: a step with numbers from a seed, after which all is there that stays."""
+    """Run one step on a rank before the measurement, so that everything that is allocated only once already exists."""
     everyone, ring_attention = student("everyone"), student("ring_attention")
     memory.release_freed_at_once(True)
     q, k, v, grad = np.random.default_rng(seed).standard_normal((4, *shape), np.float32)
@@ -74,7 +76,7 @@ def warm_up_step(size, seed, shape, backward):
 
 
 def measure_step(given, grad, watched):
-    """On a rank: a step with numbers that it has not seen before; if `watched`, the most bytes that it held, as this process sees it."""
+    """Run a step on a rank with new inputs; if `watched`, return the peak of the bytes held, as measured in this process."""
     trial, ring_attention = student("trial"), student("ring_attention")
     tensors = [Tensor(array, requires_grad=True) for array in given]
     with memory.watch() if watched else contextlib.nullcontext() as held:
@@ -83,7 +85,7 @@ def measure_step(given, grad, watched):
 
 
 def measure_backward(grad, watched):
-    """On a rank: the backward pass of the step that was measured; if `watched`, the most bytes that it held."""
+    """Run the backward pass of the measured step on a rank; if `watched`, return the peak of the bytes held."""
     trial = student("trial")
     with memory.watch() if watched else contextlib.nullcontext() as held:
         trial["made"][1].backward(grad)
@@ -91,36 +93,36 @@ def measure_backward(grad, watched):
 
 
 def fetch_columns(columns):
-    """On a rank: some columns of the output and of the gradients of the step that was measured, if it has any."""
+    """Return some columns of the measured step's output and gradients (None where there is no gradient) from a rank."""
     trial = student("trial")
     tensors, out = trial["made"]
     return tuple(a if a is None else a[..., columns] for a in (out.data, *(t.grad for t in tensors)))
 
 
 def end_measurement():
-    """On a rank: end what `warm_up_step` began."""
+    """Undo `warm_up_step` on a rank."""
     get_ipython().user_ns.pop("trial", None)
     memory.release_freed_at_once(False)
 
 
 def peak_of_step(attention, given, grad, comm):
-    """On a rank: run a step, forward and backward.
+    """Run a step on a rank, forward and backward.
 
     Parameters
     ----------
     attention : callable
-        ``attention(q, k, v, comm)``, with Tensors; a Tensor.
+        ``attention(q, k, v, comm)`` on Tensors, returning a Tensor.
     given : sequence of numpy.ndarray
         q, k and v of this rank.
     grad : numpy.ndarray or None
-        The gradient of the output, if the way back is to be taken.
+        The gradient of the output; None to skip the backward pass.
     comm : Communicator
-        The ranks that take the step together; whatever `attention` takes.
+        The ranks that take the step together; passed on to `attention`.
 
     Returns
     -------
     peak : int
-        The most bytes that were held at once beyond the arguments, as tracemalloc saw it.
+        Peak of the bytes held beyond the arguments, as measured by tracemalloc.
     tensors : list of Tensor
         q, k and v, with their gradients.
     out : Tensor
@@ -132,12 +134,12 @@ def peak_of_step(attention, given, grad, comm):
 
 
 def full_attention(q, k, v, comm):
-    """On a rank: attention to all of a sequence, which it has whole."""
+    """Attention to a whole sequence that this rank holds."""
     return functional.attention(q, k, v)
 
 
 def peak_memory_by_length(lengths):
-    """On each rank: the most megabytes held in a step of sequences of these lengths, by one rank alone, and by each in the ring."""
+    """Peak megabytes of a step on each rank for sequences of these lengths, whole on one rank and split over the ring."""
     ring_attention, everyone = student("ring_attention"), student("everyone")
     found = {"whole on one rank": [], "ring, each rank": []}
     for length in lengths:
@@ -149,7 +151,7 @@ def peak_memory_by_length(lengths):
 
 
 def masked_attention(scores, v, seen):
-    """The weighted mean of the values that each row sees, and the logarithm of the sum of its exponentials."""
+    """Weighted mean of the values that each row attends to, and the log-sum-exp of its scores."""
     scores = np.where(seen, scores, -np.inf)
     top = np.where(seen.any(axis=-1), scores.max(axis=-1), 0.0)[..., None]
     weights = np.exp(scores - top)
@@ -167,24 +169,24 @@ class MergeAndZigzagCheck(Check):
         self.ranks = ranks
 
     def merge(self, magnitude: float = 2.0, dtype: type = np.float64, unseen: bool = False, axes: int = 1) -> None:
-        """Attention to some keys and to some others, merged: as attention to all of them.
+        """Check that merging attention to two sets of keys gives attention to all of them.
 
         Parameters
         ----------
         magnitude : float
-            Of the scores.
+            Magnitude of the scores.
         unseen : bool
-            Whether some rows see nothing on one side, or on both.
+            Whether some rows attend to no key on one side, or on both.
         axes : int
-            How many there are before rows and columns.
+            Number of axes before rows and columns.
         """
         *lead, rows, d, first, second = self.sizes(axes + 4, 2, 9)
         rows += 4 * unseen
         self.case = f"scores of up to {magnitude:g}, {np.dtype(dtype)}, out of shape {(*lead, rows, d)}"
-        self.case += ", and rows that see nothing on a side" if unseen else ""
+        self.case += ", and rows that see nothing on one side" if unseen else ""
         v, offsets = self.random.standard_normal((*lead, first + second, d)), self.random.uniform(-magnitude, magnitude, (*lead, rows, 2))
         near = self.random.random((*lead, rows)) < 0.7
-        offsets[near, 1] = offsets[near, 0]  # else one side may have all the weight
+        offsets[near, 1] = offsets[near, 0]  # otherwise one side may have all the weight
         scores = self.random.standard_normal((*lead, rows, first + second)) + np.repeat(offsets, (first, second), axis=-1)
         seen = np.ones((rows, 2), bool)
         seen[:4] = np.array([[0, 0], [0, 1], [1, 0], [1, 1]], bool) if unseen else True
@@ -196,56 +198,56 @@ class MergeAndZigzagCheck(Check):
         given = [array.astype(dtype) for side in sides for array in side]
         want = masked_attention(scores, v, seen)
         (out, lse), (block_out, block_lse) = sides
-        with np.errstate(all="ignore"):  # what mistakes give
-            mistakes = {"the mean of both": (out + block_out) / 2, "the sum of both": out + block_out, "as out was before": out}
+        with np.errstate(all="ignore"):  # the results of known mistakes
+            mistakes = {"the mean of both": (out + block_out) / 2, "the sum of both": out + block_out, "out as it was before": out}
             larger = {"the larger of both": np.maximum(lse, block_lse), "the sum of both": lse + block_lse}
-            larger["a logarithm of base 2"] = np.logaddexp2(lse, block_lse)
+            larger["a logarithm to base 2"] = np.logaddexp2(lse, block_lse)
         double, largest = dtype is np.float64, max(3.0, magnitude)
         near_enough = (
             (1e-9 if double else max(1e-5, 4e-7 * magnitude), 3.0),
             (1e-9 if double else 2e-6, largest),
-        )  # 32 bits of 1e4 are coarse
+        )  # float32 is coarse near 1e4
         for r, (answer, after, said) in enumerate(
             self.ranks.call(call_merge, [dict(zip(MERGE_ARGUMENTS, given, strict=True))] * 4, show=self.show)
         ):
             for name, array, before in zip(MERGE_ARGUMENTS, after, given, strict=True):
                 self._equal(array, before, name=f"{name}, after the call,", rank=r, cause="an operation in place, such as out *= ...")
             got = self.tuple(answer, 2, name="merge", rank=r)
-            cause = "exp of large numbers, from which no maximum was taken; weights not divided by their sum; or a maximum over all rows"
+            cause = "exp of large numbers without subtracting the maximum; weights not divided by their sum; or one maximum over all rows"
             known = ({}, {}) if unseen else (mistakes, larger)
             for name, array, right, (rtol, scale), instead in zip(("out", "lse"), got, want, near_enough, known, strict=True):
                 self._equal(array, right.astype(dtype), name=name, rank=r, cause=cause, rtol=rtol, scale=scale, instead=instead)
             if said:
-                self.fail(f"merge on rank {r} has NumPy warn: {said[0]}", "-inf minus -inf, the logarithm of 0, or exp of a large number")
+                self.fail(
+                    f"merge on rank {r} causes a NumPy warning: {said[0]}", "-inf minus -inf, the logarithm of 0, or exp of a large number"
+                )
 
     def merges(self, *magnitudes: float, unseen: bool = False) -> None:
-        """`merge` with 32 and 64 bits, and with up to two axes in front."""
+        """Check `merge` in float32 and float64, with up to two leading axes."""
         for magnitude, dtype, axes in product(magnitudes, (np.float32, np.float64), (0, 1, 2)):
             self.merge(magnitude, dtype, unseen, axes)
 
     def _equal(self, got: object, want: np.ndarray, *, name: str, rank: int, cause: str, **how: object) -> None:
-        """As `array`, where some values are -inf."""
+        """Compare as `array` does, where some values are -inf."""
         if not isinstance(got, np.ndarray) or got.shape != want.shape or got.dtype != want.dtype:
             self.array(got, want, name=name, rank=rank, cause=cause, **how)
         if np.isnan(got).any():
-            cause = (
-                "0 / 0, -inf minus -inf, or exp of a number that is too large: subtract the larger lse first, and mind where both are -inf"
-            )
+            cause = "0 / 0, -inf minus -inf, or exp of too large a number: subtract the larger lse first, and handle the case of both -inf"
             self.fail(f"{name} on rank {rank} has NaN in {np.count_nonzero(np.isnan(got))} of {got.size} places", cause)
         if not np.array_equal(np.isneginf(got), np.isneginf(want)):
-            self.fail(f"{name} on rank {rank} must be -inf where nothing has been seen on both sides, and only there", cause)
+            self.fail(f"{name} on rank {rank} must be -inf exactly where neither side has seen anything", cause)
         got, want = (np.where(np.isneginf(array), array.dtype.type(0), array) for array in (got, want))
         self.array(got, want, name=name, rank=rank, cause=cause, **how)
 
     def zigzag(self, n_chunks: int, size: int, want: list[list[int]]) -> None:
-        """Which chunks each of `size` ranks holds: together all, in order, with the same work, and as the docstring says."""
+        """Check the chunks of each of `size` ranks: all chunks once, in order, balanced, and as the docstring says."""
         self.case = f"{n_chunks} chunks on {size} ranks"
         for answers in self.ranks.call(call_zigzag, dict(n_chunks=n_chunks, size=size), show=self.show):
             for r, got in enumerate(answers):
                 if not isinstance(got, (list, tuple, np.ndarray)) or not all(isinstance(c, (int, np.integer)) for c in got):
                     self.fail(
                         f"zigzag must give rank {r} a list of whole numbers; got {got!r:.80}",
-                        "/ gives a float, and // a whole number; a range, not its list; or pairs in place of numbers",
+                        "/ gives a float where // gives a whole number; a range instead of a list; or pairs instead of numbers",
                     )
             held = [int(c) for got in answers for c in got]
             if sorted(held) != list(range(n_chunks)):
@@ -262,10 +264,11 @@ class MergeAndZigzagCheck(Check):
             r = int(work.argmax())
             if work[r] > 1.1 * work.mean():
                 much = f"rank {r} would compute {work[r] / work.mean():.2f} times the mean"
-                self.fail(f"the work is not balanced: {much}", "a late chunk sees many keys, so it goes with an early one")
+                self.fail(f"the work is not balanced: {much}", "a late chunk sees many keys, so pair it with an early one")
             for r, (got, right) in enumerate(zip(answers, want, strict=True)):
                 shown = f"; got {[int(c) for c in got]}, expected {right}" if self.show else ""
                 if [int(c) for c in got] != right:
                     self.fail(
-                        f"zigzag gives rank {r} other chunks than the docstring says{shown}", "the lower half goes to the ranks in order"
+                        f"zigzag does not give rank {r} the chunks that the docstring says{shown}",
+                        "the lower half goes to the ranks in order",
                     )

@@ -1,4 +1,4 @@
-"""How part 23's `ring_attention` is put to the test: steps beside those of one process, what is sent, and what is held."""
+"""Check of part 23's `ring_attention`: results against a single process, bytes sent, memory held."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 
 QKV_NAMES = "q", "k", "v"
 TAG_SLACK_BYTES = 64  # bytes for the tags of messages
-MEMORY_SLACK_BYTES = 1 << 17  # bytes: Python's own, and the system's pages
+MEMORY_SLACK_BYTES = 1 << 17  # bytes: Python's own objects, and the system's pages
 
 
 def zigzag_positions(size, count):
-    """The positions of each rank's rows, `count` a rank, in zigzag order."""
+    """Positions of each rank's rows, `count` per rank, in zigzag order."""
     parts = np.split(np.arange(size * count), 2 * size)
     return [np.concatenate([parts[r], parts[-1 - r]]) for r in range(size)]
 
 
 def reference_attention(q, k, v, grad, seen):
-    """Attention of one process, in float64: the output, the gradients of q, k, v, and the magnitude of what each is a sum of."""
+    """Attention on one process in float64: the output, the gradients of q, k, v, and the magnitude of each one's summands."""
     q, k, v, grad = (array.astype(float) for array in (q, k, v, grad))
     scale = 1 / math.sqrt(q.shape[-1])
     scores = np.where(seen, q @ k.swapaxes(-1, -2) * scale, -1e300)
@@ -59,16 +59,16 @@ class RingAttentionCheck(Check):
         layers: int = 1,
         smallest: bool = False,
     ) -> int:
-        """Attention in groups of `size` ranks, and with `backward` its gradients, against those of one process.
+        """Compare attention in groups of `size` ranks, and with `backward` its gradients, with a single process.
 
         Parameters
         ----------
         large : bool
-            Whether a row's scores are all large, or all far below 0; that changes no weight.
+            Whether some rows' scores are all large, and others' all far below 0; this changes no weight.
         layers : int
-            One after the other.
+            Number of layers, one after the other.
         smallest : bool
-            Whether there is one sample, and one row in each chunk.
+            Whether to use one sample, and one row in each chunk.
 
         Returns
         -------
@@ -104,10 +104,10 @@ class RingAttentionCheck(Check):
         answers = self.shuffled.call(run_layers, given, show=self.show)
         for r, (_, _, after, grad) in enumerate(answers):
             if backward:
-                cause = "an operation in place: others use the same array"
+                cause = "an in-place operation: others use the same array"
                 self.array(grad, given[r]["grad"], name="the gradient of the output, after the call,", rank=r, cause=cause)
             for name, array, before in zip(QKV_NAMES, after, given[r]["given"], strict=True):
-                cause = "receiving into the array of the Tensor itself, or adding to it"
+                cause = "receiving into the Tensor's own array, or adding to it"
                 self.array(array, before, name=f"{name}.data, after the call,", rank=r, cause=cause)
         rtol = (1e-9 if dtype is np.float64 else 2e-5) * layers
         rtol *= 10 if large and dtype is not np.float64 else 1
@@ -117,29 +117,29 @@ class RingAttentionCheck(Check):
         return given[0]["given"][0].nbytes
 
     def steps(self, *sizes: int, **how: object) -> None:
-        """`attend` in groups of so many ranks, the first with 64 bits and with 32."""
+        """Run `attend` for each group size, and for the first one in both float64 and float32."""
         for size in sizes:
             self.attend(size, np.float32 if size == 2 else np.float64, **how)
         self.attend(sizes[0], np.float32, **how)
         self.attend(sizes[0], smallest=True, **how)
 
     def _compare(self, answers: list, group: np.ndarray, positions: list, first: int, rtol: float, backward: bool, layers: int) -> None:
-        """One group's answers against one process, whose arrays are in the order of the ranks."""
+        """Compare one group's answers with a single process; `group` is in the order of the ranks."""
         at = np.concatenate(positions)
         want, scales = _reference_layers(group, at[None, :] <= at[:, None], layers)
         names = ["the output", "dq", "dk", "dv"] if backward else ["the output"]
         causes = [
-            "positions that are not those of the keys that a rank has at that step; or merge, see its own check",
-            "out and lse of a block, not of all keys; or the K and V that the forward pass ended with, taken for this rank's",
-            *2 * ["K and V of another step than dK and dV, or dK and dV that are not sent on once more at the end"],
+            "positions of other keys than those the rank holds at that step; or an error in merge (see its own check)",
+            "out and lse of one block instead of all keys; or the K and V left over from the forward pass, mistaken for this rank's own",
+            *2 * ["K and V of another step than dK and dV, or dK and dV that are not passed on one last time at the end"],
         ]
         for i, name in enumerate(names):
             parts = np.split(want[i], len(positions), axis=2)
-            for r, (out, grads, *_) in reversed(list(enumerate(answers))):  # the last ranks see more, and mistakes differ more there
+            for r, (out, grads, *_) in reversed(list(enumerate(answers))):  # later ranks see more keys, so mistakes show more there
                 got, right = out if i == 0 else grads[i - 1], parts[r].astype(group.dtype)
                 if i and got is None:
                     self.fail(f"{name} on rank {first + r} is None", "a backward function that does not return (dq, dk, dv)")
-                beside = np.split(group[i - 1], len(positions), axis=2)[r] if i else 0  # what comes from elsewhere
+                beside = np.split(group[i - 1], len(positions), axis=2)[r] if i else 0  # the contribution of its other uses
                 how = dict(name=name, rank=first + r, cause=causes[i], rtol=rtol, scale=scales[i])
                 try:
                     self.array(got, right + beside, **how)
@@ -148,7 +148,7 @@ class RingAttentionCheck(Check):
                     self.array(got, right + beside, **how, instead=known)
 
     def bytes_sent(self, *sizes: int) -> None:
-        """What a step sends in groups of so many ranks: K and V n - 1 times forward, again n - 1 times back, dK and dV n times."""
+        """Check the bytes of a step: K and V n - 1 times forward, again n - 1 times backward, dK and dV n times."""
         for size, dtype, backward in product(sizes, (np.float64, np.float32), (False, True)):
             pair = 2 * self.attend(size, dtype, backward=backward)  # bytes of K and V
             for r, (moved, left) in enumerate(zip(self.shuffled.traffic, self.shuffled.unended, strict=True)):
@@ -158,19 +158,19 @@ class RingAttentionCheck(Check):
                 self.requests_completed(left, r)
 
     def _require_messages(self, moved: list[tuple], most: float, rank: int, name: str) -> None:
-        """That a rank has sent messages and nothing else, and no more than these bytes."""
+        """Check that a rank sent only point-to-point messages, and no more than these bytes."""
         others = sorted({op for op, ranks, _, payload in moved if op != "Send" and traffic.wire_bytes(op, len(ranks), payload)})
         if others:
-            cause = "a collective; here K and V go from neighbour to neighbour, as messages"
+            cause = "a collective; here K and V travel from neighbour to neighbour as messages"
             self.fail(f"{name} on rank {rank} uses {', '.join(others)}", cause)
         self.sent(
-            moved, most + TAG_SLACK_BYTES, name=name, rank=rank, cause="n exchanges of K and V, where n - 1 bring each rank all of them"
+            moved, most + TAG_SLACK_BYTES, name=name, rank=rank, cause="n exchanges of K and V, although n - 1 bring every rank all of them"
         )
 
     def peak_memory(self) -> None:
-        """What a rank holds in a step, measured once where scores are large and once where K and V are; in groups of four and of three.
+        """Check the memory of a step, once where scores are large and once where K and V are, in groups of four and of three.
 
-        With more ranks, a sequence is longer, and a rank holds no more: it has the same rows, and one block at a time.
+        With more ranks the sequence is longer, yet a rank holds no more: it has the same rows, and one block at a time.
         """
         self.score_memory(2 * int(self.random.integers(200, 230)))
         self.key_value_memory(int(self.random.integers(280_000, 300_000)))
@@ -178,21 +178,21 @@ class RingAttentionCheck(Check):
         self.ranks.call(end_measurement)
 
     def score_memory(self, rows: int) -> None:
-        """Of a step, a rank has scores of one block at a time: two arrays of their size, and twice that to spare."""
-        shape, cause = (1, 2, rows, 8), "scores of all keys at once or kept for the way back, and not of one block after the other"
+        """Check that a rank holds the scores of one block at a time: two arrays of that size, with a margin of twice as much."""
+        shape, cause = (1, 2, rows, 8), "scores of all keys at once, or kept for the backward pass, instead of one block at a time"
         array = 4 * 2 * rows * rows  # bytes
         (three, _, _), (four, _, _) = self._measure_step(shape, 3), self._measure_step(shape, 4)
         self._require_peak(four, [min(6 * array, max(three) + 0.5 * array)] * 4, "a step", cause)
 
     def key_value_memory(self, d: int) -> None:
-        """A rank has K and V of one other rank at a time, and those on their way: measured where these are large.
+        """Check that a rank holds K and V of one other rank at a time, plus those in flight; measured where they are large.
 
-        After the forward pass, it keeps its output, and perhaps the last K and V: in the backward pass, they go round again.
+        After the forward pass it keeps its output, and perhaps the last K and V: in the backward pass, they go around again.
         """
         shape, cause = (1, 1, 2, d), "K and V of several ranks, kept after their step"
         array = 4 * 2 * d  # bytes
         (three, _, back_of_three), (four, kept, back) = (self._measure_step(shape, size, one_call=False) for size in (3, 4))
-        # The pair that it has, the pair that comes, both outputs, what `merge` needs, and some to spare.
+        # Its own pair, the incoming pair, both outputs, the temporaries of `merge`, and a margin.
         self._require_peak(four, [min(10.35 * array, max(three) + array)] * 4, "the forward pass", cause)
         self._require_peak(kept, [4 * array] * 4, "after the forward pass,", cause)
         self._require_peak(back, [max(back_of_three) + array] * 4, "the backward pass", cause)
@@ -202,20 +202,20 @@ class RingAttentionCheck(Check):
             if peak > enough + MEMORY_SLACK_BYTES:
                 held, enough = wording.size(peak), wording.size(enough + MEMORY_SLACK_BYTES)
                 said = f"{what} rank {r} holds {held}" if what.startswith("after") else f"{what} on rank {r} held {held} at once"
-                self.fail(f"{said}, and {enough} are enough", cause)
+                self.fail(f"{said}; {enough} are enough", cause)
 
     def _measure_step(self, shape: tuple[int, ...], size: int, one_call: bool = True) -> tuple[list[int], list[int], list[int]]:
-        """Take a step that must be right; without `one_call`, the backward pass follows when the output has been fetched.
+        """Take a step that must be right; without `one_call`, the backward pass runs once the output has been fetched.
 
         Returns
         -------
         peaks : list of int
-            The most bytes that each rank held at once beyond its arguments, until the result of the first call has been fetched: who
-            leaves work to that moment does it in the same account.
+            Peak of the bytes that each rank held beyond its arguments, until the result of the first call has been fetched:
+            work deferred until then is counted, too.
         kept : list of int
-            Without `one_call`, bytes that it held beyond its arguments when the forward pass had ended.
+            Without `one_call`, bytes held beyond its arguments after the forward pass.
         back : list of int
-            Likewise the most in the backward pass.
+            Likewise the peak of the backward pass.
         """
         memory.keep_freed()  # in this process
         self.case = f"{size} ranks, q of shape {shape} on each"
@@ -228,8 +228,10 @@ class RingAttentionCheck(Check):
         own, most = self.ranks.call(measure_step, arguments, show=self.show, peak=BASELINE_BYTES), self.ranks.peaks
         pairs = (size - 1) * (1 + one_call) + size * one_call
         for r, moved in enumerate(self.ranks.traffic[:size]):
-            self._require_messages(moved, 1.5 * 2 * array * pairs, r, "a step")  # what is kept on its way is held as well; see `bytes_sent`
-        spare = math.inf if watched else BASELINE_BYTES  # elsewhere, other cells may have arrays
+            self._require_messages(
+                moved, 1.5 * 2 * array * pairs, r, "a step"
+            )  # a message kept along the way is held as well; see `bytes_sent`
+        spare = math.inf if watched else BASELINE_BYTES  # without isolation, other cells may hold arrays
         after = [] if one_call else self.ranks.held()
         kept = [now - min(then, spare) - 3 * array for then, now in zip(before, after, strict=True)]
         self._check_fetched(group, size, ("the output", "dq", "dk", "dv") if one_call else ("the output",))
@@ -245,11 +247,11 @@ class RingAttentionCheck(Check):
         return own[:size], kept[:size], back[:size]
 
     def _check_fetched(self, group: np.ndarray, size: int, names: tuple[str, ...]) -> None:
-        """Fetch some columns of what a step has made, which must be right and all there; what ranks hold for that counts to the step."""
-        columns = np.sort(self.random.permutation(group.shape[-1])[:50])  # no rank knows before which they are
+        """Fetch some columns of a step's results and check them; memory that ranks use for this counts toward the step."""
+        columns = np.sort(self.random.permutation(group.shape[-1])[:50])  # no rank can know in advance which ones
         answers = self.ranks.call(fetch_columns, dict(columns=columns), peak="goes on")
         for r, moved in enumerate(self.ranks.traffic):
-            self.sent(moved, 0, name="what comes after a step", rank=r, cause="a step that is not at its end when ring_attention returns")
+            self.sent(moved, 0, name="the fetch after a step", rank=r, cause="work that is still unfinished when ring_attention returns")
         at = np.concatenate(zigzag_positions(size, group.shape[-2]))
         want, scales = reference_attention(*np.concatenate(group[:size], axis=3), at[None, :] <= at[:, None])
         for r, answer in enumerate(answers[:size]):
@@ -260,7 +262,7 @@ class RingAttentionCheck(Check):
 
 
 def _reference_layers(group, seen, layers):
-    """As `reference_attention` for some layers that share k and v, one after the other."""
+    """Run `reference_attention` for layers that share k and v, one after the other."""
     q, k, v, grad = group.astype(float)
     inputs = [q]
     for _ in range(layers):
@@ -274,17 +276,17 @@ def _reference_layers(group, seen, layers):
 
 
 def _known_mistakes(group, positions, r, i, parts, layers):
-    """What known mistakes give on a rank: for the output (i is 0), or for the gradient of q, k or v."""
+    """Results of known mistakes on a rank: for the output (i is 0), or for the gradient of q, k or v."""
     n, count = len(positions), len(positions[0])
     at, rank, local = np.concatenate(positions), np.repeat(np.arange(n), count), np.tile(np.arange(count), n)
     step = (rank[:, None] - rank[None, :]) % n
     turned = np.stack([np.concatenate([positions[(a + (a - b)) % n] for b in range(n)]) for a in range(n)])[rank]
     masks = {
         "attention to this rank's own keys only": (at[None, :] <= at[:, None]) & (step == 0),
-        "attention with a mask by local positions, counted from 0 on each rank": local[None, :] <= local[:, None],
-        "attention for positions in plain order, not in zigzag order": np.arange(n * count)[None, :] <= np.arange(n * count)[:, None],
+        "attention with a mask from local positions, counted from 0 on each rank": local[None, :] <= local[:, None],
+        "attention with positions in plain order instead of zigzag order": np.arange(n * count)[None, :] <= np.arange(n * count)[:, None],
         "attention without a mask": np.ones((n * count, n * count), bool),
-        "attention with the positions of the next ranks, while the keys are those of the ones before": turned <= at[:, None],
+        "attention with the positions of the next ranks' keys, although the keys are those of the previous ranks": turned <= at[:, None],
     }
     found = {what: np.split(_reference_layers(group, seen, layers)[0][i], n, axis=2)[r] for what, seen in masks.items()}
     if i > 1:

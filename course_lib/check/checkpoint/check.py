@@ -1,9 +1,9 @@
-"""How part 27's `save` and `load` are put to the test: what is on the disk at every moment, and what comes back on other ranks.
+"""Check of part 27's `save` and `load`: the files at every moment of a save, and the arrays loaded on other ranks.
 
-Where a notebook is graded, ranks share no disk. So each rank has a folder of its own, here as there; what they have written is put
-together in the kernel, as it would be in one folder, and given to the ranks that load. There, what ranks do with files is seen from outside
-(`folder_observer`), and nothing that they say of it counts. On a student's machine, and where the system does not tell, it is seen from
-inside (`file_tracer`).
+Isolated ranks (grading) share no disk, so each rank has a folder of its own, everywhere. The kernel merges what they wrote, as if it
+were one folder, and gives the result to the ranks that load. With isolated ranks, file operations are observed from outside
+(`folder_observer`), and nothing that a rank reports about them counts. On a student's machine, and where the system cannot report
+file events, they are observed from inside the process (`file_tracer`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from course_lib.check.groups import GroupCheck
 from course_lib.cluster.isolated import file_events
 from course_lib.cluster.replies import RanksError
 
-TEMPORARY_SUFFIX = ".tmp"  # how names end that no checkpoint has
+TEMPORARY_SUFFIX = ".tmp"  # suffix of names that no checkpoint file has
 
 
 class CheckpointCheck(GroupCheck):
@@ -31,11 +31,14 @@ class CheckpointCheck(GroupCheck):
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, ranks, show=show)
-        self._names: list[str] = []  # of the ranks' folders
-        self._observer: FolderObserver | None = None  # what saw the last save
+        self._names: list[str] = []  # names of the ranks' folders
+        self._observer: FolderObserver | None = None  # the observer of the last save
 
     def save(self, size: int = 4) -> CheckpointCheck:
-        """One checkpoint after the other, among what others have left; two ranks are slow in turn. In the end, a group saves alone."""
+        """Check saves one after the other among leftover files, with two ranks slow in turn; in the last one, a group saves alone.
+
+        Returns the check itself, as all checks here do, so that calls can be chained.
+        """
         groups, bases, step = self.groups(size), [{} for _ in range(4)], 0
         self.case, places = self.describe_groups(groups, np.float64), self.colors_and_keys(groups)
         before: list = [None] * len(groups)
@@ -63,15 +66,15 @@ class CheckpointCheck(GroupCheck):
                 removed = [set(answers[r][4]) for r in group]
                 if any(one & other for i, one in enumerate(removed) for other in removed[:i]):
                     shared = step, shards, places, bases[group[0]] | disk.leftover_files(step + 9, 2)
-        if shared:  # only now: what else is wrong says more
+        if shared:  # last, as other findings are more specific
             self._removes(*shared)
         return self._clean_up()
 
     def ends(self) -> CheckpointCheck:
-        """A rank ends in the middle of save, one after the other, before several lines."""
+        """Check saves in which one rank dies, each rank in turn, before different lines."""
         groups = self.groups(4)
         self.case, places, (group,) = (
-            f"{self.describe_groups(groups, np.float64)}, a rank ends in save",
+            f"{self.describe_groups(groups, np.float64)}, a rank dies in save",
             self.colors_and_keys(groups),
             groups,
         )
@@ -81,15 +84,15 @@ class CheckpointCheck(GroupCheck):
         *_, wrote, _, lines = zip(*self._call_save(9, late, places, [base] * 4), strict=True)
         for rank in self.random.permutation(4).tolist():
             for line in (-1, int(self.random.integers(2, max(lines[rank], 2) + 1))):
-                with contextlib.suppress(RanksError):  # the others wait for it
+                with contextlib.suppress(RanksError):  # the other ranks wait for it
                     self._call_save(9, late, places, [base] * 4, dies=[line * (r == rank) for r in range(4)], hangs=wrote[rank])
                 self._check_order(group, 9, old)
                 merged = self._files_left(base, group)
-                check_files(self, merged, new, old, group, f"after rank {rank} has ended in the middle of save")
+                check_files(self, merged, new, old, group, f"after rank {rank} has died in the middle of save")
         return self._clean_up()
 
     def full(self) -> CheckpointCheck:
-        """A disk is full: what was there before stays whole. When no disk is full, save raises nothing."""
+        """Check saves on a full disk: the previous checkpoint stays intact, save raises, and with enough space it does not."""
         groups = self.groups(4)
         self.case, places, (group,) = f"{self.describe_groups(groups, np.float64)}, a disk full", self.colors_and_keys(groups), groups
         shards, late = disk.draw_shards(self.random, groups), disk.draw_shards(self.random, groups, large=True)
@@ -107,15 +110,17 @@ class CheckpointCheck(GroupCheck):
             except RanksError as error:
                 said = {r for who, told in error.groups for r in who if "DeadlockError" not in told["kind"]}
                 if not said or broken not in (None, *said):
-                    self.fail(f"{what}, and it has raised nothing; others have waited: {error.short}", "an except that hides the error")
+                    self.fail(
+                        f"{what}, and it has raised no error; other ranks have waited: {error.short}", "an except that hides the error"
+                    )
                 self._check_order(group, 9, old)
                 check_files(self, self._files_left(base, group), old, None, group, f"after {what}")
             else:
-                self.fail(f"save has raised nothing, and {what}", "an except that hides the error")
+                self.fail(f"save has raised no error, although {what}", "an except that hides the error")
         return self._clean_up()
 
     def load(self, size: int = 4, old: int = 4) -> CheckpointCheck:
-        """Load what `old` ranks have written; files that have nothing for a rank, and those of other steps, are no checkpoint's."""
+        """Check loading a checkpoint of `old` ranks, among files of other steps; no rank may read a file that holds nothing for it."""
         groups, step = self.groups(size), int(self.random.integers(9, 900))
         self.case, places = f"{self.describe_groups(groups, np.float64)}, a checkpoint of {old} ranks", self.colors_and_keys(groups)
         parts = disk.draw_shards(self.random, [list(range(old))], old)
@@ -138,21 +143,21 @@ class CheckpointCheck(GroupCheck):
                 raise
             for r, (answer, want) in enumerate(zip(answers, wants, strict=True)):
                 if self._observer and (more := self._observer.opened(r) - needs[r]):
-                    self.fail(f"load on rank {r} has opened {min(more)}, which has nothing for it")
+                    self.fail(f"load on rank {r} has opened {min(more)}, which holds nothing for it")
                 if not calls[r]["idle"]:
                     self._check_loaded(answer, step, want, r, len(groups[places[r][0]]))
         return self._clean_up()
 
     def _report_unneeded_read(self, error: RanksError, useless: list[set[str]]) -> None:
-        """Name the file that load reads and that has nothing for its rank; the check has made it unreadable there."""
+        """Name a file that load reads although it holds nothing for its rank; the check has made it unreadable there."""
         for ranks, told in error.groups:
             for r in ranks:
                 if found := sorted(name for name in useless[r] if name in told["message"]):
-                    said = f"load on rank {r} reads {found[0]}, which has nothing for it (the check has made it unreadable there)"
-                    self.fail(said, "a loop over all files, or a c that is not rounded up: how many numbers each file has, the index says")
+                    said = f"load on rank {r} reads {found[0]}, which holds nothing for it (the check has made it unreadable there)"
+                    self.fail(said, "a loop over all files, or a c that is not rounded up; the index says how many numbers each file has")
 
     def damaged(self) -> CheckpointCheck:
-        """What is no checkpoint is said to be none, with the name of the file; what is one is loaded."""
+        """Check that load rejects damaged checkpoints, naming the damaged file, and loads undamaged ones."""
         groups = [[0, 1, 2, 3]]
         parts, places = disk.draw_shards(self.random, groups, least=1), self.colors_and_keys(groups)
         files, most = disk.checkpoint_files(30, parts), int(np.argmax([sum(map(len, part.values())) for part in parts]))
@@ -169,22 +174,25 @@ class CheckpointCheck(GroupCheck):
                 blamed = [other for other in files if other not in (name, disk.INDEX_FILE) and other in str(error)]
                 if name not in str(error) or blamed or not {"ValueError", "FileNotFoundError"} & kinds:
                     problem = f"load must raise a ValueError or FileNotFoundError that names {name} and no other; it said: {error.short}"
-                    self.fail(problem, "an error of safetensors or json that is passed on as it is")
+                    self.fail(problem, "an error of safetensors or json that is passed on unchanged")
                 if name == disk.INDEX_FILE and (silent := sorted(set(range(4)) - {r for who, _ in error.groups for r in who})):
-                    self.fail(f"load has raised nothing on {wording.ranks(silent)}, and {name} {what}", "one rank that looks for all")
+                    self.fail(
+                        f"load has raised no error on {wording.ranks(silent)}, although {name} {what}",
+                        "one rank that checks the index for all",
+                    )
             else:
-                self.fail(f"load took a checkpoint whose {name} {what}, and gave {answers[0]!r}", "an except that hides it")
+                self.fail(f"load took a checkpoint whose {name} {what}, and gave {answers[0]!r}", "an except that hides the error")
         return self._clean_up()
 
     def _check_writes(self, answers: list, shards: list, group: list[int]) -> set[str]:
-        """What a save must not do, each rank for itself and beside the others; the names that ranks wrote beside the parts."""
+        """Check that a save leaves its input unchanged and no two ranks write the same file; return the other names ranks wrote."""
         for rank, (_, after, wrong, *_), given in zip(group, answers, shards, strict=True):
             if wrong:
                 self.fail(f"save on rank {rank} {wrong[0][0]}", wrong[0][1])
             for name, array in given.items():
                 if name not in after:
-                    self.fail(f"save on rank {rank} has taken {name!r} out of shards", "a pop from what was given")
-                self.array(after[name], array, name=f"shards[{name!r}], after save,", rank=rank, cause="a change of what was given")
+                    self.fail(f"save on rank {rank} has removed {name!r} from shards", "a pop from what was given")
+                self.array(after[name], array, name=f"shards[{name!r}], after save,", rank=rank, cause="a change to the given arrays")
         wrote = [set(answer[3]) for answer in answers]
         for i, one in enumerate(wrote):
             for k, other in enumerate(wrote[:i]):
@@ -194,35 +202,35 @@ class CheckpointCheck(GroupCheck):
         return {name for one in wrote for name in one if not name.endswith(disk.TENSORS_SUFFIX)}
 
     def _removes(self, step: int, shards: list[dict], places: list, base: dict) -> None:
-        """Where several ranks remove the same files, another one may be faster."""
-        for many in (100, 400, 1600):  # until one has been
+        """Check that save tolerates another rank removing the same files first."""
+        for many in (100, 400, 1600):  # until another rank has been faster
             more = {f"{i}{TEMPORARY_SUFFIX}": np.empty(0, np.uint8) for i in range(many if self._observer else 0)}
             try:
                 self._call_save(step, shards, places, [base | more] * 4, faster=[True] * 4)
             except RanksError as error:
-                self.fail(f"several ranks remove the same files, and a file that another one has removed is an error: {error.short}")
+                self.fail(f"several ranks remove the same files, and save fails if another rank has already removed one: {error.short}")
             if not self._observer or self._observer.faster:
                 return
 
     def _check_loaded(self, answer: object, step: int, want: dict[str, np.ndarray], rank: int, n: int) -> None:
-        """What load gives on a rank."""
+        """Check what load returns on a rank."""
         got_step, got = self.tuple(answer, 2, name="load", rank=rank)
         self.value(got_step, step, name="the step", rank=rank)
         if not isinstance(got, dict) or sorted(got) != sorted(want):
             came = ", ".join(map(str, got)) if isinstance(got, dict) else type(got).__name__
             self.fail(f"load on rank {rank} must give a dict with {', '.join(want)}; got {came}")
         for name, array in want.items():
-            cause = f"parts that are not those of {n} ranks: with c rounded up, rank r has the numbers from r * c to (r + 1) * c"
+            cause = f"parts of another number of ranks than {n}: with c rounded up, rank r has the numbers from r * c to (r + 1) * c"
             self.array(got[name], array, name=f"the part of {name!r}", rank=rank, cause=cause, dtype=bool(array.size))
 
     def _slow_places(self, size: int) -> list[int | None]:
-        """The place of the rank that is slow, in four saves; from outside, that costs nothing, and each is."""
+        """Position of the slow rank in each of four saves; observed from outside, that is cheap, so every rank is slow once."""
         if self._isolated():
             return [int(place) % size for place in self.random.permutation(4)]
         return [None, 0, int(self.random.integers(1, size)), None]
 
     def _isolated(self) -> bool:
-        """Whether ranks are isolated, and the system tells what they do with files (macOS, say, does not)."""
+        """Tell whether ranks are isolated and the system reports file events (macOS, for example, does not)."""
         if self.ranks.share_a_disk:
             return False
         try:
@@ -240,7 +248,7 @@ class CheckpointCheck(GroupCheck):
         self._observer = FolderObserver(self, self.ranks.isolated, self._names, bases, also) if self._isolated() else None
 
     def _call_load(self, bases: list[dict], calls: list[dict]) -> list:
-        """What the ranks load from these files."""
+        """Load these files on the ranks, and return what load returned."""
         self._write_folders(bases, file_events.IN_OPEN)
         try:
             return self.ranks.call(call_load, [dict(name=n, **call) for n, call in zip(self._names, calls, strict=True)], show=self.show)
@@ -250,9 +258,9 @@ class CheckpointCheck(GroupCheck):
     def _call_save(
         self, step: int, shards: list[dict], places: list, bases: list[dict], *, hangs: Sequence[str] = (), full_at: int = 0, **how: list
     ) -> list:
-        """Lay out the ranks' folders and have all of them save; `how`, for each rank, as for `FileTracer`.
+        """Prepare the ranks' folders and call save on all of them; `how` holds, per rank, the options of `FileTracer`.
 
-        From outside, `hangs` has the files that a rank which dies before it writes cannot open, and `full_at` is as for `Outside.turns`.
+        Observed from outside, `hangs` names files that a rank dying before a write cannot open; `full_at` as in `FolderObserver.turns`.
         """
         self._write_folders(bases)
         each = dict(slow=[False] * 4, dies=[0] * 4, faster=[False] * 4, full=[0] * 4, idle=[False] * 4) | how
@@ -283,7 +291,7 @@ class CheckpointCheck(GroupCheck):
         ]
 
     def _stop_observing(self) -> None:
-        """End the watch of what was called last; what it has seen stays."""
+        """Stop observing the last call; its observations stay."""
         if self._observer:
             self._observer.snapshot()
             self._observer.close()
@@ -293,7 +301,7 @@ class CheckpointCheck(GroupCheck):
             self._observer.in_order(group, step, before[0] if before else None, ended)
 
     def _files_left(self, base: dict, group: list[int]) -> dict:
-        """The files of a folder that the group's ranks would share, now."""
+        """Files of the folder that the group's ranks would share, as of now."""
         own = [dict(name=name) for name in self._names]
         found = self._observer.left or self._observer.files() if self._observer else self.ranks.call(read_own_folder, own)
         return merge_folders(self, base, [found[r] for r in group], group)

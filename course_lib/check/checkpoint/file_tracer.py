@@ -1,6 +1,6 @@
-"""What an answer does with a checkpoint's files, moment by moment, seen from inside its process; see `checkpoint`.
+"""Trace an answer's file operations on a checkpoint folder from inside its process; see `checkpoint.check`.
 
-That is for a student's own machine, and for grading where the system does not tell it from outside: an answer could put another class here.
+For a student's own machine, and for grading where the system reports no file events: an answer could replace this class.
 """
 
 from __future__ import annotations
@@ -23,50 +23,50 @@ from course_lib.check.checkpoint.files import INDEX_FILE, TENSORS_SUFFIX
 LIBRARY_DIRS = tuple(os.path.dirname(m.__file__) + os.sep for m in (np, safetensors, json, encodings))
 STDLIB_DIR = os.path.dirname(os.__file__) + os.sep
 COURSE_DIR = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-UNTRACED_PREFIXES = (COURSE_DIR, *LIBRARY_DIRS, STDLIB_DIR, "<frozen")  # whose code no student has written
+UNTRACED_PREFIXES = (COURSE_DIR, *LIBRARY_DIRS, STDLIB_DIR, "<frozen")  # prefixes of files that contain no student code
 WRITE_EVENTS = ("open", "os.rename", "os.remove", "os.link", "os.symlink", "os.truncate")
 INTROSPECTION_EVENTS = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents")
-HOOK_ALIVE_EVENT = "course_lib.checkpoint"  # an event of its own, which tells that the hook is there
+HOOK_ALIVE_EVENT = "course_lib.checkpoint"  # the tracer's own event, which shows that the hook is active
 _active_tracer: list[FileTracer] = []
-IN_PLACE_WRITE_CAUSE = "a file that is changed in its place: write it beside, and use os.replace"
+IN_PLACE_WRITE_CAUSE = "a file that is changed in place: write a temporary file next to it, then use os.replace"
 
 
 class SimulatedCrash(BaseException):
-    """The rank ends here, as by signal 9."""
+    """Simulate the death of the rank here, as by SIGKILL."""
 
 
 def is_student_code(code: CodeType) -> bool:
-    """Whether this is the answer's own code, in whose lines somebody looks at the disk."""
+    """Tell whether this is the answer's own code, after whose lines the folder is inspected."""
     return not code.co_filename.startswith((COURSE_DIR, *LIBRARY_DIRS)) and code.co_filename != "<frozen codecs>"
 
 
 class FileTracer:
-    """Calls an answer and looks at its folder: after each of its lines, and before and after each change that Python tells of.
+    """Call an answer and inspect its folder after each of its lines, and before and after each change that Python reports.
 
-    It hears of changes from Python itself (PEP 578, audit hooks: once there, nobody can take one away).
+    Changes are reported by Python itself (PEP 578 audit hooks, which cannot be removed once added).
 
     Parameters
     ----------
     folder : str
     slow : bool
-        Whether to rest when the folder changes, before a file is written, and where others go on after a collective.
+        Whether to pause when the folder changes, before a file is written, and after a collective.
     dies : int
-        The line, counted as they are run, before which the rank ends; -1: before it writes a file; 0 for none.
+        Line, counted in execution order, before which the rank dies; -1: before it writes a file; 0: never.
     faster : bool
         Whether another rank removes each file a moment before this one does.
     full : int
-        Bytes after which a file cannot grow, 0 for no such limit; -1: nothing more can be written once another file than a part is opened.
+        File size limit in bytes, 0 for none; -1: nothing can be written once a file other than a part has been opened.
 
     Attributes
     ----------
     states : list of (float, dict, dict)
-        Each time that something had changed: when, the files, and for each its inode and time of change.
+        For each change: its time, the files, and each file's inode, modification time and size.
     problems : list of (str, str)
-        What must not be, and a usual cause.
+        Forbidden operations, and a usual cause.
     wrote, removed : set of str
-        Names in the folder.
+        Names of files in the folder.
     lines : int
-        How many it has run.
+        Number of lines executed.
     """
 
     def __init__(self, folder: str, slow: bool, dies: int, faster: bool, full: int):
@@ -77,7 +77,7 @@ class FileTracer:
         self._busy, self._lock = threading.local(), threading.RLock()
 
     def run(self, function, *arguments) -> bool:
-        """Call it; whether the rank has lived to its end."""
+        """Call the function; return whether the rank survived it."""
         (soft, hard), given = resource.getrlimit(resource.RLIMIT_FSIZE), safetensors.numpy.serialize_file
 
         def serialize_file(data, filename, *more, **named):
@@ -113,14 +113,14 @@ class FileTracer:
         self._on = self._over = True
         sys.audit(HOOK_ALIVE_EVENT)
         if self._on:
-            self._report("does not let itself be watched")
+            self._report("disabled the check's file tracing")
         for name, made in dict(open=builtins.open, scandir=os.scandir, sleep=time.sleep, replace=os.replace, remove=os.remove).items():
             if not isinstance(made, BuiltinFunctionType):
-                self._report(f"has put another function in the place of {name}")
+                self._report(f"has replaced the function {name}")
         return True
 
     def _install_hook(self) -> None:
-        """From now on, this watch hears; one hook a process, as none can be taken away."""
+        """Make this tracer receive audit events; one hook per process, as hooks cannot be removed."""
         if not _active_tracer:
             sys.addaudithook(lambda event, arguments: _active_tracer[-1]._on_audit_event(event, arguments))
         _active_tracer[:] = [self]
@@ -129,21 +129,21 @@ class FileTracer:
         self.problems.append((problem, cause))
 
     def snapshot(self) -> None:
-        """What is in the folder, if it has changed."""
+        """Record the folder's contents if they have changed."""
         with self._lock:
             entries = sorted(os.scandir(self.folder), key=lambda entry: entry.name)
             stamps = {}
             for entry in entries:
                 try:
                     found = entry.stat()
-                except FileNotFoundError:  # it goes this very moment, by another thread
+                except FileNotFoundError:  # another thread has just removed it
                     continue
                 stamps[entry.name] = (found.st_ino, found.st_mtime_ns, found.st_size)
             if stamps == self._before:
                 return
             before, self._before = (self._before or {}).get(INDEX_FILE), stamps
             if before and INDEX_FILE in stamps and before != stamps[INDEX_FILE] and before[0] == stamps[INDEX_FILE][0]:
-                self._report(f"wrote {INDEX_FILE} in its place", IN_PLACE_WRITE_CAUSE)
+                self._report(f"wrote {INDEX_FILE} in place", IN_PLACE_WRITE_CAUSE)
             self.states.append((time.monotonic(), read_folder(self.folder), stamps))
             if self.slow and 1 < len(self.states) < 8:
                 time.sleep(0.03)
@@ -157,9 +157,9 @@ class FileTracer:
             if self.slow and self._calls:
                 time.sleep(0.06)
                 self._calls = 0
-            written = not frame.f_code.co_filename.startswith(UNTRACED_PREFIXES)  # in the library's own, locks would stay closed for ever
+            written = not frame.f_code.co_filename.startswith(UNTRACED_PREFIXES)  # stopping inside a library would leave its locks held
             self.lines += event == "line" and written
-        if written and (self._dead or self.lines == self.dies > 0):  # dead is also who has died in a thread, or goes on all the same
+        if written and (self._dead or self.lines == self.dies > 0):  # also when dead in another thread, or when the exception was swallowed
             self._crash()
         return self._trace_line
 
@@ -176,11 +176,11 @@ class FileTracer:
             self._on = False
         with self._muted():
             if event == HOOK_ALIVE_EVENT and self._on:
-                self._report("does not let itself be watched")
+                self._report("disabled the check's file tracing")
             elif event == "sys.settrace":
                 self._report("switched off the tracing of its lines")
             elif event in INTROSPECTION_EVENTS and not sys._getframe(1).f_code.co_filename.startswith(UNTRACED_PREFIXES):
-                self._report("looked at what calls it")
+                self._report("inspected its callers")
             elif event in WRITE_EVENTS:
                 self._on_change(event, arguments)
 
@@ -191,14 +191,14 @@ class FileTracer:
         name = self._name(path) or (os.path.basename(os.fsdecode(path)) if far else None)
         if onto and name is None:
             self._report(
-                f"gave a file of another folder the name {INDEX_FILE}",
-                "a temporary file elsewhere: that may be another disk; write it beside",
+                f"renamed a file of another folder to {INDEX_FILE}",
+                "a temporary file elsewhere, perhaps on another disk; write it in the same folder",
             )
         if name is None:
             return
         self.snapshot()
         if name == INDEX_FILE and event in ("os.remove", "os.rename") and os.path.exists(os.path.join(self.folder, INDEX_FILE)):
-            self._report(f"took {INDEX_FILE} away before the new one had its name", IN_PLACE_WRITE_CAUSE)
+            self._report(f"removed {INDEX_FILE} before the new one had that name", IN_PLACE_WRITE_CAUSE)
         writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         if writes or event == "os.rename":
             self._record_write(path)
@@ -214,7 +214,7 @@ class FileTracer:
         while frame is not None and not is_student_code(frame.f_code):
             frame = frame.f_back
         if frame is None or frame.f_trace != self._trace_line or not frame.f_trace_lines:
-            self._report("used files where its lines cannot be traced", "a thread: write the files in save itself")
+            self._report("accessed files where its lines cannot be traced", "a thread; write the files in save itself")
 
     def _before_write(self) -> None:
         if self.dies < 0 or self._dead:
@@ -230,7 +230,7 @@ class FileTracer:
             self.wrote.add(name)
 
     def _name(self, path: object) -> str | None:
-        """The name of a file that stands directly in the folder."""
+        """Name of a file that is directly in the folder, or None."""
         if not isinstance(path, (str, bytes, os.PathLike)):
             return None
         place, name = os.path.split(os.path.abspath(os.fsdecode(path)))
@@ -238,7 +238,7 @@ class FileTracer:
 
 
 class _Muted:
-    """While this thread is in here, nothing is heard of what it does."""
+    """Ignore this thread's file operations inside a `with` block."""
 
     def __init__(self, busy: threading.local):
         self.busy = busy
@@ -251,7 +251,7 @@ class _Muted:
 
 
 def read_folder(folder: str) -> dict[str, np.ndarray]:
-    """What is in a folder: for each file its bytes; a folder in it has a name with / and none."""
+    """Contents of a folder: the bytes of each file; a subfolder appears as an empty file whose name ends with /."""
     found = {}
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if entry.is_dir():

@@ -1,4 +1,4 @@
-"""Part 27's checkpoints as files: written, read and damaged by the one who checks; see `checkpoint`."""
+"""Write, read and damage part 27's checkpoint files for the check; see `checkpoint.check`."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ INDEX_FILE, TENSORS_SUFFIX = "index.json", ".safetensors"
 TENSOR_NAMES = ("weights", "bias", "first moment", "second moment", "order of the data", "mask", "0.scale", "losses")
 TENSOR_DTYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_)
 
-Files = dict[str, np.ndarray]  # by name, their bytes
+Files = dict[str, np.ndarray]  # name to bytes
 
 
 class DamagedCheckpoint(ValueError):
-    """The files are no checkpoint; the message says why."""
+    """The files are not a valid checkpoint; the message says why."""
 
 
 def draw_shards(
     random: np.random.Generator, groups: list[list[int]], ranks: int = 4, *, large: bool = False, least: int = 0
 ) -> list[dict[str, np.ndarray]]:
-    """Draw parts for each rank: an array of each dtype, or an answer that spoils one would depend on luck; lengths, perhaps 0."""
+    """Draw each rank's parts: one array per dtype, so that corrupting any dtype is always detected; lengths may be 0."""
     found: list[dict] = [{} for _ in range(ranks)]
     names = random.permutation(TENSOR_NAMES)[: len(TENSOR_DTYPES)].tolist()
     for name, dtype in zip(names, random.permutation(TENSOR_DTYPES), strict=True):
         for group in groups:
             lengths = random.integers(least, 6, len(group)) + (3000 if large else 0)
             if len(group) > 1 and not least and not large:
-                lengths[int(random.integers(0, len(group) - 1))] = 0  # not the last, which loads leave unread
+                lengths[int(random.integers(0, len(group) - 1))] = 0  # not the last one, whose file loads may skip
             for r, length in zip(group, lengths, strict=True):
                 found[r][name] = _draw_values(random, int(length), dtype)
     return found
 
 
 def _draw_values(random: np.random.Generator, length: int, dtype: type) -> np.ndarray:
-    """Draw numbers of this dtype; those of 64 bits have more digits than others can hold."""
+    """Draw values of this dtype; 64-bit values use more digits than narrower types can hold."""
     if np.issubdtype(dtype, np.integer):
         return random.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, length, dtype)
     return (100 * random.standard_normal(length)).astype(dtype) if dtype != np.bool_ else random.random(length) < 0.5
 
 
 def checkpoint_files(step: int, parts: list[dict[str, np.ndarray]]) -> Files:
-    """The files of a checkpoint, for each rank its parts."""
+    """Files of a checkpoint, given each rank's parts."""
     lengths = {name: [len(part[name]) for part in parts] for name in parts[0]}
     found = {INDEX_FILE: _as_array(json.dumps({"step": step, "ranks": len(parts), "lengths": lengths}).encode())}
     for i, part in enumerate(parts):
@@ -52,43 +52,43 @@ def checkpoint_files(step: int, parts: list[dict[str, np.ndarray]]) -> Files:
 
 
 def read_checkpoint(files: Files) -> tuple[int, list[dict[str, np.ndarray]]]:
-    """Step, and each rank's parts.
+    """Read the step and each rank's parts.
 
     Raises
     ------
-    Broken
-        A file is not there, or not whole, or not as the index says.
+    DamagedCheckpoint
+        A file is missing, truncated, or inconsistent with the index.
     """
     try:
         index = json.loads(files[INDEX_FILE].tobytes())
         step, ranks, lengths = index["step"], index["ranks"], index["lengths"]
         whole = [step, ranks, *(length for each in lengths.values() for length in each)]
     except KeyError as error:
-        raise DamagedCheckpoint(f"{INDEX_FILE} is not there, or says nothing of {error}") from None
-    except Exception as error:  # whatever a rank has written there
-        raise DamagedCheckpoint(f"{INDEX_FILE} is no such JSON ({error})") from None
+        raise DamagedCheckpoint(f"{INDEX_FILE} is missing, or has no {error}") from None
+    except Exception as error:  # whatever a rank wrote there
+        raise DamagedCheckpoint(f"{INDEX_FILE} is not the expected JSON ({error})") from None
     wrong = [value for value in whole if type(value) is not int]
     if wrong:
-        raise DamagedCheckpoint(f"{INDEX_FILE} has {json.dumps(wrong[0])} where a whole number must stand")
+        raise DamagedCheckpoint(f"{INDEX_FILE} has {json.dumps(wrong[0])} where a whole number is expected")
     found = []
     for i in range(min(ranks, 64)):
         name = f"{step}-{i}.safetensors"
         if name not in files:
-            raise DamagedCheckpoint(f"{INDEX_FILE} tells of {name}, which is not there")
+            raise DamagedCheckpoint(f"{INDEX_FILE} lists {name}, which is missing")
         try:
             found.append(numpy.load(files[name].tobytes()))
         except Exception as error:  # as above
-            raise DamagedCheckpoint(f"{name} is not whole ({error})") from None
+            raise DamagedCheckpoint(f"{name} is incomplete ({error})") from None
         has, says = {key: len(array) for key, array in found[i].items()}, {key: each[i : i + 1] for key, each in lengths.items()}
         if {key: [length] for key, length in has.items()} != says:
-            raise DamagedCheckpoint(f"{INDEX_FILE} has for rank {i} the lengths {says}, and {name} has {has}")
+            raise DamagedCheckpoint(f"{INDEX_FILE} gives rank {i} the lengths {says}, but {name} has {has}")
     if any(len(each) != len(found) for each in lengths.values()):
-        raise DamagedCheckpoint(f"{INDEX_FILE} tells of {ranks} ranks, and has the lengths {lengths}")
+        raise DamagedCheckpoint(f"{INDEX_FILE} lists {ranks} ranks, but has the lengths {lengths}")
     return step, found
 
 
 def merge_folders(base: Files, ranks: list[Files]) -> Files | str:
-    """What is in a folder that had `base`, if the ranks do there what each did in its own; or the name of a file that two have written."""
+    """Merge the ranks' folders, which all started from `base`; return the name of a file that two ranks wrote, if there is one."""
     found = {name: content for name, content in base.items() if all(name in own for own in ranks)}
     new: Files = {}
     for own in ranks:
@@ -102,7 +102,7 @@ def merge_folders(base: Files, ranks: list[Files]) -> Files | str:
 
 
 def leftover_files(step: int, ranks: int) -> Files:
-    """What saves that were broken off may have left: half a file of the step that comes, whole ones of a later step, an index beside."""
+    """Files that interrupted saves may leave: truncated files of the next step, complete ones of a later step, a temporary index."""
     half = checkpoint_files(step, [{"weights": np.arange(40.0)} for _ in range(ranks)])
     later = checkpoint_files(step + 5, [{"weights": np.arange(3.0)} for _ in range(6)])
     found = {name: content[:100] for name, content in half.items() if name != INDEX_FILE} | {
@@ -113,7 +113,7 @@ def leftover_files(step: int, ranks: int) -> Files:
 
 
 def is_file_needed(name: str, step: int, parts: list[dict[str, np.ndarray]], cuts: dict[str, slice]) -> bool:
-    """Whether a file has something of these cuts."""
+    """Tell whether a file holds any of these slices."""
     if name == INDEX_FILE:
         return True
     i = int(name.removeprefix(f"{step}-").removesuffix(".safetensors"))
@@ -125,12 +125,12 @@ def is_file_needed(name: str, step: int, parts: list[dict[str, np.ndarray]], cut
 
 
 def damaged_variants(files: Files, name: str) -> Iterator[tuple[str, np.ndarray | None, str]]:
-    """Ways in which the index and a file can be damaged: which, its bytes then (None: it is gone), and what that is in words."""
+    """Yield the ways to damage the index and a file: the name, its new bytes (None: removed), and a description."""
     for which in (INDEX_FILE, name):
-        yield which, None, "is not there"
-        yield which, files[which][: len(files[which]) // 2], "is cut off"
+        yield which, None, "is missing"
+        yield which, files[which][: len(files[which]) // 2], "is cut short"
         yield which, files[which][:0], "is empty"
-        yield which, np.zeros_like(files[which]), "has zeros alone, as after a loss of power"
+        yield which, np.zeros_like(files[which]), "is all zeros, as after a power failure"
     for text in (b"{}", b"[]", b"null", b"\xff\xfe"):
         yield INDEX_FILE, _as_array(text), f"is {text!r}"
     yield name, files[name][:-8], "lacks its last 8 bytes"
@@ -140,7 +140,7 @@ def damaged_variants(files: Files, name: str) -> Iterator[tuple[str, np.ndarray 
     yield (
         name,
         _as_array(numpy.save({key: a[:-1] if key == longest else a for key, a in arrays.items()})),
-        f"has too short an array {longest!r}",
+        f"has an array {longest!r} that is too short",
     )
 
 

@@ -1,7 +1,7 @@
-"""What ranks that are isolated do with a checkpoint's files, seen from outside; see `checkpoint`.
+"""Observe isolated ranks' file operations on a checkpoint folder from outside; see `checkpoint.check`.
 
-Nothing here runs on a rank. The system tells of all changes in the ranks' folders, in one order (`cluster.isolated.file_events`); the
-broker lets one rank at a time go on (`cluster.isolated.turns`), and whenever all stand still, the folders are read.
+Nothing here runs on a rank. The system reports all changes in the ranks' folders in one order (`cluster.isolated.file_events`); the
+broker runs one rank at a time (`cluster.isolated.scheduler`), and whenever all of them have stopped, the folders are read.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from course_lib.cluster.isolated import file_events as fs
 from course_lib.cluster.isolated.scheduler import MAX_RUN_SECONDS, RankScheduler
 
 NO_STOP = 1 << 30
-PIPE_OPEN_TIMEOUT_SECONDS = 0.3  # seconds after which a rank that opens a pipe counts as ended
-IN_PLACE_WRITE_CAUSE = "a file that is changed in its place: write it beside, and use os.replace"
-REMOVED_TOO_EARLY_CAUSE = "old files that go, or change, before the index tells of the new ones"
+PIPE_OPEN_TIMEOUT_SECONDS = 0.3  # seconds after which a rank that opens a pipe counts as dead
+IN_PLACE_WRITE_CAUSE = "a file that is changed in place: write a temporary file next to it, then use os.replace"
+REMOVED_TOO_EARLY_CAUSE = "old files that are removed or changed before the index lists the new ones"
 
 
 class FolderObserver:
-    """The folders of four ranks, watched until `close`.
+    """Watch the folders of four ranks until `close`.
 
     Parameters
     ----------
     check : Check
-        Which fails.
-    isolated : Apart
-        What holds the ranks' processes.
+        The check that fails.
+    isolated : IsolatedRanks
+        Gives access to the ranks' processes.
     names : list of str
-        The folder's, on each rank.
+        The folder's name on each rank.
     bases : list of dict
-        What is in it.
+        The files in it.
     also : int
-        More that is to be told than changes, as a bit mask.
+        Events to report besides changes, as a bit mask.
 
     Attributes
     ----------
     moments : list of (int, list)
-        Each time that all stood still and something had changed: its number, and for each rank the files and their facts.
+        For each moment at which all ranks had stopped and something had changed: its number, and each rank's files with their stamps.
     """
 
     def __init__(self, check: Check, isolated, names: list[str], bases: list[Files], also: int = 0):
@@ -52,7 +52,7 @@ class FolderObserver:
         mask = fs.CHANGE_EVENTS | fs.IN_DELETE_SELF | fs.IN_MOVE_SELF | also
         self._rank = {self.events.watch(folder.descriptor, mask): r for r, folder in enumerate(self.folders)}
         for r, folder in enumerate(self.folders):
-            for file in bases[r]:  # also under another name
+            for file in bases[r]:  # also after it is renamed
                 descriptor = folder.open(file)
                 self._old[self.events.watch(descriptor, fs.IN_MODIFY | also)] = r, file
                 fs.os.close(descriptor)
@@ -60,12 +60,12 @@ class FolderObserver:
         self._snapshot(0)
         for r, (files, _) in enumerate(self.moments[0][1]):
             if files.keys() != bases[r].keys() or any(not np.array_equal(files[file], bases[r][file]) for file in files):
-                check.fail(f"the files on rank {r} were changed before they were given")
+                check.fail(f"the files on rank {r} were changed before the call")
         self.events.read()
-        self.events_seen.clear()  # that was our own reading
+        self.events_seen.clear()  # caused by our own reading
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release all file descriptors."""
         self.events.close()
         for folder in self.folders:
             with contextlib.suppress(OSError, fs.psutil.Error):
@@ -73,30 +73,30 @@ class FolderObserver:
             folder.close()
 
     def snapshot(self) -> None:
-        """What is there in the end."""
+        """Record the final contents."""
         self._snapshot(self.moments[-1][0] + 1)
 
     def files(self) -> list[Files]:
-        """What was in each rank's folder the last time."""
+        """Files of each rank's folder at the last moment."""
         return [files for files, _ in self.moments[-1][1]]
 
     def before_the_index(self, group: list[int], old: Files) -> int:
-        """The number of the last moment at which no rank of the group had a new index."""
+        """Number of the last moment at which no rank of the group had a new index."""
         return max(
             number for number, found in self.moments if all(np.array_equal(found[r][0].get(INDEX_FILE), old.get(INDEX_FILE)) for r in group)
         )
 
     def turns(self, order: list[int], *, stop: tuple[int, int] | None = None, pipes: Sequence[str] = (), full_at: int = 0) -> RankScheduler:
-        """A schedule in this order.
+        """Schedule the ranks in this order.
 
         Parameters
         ----------
         stop : (int, int), optional
-            As for `Turns`.
+            As for `RankScheduler`.
         pipes : sequence of str
-            Files that this rank cannot open to write: it hangs there for good.
+            Files that this rank cannot open for writing: it blocks there.
         full_at : int
-            The number of the moment from which on nothing more can be written.
+            Number of the moment after which nothing more can be written.
         """
 
         def moment(number: int) -> None:
@@ -113,7 +113,7 @@ class FolderObserver:
 
         def returned(rank: int) -> None:
             self._snapshot(self.moments[-1][0])
-            self._returned.setdefault(rank, len(self.events_seen))  # whatever it sends later
+            self._returned.setdefault(rank, len(self.events_seen))  # whatever it sends later does not count
 
         self.left, self._returned = None, {}
         for name in pipes:
@@ -123,7 +123,7 @@ class FolderObserver:
         )
 
     def states(self, rank: int) -> list[tuple]:
-        """A rank's files whenever they had changed; as `Watch.states`."""
+        """Files of a rank after each change, as in `FileTracer.states`."""
         found: list[tuple] = []
         for number, each in self.moments:
             files, stamps = each[rank]
@@ -132,23 +132,23 @@ class FolderObserver:
         return found
 
     def wrote(self, rank: int) -> set[str]:
-        """The names under which a rank wrote, beside the index."""
+        """Names that a rank wrote, except the index."""
         writes = fs.IN_CREATE | fs.IN_MODIFY | fs.IN_MOVED_TO
         return {e.name for e in self._events_of(rank) if e.mask & writes and not e.mask & fs.IN_ISDIR and e.name != INDEX_FILE}
 
     def opened(self, rank: int) -> set[str]:
-        """The files that a rank has opened, if that is told."""
-        files = [self._old[e.watch] for e in self.events_seen if e.mask & fs.IN_OPEN and e.watch in self._old]  # whatever name it took
+        """Files that a rank opened, if `also` includes that event."""
+        files = [self._old[e.watch] for e in self.events_seen if e.mask & fs.IN_OPEN and e.watch in self._old]  # under whatever name
         return {name for r, name in files if r == rank}
 
     def removed(self, rank: int) -> set[str]:
-        """The files that were there at first and that a rank removed."""
+        """Initial files that a rank removed."""
         return {e.name for e in self._events_of(rank) if e.mask & fs.IN_DELETE} & self.moments[0][1][rank][0].keys()
 
     def in_order(self, group: list[int], step: int, before: int | None, ended: bool) -> None:
-        """Check the order of all changes: the old checkpoint stays as it is until the new index tells of parts that no longer change.
+        """Check the order of all changes: the old checkpoint stays intact until the new index lists parts that no longer change.
 
-        If save has `ended` on all ranks of the group, nothing has changed since it did on the first of them.
+        If save has `ended` on all ranks of the group, nothing may change once it has returned on the first of them.
         """
         told, moved = set(), set()
         for event in self.events_seen:
@@ -158,7 +158,7 @@ class FolderObserver:
             if rank not in group or not event.mask & (fs.CHANGE_EVENTS | fs.IN_DELETE_SELF | fs.IN_MOVE_SELF):
                 continue
             if event.mask & (fs.IN_DELETE_SELF | fs.IN_MOVE_SELF):
-                self.check.fail(f"save on rank {rank} takes the folder away")
+                self.check.fail(f"save on rank {rank} removes the folder")
             if event.mask & fs.IN_MOVED_FROM:
                 moved.add((rank, event.cookie))
             if name == INDEX_FILE:
@@ -166,10 +166,10 @@ class FolderObserver:
                     self._check_index_event(event, rank, told, moved, before)
             elif before is not None and name.startswith(f"{before}-") and name.endswith(TENSORS_SUFFIX) and not told:
                 self.check.fail(
-                    f"save on rank {rank} changes or removes {name} before the new {INDEX_FILE} has its name", REMOVED_TOO_EARLY_CAUSE
+                    f"save on rank {rank} changes or removes {name} before the new {INDEX_FILE} is in place", REMOVED_TOO_EARLY_CAUSE
                 )
             elif told and name == f"{step}-{group.index(rank)}{TENSORS_SUFFIX}":
-                self.check.fail(f"{name} changes after the index has told of it", "a file that is written once more, or moved too late")
+                self.check.fail(f"{name} changes after the index lists it", "a file that is written again, or renamed too late")
         if ended:
             self._check_nothing_after_return(group)
 
@@ -178,11 +178,11 @@ class FolderObserver:
         for event in self.events_seen[self._returned[first] :]:
             rank, name = (self._rank[event.watch], event.name) if event.watch in self._rank else self._old.get(event.watch, (-1, ""))
             if rank in group and event.mask & fs.CHANGE_EVENTS:
-                cause = "ranks that do not wait until the index is there and what is old is gone: they may begin the next save meanwhile"
-                self.check.fail(f"save has returned on rank {first}, and {name} changes on rank {rank} after that", cause)
+                cause = "ranks that return before the index is in place and the old files are gone: they may start the next save meanwhile"
+                self.check.fail(f"save has returned on rank {first}, but {name} still changes on rank {rank} afterwards", cause)
 
     def start_race(self, names: set[str]) -> threading.Thread:
-        """From now on: once a rank removes one of these, somebody else removes all that are left, from the end of its folder on."""
+        """Start removing these files as soon as one rank removes any of them, beginning at the end of its folder."""
         self.faster, self._over = 0, False
 
         def run() -> None:
@@ -201,19 +201,19 @@ class FolderObserver:
         return thread
 
     def end_race(self, thread: threading.Thread) -> None:
-        """No longer."""
+        """Stop the race."""
         self._over = True
         thread.join()
 
     def _check_index_event(self, event: fs.InotifyEvent, rank: int, told: set, moved: set, before: int | None) -> None:
         if event.mask & (fs.IN_DELETE | fs.IN_MOVED_FROM):
-            self.check.fail(f"save on rank {rank} took {INDEX_FILE} away before the new one had its name", IN_PLACE_WRITE_CAUSE)
+            self.check.fail(f"save on rank {rank} removed {INDEX_FILE} before the new one had that name", IN_PLACE_WRITE_CAUSE)
         if event.mask & fs.IN_MODIFY or rank in told:
-            self.check.fail(f"save on rank {rank} wrote {INDEX_FILE} in its place", IN_PLACE_WRITE_CAUSE)
+            self.check.fail(f"save on rank {rank} wrote {INDEX_FILE} in place", IN_PLACE_WRITE_CAUSE)
         if event.mask & fs.IN_MOVED_TO and (rank, event.cookie) not in moved:
-            cause = "a temporary file elsewhere: that may be another disk; write it beside"
-            self.check.fail(f"save on rank {rank} gave a file of another folder the name {INDEX_FILE}", cause)
-        told.add(rank)  # also by a link, where there was none
+            cause = "a temporary file elsewhere, perhaps on another disk; write it in the same folder"
+            self.check.fail(f"save on rank {rank} renamed a file of another folder to {INDEX_FILE}", cause)
+        told.add(rank)  # also by a hard link, where no index existed
 
     def _events_of(self, rank: int) -> list[fs.InotifyEvent]:
         return [event for event in self.events_seen if self._rank.get(event.watch) == rank]

@@ -1,4 +1,4 @@
-"""What the check of part 27's `save` and `load` does on a rank. All of it runs there; see `checkpoint`."""
+"""Functions that the check of part 27's `save` and `load` runs on the ranks; see `checkpoint.check`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from course_lib.engine.namespace import student
 
 
 def rank_folder(name):
-    """This rank's folder of this name."""
+    """Path of this rank's folder of this name."""
     return os.path.join(os.path.realpath(tempfile.gettempdir()), name)
 
 
 def remove_folder(name):
-    """Remove it."""
+    """Remove a rank's folder."""
     shutil.rmtree(rank_folder(name), ignore_errors=True)
 
 
 def write_folder(name, files):
-    """A folder with these files, and no others."""
+    """Create a folder with exactly these files."""
     os.makedirs(rank_folder(name))
     for file, content in files.items():
         with open(os.path.join(rank_folder(name), file), "wb") as opened:
@@ -31,18 +31,18 @@ def write_folder(name, files):
 
 
 def read_own_folder(name):
-    """What is in it."""
+    """Read the files of a rank's folder."""
     return read_folder(rank_folder(name))
 
 
 def call_save(name, step, shards, place, idle=False):
-    """Call save; the shards after the call. Ranks that are idle only stand by while the others save."""
+    """Call save and return the shards after the call. Idle ranks take no part while the others save."""
     everyone, save = student("everyone"), student("save")
     comm = everyone.Split(color=place[0], key=place[1])
     mine, given = {key: array.copy() for key, array in shards.items()}, numpy.serialize_file
 
     def serialize_file(data, filename, *more, **named):
-        open(filename, "ab").close()  # where this waits, other threads go on; safetensors would hold all of them up
+        open(filename, "ab").close()  # other threads run while this blocks; safetensors would hold the GIL
         return given(data, filename, *more, **named)
 
     try:
@@ -55,9 +55,9 @@ def call_save(name, step, shards, place, idle=False):
 
 
 def call_save_traced(name, step, shards, place, idle=False, **how):
-    """Call save, and watch it from inside, where that is not done from outside; `how` as for `FileTracer`.
+    """Call save and trace it from inside, where it is not observed from outside; `how` as for `FileTracer`.
 
-    Returns the moments, the shards after the call, what must not be, the names written and removed, and how many lines were run.
+    Returns the states, the shards after the call, the problems, the names written and removed, and the number of lines executed.
     """
     everyone, save = student("everyone"), student("save")
     comm = everyone.Split(color=place[0], key=place[1])

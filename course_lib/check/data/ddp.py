@@ -1,4 +1,4 @@
-"""How `MyDP` of part 14 is put to the test: steps beside those of one process, and gates for what is exchanged when.
+"""Check of part 14's `MyDP`: steps against a single process, and gates that show when gradients are exchanged.
 
 `wrap_model`, `train_step` and `restore_comm` run on the ranks, `DdpCheck` in the notebook's kernel.
 """
@@ -19,11 +19,11 @@ from course_lib.engine.namespace import get_ipython, student
 
 
 def wrap_model(values, size):
-    """On the first ranks: a model with gates between its layers, wrapped; its parameters at the start."""
+    """Wrap a model with gates between its layers, on the first ranks; return its initial parameters."""
     everyone, MyDP = student("everyone"), student("MyDP")
 
     class Gate(Module):
-        """Lets all through. The gradient passes changed by the gate's number, for which enough must have been sent: see `train_step`."""
+        """Identity in forward; backward changes the gradient by a number from the coordinator, as described in `train_step`."""
 
         def forward(self, x):
             return Tensor.from_operation(
@@ -31,7 +31,7 @@ def wrap_model(values, size):
             )
 
     class Net(Module):
-        """Linear layers, with tanh and a gate between two; and a spare one."""
+        """Linear layers with tanh and a gate in between, and one unused layer."""
 
         def __init__(self):
             self.layers = [Linear(*w.shape, dtype=w.dtype) for w in values[::2]]
@@ -58,7 +58,7 @@ def wrap_model(values, size):
 
 
 def train_step(x, target, lr, through_gates):
-    """On the first ranks: a step of training; all parameters after it, and their gradients."""
+    """Take a training step on the first ranks; return all parameters after it, and their gradients."""
     trial = student("trial")
     if not trial:
         return None
@@ -76,10 +76,10 @@ def train_step(x, target, lr, through_gates):
 
 @contextmanager
 def without_builtin_ddp():
-    """Meanwhile, nobody can make a ready-made wrapper, also who has kept hold of it."""
+    """Make the ready-made wrapper unusable inside a `with` block, also through saved references."""
 
     def not_here(*_, **__):
-        raise TypeError("The ready-made DistributedDataParallel is part 13's. MyDP is to be your own, with hooks and all-reduces.")
+        raise TypeError("The ready-made DistributedDataParallel belongs to part 13. Write MyDP yourself, with hooks and all-reduces.")
 
     make = DistributedDataParallel.__init__
     code, make.__code__ = make.__code__, not_here.__code__
@@ -90,7 +90,7 @@ def without_builtin_ddp():
 
 
 def gate_gradient(grad, number):
-    """A gradient behind a gate. What it does to a whole is not what it does to a sum: it cannot be made good after backward."""
+    """Apply a gate to a gradient: nonlinearly, so that reducing only after backward cannot give the right result."""
     return grad * np.where(grad > 0, grad.dtype.type(number), grad.dtype.type(number / 4))
 
 
@@ -100,7 +100,7 @@ def restore_comm():
 
 
 def reference_gradients(values, x, target, numbers=()):
-    """The gradients of one process, with gates of these numbers, the last layer's first."""
+    """Gradients of a single process, with gates of these numbers, the last layer's first."""
     outputs, grads, n = [x], [np.zeros_like(v) for v in values], len(values) - 2
     for i in range(0, n, 2):
         out = outputs[-1] @ values[i] + values[i + 1]
@@ -114,7 +114,7 @@ def reference_gradients(values, x, target, numbers=()):
 
 
 def _known_mistakes(before, grads, x, target, size, rank):
-    """Parameters after a step that was not taken with the mean gradient, by what it was taken with."""
+    """Parameters after steps with wrong gradients, by the mistake that gives them."""
     own = reference_gradients(before, x[rank], target[rank])
     return {
         "as before the step": before,
@@ -122,26 +122,28 @@ def _known_mistakes(before, grads, x, target, size, rank):
         "after a step with the gradient of this rank's own samples (a hook that returns None changes nothing)": [
             w - 0.1 * g for w, g in zip(before, own, strict=True)
         ],
-        "after a step with that gradient divided by the number of ranks": [w - 0.1 / size * g for w, g in zip(before, own, strict=True)],
+        "after a step with this rank's own gradient divided by the number of ranks": [
+            w - 0.1 / size * g for w, g in zip(before, own, strict=True)
+        ],
     }
 
 
 def _gradient_scale(grads, wants):
-    """By what number gradients are a multiple of the sums over all ranks; whether it is the mean, and of which model, is for `train`."""
+    """Factor between the gradients and the sums over all ranks; `train` checks that it is the mean, and of which model."""
     if any(np.shape(g) != w.shape for g, w in zip(grads, wants, strict=False)):
-        return 1.0  # what compares them says so
+        return 1.0  # the comparison reports it
     return sum(float(np.vdot(g, w)) for g, w in zip(grads, wants, strict=False)) / sum(float(np.vdot(w, w)) for w in wants)
 
 
 class DdpCheck(Check):
-    """A `Check` of a wrapper on the first ranks of `ranks`."""
+    """A `Check` of a data parallel wrapper on the first ranks of `ranks`."""
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
         self.ranks = ranks
 
     def train(self, size: int = 4, layers: int = 3, steps: int = 3, dtype: type = np.float64) -> None:
-        """Train on `size` ranks, and compare with the whole batch."""
+        """Train on `size` ranks, and compare with training on the whole batch."""
         values, dims, samples = self._draw(size, layers, dtype)
         want = values[0]
 
@@ -154,23 +156,25 @@ class DdpCheck(Check):
                     self.array(got, expected, name=name, rank=r, rtol=rtol, scale=3.0, cause=cause, instead=instead)
 
         answers = self.ranks.call(wrap_model, [dict(values=v, size=size) for v in values], show=self.show)[:size]
-        cause = "a parameter that is not broadcast, or a root that is not rank 0"
+        cause = "a parameter that is not broadcast, or a root other than rank 0"
         compare(answers, "at the start", cause, lambda r: {f"that of rank {k}": each for k, each in enumerate(values[:size]) if k})
         for number in range(1, steps + 1):
             x, target = (self.random.standard_normal((size, samples, n)).astype(dtype) for n in (dims[0], dims[-1]))
             answers = self._step(size, x, target, lr=0.1)
             if size > 1 and not any(payload for rank in self.ranks.traffic[:size] for *_, payload in rank):
-                cause = "hooks that are not registered, or that wait until those of all parameters have run (the unused layer's never do)"
+                cause = (
+                    "hooks that are not registered, or that wait until the hooks of all parameters have run (the unused layer's never do)"
+                )
                 self.fail(f"no gradient was exchanged in step {number}", cause)
             grads = reference_gradients(want, x.reshape(-1, dims[0]), target.reshape(-1, dims[-1]))
             before, want = want, [w - dtype(0.1) * g for w, g in zip(want, grads, strict=True)]
-            cause = "a mean that the hook does not return, one of another gradient, or hooks that are registered anew in each forward"
+            cause = "a hook that does not return the mean, the mean of another gradient, or hooks that are registered again in each forward"
             known = partial(_known_mistakes, before, grads, x, target, size)
             compare([p for p, _ in answers], f"after step {number}", cause, known)
         self.ranks.call(restore_comm)
 
     def exchanges(self, size: int = 4, layers: int = 3, dtype: type = np.float64) -> None:
-        """What is exchanged when: a gradient passes a gate when those above are exchanged, changed by the gate's number."""
+        """Check when gradients are exchanged: a gradient passes a gate once those above have been exchanged, and is changed there."""
         values, dims, samples = self._draw(size, layers, dtype)
         sizes = [v.nbytes for v in values[0][:-2]]
         self.ranks.call(wrap_model, [dict(values=v, size=size) for v in values], show=self.show)
@@ -184,23 +188,25 @@ class DdpCheck(Check):
             except RanksError as error:
                 if "TooEarly" not in error.short:
                     raise
-                self.fail(f"a gradient goes on before those above are exchanged ({error.short})", "collectives after backward")
+                self.fail(
+                    f"backward continues before the gradients above have been exchanged ({error.short})", "collectives after backward"
+                )
             own = [reference_gradients(parameters, x[r], target[r], numbers) for r, (parameters, _) in enumerate(answers)]
             sums = [sum(each) for each in zip(*own, strict=True)]
             for r, (_, grads) in enumerate(answers):
                 if any(getattr(g, "dtype", None) != dtype for g in grads[:-2]) or any(g is not None for g in grads[-2:]):
-                    self.fail(f"rank {r} has gradients of another dtype, or some of the unused layer", "np.empty without dtype=")
+                    self.fail(f"rank {r} has gradients of another dtype, or a gradient for the unused layer", "np.empty without dtype=")
                 self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause="gradients that are exchanged twice")
                 wants = sums[:-2]
                 share = min(max(_gradient_scale(grads, wants), 1e-3), 10.0)
                 for i, want in enumerate(wants):
-                    cause = "gradients that are not those of all ranks, or that are made without the model's own backward"
+                    cause = "gradients that are not averaged over all ranks, or not computed by the model's own backward"
                     name, want = f"gradient {i}, changed at the gates,", (want * share).astype(dtype)
                     self.array(grads[i], want, name=name, rank=r, rtol=rtol, scale=3.0 * share, cause=cause)
         self.ranks.call(restore_comm)
 
     def _draw(self, size: int, layers: int, dtype: type) -> tuple[list, list[int], int]:
-        """Parameters for each of four ranks, the layers' sizes, and the samples of a rank."""
+        """Draw parameters for each of four ranks, the layer sizes, and the number of samples per rank."""
         dims, samples = [int(d) for d in self.random.integers(1, 8, layers + 1)], int(self.random.integers(1, 5))
         self.case = f"{size} ranks with {samples} samples each, layers {' x '.join(map(str, dims))}, {np.dtype(dtype)}"
         shapes = [shape for a, b in zip([*dims[:-1], 2], [*dims[1:], 3], strict=True) for shape in ((a, b), (b,))]

@@ -1,4 +1,4 @@
-"""How the perceptron of part 12 is put to the test: beside the same mathematics in NumPy.
+"""Check of part 12's perceptron against the same mathematics in NumPy.
 
 `run_mlp` and `call_train_or_evaluate` run on the rank, `PerceptronCheck` in the notebook's kernel.
 """
@@ -15,13 +15,13 @@ from course_lib.engine.namespace import student
 
 
 def run_mlp(dims, weights, x, y):
-    """On the rank: shapes that `MLP` draws, logits and gradients with given weights, and whether its weights are those of `random`."""
+    """Run `MLP` on the rank: shapes it draws, logits and gradients for given weights, and whether it draws its weights from `random`."""
     MLP = student("MLP")
     model, again = (MLP(dims, np.random.default_rng(0), x.dtype) for _ in range(2))
     drawn, twice = ([p.data.copy() for p in m.parameters()] for m in (model, again))
     same = all(np.array_equal(a, b) and a.dtype == x.dtype and np.ptp(a) for a, b in zip(drawn, twice, strict=False))
     if [w.shape for w in drawn] != [w.shape for w in weights]:
-        return [w.shape for w in drawn], None, None, same  # the check says so
+        return [w.shape for w in drawn], None, None, same  # the check reports it
     for p, w in zip(model.parameters(), weights, strict=True):
         p.data = w.copy()
     logits = model(x)
@@ -30,7 +30,7 @@ def run_mlp(dims, weights, x, y):
 
 
 def call_train_or_evaluate(w, x, y, batch, epochs=0, lr=0.0):
-    """On the rank: what `train` (`evaluate`, without epochs) gives for one layer; its weight afterwards, and if it has no gradient."""
+    """Run `train` on the rank (`evaluate` if there are no epochs) for one layer: its result, the weight, and whether grad is None."""
     model, loader = Linear(*w.shape, bias=False, dtype=w.dtype), DataLoader(ArrayDataset(x, y), batch)
     model.weight.data = w.copy()
     answer = student("train")(model, loader, epochs, lr) if epochs else student("evaluate")(model, loader)
@@ -38,7 +38,7 @@ def call_train_or_evaluate(w, x, y, batch, epochs=0, lr=0.0):
 
 
 def softmax_loss(logits: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The cross-entropy of each sample, and the gradient of their mean."""
+    """Cross-entropy of each sample, and the gradient of its mean."""
     soft = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     return -np.log(soft[np.arange(len(y)), y]), (soft - np.eye(logits.shape[1])[y]) / len(y)
 
@@ -51,23 +51,23 @@ class PerceptronCheck(Check):
         self.ranks = ranks
 
     def mlp(self, dims: Sequence[int], batch: int, dtype: type = np.float64) -> None:
-        """Forward and backward of `MLP` with drawn weights."""
+        """Check forward and backward of `MLP` with drawn weights."""
         normal, self.case = self.random.standard_normal, f"dims {tuple(dims)}, a batch of {batch}, {np.dtype(dtype)}"
         weights = [(normal(dims[i : i + 2]) / np.sqrt(dims[i])).astype(dtype) for i in range(len(dims) - 1)]
         x, y, rtol = normal((batch, dims[0])).astype(dtype), self.random.integers(0, dims[-1], batch), float(8192 * np.finfo(dtype).eps)
         shapes, logits, grads, same = self.ranks.call(run_mlp, dict(dims=list(dims), weights=weights, x=x, y=y), show=self.show)[0]
         if [tuple(s) for s in shapes] != [w.shape for w in weights]:
-            cause = "biases, a layer too many, or layers in what is no list"
+            cause = "biases, a layer too many, or layers that are not in a list"
             self.fail(f"parameters of shapes {shapes} were drawn, expected {[w.shape for w in weights]}", cause)
         if not same:
             cause = "random= or dtype= not passed on to Linear"
-            self.fail("the same random gives other weights the second time, or weights of another dtype", cause)
+            self.fail("two generators with the same seed give different weights, or the weights have another dtype", cause)
         outputs, linear = [x], x
         for i, w in enumerate(weights):
             outputs.append(outputs[-1] @ w if i == len(weights) - 1 else np.tanh(outputs[-1] @ w))
             linear = linear @ w
         cause = "a tanh too many (after the last layer) or too few"
-        known = {"what comes with a tanh after the last layer, too": np.tanh(outputs[-1]), "what comes without any tanh": linear}
+        known = {"the result with another tanh after the last layer": np.tanh(outputs[-1]), "the result without any tanh": linear}
         self.array(logits, outputs[-1], name="the logits", rank=0, rtol=rtol, cause=cause, instead=known)
         grad = softmax_loss(logits, y)[1].astype(dtype)
         for i in reversed(range(len(weights))):
@@ -75,7 +75,7 @@ class PerceptronCheck(Check):
             grad = grad @ weights[i].T * (1 - outputs[i] ** 2)
 
     def evaluate(self, samples: int, batch: int) -> None:
-        """The loss and the accuracy that `evaluate` gives."""
+        """Check the loss and the accuracy that `evaluate` returns."""
         (w, x, y), self.case = self._problem(samples), f"{samples} samples in batches of {batch}"
         answer, after, clean = self.ranks.call(call_train_or_evaluate, dict(w=w, x=x, y=y, batch=batch), show=self.show)[0]
         logits = x @ w
@@ -84,12 +84,12 @@ class PerceptronCheck(Check):
         for name, got, values in (("the loss", loss, each), ("the accuracy", accuracy, right.astype(float))):
             parts = [values[start : start + batch] for start in range(0, samples, batch)]
             known = {
-                "the mean of the batches' means, of which the last is of fewer samples": [np.mean([part.mean() for part in parts])],
-                "the sum over all samples, and not the mean": [values.sum()],
+                "the mean of the batches' means, although the last batch is smaller": [np.mean([part.mean() for part in parts])],
+                "the sum over all samples, not the mean": [values.sum()],
                 "the sum of the batches' means": [np.sum([part.mean() for part in parts])],
                 "the sum over all samples, divided by the number of batches": [values.sum() / len(parts)],
-                "that of the last batch": [parts[-1].mean()],
-                "that of the first batch": [parts[0].mean()],
+                "the value of the last batch": [parts[-1].mean()],
+                "the value of the first batch": [parts[0].mean()],
             }
             cause = "argmax without axis=1" if name == "the accuracy" else "a mean of means, or a sum"
             self.numbers(got, [values.mean()], name=name, rank=0, rtol=1e-12, cause=cause, instead=known)
@@ -97,16 +97,19 @@ class PerceptronCheck(Check):
             self.fail("evaluate leaves gradients behind, or changes the weights", "a missing no_grad, or a training step")
 
     def train(self, samples: int, batch: int, epochs: int, lr: float) -> None:
-        """The losses that `train` gives, and the weight that it leaves."""
+        """Check the losses that `train` returns, and the weight after training."""
         (w, x, y), self.case = self._problem(samples), f"{samples} samples in batches of {batch}, {epochs} epochs, lr {lr}"
         losses, after, _ = self.ranks.call(call_train_or_evaluate, dict(w=w, x=x, y=y, batch=batch, epochs=epochs, lr=lr), show=self.show)[
             0
         ]
-        steps, cause = epochs * -(-samples // batch), "gradients not None before backward, or None at the step, or another rate"
+        steps, cause = (
+            epochs * -(-samples // batch),
+            "gradients not reset before backward, gradients reset before the step, or a wrong learning rate",
+        )
         rows = [np.arange(samples)[start : start + batch] for start in range(0, samples, batch)] * epochs
 
         def losses_with(rate, keep=0.0):
-            """The losses, and the weight at last, where `rate` gives a step's learning rate, and gradients stay by the part `keep`."""
+            """Losses and final weight for the learning rate `rate(step)`, if each step keeps the fraction `keep` of the old gradient."""
             weight, total, found = w, 0.0, []
             for step, batch_rows in enumerate(rows):
                 each, grad = softmax_loss(x[batch_rows] @ weight, y[batch_rows])
@@ -119,23 +122,23 @@ class PerceptronCheck(Check):
             return lr * (1 - 0.7 * step / (steps - 1))
 
         known = {
-            "what a rate gives that falls by step / steps; the last of n steps is number n - 1": losses_with(
+            "what a rate gives that falls with step / steps; the last of n steps is number n - 1": losses_with(
                 lambda s: lr * (1 - 0.7 * s / steps)
             ),
-            "what a rate gives that begins one step later": losses_with(lambda s: lr * (1 - 0.7 * (s + 1) / steps)),
-            "what a rate gives that falls anew in each epoch": losses_with(
+            "what a rate gives that is one step ahead": losses_with(lambda s: lr * (1 - 0.7 * (s + 1) / steps)),
+            "what a rate gives that restarts in each epoch": losses_with(
                 lambda s: lr * (1 - 0.7 * (s % (steps // epochs)) / max(steps // epochs - 1, 1))
             ),
-            "what a rate gives that is taken from the rate of the step before, and not from lr": losses_with(
+            "what a rate gives that is computed from the previous step's rate, not from lr": losses_with(
                 lambda s: lr * np.prod([right(k) / lr for k in range(s + 1)])
             ),
-            "what a rate gives that stays as it is": losses_with(lambda s: lr),
+            "what a constant rate gives": losses_with(lambda s: lr),
             "what a rate gives that falls to 0.7 of lr, or to 0": losses_with(lambda s: lr * (1 - s / (steps - 1))),
-            "what gradients give that are never zeroed": losses_with(right, 1.0),
+            "what gradients give that are never reset": losses_with(right, 1.0),
         }
         want, last = losses_with(right)
         if isinstance(losses, list) and len(losses) != steps:
-            more, less = "a list kept from the call before, or two losses a step", "a return inside the loop, or a step left out"
+            more, less = "a list kept from the previous call, or two losses per step", "a return inside the loop, or a skipped step"
             cause = more if len(losses) > steps else less
             self.fail(f"the list of losses has {len(losses)} numbers, expected one for each of {steps} steps", cause)
         lists = {what: np.array(numbers) for what, (numbers, _) in known.items()}
@@ -144,6 +147,6 @@ class PerceptronCheck(Check):
         self.array(after, last, name="the weight after training", rank=0, rtol=1e-9, cause=cause, instead=weights)
 
     def _problem(self, samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """A weight, samples and labels; many samples are classified rightly, or another accuracy would be the same by luck."""
+        """Draw a weight, samples and labels; most samples are classified correctly, so that no wrong accuracy matches by chance."""
         w, x = self.random.standard_normal((5, 4)), self.random.standard_normal((samples, 5))
         return w, x, np.where(self.random.random(samples) < 0.5, (x @ w).argmax(axis=1), self.random.integers(0, 4, samples))

@@ -1,6 +1,6 @@
-"""How `route`, `dispatch` and `combine` of part 24 are put to the test: beside the same mathematics with all experts in one place.
+"""Check of part 24's `route`, `dispatch` and `combine` against the same mathematics with all experts in one place.
 
-What runs on the ranks for that stands in `on_ranks`, the mathematics in `reference`, the layer with all three in `layer`.
+`on_ranks` has the functions that run on the ranks, `reference` the mathematics, `layer` the layer that uses all three functions.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from course_lib.check.experts.on_ranks import call_combine, call_dispatch, call_
 from course_lib.check.experts.reference import dispatched_tokens, gather_slots, logits_gradient, softmax, split_by_source_rank
 
 ROUTE_FIELDS = "expert", "place", "weight"
-SLACK_BYTES = 8, 64  # bytes beside the tokens: a number for each slot, and some for each rank
+SLACK_BYTES = 8, 64  # bytes in addition to the tokens: a number for each slot, and some for each rank
 
 
 class ExpertsCheck(MoeLayerCheck):
-    """A `Check` of a mixture of experts on groups of `size` ranks. A route is a tuple here: expert, place, gates."""
+    """A `Check` of a mixture of experts on groups of `size` ranks. A route here is a tuple: expert, place, gates."""
 
     def by_hand(self, *functions: str) -> None:
-        """A small example for each function, on groups of two and of four ranks; and "layer", the layer with all three."""
+        """Check a small example of each function, on groups of two and of four; "layer" is the layer with all three functions."""
         for function in functions:
             alone, self.what = function == "route", "the layer with your three functions"
             if function == "layer":
@@ -43,7 +43,7 @@ class ExpertsCheck(MoeLayerCheck):
                 self.passed()
 
     def drawn(self, function: str, choose: Callable, **options) -> None:
-        """What a test draws; `choose` finds a rank's route from logits, topk and capacity."""
+        """Check drawn cases of one function; `choose` computes a rank's route from logits, topk and capacity."""
         if function in ("slots", "gates"):
             cases = reference.route_cases(self, choose, ties=function == "slots")
         else:
@@ -54,36 +54,38 @@ class ExpertsCheck(MoeLayerCheck):
             getattr(self, function)(*case, **options)
 
     def slots(self, logits: np.ndarray, capacity: int, routes: list, instead: dict | None = None) -> None:
-        """The choices and their slots: of the rank's own logits, ``(4, tokens, experts)``."""
+        """Check the choices and their slots for each rank's logits, ``(4, tokens, experts)``."""
         experts, topk = logits.shape[2], routes[0][0].shape[1]
         for r, (found, (right, place, _)) in enumerate(zip(self._routed(logits, capacity, routes), routes, strict=True)):
             for name, array in (("expert", found[0]), ("place", found[1])):
                 if array.dtype.kind not in "iu":
-                    self.fail(f"Route.{name} on rank {r} must hold whole numbers; it has dtype {array.dtype}", "np.zeros without dtype=int")
+                    self.fail(f"Route.{name} on rank {r} must hold integers; it has dtype {array.dtype}", "np.zeros without dtype=int")
             turned = experts - 1 - np.argsort(-logits[r][:, ::-1], axis=1, kind="stable")[:, :topk]
             known = {
-                "what comes when ties go to the higher number": turned,
+                "what results when ties go to the higher number": turned,
                 "the least likely ones": np.argsort(logits[r], axis=1)[:, :topk],
             }
             known |= {"the last choice first": right[:, ::-1]} if topk > 1 else {}
-            cause = 'a sort that does not keep equal ones in their order (kind="stable" does)'
-            cause = cause if found[0].shape == right.shape else "argmax, or an index, that loses an axis: with topk 1 it has length 1"
+            cause = 'a sort that does not keep equal values in order (kind="stable" does)'
+            cause = cause if found[0].shape == right.shape else "argmax or an index that drops an axis: with topk 1 that axis has length 1"
             self.array(found[0], right, name="Route.expert", rank=r, dtype=False, instead=known, cause=cause)
-            cause = "slots count from 0 in the order of the tokens, first choices first; -1 where the expert has no slot left"
+            cause = "slots are counted from 0 in token order, first choices first; -1 where the expert has no slot left"
             self.array(found[1], place, name="Route.place", rank=r, dtype=False, instead=instead, cause=cause)
             self.value(found[3], experts, name="Route.experts", rank=r)
             self.value(found[4], capacity, name="Route.capacity", rank=r)
 
     def gates(self, logits: np.ndarray, capacity: int, routes: list) -> None:
-        """The gates, and the gradient of the logits that comes back through them."""
+        """Check the gates, and the gradient of the logits that flows back through them."""
         dtype, topk = logits.dtype, routes[0][0].shape[1]
         grads = [self.random.standard_normal(place.shape).astype(dtype) * (place >= 0) for _, place, _ in routes]
         for r, (found, (expert, place, right)) in enumerate(zip(self._routed(logits, capacity, routes, grads), routes, strict=True)):
             kept, chances, gates = place >= 0, softmax(logits[r].astype(float)), found[2]
             plain = np.take_along_axis(chances, expert, axis=1)
             known = {"the probabilities, not divided by their sum": plain}
-            known["the softmax of the chosen ones only"] = plain / plain.sum(axis=1, keepdims=True)
-            known["divided by the sum of the kept ones"] = plain / np.maximum(np.sum(plain * kept, axis=1, keepdims=True), 1e-9)
+            known["the softmax over the chosen experts only"] = plain / plain.sum(axis=1, keepdims=True)
+            known["the gates divided by the sum of the kept ones only"] = plain / np.maximum(
+                np.sum(plain * kept, axis=1, keepdims=True), 1e-9
+            )
             if isinstance(gates, np.ndarray) and gates.shape == kept.shape:
                 gates = np.where(kept, gates, gates.dtype.type(0))
             known = {what: array * kept for what, array in known.items()}
@@ -92,7 +94,7 @@ class ExpertsCheck(MoeLayerCheck):
             self.array(gates, want, name="Route.weight, where kept,", rank=r, rtol=rtol, scale=1.0, instead=known, cause=cause)
             self._require_gradient(found[5], "the logits", r)
             want = logits_gradient(expert, right, chances, grads[r]).astype(dtype)
-            scale, cause = float(1 + topk * np.abs(grads[r]).max()), "a part that is made of .data: backward takes it for fixed"
+            scale, cause = float(1 + topk * np.abs(grads[r]).max()), "a part computed from .data, which backward treats as a constant"
             self.array(found[5], want, name="the gradient of the logits", rank=r, rtol=rtol, scale=scale, cause=cause)
 
     def _routed(self, logits: np.ndarray, capacity: int, routes: list, grads: list | None = None) -> list:
@@ -101,17 +103,17 @@ class ExpertsCheck(MoeLayerCheck):
         given = [dict(logits=logits[r], topk=topk, capacity=capacity, grad=grads[r] if grads else None) for r in range(4)]
         answers = self.ranks.call(call_route, given, show=self.show)
         for r, found in enumerate(answers):
-            self.array(found[6], logits[r], name="the logits, after the call,", rank=r, cause="an operation in place")
+            self.array(found[6], logits[r], name="the logits, after the call,", rank=r, cause="an in-place operation")
             self.sent(self.ranks.traffic[r], 0, name="route", rank=r, cause="an exchange: each rank routes its own tokens")
         return answers
 
     def _unchanged(self, after: tuple, call: dict, names: tuple[str, ...], r: int) -> None:
         for name, array in zip((*names, "grad"), after, strict=True):
             if call[name] is not None:
-                self.array(array, call[name], name=f"{name}, after the call,", rank=r, cause="an operation in place")
+                self.array(array, call[name], name=f"{name}, after the call,", rank=r, cause="an in-place operation")
 
     def _calls(self, size: int, experts: int, capacity: int, routes: list, width: int, dtype) -> tuple[list[dict], int]:
-        """What four ranks are given, and the bytes that are enough for one exchange."""
+        """Arguments for each of the four ranks, and the bytes that suffice for one exchange."""
         tokens, topk = [len(expert) for expert, *_ in routes], routes[0][0].shape[1]
         self.case = f"groups of {size} with {', '.join(map(str, tokens))} tokens of width {width}, {experts} experts, topk {topk}, "
         self.case += f"capacity {capacity}, {np.dtype(dtype)}"
@@ -121,14 +123,14 @@ class ExpertsCheck(MoeLayerCheck):
         return calls, whole + SLACK_BYTES[0] * experts * capacity + SLACK_BYTES[1] * size
 
     def _sent(self, r: int, most: float, exchanges: int, name: str, size: int, cause: str) -> None:
-        """A collective leaves a rank's own part at home; messages may take that the same way, and an Alltoallv needs its counts."""
+        """Check the bytes sent: a collective excludes the rank's own part; messages may include it, and an Alltoallv needs its counts."""
         self.requests_completed(self.shuffled.unended[r], r)
         moved = self.shuffled.traffic[r]
         most *= 1 if {operation for operation, *_ in moved} & {"Send", "Alltoallv"} else (size - 1) / size
         self.sent(moved, most * exchanges, name=f"two calls of {name}", rank=r, cause=cause)
 
     def dispatch(self, size: int, experts: int, capacity: int, routes: list, width: int, dtype=np.float64, backward=True) -> None:
-        """Where the tokens land, what that sends, and the gradient that comes back."""
+        """Check where the tokens arrive, the bytes sent, and the gradient of the tokens."""
         calls, most = self._calls(size, experts, capacity, routes, width, dtype)
         local, topk = experts // size, routes[0][0].shape[1]
         x = [self.random.standard_normal((len(route[0]), width)).astype(dtype) for route in routes]
@@ -143,39 +145,39 @@ class ExpertsCheck(MoeLayerCheck):
             raw = slots[mine].reshape(local, size, capacity, width)
             own = dispatched_tokens([x[r]], [routes[r]], experts, capacity)
             known = {
-                "what comes with dropped tokens in the last slot (index -1)": dispatched_tokens(x[g], routes[g], experts, capacity, True)[
+                "what results with dropped tokens in the last slot (index -1)": dispatched_tokens(x[g], routes[g], experts, capacity, True)[
                     mine
                 ],
                 "this rank's own buffer, without an exchange": own.reshape(raw.shape).reshape(slots[mine].shape),
-                "in the order (rank, expert), and not (expert, rank)": raw.swapaxes(0, 1).reshape(slots[mine].shape),
-                "what comes when expert e is on rank e % n": slots[me::size],
+                "in the order (rank, expert), not (expert, rank)": raw.swapaxes(0, 1).reshape(slots[mine].shape),
+                "what results when expert e is on rank e % n": slots[me::size],
             }
             cause = (
-                "rank r has the experts from r * experts / n on; an expert's slots are those of rank 0 first; slot 0 is one, and -1 is none"
+                "rank r has the experts from r * experts / n on; an expert's slots start with those of rank 0; slot 0 is valid, -1 is none"
             )
             name = "what dispatch returns"
             self.array(out, slots[mine], name=name, rank=r, instead={k: v for k, v in known.items() if v.shape == out.shape}, cause=cause)
-            self.array(again, 2 * slots[mine], name="what a second call returns", rank=r, cause="something that is kept from the first")
+            self.array(again, 2 * slots[mine], name="what a second call returns", rank=r, cause="state that is kept from the first call")
             self._unchanged(after, calls[r], ("x", *ROUTE_FIELDS), r)
-            cause = "an all-gather of all tokens; an all-to-all sends each one where it goes"
+            cause = "an all-gather of all tokens; an all-to-all sends each one only where it is needed"
             self._sent(r, most, 2 + backward, "dispatch", size, cause)
             if backward:
                 self._require_gradient(back, "x", r)
                 picked, kept = gather_slots(np.concatenate(grads[g]), size, me, routes[r])
                 unsent, _ = gather_slots(split_by_source_rank(grads[r], size), 1, 0, routes[r])
                 known = {
-                    "what comes without an exchange on the way back": np.sum(unsent * kept[..., None], axis=1),
-                    "what comes when a dropped token gets the gradient of the last slot": picked.sum(axis=1),
+                    "what results without an exchange in backward": np.sum(unsent * kept[..., None], axis=1),
+                    "what results when a dropped token gets the gradient of the last slot": picked.sum(axis=1),
                 }
                 if topk > 1:
-                    known["the gradient of one choice, and not the sum of all"] = picked[:, -1] * kept[:, -1:]
-                cause = "a token's gradient is the sum of those of its slots; it is 0 where it is dropped"
+                    known["the gradient of one choice, not the sum over all"] = picked[:, -1] * kept[:, -1:]
+                cause = "a token's gradient is the sum over its slots; 0 if it was dropped"
                 want, rtol = np.sum(picked * kept[..., None], axis=1) + x[r], 1e-5 if dtype == np.float32 else 1e-12
                 known = {what: array + x[r] for what, array in known.items()}  # x is also used elsewhere
                 self.array(back, want, name="the gradient of x", rank=r, rtol=rtol, scale=4.0 * topk, instead=known, cause=cause)
 
     def combine(self, size: int, experts: int, capacity: int, routes: list, width: int, dtype=np.float64, backward=True) -> None:
-        """What comes back to the tokens, what that sends, and the gradients of the experts' outputs and of the gates."""
+        """Check what comes back to the tokens, the bytes sent, and the gradients of the experts' outputs and of the gates."""
         calls, most = self._calls(size, experts, capacity, routes, width, dtype)
         local, rtol = experts // size, 1e-5 if dtype == np.float32 else 1e-12
         y = self.random.standard_normal((4, local, size * capacity, width)).astype(dtype)
@@ -189,33 +191,33 @@ class ExpertsCheck(MoeLayerCheck):
             picked, kept = gather_slots(np.concatenate(y[g]), size, me, routes[r])
             unsent, _ = gather_slots(split_by_source_rank(y[r], size), 1, 0, routes[r])
             known = {
-                "what comes without the gates": np.sum(picked * kept[..., None], axis=1),
-                "what comes when a dropped token takes the last slot (index -1)": np.sum(picked * gates, axis=1),
-                "what comes without an exchange": np.sum(unsent * gates * kept[..., None], axis=1),
+                "what results without the gates": np.sum(picked * kept[..., None], axis=1),
+                "what results when a dropped token takes the last slot (index -1)": np.sum(picked * gates, axis=1),
+                "what results without an exchange": np.sum(unsent * gates * kept[..., None], axis=1),
             }
             want = np.sum(picked * gates * kept[..., None], axis=1)
-            cause = "the sum over the kept choices of gate times output; 0 where all are dropped"
+            cause = "the result is the sum of gate times output over the kept choices; 0 where all are dropped"
             self.array(out, want, name="what combine returns", rank=r, rtol=rtol, scale=4.0, instead=known, cause=cause)
-            cause = "something that is kept from the first"
+            cause = "state that is kept from the first call"
             self.array(again, 2 * want[::-1], name="what a second call returns", rank=r, rtol=rtol, scale=8.0, cause=cause)
             self._unchanged(after, calls[r], ("y", *ROUTE_FIELDS), r)
-            cause = "an all-gather of all outputs; an all-to-all sends each one where it goes"
+            cause = "an all-gather of all outputs; an all-to-all sends each one only where it is needed"
             self._sent(r, most, 2 + backward, "combine", size, cause)
             if backward:
                 self._require_gradient(back, "y", r)
                 self._require_gradient(back_gates, "the gates", r)
                 weighed = [each[:, None] * calls[s]["weight"][..., None] for s, each in zip(range(g.start, g.stop), grads[g], strict=True)]
                 want = dispatched_tokens(weighed, routes[g], experts, capacity)[mine]
-                known = {"what comes without the gates": dispatched_tokens(grads[g], routes[g], experts, capacity)[mine]}
+                known = {"what results without the gates": dispatched_tokens(grads[g], routes[g], experts, capacity)[mine]}
                 own = dispatched_tokens(weighed[me : me + 1], [routes[r]], experts, capacity)
                 known["this rank's own, without an exchange"] = own.reshape(size, local, -1, width).swapaxes(0, 1).reshape(want.shape)
                 last = dispatched_tokens(weighed, routes[g], experts, capacity, True)[mine]
-                known["what comes when a dropped token has the last slot (index -1)"] = last
+                known["what results when a dropped token has the last slot (index -1)"] = last
                 want, known = want + y[r], {what: array + y[r] for what, array in known.items()}  # y is also used elsewhere
-                cause = "gate times the token's gradient in its slot, 0 in empty ones; sent as dispatch sends tokens"
+                cause = "each slot gets gate times its token's gradient, empty slots 0; send these as dispatch sends tokens"
                 self.array(back, want, name="the gradient of y", rank=r, rtol=rtol, scale=4.0, instead=known, cause=cause)
                 along = np.sum(picked * grads[r][:, None], axis=2)
-                known = {"what comes when a dropped token takes the last slot (index -1)": along}
-                cause = "the sum over the width of gradient times output, 0 where a token is dropped"
+                known = {"what results when a dropped token takes the last slot (index -1)": along}
+                cause = "a gate's gradient is the sum over the width of gradient times output, 0 if the token was dropped"
                 want, scale = along * kept, 16.0 * width
                 self.array(back_gates, want, name="the gradient of the gates", rank=r, rtol=rtol, scale=scale, instead=known, cause=cause)

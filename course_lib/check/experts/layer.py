@@ -1,6 +1,6 @@
-"""A layer with a mixture of experts around a student's functions: they run on the ranks, and all else is computed here, for every rank.
+"""Check of a mixture-of-experts layer: the student's functions run on the ranks, everything else in the kernel.
 
-So nothing but the functions' own results decides what comes out: neither the experts nor the layer are on a rank.
+So the functions' results alone decide the outcome: the ranks have neither the experts nor the layer.
 """
 
 from __future__ import annotations
@@ -16,18 +16,22 @@ from course_lib.check.experts.reference import reference_layer
 from course_lib.check.shuffled_ranks import ShuffledRanks
 from course_lib.gpt.model.experts import capacity_of
 
-INPUT_NAMES = {"route": ("the logits",), "dispatch": ("x",), "combine": ("y", "the gates")}  # whose gradients each function gives back
+INPUT_NAMES = {
+    "route": ("the logits",),
+    "dispatch": ("x",),
+    "combine": ("y", "the gates"),
+}  # the inputs whose gradients each function returns
 
 
 class MoeLayerCheck(Check):
-    """A `Check` of a mixture of experts on groups of `size` of the four ranks: of the layer with all three functions."""
+    """A `Check` of the layer that uses all three functions, on groups of `size` of the four ranks."""
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
         self.ranks, self.shuffled = ranks, ShuffledRanks(ranks, self.random, show)
 
     def layer(self, size: int, experts: int, topk: int, tokens: int, width: int, hidden: int, factor: float, choose=None) -> None:
-        """A step through the layer, beside one with all experts in one place. `choose` routes; else that is left to the student."""
+        """Compare a step with one that has all experts in one place; `choose` computes the routes, by default the student's `route`."""
         self.case = f"groups of {size}, {tokens} tokens on each rank, {experts} experts, topk {topk}, capacity factor {factor:.3g}"
         draw = self.random.standard_normal
         x, grad, share = draw((4, tokens, width)), draw((4, tokens, width)), float(self.random.uniform(1, 3))
@@ -52,7 +56,7 @@ class MoeLayerCheck(Check):
                 )
 
     def _run_layer(self, given: list, size: int, topk: int, capacity: int) -> tuple[list, list, list]:
-        """The ranks' routes, and their outputs and summands of the balancing loss; see `gpt.experts.MixtureOfExperts`."""
+        """Routes of the ranks, their outputs, and their terms of the balancing loss; see `gpt.model.experts.MixtureOfExperts`."""
         experts, width = given[0][1].shape[1], given[0][0].shape[1]
         logits = [x @ router for x, router, *_ in given]
         gates, routes = self._run_on_ranks(
@@ -76,24 +80,24 @@ class MoeLayerCheck(Check):
         return answers, [x + out for (x, *_), out in zip(given, back, strict=True)], balances
 
     def _is_route(self, expert: object, place: object, numbers: list, shape: tuple, experts: int, capacity: int, r: int) -> None:
-        """Fail where a layer could not go on with these; whether they are the right ones shows in what comes out."""
+        """Fail if the layer cannot continue with this route; the outputs show whether it is the right one."""
         for name, array, low, high in (("expert", expert, 0, experts), ("place", place, -1, capacity)):
             if not isinstance(array, np.ndarray) or array.shape != shape or array.dtype.kind not in "iu":
-                self.fail(f"Route.{name} on rank {r} must hold whole numbers, in the shape {shape}")
+                self.fail(f"Route.{name} on rank {r} must hold integers, in the shape {shape}")
             if array.min() < low or array.max() >= high:
-                self.fail(f"Route.{name} on rank {r} has a number that is no {'expert' if low == 0 else 'slot'}")
+                self.fail(f"Route.{name} on rank {r} has a number that is not a valid {'expert' if low == 0 else 'slot'}")
         for name, got, want in zip(("experts", "capacity"), numbers, (experts, capacity), strict=True):
             self.value(got, want, name=f"Route.{name}", rank=r)
 
     def _run_on_ranks(self, piece: str, tensors: list, route_of: list[dict], size: int, shape: tuple) -> tuple[list[Tensor], list[tuple]]:
-        """What a function gives for the ranks' tensors, and what else it says; gradients go back through it on the ranks, too."""
+        """Run a function on the ranks' tensors; return its results; gradients flow back through the function on the ranks."""
         calls = [
             dict(piece=piece, arguments=[t.data for t in each], route_of=told, size=size)
             for each, told in zip(tensors, route_of, strict=True)
         ]
         found = self.shuffled.call(forward_piece, calls, same_order=piece != "route", show=self.show)
         for r, (out, *_) in enumerate(found):
-            self._require_shape(out, shape, f"what {piece} gives in the layer", r)
+            self._require_shape(out, shape, f"what {piece} returns in the layer", r)
 
         def backward(grad: np.ndarray) -> tuple:
             answers = self.shuffled.call(backward_piece, [dict(piece=piece, grad=g) for g in grad], same_order=True, show=self.show)
@@ -107,7 +111,7 @@ class MoeLayerCheck(Check):
         return [flat[r] for r in range(4)], [tuple(rest) for _, *rest in found]
 
     def _require_shape(self, got: object, shape: tuple, name: str, r: int) -> None:
-        """Fail where it is no array of numbers of this shape: nothing could go on with it."""
+        """Fail if this is not a floating point array of this shape, as nothing could use it."""
         if not isinstance(got, np.ndarray) or got.dtype.kind != "f":
             self.fail(f"{name} on rank {r} must be a NumPy array of floating point numbers; got {type(got).__name__}")
         if got.shape != shape:
@@ -115,8 +119,8 @@ class MoeLayerCheck(Check):
 
     def _require_gradient(self, grad: object, what: str, r: int) -> None:
         if grad is None:
-            cause = "a Tensor of an array (.data), which knows of no inputs, or a backward that returns None for it"
-            self.fail(f"no gradient comes back to {what} on rank {r}", cause)
+            cause = "a Tensor made from an array (.data), which has no inputs, or a backward that returns None for it"
+            self.fail(f"no gradient flows back to {what} on rank {r}", cause)
 
 
 def _local_shards(size: int, r: int, *arrays: np.ndarray) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""What the checks of part 24 run on the ranks, with the student's `route`, `dispatch` and `combine`; see `experts`."""
+"""Functions that the checks of part 24 run on the ranks, with the student's `route`, `dispatch` and `combine`; see `experts.check`."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from course_lib.gpt.model.experts import Route
 
 
 def group_comm(size, me):
-    """On a rank at place `me`: its group, when every `size` places that follow each other are one."""
+    """Group of the rank at place `me`, where every `size` consecutive places form a group."""
     from course_lib.collectives import Communicator
 
     return Communicator().Split(color=me // size, key=me)
 
 
 def require_tensor(found, name):
-    """On a rank: what a function returned, if it is a Tensor."""
+    """Return what a function returned, if it is a Tensor; raise TypeError otherwise."""
     if not isinstance(found, Tensor):
-        raise TypeError(f"{name} must return a Tensor, which knows how it was made; got {type(found).__name__}.")
+        raise TypeError(f"{name} must return a Tensor, which records how it was computed; got {type(found).__name__}.")
     return found
 
 
 def call_route(logits, topk, capacity, grad):
-    """On a rank: what `route` finds, and the gradient of the logits for this gradient of the gates."""
+    """Call `route` on a rank: the route, and the gradient of the logits for this gradient of the gates."""
     route = student("route")
     given = Tensor(logits, requires_grad=True)
     found = route(given, topk, capacity)
     if not isinstance(found, Route):
         raise TypeError(f"route must return a Route; got {type(found).__name__}.")
     weight = require_tensor(found.weight, "Route.weight: route")
-    route(Tensor(logits[::-1].copy()), topk, capacity)  # another call must not change what this one has found
+    route(Tensor(logits[::-1].copy()), topk, capacity)  # a second call must not change the first one's result
     expert, place = np.asarray(found.expert), np.asarray(found.place)
     if grad is not None and weight.requires_grad and weight.shape == grad.shape:
         weight.backward(grad)
@@ -39,24 +39,24 @@ def call_route(logits, topk, capacity, grad):
 
 
 def backward_shared_input(out, given, grad):
-    """On a rank: the way back, for an input that is also used elsewhere, which adds its own values to its gradient."""
-    if grad is not None and out.requires_grad and out.shape == grad.shape:  # else there is no gradient, and the check says so
+    """Run backward for an input that is also used elsewhere, which adds its own values to the gradient."""
+    if grad is not None and out.requires_grad and out.shape == grad.shape:  # otherwise there is no gradient, and the check reports it
         Tensor.from_operation(np.zeros(()), (out, given), lambda _: (grad, given.data)).backward(np.ones(()))
 
 
 def call_dispatch(x, expert, place, weight, experts, capacity, size, grad, me):
-    """On a rank: the tokens that came to its experts, the gradient of its own tokens, a second call's result, and the arguments."""
+    """Call `dispatch` on a rank: its experts' tokens, the gradient of its own tokens, a second call's result, and the arguments."""
     dispatch = student("dispatch")
     group, given = group_comm(size, me), Tensor(x, requires_grad=True)
     out = require_tensor(dispatch(given, Route(expert, place, Tensor(weight), experts, capacity), group), "dispatch")
     other = Route(expert[::-1].copy(), place[::-1].copy(), Tensor(weight[::-1].copy()), experts, capacity)
-    again = require_tensor(dispatch(Tensor(2 * x[::-1]), other, group), "dispatch")  # before the way back, without a gradient
+    again = require_tensor(dispatch(Tensor(2 * x[::-1]), other, group), "dispatch")  # before backward, without a gradient
     backward_shared_input(out, given, grad)
     return out.data, given.grad, again.data, (x, expert, place, weight, grad)
 
 
 def call_combine(y, expert, place, weight, experts, capacity, size, grad, me):
-    """On a rank: its tokens, back from the experts, the gradients of its experts' outputs and of its gates, and as `call_dispatch`."""
+    """Call `combine` on a rank: its tokens, the gradients of its experts' outputs and of the gates, and as in `call_dispatch`."""
     combine = student("combine")
     group, given, gates = group_comm(size, me), Tensor(y, requires_grad=True), Tensor(weight, requires_grad=True)
     out = require_tensor(combine(given, Route(expert, place, gates, experts, capacity), group), "combine")
@@ -67,9 +67,9 @@ def call_combine(y, expert, place, weight, experts, capacity, size, grad, me):
 
 
 def forward_piece(piece, arguments, route_of, size, me):
-    """On a rank: call one of the functions on its way through a layer, keep what came for `backward_piece`, and give its numbers.
+    """Run a function on a rank as one piece of a layer: keep its result for `backward_piece`, and return its values.
 
-    `arguments` are the arrays whose gradients are wanted, `route_of` what else the function is told of the tokens' routes.
+    `arguments` are the arrays whose gradients are needed, `route_of` the route arguments that the function needs as well.
     """
     given = [Tensor(array, requires_grad=True) for array in arguments]
     if piece == "route":
@@ -87,7 +87,7 @@ def forward_piece(piece, arguments, route_of, size, me):
 
 
 def backward_piece(piece, grad, me):
-    """On a rank: the gradients of what `forward_piece` was given, for this one of what it has found."""
+    """Gradients of the inputs of `forward_piece`, given the gradient of its result."""
     trial = student("trial")
     given, out = trial[piece]
     if out.requires_grad:

@@ -1,6 +1,6 @@
-"""The mathematics of part 24 in NumPy, with all tokens and all experts in one place: what the ranks' answers are compared with.
+"""Part 24's mathematics in NumPy, with all tokens and all experts in one place, as the reference for the ranks' answers.
 
-A route is a tuple here: expert, place, gates, see `gpt.experts.Route`. Which one is right is for the test to know.
+A route here is a tuple: expert, place, gates; see `gpt.model.experts.Route`. The tests know which route is right.
 """
 
 from __future__ import annotations
@@ -11,23 +11,30 @@ import numpy as np
 
 from course_lib.gpt.model.experts import capacity_of
 
-# Six tokens, four experts with two slots each: worked out by hand, and what comes of usual mistakes.
+# Six tokens, four experts with two slots each: the route worked out by hand, and the results of common mistakes.
 EXAMPLE_PROBABILITIES = (
     np.array([[50, 30, 15, 5], [35, 45, 15, 5], [60, 15, 20, 5], [40, 30, 20, 10], [25, 15, 10, 50], [15, 50, 5, 30]]) / 100
 )
 EXAMPLE_EXPERTS = np.array([[0, 1], [1, 0], [0, 2], [0, 1], [3, 0], [1, 3]])
 EXAMPLE_SLOTS = np.array([[0, -1], [0, -1], [1, 0], [-1, -1], [0, -1], [1, 1]])
 SLOT_MISTAKES = {
-    "what comes token by token; all first choices come before any second one": [[0, 0], [1, 1], [-1, 0], [-1, -1], [0, -1], [-1, 1]],
-    "what comes when second choices count from 0 again: two tokens share a slot": [[0, 0], [0, 0], [1, 0], [-1, 1], [0, 1], [1, 0]],
-    "what comes without a limit": [[0, 2], [0, 3], [1, 0], [2, 3], [0, 4], [1, 1]],
-    "what comes with one slot too many": [[0, 2], [0, -1], [1, 0], [2, -1], [0, -1], [1, 1]],
+    "what results token by token; all first choices go before any second choice": [[0, 0], [1, 1], [-1, 0], [-1, -1], [0, -1], [-1, 1]],
+    "what results when second choices are counted from 0 again, so that two tokens share a slot": [
+        [0, 0],
+        [0, 0],
+        [1, 0],
+        [-1, 1],
+        [0, 1],
+        [1, 0],
+    ],
+    "what results without a capacity": [[0, 2], [0, 3], [1, 0], [2, 3], [0, 4], [1, 1]],
+    "what results with one slot too many": [[0, 2], [0, -1], [1, 0], [2, -1], [0, -1], [1, 1]],
 }
-TIE_EXAMPLE = np.array([[0, 1]] * 3), np.array([[0, 0], [1, 1], [-1, -1]])  # the same for three tokens that like three experts equally
+TIE_EXAMPLE = np.array([[0, 1]] * 3), np.array([[0, 0], [1, 1], [-1, -1]])  # the same for three tokens with equal logits
 
 
 def worked_example(topk: int) -> tuple[np.ndarray, list]:
-    """Logits and routes of four ranks: those above, with the experts of rank r shifted by r."""
+    """Logits and routes of four ranks: the example above, with the experts of rank r shifted by r."""
     gates = np.take_along_axis(EXAMPLE_PROBABILITIES, EXAMPLE_EXPERTS, axis=1)[:, :topk]
     gates = gates / gates.sum(axis=1, keepdims=True) if topk > 1 else gates
     logits = np.array([np.roll(np.log(EXAMPLE_PROBABILITIES), r, axis=1) for r in range(4)])
@@ -35,14 +42,14 @@ def worked_example(topk: int) -> tuple[np.ndarray, list]:
 
 
 def draw_logits(random: np.random.Generator, tokens: int, experts: int, dtype=np.float64, ties: bool = True) -> np.ndarray:
-    """Some are equal, if there may be `ties`, and no two nearly; some experts are wanted more than others."""
+    """Draw logits, some of them equal if `ties`, and no two nearly equal; some experts are wanted more than others."""
     logits = np.round(4 * (random.standard_normal((tokens, experts)) + random.standard_normal(experts))) / 4
     logits = logits if ties else logits + random.permutation(experts) / (8 * experts)
     return (logits + random.choice([-1000.0, 0.0, 1000.0], (tokens, 1))).astype(dtype)  # which changes no probability
 
 
 def route_cases(check, choose: Callable, ties: bool) -> Iterator[tuple]:
-    """Logits of four ranks, a capacity, and the routes; `choose` finds a route from logits, topk and capacity."""
+    """Yield logits of four ranks, a capacity, and the routes; `choose` computes a route from logits, topk and capacity."""
     for dtype in (np.float64, np.float32):
         for topk, factor in ((1, 1.0), (2, 1.25), (3, 0.7), (2, 9.0), (1, 0.5)):
             experts, tokens = check.sizes(1, 3, 9)[0], 1 if factor == 0.5 else check.sizes(1, 9, 30)[0]
@@ -52,7 +59,7 @@ def route_cases(check, choose: Callable, ties: bool) -> Iterator[tuple]:
 
 
 def dispatch_cases(check, choose: Callable) -> Iterator[tuple]:
-    """The size of a group, experts, a capacity, routes of four ranks with different numbers of tokens, a width and a dtype."""
+    """Yield a group size, experts, a capacity, routes of four ranks with different numbers of tokens, a width and a dtype."""
     for size, local, topk, factor, dtype in (
         *((4, 2, 1, 1.0, np.float32), (4, 1, 2, 1.25, np.float64), (2, 2, 2, 0.8, np.float32), (2, 3, 1, 1.0, np.float64)),
         *((1, 4, 2, 1.0, np.float64), (4, 3, 2, 0.6, np.float64), (4, 2, 1, 6.0, np.float64)),
@@ -62,28 +69,28 @@ def dispatch_cases(check, choose: Callable) -> Iterator[tuple]:
         capacity = capacity_of(max(tokens), topk, factor, experts)
         logits = [draw_logits(check.random, t, experts) for t in tokens]
         if tokens[3] == 1:
-            logits[3][:, local:] += 50  # its experts are on its own rank: the others wait for it all the same
+            logits[3][:, local:] += 50  # its experts are on its own rank; the others wait for it all the same
         routes = [choose(each, topk, capacity) for each in logits]
         yield size, experts, capacity, routes, width, dtype
 
 
 def layer_cases(check) -> Iterator[tuple]:
-    """The size of a group, experts, topk, tokens of each rank, width, hidden units of an expert, and a capacity factor."""
+    """Yield a group size, experts, topk, tokens per rank, width, an expert's hidden units, and a capacity factor."""
     for size, local, topk, factor in ((4, 2, 1, 1.0), (4, 1, 2, 1.25), (2, 3, 2, 0.7), (1, 4, 1, 0.8), (4, 3, 3, 1.0)):
         yield size, size * local, topk, *check.sizes(1, 9, 25), *check.sizes(2, 3, 9), factor
 
 
 def softmax(logits):
-    """The softmax of each row."""
+    """Softmax of each row."""
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
 
 
 def logits_gradient(expert, gates, chances, grad):
-    """From the gradient of the gates to that of the logits."""
+    """Gradient of the logits, given the gradient of the gates."""
     back = np.zeros_like(chances)
     along = np.sum(gates * grad, axis=1, keepdims=True)
-    if gates.shape[1] > 1:  # a softmax over the chosen ones
+    if gates.shape[1] > 1:  # a softmax over the chosen experts
         np.put_along_axis(back, expert, gates * (grad - along), axis=1)
     else:
         np.put_along_axis(back, expert, gates * grad, axis=1)
@@ -92,12 +99,12 @@ def logits_gradient(expert, gates, chances, grad):
 
 
 def dispatched_tokens(tokens, routes, experts, capacity, last=False):
-    """The tokens of a group, ``(tokens, width)`` each, or what is sent for each choice, ``(tokens, topk, width)``, in all experts' slots.
+    """Put a group's tokens, ``(tokens, width)`` each, or values per choice, ``(tokens, topk, width)``, into all experts' slots.
 
     Parameters
     ----------
     last : bool
-        Whether dropped ones land in the last slot, as with index -1.
+        Whether dropped tokens go to the last slot, as with index -1.
 
     Returns
     -------
@@ -112,18 +119,18 @@ def dispatched_tokens(tokens, routes, experts, capacity, last=False):
 
 
 def gather_slots(slots, n, r, route):
-    """What stands in the slots of a rank's tokens, ``(tokens, topk, width)``, also of dropped ones (the last slot); and which are kept."""
+    """Values in the slots of a rank's tokens, ``(tokens, topk, width)``, with the last slot for dropped ones; and a mask of kept ones."""
     expert, place, *_ = route
     return slots.reshape(len(slots), n, -1, slots.shape[-1])[expert, r, place], place >= 0
 
 
 def split_by_source_rank(slots, n):
-    """From ``(experts / n, n * capacity, width)`` to ``(experts, capacity, width)``."""
+    """Reshape ``(experts / n, n * capacity, width)`` to ``(experts, capacity, width)``."""
     return slots.reshape(len(slots), n, -1, slots.shape[-1]).swapaxes(0, 1).reshape(len(slots) * n, -1, slots.shape[-1])
 
 
 def reference_layer(x, router, w1, w2, routes, grad, share):
-    """A step through the layer with all experts in one place; x and grad are ``(n, tokens, width)``, with n routes (expert, place, gates).
+    """Step through the layer with all experts in one place; x and grad are ``(n, tokens, width)``, with n routes (expert, place, gates).
 
     Returns
     -------

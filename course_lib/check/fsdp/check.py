@@ -1,4 +1,4 @@
-"""How part 26's wrapper is put to the test: steps beside those of the whole model, and gates for what is gathered when."""
+"""Check of part 26's wrapper: steps against the whole model, and gates that show when parameters are gathered."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 
 GroupModels = list[tuple[list[int], ReferenceModel]]  # a group, and its model
 CLIP_CASES = (np.float64, 2, 0.95), (np.float64, np.inf, 0.95), (np.float32, 2, 1.05), (np.float32, np.inf, 0.01)
-# Blocks: right answers hold up to 3.84 or 4.4, who keeps two more 4.84 or 5.2.
+# Blocks: correct answers hold up to 3.84 or 4.4, answers that keep two more hold 4.84 or 5.2.
 MAX_PEAK_BLOCKS, MAX_PEAK_BLOCKS_ISOLATED, EXTRA_BLOCKS_TIED = 4.35, 4.8, 1.9
 GATE_MESSAGE_BYTES = 8  # bytes: the number that a rank sends from its gate
 
 
 class GatePlan:
-    """The gates of each rank: bytes and numbers, at which one meets another rank, and the numbers that come out."""
+    """Gates of each rank: the bytes sent by then, the gates at which two ranks meet, and the numbers they give."""
 
     def __init__(self):
         self.passes, self.numbers, self.meets = ([[] for _ in range(4)] for _ in range(3))
@@ -36,10 +36,10 @@ class FsdpCheck(GroupCheck):
     """A `Check` of `FullyShardedDataParallel`, in groups of the four ranks."""
 
     def train(self, size: int = 4, dtype: type = np.float64, *, shared: bool = False, blocks: int = 4) -> FsdpCheck:
-        """Steps with other samples on each rank; `shared`: with shared parameters, some of no block, and a block left out at times."""
+        """Check steps with different samples on each rank; `shared`: with shared parameters, some in no block, and a skipped block."""
         models = self._build(size, dtype, blocks, shared)
         self._step(models, 1, "step 1", sometimes=True)
-        self._check_forward_only(models, "an output that nobody goes back from", dropped=True)
+        self._check_forward_only(models, "an output without a backward pass", dropped=True)
         self._step(models, 1, "step 2")
         self._check_forward_only(models, "an output without gradients")
         if shared:
@@ -47,7 +47,7 @@ class FsdpCheck(GroupCheck):
         return self
 
     def accumulate(self, size: int = 4, dtype: type = np.float64, *, shared: bool = True, count: int = 3) -> FsdpCheck:
-        """Micro-batches, of which only the last one of a step sends gradients, or all; some also before the step."""
+        """Check micro-batches of which only the last one of a step reduces gradients, or all of them; some also before the step."""
         models = self._build(size, dtype, 4, shared)
         for _ in range(2):
             self._step(models, count, f"a step of {count} micro-batches")
@@ -60,13 +60,13 @@ class FsdpCheck(GroupCheck):
                     self._require_freed(found[r][2], r, "a micro-batch with sync False")
                     model.left[i].append(samples[r])
             self._check_forward_only(models, "an output without gradients between two micro-batches")
-        self._step(models, count, f"a step of {count} micro-batches that all send gradients", syncs=[True] * count)
+        self._step(models, count, f"a step of {count} micro-batches that all reduce gradients", syncs=[True] * count)
         return self
 
     def exchanges(self, size: int = 4, dtype: type = np.float64, *, blocks: int = 5, shared: bool = False) -> FsdpCheck:
-        """What is sent when: a block's result passes a gate in forward and in backward, changed by its number.
+        """Check when blocks are gathered and gradients reduced: a gate changes each block's result, in forward and in backward.
 
-        One rank is a gate ahead of the others: nobody can wait for the next block before this one works.
+        One rank is a gate ahead of the others, so no block can wait for the next block's gather before its own work.
         """
         models = self._build(size, dtype, blocks, shared, gated=True)
         self._explain_gate_errors(models, [], lambda gates: self._check_forward_only(models, "an output without gradients", gates=gates))
@@ -74,23 +74,25 @@ class FsdpCheck(GroupCheck):
         return self
 
     def _explain_gate_errors(self, models: GroupModels, syncs: list[bool], go: Callable[[GatePlan], object]) -> object:
-        """Let ranks go through gates, and say what is wrong where they do not get through."""
+        """Let the ranks pass the gates, and explain the error if they do not get through."""
         try:
             return go(self._gates(models, syncs))
         except RanksError as error:
             if "TooEarly" in error.short:
-                cause = "a start after the block's own work, a block that is not freed after forward, or gradients reduced after `after`"
-                self.fail(f"a block works before the next one's gather has begun, or before gradients are reduced ({error.short})", cause)
+                cause = (
+                    "a gather started after the block's work, a block not freed after forward, or gradients reduced later than in `after`"
+                )
+                self.fail(f"a block runs before the next one's gather has started, or before gradients are reduced ({error.short})", cause)
             if "TooLate" in error.short:
-                cause = "a start for more than the next block, or a second gather of the same one"
-                self.fail(f"a block works when more than it and the next one has been gathered ({error.short})", cause)
+                cause = "gathers started for more than the next block, or a second gather of the same block"
+                self.fail(f"a block runs when more than this and the next block have been gathered ({error.short})", cause)
             if "Deadlock" in error.short:
-                cause = "a gather, or a Wait, where a start belongs"
-                self.fail(f"a rank waits for others before its block works, though that block is here ({error.short})", cause)
+                cause = "a gather or a Wait where only a start is needed"
+                self.fail(f"a rank waits for others before its block runs, although that block has been gathered ({error.short})", cause)
             raise
 
     def clipping(self, *sizes: int) -> FsdpCheck:
-        """The length of gradients by both norms, and what they are afterwards."""
+        """Check the norm of the gradients, for both kinds of norm, and the gradients after clipping."""
         for size in sizes:
             for dtype, norm, share in CLIP_CASES:
                 self._clip(self._build(size, dtype, 4, True), dtype, norm, share)
@@ -98,32 +100,32 @@ class FsdpCheck(GroupCheck):
         return self
 
     def peak_memory(self, size: int = 4, *, shared: bool = False) -> FsdpCheck:
-        """What a rank holds: its part of parameters and gradients, and in a step two blocks besides.
+        """Check the memory of a rank: its shards of parameters and gradients, and two whole blocks within a step.
 
-        With `shared`, most of the rest is a weight of the first and the last block, which is whole in a step alone.
+        With `shared`, the model is mostly one weight of both the first and the last block, whole only within a step.
         """
         memory.keep_freed()  # in this process
         width = 512
         each = 4 * width * width
-        for blocks in (3, 6 if shared or self.show else 12):  # the first time, some memory is taken that stays
+        for blocks in (3, 6 if shared or self.show else 12):  # the first step allocates memory that stays allocated
             self.case = "a large model"
             self.ranks.call(begin_measurement)
             empty = self.baseline_memory(self.case)
             models = self._build(size, np.float32, blocks, shared, gated=True, width=width)
             self.case += f" of {wording.size(each)}"
-            most = self.baseline_limit() + 2 * (blocks - shared) * each // size  # its parts are there already
+            most = self.baseline_limit() + 2 * (blocks - shared) * each // size  # its shards are already there
             for how in (dict(when="a large step"), dict(when="a second large step", measured=most))[: 1 if blocks == 3 else 2]:
                 between, peaks = self._explain_gate_errors(models, [True], lambda gates: self._step(models, 1, gates=gates, **how))
         self.ranks.call(end_measurement)
         for r, (before, now) in enumerate(zip(empty, between, strict=True)):
             part = (blocks - shared) * each // self._model_of_each_rank(models)[r].n
             if now - before > 2 * part + 3 * each // 4:
-                mine = f"its parts of parameters and gradients are {wording.size(2 * part)}"
-                said = f"rank {r} holds {wording.size(now - before)} between steps, and {mine}"
-                self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the parameters that were given at first")
+                mine = f"its shards of parameters and gradients take {wording.size(2 * part)}"
+                said = f"rank {r} holds {wording.size(now - before)} between steps, but {mine}"
+                self.fail(said, "whole arrays that are kept: p.data, p.grad, `whole`, or the original parameters")
             held = (peaks[r] - part * (ISOLATION_VARIABLE not in os.environ)) / each
             if held > (MAX_PEAK_BLOCKS_ISOLATED if ISOLATION_VARIABLE in os.environ else MAX_PEAK_BLOCKS) + EXTRA_BLOCKS_TIED * shared:
-                said = f"in a step, rank {r} held {held:.1f} blocks besides its parts; two whole ones and the gradients of one are needed"
+                said = f"in a step, rank {r} held {held:.1f} blocks besides its shards; two whole ones and the gradients of one are needed"
                 self.fail(said, "blocks that are not freed after forward, or not after backward")
         return self
 
@@ -147,7 +149,7 @@ class FsdpCheck(GroupCheck):
         return models
 
     def _shape(self, blocks: int, shared: bool, unused: bool) -> dict:
-        """A model as `FsdpTestModel` makes it, with blocks of other sizes in each; one that can be left out keeps its input's width."""
+        """Shape of an `FsdpTestModel` whose blocks differ in size; a block that may be skipped keeps its input's width."""
         used = blocks - unused
         dims = self.sizes(used + 1, 2, 10)
         if shared:
@@ -163,21 +165,21 @@ class FsdpCheck(GroupCheck):
 
     @staticmethod
     def _model_of_each_rank(models: GroupModels) -> list[ReferenceModel]:
-        """The model of each rank."""
+        """Model of each rank."""
         found = {r: model for group, model in models for r in group}
         return [found[r] for r in range(4)]
 
     def _sample(self, model: ReferenceModel) -> tuple[np.ndarray, np.ndarray]:
-        """A rank's micro-batch, and what its output is multiplied with for the loss."""
+        """Draw a rank's micro-batch, and the weights that turn its output into the loss."""
         layers = model.shape["layers"]
         return tuple(self.random.standard_normal((3, width)).astype(model.dtype) for width in (layers[0][0], layers[-1][1]))
 
     def _gates(self, models: GroupModels, syncs: list[bool]) -> GatePlan:
-        """Gates for micro-batches that reduce gradients or not; without any, for a forward alone."""
+        """Plan the gates for micro-batches that do or do not reduce gradients; an empty `syncs` means a forward pass alone."""
         found = GatePlan()
         for group, model in models:
             bounds, last = model.bounds(syncs), model.blocks - 1
-            # Where the rank that leads may be a gate ahead: not in a backward that reduces, which all do together.
+            # The leading rank may be a gate ahead, except in a backward that reduces gradients, which all ranks do together.
             ahead = [k % (last + 1) != last and not (k // (last + 1) % 2 and syncs[k // (2 * last + 2)]) for k in range(len(bounds))]
             own = self.random.uniform(0.7, 1.4, (len(group), len(bounds)))
             for i, r in enumerate(group):
@@ -191,27 +193,30 @@ class FsdpCheck(GroupCheck):
         return found
 
     def _check_gate_notes(self, notes: list[tuple[int, int]], model: ReferenceModel, r: int, when: str) -> None:
-        """What the gates have noted: requests that are open, and blocks that are here."""
+        """Check what the gates recorded: the open requests, and the whole blocks."""
         last = model.blocks - 1
         for k, (requests, here) in enumerate(notes):
             i = k % (2 * model.blocks)
             block, back = (i, False) if i <= last else (2 * model.blocks - 1 - i, True)
             way = "backward" if back else "forward"
             if model.n > 1 and not requests and block != (0 if back else last):
-                cause = "a gather, or a Wait, where a start belongs"
-                self.fail(f"in {when}, block {block} works in {way} on rank {r}, and the next one is not on its way, but here", cause)
+                cause = "a gather or a Wait where only a start is needed"
+                self.fail(
+                    f"in {when}, block {block} runs in {way} on rank {r} when the next one's gather is already complete, not in flight",
+                    cause,
+                )
             if here > 2:
-                said = f"in {when}, {here} blocks are whole on rank {r} when block {block} works in {way}"
+                said = f"in {when}, {here} blocks are whole on rank {r} when block {block} runs in {way}"
                 self.fail(said, "blocks that are freed too late")
 
     def _require_freed(self, here: int, r: int, when: str) -> None:
-        """All parameters of the module have gone."""
+        """Check that all parameters of the module have been freed."""
         if here:
-            cause = "an `end` that does not free all shards: the rest, and a block that was started and not used"
+            cause = "an `end` that does not free all shards, such as the rest, or a block that was started but not used"
             self.fail(f"after {when}, {here} parameter{'s are' if here > 1 else ' is'} still whole on rank {r}", cause)
 
     def _check_forward_only(self, models: GroupModels, what: str, *, dropped: bool = False, gates: GatePlan | None = None) -> None:
-        """A forward alone."""
+        """Check a forward pass alone."""
         gates = gates or GatePlan()
         given = [
             dict(x=self._sample(m)[0], dropped=dropped, meets=meets)
@@ -220,7 +225,7 @@ class FsdpCheck(GroupCheck):
         found = self._call(run_forward_only, given, gates=gates.passes)
         for r, (model, asked, (out, here, notes)) in enumerate(zip(self._model_of_each_rank(models), given, found, strict=True)):
             want = model.look(asked["x"], gates.numbers[r])
-            cause = "a block that works with parameters of an earlier step, or of another block"
+            cause = "a block that runs with parameters of an earlier step, or of another block"
             self.array(out, want, name=what, rank=r, rtol=RTOL_BY_DTYPE[want.dtype], scale=_magnitude(want), cause=cause)
             self._require_freed(here, r, what)
             self._check_gate_notes(notes, model, r, "a forward without gradients")
@@ -240,9 +245,9 @@ class FsdpCheck(GroupCheck):
         gates: GatePlan | None = None,
         measured: int = 0,
     ) -> tuple[list[int], list[int]]:
-        """A step of `count` micro-batches, compared with the whole model's; `sometimes`: with the block that can be left out.
+        """Compare a step of `count` micro-batches with the whole model's; `sometimes` uses the block that may be skipped.
 
-        With `measured`, the bytes that it may hold before, returns what each rank holds after it, and the most that it held in it.
+        With `measured`, the bytes that a rank may hold before the step, return what each rank holds after it, and its peak within it.
         """
         syncs = syncs or [False] * (count - 1) + [True]
         batches = [[self._sample(model) for _ in range(count)] for model in self._model_of_each_rank(models)]
@@ -259,7 +264,7 @@ class FsdpCheck(GroupCheck):
         between = self.ranks.held() if measured else []
         answers = self.ranks.call(fetch_results)
         for r, late in enumerate(self.ranks.traffic):
-            self.sent(late, 0, name=f"what comes after {when}", rank=r, cause="gradients that are reduced after backward")
+            self.sent(late, 0, name=f"the fetch after {when}", rank=r, cause="gradients that are reduced after backward")
         for group, model in models:
             wants = []
             for i, r in enumerate(group):
@@ -269,10 +274,10 @@ class FsdpCheck(GroupCheck):
             for i, r in enumerate(group):
                 found, grads, data, notes, left, _ = answers[r]
                 most = (2 * count + sum(syncs)) * model.wire() + 64 + gates.tokens[r]
-                cause = "a block that is gathered more than twice, or gradients that are sent although `sync` is False"
+                cause = "a block that is gathered more than twice, or gradients that are reduced although `sync` is False"
                 self.sent(traffic[r], most, name=when, rank=r, cause=cause)
                 for k, ((out, back, here), (want, want_back)) in enumerate(zip(found, wants[i], strict=True)):
-                    cause = "a block that works with the parameters of an earlier step, or of another block"
+                    cause = "a block that runs with the parameters of an earlier step, or of another block"
                     near, name = RTOL_BY_DTYPE[model.dtype], f"micro-batch {k} of {when}"
                     self.array(out, want, name=f"the output for {name}", rank=r, rtol=near, scale=_magnitude(want), cause=cause)
                     self.array(
@@ -287,38 +292,38 @@ class FsdpCheck(GroupCheck):
                     self._require_freed(here, r, name)
                 self._check_gate_notes(notes, model, r, when)
                 if left > 0:
-                    cause = "a block that was started and not used, and is dropped while it is on its way: free waits for it"
-                    self.fail(f"after {when}, rank {r} has begun {left} more gathers than it has waited for", cause)
+                    cause = "a block that was started but not used, and is dropped while its gather is in flight; free must wait for it"
+                    self.fail(f"after {when}, rank {r} has started {left} more gathers than it has waited for", cause)
                 if len(data) != len(units):
-                    shards = f"parameters() on rank {r} gives {len(data)} arrays, and there are {len(units)} shards"
-                    self.fail(shards, "the module's own parameters; or the rest, which has a shard of its own if there is one")
+                    shards = f"parameters() on rank {r} gives {len(data)} arrays, but there are {len(units)} shards"
+                    self.fail(shards, "the module's own parameters; or a missing shard for the rest, if there is a rest")
                 for unit, grad, after in zip(units, grads, data, strict=True):
                     self._unit(unit, grad, after, (model.n, i, r), when)
         return between, [answers[r][-1] if peak is None else peak for r, peak in enumerate(peaks)]
 
     def _call(self, function: Callable, given: list[dict], **how: object) -> list:
-        """Call a function on the ranks; say of a parameter without numbers that it was not gathered."""
+        """Call a function on the ranks; report a parameter without values as one that was not gathered."""
         try:
             return self.ranks.call(function, given, show=self.show, **how)
         except RanksError as error:
             if error.groups[0][1]["name"] == "ValueError" and re.search(r"\(0,\)|\bsize 0\b", error.short):
-                cause = "a `before` that does not gather its block; or the rest, which `begin` gathers"
-                self.fail(f"a block works with a parameter that is not here, but has been freed ({error.short.strip()})", cause)
+                cause = "a `before` that does not gather its block; or a `begin` that does not gather the rest"
+                self.fail(f"a block runs with a parameter that has not been gathered ({error.short.strip()})", cause)
             raise
 
     def _unit(self, unit: tuple, grad: object, after: np.ndarray, place: tuple[int, int, int], when: str) -> None:
-        """The gradient and the parameters of a shard on place i of n, which is rank r."""
+        """Check the gradient and the parameters of a shard at place i of n, which is rank r."""
         name, grads, was, want = unit
         n, i, r = place
         near = RTOL_BY_DTYPE[want[i].dtype]
         if grads is None:
             if grad is not None and np.any(grad):
-                self.fail(f"the gradient of {name} on rank {r} in {when} is not 0, and nothing uses it", "gradients of another block")
+                self.fail(f"the gradient of {name} on rank {r} in {when} is not 0, although nothing uses it", "gradients of another block")
         elif grad is None:
             self.fail(f"the gradient of {name} on rank {r} in {when} is None", "gradients that are never reduced")
         else:
-            known = {"the sum over the ranks, not the mean": n * grads[i], "the mean, divided by their number again": grads[i] / n}
-            cause = "gradients of some micro-batches only, of one rank only, or in another place of the flat array"
+            known = {"the sum over the ranks, not the mean": n * grads[i], "the mean, divided by the number of ranks again": grads[i] / n}
+            cause = "gradients of some micro-batches only, of one rank only, or at another place in the flat array"
             instead = known if n > 1 else None
             called = f"the gradient of {name} in {when}"
             self.array(
@@ -332,7 +337,7 @@ class FsdpCheck(GroupCheck):
         for group, model in models:
             arrays = [[self.random.standard_normal(p.shape).astype(dtype) for p in own] for _, own in model.units]
             flats = [flat_parts(own, model.n) for own in arrays]
-            flats[1:2] = [None]  # nothing has used that block
+            flats[1:2] = [None]  # no gradient reaches that block
             flats = [None] * len(flats) if nothing else flats
             values = np.concatenate([np.zeros(1), *(part for own in flats if own is not None for part in own)])
             length = float(np.linalg.norm(values, norm))
@@ -341,23 +346,23 @@ class FsdpCheck(GroupCheck):
                 given[r] = dict(grads=grads, most=share * length, norm=norm)
                 wants[r] = length, [None if g is None else g * dtype(min(1.0, share)) for g in grads]
         answers = self.ranks.call(call_clip_gradients, given, show=self.show)
-        self.case += f", norm {norm}, most {share} of the length"
+        self.case += f", norm {norm}, limit {share} times the norm"
         for r, ((got, grads), (length, want)) in enumerate(zip(answers, wants, strict=True)):
             own = float(np.linalg.norm(np.concatenate([np.zeros(1), *(g for g in given[r]["grads"] if g is not None)]), norm))
             if isinstance(got, np.ndarray) and got.ndim == 0:
                 got = got.item()
             if isinstance(got, (list, tuple, np.ndarray)):
-                self.fail(f"clip_gradients on rank {r} must return a number; got {type(got).__name__}", "an array in its place")
-            instead = {"that of this rank's parts alone": np.array([own]), "its square": np.array([length**2])}
-            instead["that of no gradients: they are in the shards, and the module's parameters have none"] = np.zeros(1)
-            cause = "lengths that are added up (add squares, and take the root once), or a largest one that is added up"
-            self.numbers(got, [length], name="the length", rank=r, rtol=RTOL_BY_DTYPE[np.dtype(dtype)], instead=instead, cause=cause)
+                self.fail(f"clip_gradients on rank {r} must return a number; got {type(got).__name__}", "an array instead of a number")
+            instead = {"the norm of this rank's shards alone": np.array([own]), "its square": np.array([length**2])}
+            instead["the norm of no gradients: they are in the shards, and the module's parameters have none"] = np.zeros(1)
+            cause = "norms that are added up (add squares, then take the root once), or an infinity norm that is added up"
+            self.numbers(got, [length], name="the norm", rank=r, rtol=RTOL_BY_DTYPE[np.dtype(dtype)], instead=instead, cause=cause)
             for u, (grad, wanted) in enumerate(zip(grads, want, strict=True)):
                 if wanted is None:
                     if grad is not None:
-                        self.fail(f"the gradient of shard {u} on rank {r} was None, and is not after clipping", "zeros in its place")
+                        self.fail(f"the gradient of shard {u} on rank {r} was None, but is not after clipping", "zeros instead of None")
                     continue
-                cause = "a factor that is not most / length, or one also where length is not above most"
+                cause = "a factor other than most / norm, or scaling although the norm is not above most"
                 self.array(
                     grad, wanted, name=f"the gradient of shard {u}, clipped,", rank=r, rtol=RTOL_BY_DTYPE[np.dtype(dtype)], cause=cause
                 )

@@ -1,4 +1,4 @@
-"""What runs on the ranks when part 26's wrapper is put to the test; see `fsdp`."""
+"""Functions that the check of part 26's wrapper runs on the ranks; see `fsdp.check`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from course_lib.gpt.fsdp.wrapping import units
 
 
 def wrap_model(values, shape, dtype, place, gated, lead):
-    """Wrap a model with these parameters in this rank's group. Its gates note what is here then.
+    """Wrap a model with these parameters in this rank's group. Its gates record open requests and whole blocks.
 
-    At some gates, a rank gets the number of the one that leads, which is a gate ahead: the product changes the block's result.
+    At some gates, a rank receives the number of the leading rank, which is a gate ahead: the product changes the block's result.
     """
     everyone, FullyShardedDataParallel = student("everyone"), student("FullyShardedDataParallel")
     notes, meets, switched = [], [], []
@@ -44,7 +44,7 @@ def wrap_model(values, shape, dtype, place, gated, lead):
 
 
 def run_micro_batch(x, target, sync):
-    """A micro-batch forward and backward; the output, the input's gradient, and how many parameters are here then."""
+    """Run a micro-batch forward and backward: the output, the input's gradient, and the number of whole parameters then."""
     trial = student("trial")
     wrapped, _, model, (*_, switched) = trial
     if switched or not sync:  # it is True at first
@@ -59,7 +59,7 @@ def run_micro_batch(x, target, sync):
 
 
 def run_step(batches, train, unused, syncs, meets, watched):
-    """Take the micro-batches of a step; `fetch_results` gives what came of it, when memory has been looked at."""
+    """Take the micro-batches of a step; `fetch_results` returns the results once memory has been measured."""
     trial = student("trial")
     wrapped, optimizer, model, (notes, met, _) = trial
     model.unused, before = unused, operations.progress_state.open_requests
@@ -77,12 +77,12 @@ def run_step(batches, train, unused, syncs, meets, watched):
 
 
 def fetch_results():
-    """Return what came of the last step: outputs, gradients before the optimizer's step, parameters after it, gates' notes, and so on."""
+    """Results of the last step: outputs, gradients before the optimizer's step, parameters after it, gate records, and so on."""
     return get_ipython().user_ns.pop("found")
 
 
 def run_forward_only(x, dropped, meets):
-    """An output without gradients, or one whose gradients nobody wants, after which all parameters are halved; what is here then."""
+    """Run a forward pass without gradients, or without backward, then halve all parameters; also count the whole parameters."""
     trial = student("trial")
     (wrapped, _, model, (notes, met, _)), before = trial, operations.progress_state.open_requests
     notes.clear()
@@ -98,11 +98,11 @@ def run_forward_only(x, dropped, meets):
 
 
 def call_clip_gradients(grads, most, norm):
-    """Clip these gradients; the length, and what they are then."""
+    """Clip these gradients; return the norm and the clipped gradients."""
     trial = student("trial")
     if len(trial[0].parameters()) != len(grads):
         raise ValueError(
-            f"parameters() gives {len(trial[0].parameters())} arrays, and there are {len(grads)} shards, with that of the rest."
+            f"parameters() gives {len(trial[0].parameters())} arrays, but there are {len(grads)} shards, including that of the rest."
         )
     for p, grad in zip(trial[0].parameters(), grads, strict=True):
         p.grad = None if grad is None else grad.copy()

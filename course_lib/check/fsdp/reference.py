@@ -1,4 +1,4 @@
-"""The model that part 26's wrapper is tested with: blocks of all kinds, with gates if wanted; and what it should do, on one process."""
+"""Test model for part 26's wrapper, with blocks of all kinds and optional gates, and its expected results on one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from course_lib.gpt.fsdp.wrapping import units
 
 
 class FsdpTestModel(Module):
-    """Blocks one after the other.
+    """A sequence of blocks.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ class FsdpTestModel(Module):
         own; "tied": whether the last block has the first one's weight.
     dtype : data type
     gate : callable, optional
-        Gives a number for each block, in forward and again in backward, which changes what goes on.
+        Returns a number for each block, in forward and again in backward, which changes the block's result.
     """
 
     def __init__(self, shape: dict, dtype, gate: Callable[[], float] | None = None):
@@ -40,7 +40,7 @@ class FsdpTestModel(Module):
         return self.through(x, lambda block, x: block(x))
 
     def through(self, x: Tensor, call: Callable[[Module, Tensor], Tensor]) -> Tensor:
-        """The blocks that are used, each called by `call`."""
+        """Pass x through the blocks that are used, calling each with `call`."""
         x = x if self.shift is None else x + self.shift
         for i, block in enumerate([self.first, *self.middle, self.last]):
             if i not in self.unused:
@@ -49,7 +49,7 @@ class FsdpTestModel(Module):
 
 
 class FsdpTestBlock(Module):
-    """A linear layer and tanh, perhaps with a second one beside it; see `FsdpTestModel`."""
+    """A linear layer and tanh, optionally with a second layer in parallel; see `FsdpTestModel`."""
 
     def __init__(self, inputs: int, outputs: int, inner: bool, spare: bool, dtype, gate: Callable[[], float] | None):
         self.linear = Linear(inputs, outputs, dtype=dtype)
@@ -59,46 +59,46 @@ class FsdpTestBlock(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.linear.weight.data.size:
-            shared = "its own are gathered before its work, those that it shares with others (the rest) when forward begins"
-            raise RuntimeError(f"a block works, and its parameters are not here: {shared}.")
+            shared = "its own are gathered before it runs, those that it shares with others (the rest) when forward begins"
+            raise RuntimeError(f"a block runs before its parameters are gathered: {shared}.")
         out = tanh(self.linear(x))
         for layer in self.inner:
             out = out + layer(out)
         return out if self.gate is None else self.changed(out)
 
     def changed(self, x: Tensor) -> Tensor:
-        """Behind the gate. Its number in forward stays for the second time; backward has another."""
+        """Apply the gate. The recomputation repeats forward's number; backward has another."""
         if not x.requires_grad:
             self.number = self.gate()
         elif self.number is None:
-            raise RuntimeError("a block's first forward left something for backward, and only its input is to be kept: see checkpoint.")
+            raise RuntimeError("a block's first forward kept something for backward besides its input; see checkpoint.")
         number = x.dtype.type(self.number)
         if x.requires_grad:
             self.number = None
 
         def backward(grad):
             then = self.gate()
-            # What it does to a whole is not what it does to a sum: it cannot be made good after backward.
+            # Nonlinear, so that reducing only after backward cannot give the right result.
             return (number * grad * np.where(grad > 0, grad.dtype.type(then), grad.dtype.type(then / 4)),)
 
         return Tensor.from_operation(number * x.data, (x,), backward)
 
 
 def momentum_of(shape: dict) -> float:
-    """Of the optimizer: none where a block is left out at times, as its gradient may then be None, or zeros."""
+    """Momentum of the optimizer: 0 if a block is skipped at times, as its gradient may then be None or zeros."""
     return 0.0 if "unused" in shape else 0.5
 
 
 class ReferenceModel:
-    """The model of a group on one process.
+    """Model of a group on one process.
 
     Parameters
     ----------
     shape : dict
-        Of the `FsdpTestModel`.
+        Shape of the `FsdpTestModel`.
     dtype : data type
     n : int
-        Ranks of the group.
+        Number of ranks in the group.
     random : numpy.random.Generator
         Draws the parameters.
     gated : bool
@@ -107,9 +107,9 @@ class ReferenceModel:
     Attributes
     ----------
     units : list of (str, list of Parameter)
-        What is sharded together, by name.
+        Parameters that are sharded together, by name.
     left : list of list
-        For each rank, the micro-batches whose gradients are not reduced yet.
+        For each rank, the micro-batches whose gradients have not been reduced yet.
     """
 
     def __init__(self, shape: dict, dtype, n: int, random: np.random.Generator, gated: bool = False):
@@ -124,33 +124,33 @@ class ReferenceModel:
         self.optimizer = SGD(self.net.parameters(), 0.1, momentum_of(shape))
 
     def values(self) -> list[np.ndarray]:
-        """The parameters, in their order."""
+        """Values of the parameters, in their order."""
         return [p.data.copy() for p in self.net.parameters()]
 
     def bounds(self, syncs: list[bool]) -> list[tuple[float, float]]:
-        """Bytes that a rank must and may have sent before each gate, in forward and in backward."""
+        """Minimum and maximum bytes that a rank may have sent before each gate, in forward and in backward."""
         blocks, found, before, again = self.blocks, [], 0, 0
         each, rest = self.nbytes()[:blocks], sum(self.nbytes()[blocks:])
         for sync in syncs or [None]:
             there = [before + rest + sum(each[: i + 2]) for i in range(blocks)]
             back = [there[-1] + sum(each[max(i - 1, 0) :]) + sync * sum(each[i + 1 :]) for i in reversed(range(blocks))] if syncs else []
             for k, nbytes in enumerate(there + back):
-                # Who frees the rest after forward gathers it again.
+                # An answer that frees the rest after forward gathers it again.
                 found.append((nbytes, nbytes + 16 + again + rest * (k >= blocks)))
             if syncs:
                 before, again = back[-1] + sync * (each[0] + rest), again + rest
         return found
 
     def nbytes(self) -> list[int]:
-        """Of each unit's flat array."""
+        """Bytes of each unit's flat array."""
         return [self.n * flat_parts([p.data for p in own], self.n)[0].nbytes for _, own in self.units]
 
     def wire(self) -> float:
-        """Bytes that a rank sends when all is gathered once."""
+        """Bytes that a rank sends when everything is gathered once."""
         return sum(self.nbytes()) * (self.n - 1) / self.n
 
     def run(self, batches: list[tuple[np.ndarray, np.ndarray]], numbers: list[float]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Micro-batches forward and backward, through gates with these numbers; outputs, and the inputs' gradients. Others are added up."""
+        """Run micro-batches forward and backward through gates with these numbers; parameter gradients add up."""
         self.numbers, found = iter(numbers), []
         for x, target in batches:
             given = Tensor(x, requires_grad=True)
@@ -160,13 +160,13 @@ class ReferenceModel:
         return found
 
     def look(self, x: np.ndarray, numbers: list[float]) -> np.ndarray:
-        """The output without gradients."""
+        """Output of a forward pass without gradients."""
         self.numbers = iter(numbers)
         with no_grad():
             return self.net(Tensor(x)).data
 
     def step(self, train: bool) -> Iterator[tuple[str, list[np.ndarray] | None, list[np.ndarray], list[np.ndarray]]]:
-        """A step with the ranks' mean; for each unit its name, and the parts of gradients, and of parameters before and after."""
+        """Take a step with the ranks' mean gradients; yield each unit's name, and its parts of gradients, of old and of new parameters."""
         found = []
         for p in self.net.parameters():
             p.grad = None if p.grad is None else p.grad / p.dtype.type(self.n)

@@ -1,7 +1,7 @@
-"""The check of part 25's schedules: beside the whole model on one process, by what is sent when, and by what is held.
+"""Check of part 25's schedules: results against the whole model on one process, the order of messages, and memory.
 
-Where ranks are isolated, the order of the work follows from the messages that the broker has seen, and from gates; what a stage notes
-itself explains mistakes. `on_ranks` is what runs on the ranks.
+With isolated ranks, the order of the work follows from the messages that the broker saw, and from gates; the stages' own records only
+explain mistakes. `on_ranks` has the functions that run on the ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GATE_MESSAGE_BYTES = 8  # bytes: the number that neighbours exchange at their ga
 
 
 class PipelineCheck(GroupCheck):
-    """A `Check` of a step of a pipeline.
+    """A `Check` of a pipeline step.
 
     Parameters
     ----------
@@ -46,14 +46,14 @@ class PipelineCheck(GroupCheck):
         self.function = function
 
     def step(self, size: int, count: int, dtype: type = np.float64, *, large: bool = False, times: int = 1) -> PipelineCheck:
-        """Steps of `count` micro-batches in groups of `size`: losses, gradients, what is sent, and in which order the work is done.
+        """Check steps of `count` micro-batches in groups of `size`: losses, gradients, bytes sent, and the order of the work.
 
         Parameters
         ----------
         large : bool
-            Whether activations are so large that MPI's `Send` waits until they are received.
+            Whether activations are so large that MPI's `Send` blocks until they are received.
         times : int
-            Steps, whose gradients add up.
+            Number of steps, whose gradients add up.
         """
         self._step(size, count, dtype, large=large, times=times)
         return self
@@ -61,7 +61,7 @@ class PipelineCheck(GroupCheck):
     def _step(
         self, size: int, count: int, dtype: type, *, large: bool = False, times: int = 1, deep: bool = False
     ) -> tuple[list[tuple[list[int], ReferencePipeline]], list[int]]:
-        """Steps, and the most bytes that each rank held if activations are `deep`: then neither order nor requests matter."""
+        """Take steps, and return each rank's peak memory if activations are `deep`; then neither order nor requests are checked."""
         models = self._build(size, count, dtype, large, deep=deep)
         answers = self._steps(models, times, watched=deep and ISOLATION_VARIABLE not in os.environ, peak=deep and self.baseline_limit())
         rtol = 1e-9 if dtype is np.float64 else 2e-3
@@ -79,29 +79,35 @@ class PipelineCheck(GroupCheck):
                         self._loss(got, loss, count, r, rtol)
                 for (name, _), got, before, after in zip(model.stages[i].named_parameters(), grads, model.values[i], data, strict=True):
                     self._gradient(got, next(wants), f"the gradient of {name}", r, count, rtol, times)
-                    self.array(after, before, name=f"{name}, after the step,", rank=r, cause="a step that trains; it only finds gradients")
+                    self.array(
+                        after,
+                        before,
+                        name=f"{name}, after the step,",
+                        rank=r,
+                        cause="a step that updates parameters; it should only compute gradients",
+                    )
                 for k, (given, after) in enumerate(zip(model.given(i), batches, strict=True)):
                     for name, mine, theirs in zip(("tokens", "labels"), given, after, strict=True):
                         what = f"the {name} of micro-batch {k}, after the step,"
-                        self.array(theirs, mine, name=what, rank=r, cause="a receive into them")
+                        self.array(theirs, mine, name=what, rank=r, cause="a receive into this array")
                 self._sent(r, i, len(group), count * times, model.message)
                 if not deep and (left > 0 or self.ranks.unended[r]):
-                    cause = "requests that nobody keeps; each needs its Wait"
+                    cause = "requests that are not kept; each needs a Wait"
                     many = max(left, self.ranks.unended[r])
-                    self.fail(f"rank {r} has begun {many} more sends or receives with Isend or Irecv than it has waited for", cause)
+                    self.fail(f"rank {r} has started {many} more sends or receives with Isend or Irecv than it has waited for", cause)
         return models, [answers[r][-1] if peak is None else peak for r, peak in enumerate(self.ranks.peaks)]
 
     def _steps(self, models: list[tuple[list[int], ReferencePipeline]], times: int = 1, watched: bool = False, **how: object) -> list:
-        """Steps of all ranks, each with its micro-batches."""
+        """Take steps on all ranks, each with its micro-batches."""
         batches = {r: model.given(i) for group, model in models for i, r in enumerate(group)}
         given = [dict(function=self.function, batches=batches[r], times=times, watched=watched) for r in range(4)]
         return self.ranks.call(run_steps, given, show=self.show, **how)
 
     def exchanges(self, size: int, count: int, dtype: type = np.float64) -> PipelineCheck:
-        """What is sent before each piece of work, as the coordinator counts it; and whether neighbours can work at the same time.
+        """Check what is sent before each piece of work, as counted by the coordinator, and that neighbours can work concurrently.
 
-        A piece of work passes a gate, and exchanges the number that it gets there with the neighbours that can work at the same time:
-        the product changes what it begins with.
+        At a gate before each piece of work, a rank exchanges a random number with the neighbours that can work at the same time;
+        the product scales the input of the work.
         """
         models, passes, numbers = self._build(size, count, dtype, False, gated=True), [[] for _ in range(4)], {}
         for group, model in models:
@@ -124,7 +130,7 @@ class PipelineCheck(GroupCheck):
     def _check_gated_gradients(
         self, group: list[int], model: ReferencePipeline, count: int, answers: list, numbers: dict[int, list[float]]
     ) -> None:
-        """The gradients of a group's step, each piece of work changed by its number."""
+        """Check the gradients of a group's step in which each piece of work was scaled by its number."""
         n, dtype = len(group), model.values[0][0].dtype.type
         rtol = 1e-9 if dtype is np.float64 else 2e-3
         changes = []
@@ -132,7 +138,7 @@ class PipelineCheck(GroupCheck):
             self._order(answers[r][2].split(), i, group, count, 1, model.message)
             pieces = [f"{kind}{k}" for kind, k in work_order(self.function, n, i, count)]
             if self.function != ONE_FORWARD_ONE_BACKWARD:
-                pieces = answers[r][2].split()  # its backwards may come in any order: if it is another one, the results differ
+                pieces = answers[r][2].split()  # backwards may come in any order; in a wrong order, the results differ
             changes.append({piece: dtype(number) for piece, number in zip(pieces, numbers[r], strict=True)})
         for k, (tokens, labels) in enumerate(model.batches):
             x = tokens
@@ -148,24 +154,24 @@ class PipelineCheck(GroupCheck):
             self._sent(r, i, n, count, model.message, GATE_MESSAGE_BYTES * met)
 
     def _explain_gate_errors(self, error: RanksError) -> None:
-        """Say what ranks did that did not get through the gates; of another error, it is the error."""
+        """Explain the error of ranks that did not get through the gates; re-raise any other error."""
         if "TooEarly" in error.short:
-            cause = "a result that is sent later than the next piece of work begins"
-            self.fail(f"a rank goes on before it has sent what it has computed ({error.short})", cause)
+            cause = "a result that is sent only after the next piece of work has begun"
+            self.fail(f"a rank continues before it has sent its last result ({error.short})", cause)
         if "TooLate" in error.short:
             self.fail(f"a rank has sent more than it should have computed by then ({error.short})", "pieces of work in another order")
         if "Deadlock" in error.short:
-            cause = "a Barrier, a receive that comes before another piece of work, or a result that is not sent at once"
-            self.fail(f"a rank waits for more than its next piece of work needs, or for what nobody sends ({error.short})", cause)
+            cause = "a Barrier, a receive that is placed before another piece of work, or a result that is not sent at once"
+            self.fail(f"a rank waits for more than its next piece of work needs, or for a message that nobody sends ({error.short})", cause)
         raise error
 
     def peak_memory(self, size: int = 4, count: int = 6) -> PipelineCheck:
-        """What a rank of 1F1B holds at most: the activations of its micro-batches in flight, and no more."""
+        """Check the peak memory of a rank in 1F1B: the activations of its micro-batches in flight, and no more."""
         memory.keep_freed()  # in this process
-        for many in (2, count):  # the first time, some memory is taken that stays
+        for many in (2, count):  # the first step allocates memory that stays allocated
             models, peaks = self._step(size, many, np.float32, deep=True)
         self.ranks.call(end_measurement)
-        needs: dict[int, tuple[int, int]] = {}  # the groups have models of the same shapes
+        needs: dict[int, tuple[int, int]] = {}  # all groups have models of the same shapes
         for group, model in models:
             for i, r in enumerate(group):
                 flying = min(count, len(group) - i)
@@ -173,12 +179,12 @@ class PipelineCheck(GroupCheck):
                     needs[i] = stage_memory(model.stages[i], model.batches, flying)
                 enough, each = needs[i]
                 many = flying + (peaks[r] - enough) / each
-                enough += int(0.6 * each) + 2 * count * model.message  # what was sent may be kept to the end
+                enough += int(0.6 * each) + 2 * count * model.message  # sent arrays may be kept to the end
                 if peaks[r] > enough:
                     self.fail(
-                        f"a step on rank {r} held {wording.size(peaks[r])} at once, and {wording.size(enough)} are enough for its "
-                        f"{flying} micro-batch{'es' * (flying > 1)} in flight; it is as much as for about {many:.0f}",
-                        "forwards that run ahead of backwards",
+                        f"a step on rank {r} held {wording.size(peaks[r])} at once; {wording.size(enough)} are enough for its "
+                        f"{flying} micro-batch{'es' * (flying > 1)} in flight; this is as much as about {many:.0f} need",
+                        "forwards that run too far ahead of backwards",
                     )
         return self
 
@@ -190,7 +196,7 @@ class PipelineCheck(GroupCheck):
         if large:
             width, heads, batch, positions = 32, 2, 8, 36  # 72 KB in float64
         if deep:
-            width, heads, batch, positions = 64, 4, 2, 256  # no array so small that the system keeps its memory in reserve
+            width, heads, batch, positions = 64, 4, 2, 256  # no array is so small that the allocator keeps its memory
         self.case = (
             f"{self.describe_groups(groups, dtype)}, {count} micro-batch{'es' * (count > 1)} of {batch} x {positions} tokens, width {width}"
         )
@@ -207,13 +213,13 @@ class PipelineCheck(GroupCheck):
         return models
 
     def _order(self, order: list[str], i: int, group: list[int], count: int, times: int, message: int) -> None:
-        """The work of a rank of a group, as its stage has noted it, and as its messages of so many bytes show it."""
+        """Check the work of a group's rank, as recorded by its stage and as shown by its messages of `message` bytes."""
         n, r = len(group), group[i]
         once = [f"{kind}{k}" for kind, k in work_order(self.function, n, i, count)]
         for begin in range(0, len(order), 2 * count):
             own = order[begin:][: 2 * count]
             if self.function != ONE_FORWARD_ONE_BACKWARD and own[:count] == once[:count] and sorted(own) == sorted(once):
-                order[begin + count : begin + 2 * count] = once[count:]  # its backwards may come in any order
+                order[begin + count : begin + 2 * count] = once[count:]  # backwards may come in any order
         wanted = once * times
         if order != wanted:
             at = next(j for j, (a, b) in enumerate(zip_longest(order, wanted)) if a != b)
@@ -221,8 +227,8 @@ class PipelineCheck(GroupCheck):
             shown = f": {said} where {expected} is expected" if self.show else ""
             cause = "too many or too few forwards at the start"
             if len(order) < len(wanted) and order == wanted[: len(order)]:
-                cause = "backwards that are left at the end" if order else "a function that never calls stage.forward and stage.backward"
-            self.fail(f"rank {r} leaves the order at its piece of work {at + 1}{shown}", cause)
+                cause = "backwards that are missing at the end" if order else "a function that never calls stage.forward and stage.backward"
+            self.fail(f"rank {r} departs from the schedule at its piece of work {at + 1}{shown}", cause)
         messages = self.ranks.messages[r]
         if messages is None:
             return
@@ -233,10 +239,10 @@ class PipelineCheck(GroupCheck):
             elif nbytes == message:
                 to, needs = due[sent] if sent < len(due) else (None, {})
                 if other != to or any(came.get(source, 0) < many for source, many in needs.items()):
-                    self.fail(f"rank {r} leaves the order, as its messages show: number {sent + 1} comes too early or too late")
+                    self.fail(f"rank {r} departs from the schedule, as its messages show: message {sent + 1} comes too early or too late")
                 sent += 1
         if sent < len(due):
-            self.fail(f"rank {r} has sent {sent} activations and gradients, and {len(due)} are due")
+            self.fail(f"rank {r} has sent {sent} activations and gradients; {len(due)} are expected")
 
     def _loss(self, got: object, want: float, count: int, r: int, rtol: float) -> None:
         if isinstance(got, np.ndarray) and got.size == 1:
@@ -251,16 +257,14 @@ class PipelineCheck(GroupCheck):
         if got is None:
             self.fail(f"{name} on rank {r} is None", "a micro-batch that never goes backward")
         known = {"the sum over the micro-batches, not the mean": want * count, "the mean, divided by their number again": want / count}
-        known |= {"the last step's alone: a step adds to the gradients that are there": want / times} if times > 1 else {}
-        cause = (
-            "activations and gradients of different micro-batches that meet, or some that are left out; an array changed before its Wait"
-        )
+        known |= {"that of the last step alone; a step must add to the existing gradients": want / times} if times > 1 else {}
+        cause = "activations and gradients of different micro-batches combined, or some left out; or an array changed before its Wait"
         if count == 1:
-            cause = "an array that was not received, or another number for the last rank's backward than 1"
+            cause = "an array that was not received, or a number other than 1 passed to the last rank's backward"
         scale = max(1.0, float(np.abs(want).max()))
         self.array(got, want, name=name, rank=r, rtol=rtol, scale=scale, cause=cause, instead=known if count > 1 else None)
 
     def _sent(self, r: int, i: int, n: int, count: int, message: int, tokens: int = 0) -> None:
         most = count * (message * ((i < n - 1) + (i > 0)) + 16) + 64 + tokens
-        cause = "something besides one activation on and one gradient back for each micro-batch"
+        cause = "more messages than one activation forward and one gradient back for each micro-batch"
         self.sent(self.ranks.traffic[r], most, name="a step", rank=r, cause=cause)

@@ -1,4 +1,4 @@
-"""What runs on the ranks in the checks of part 25's schedules; see `pipeline`."""
+"""Functions that the checks of part 25's schedules run on the ranks; see `pipeline.check`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from course_lib.gpt.model.stage import Stage
 def build_stage(sizes, values, place, meets, deep):
     """Make a stage with these parameters in this rank's group; see `concurrent_work` for `meets`.
 
-    `deep`: what goes is given back to the system at once.
+    `deep`: release freed memory to the system at once.
     """
     everyone = student("everyone")
 
     class Gated(Stage):
-        """Works when enough has been sent, and at the same time as some neighbours, whose numbers multiply what it begins with."""
+        """Stage with gates: it works once enough has been sent, concurrently with some neighbours, whose numbers scale its input."""
 
         def forward(self, k, x, labels):
             return forward_scaled(self, k, x, labels, self.begin())
@@ -39,7 +39,7 @@ def build_stage(sizes, values, place, meets, deep):
             return self.dtype.type(product)
 
     comm, kinds = everyone.Split(color=place[0], key=place[1]), Stage if meets is None else Gated
-    between = everyone.Split(color=place[0], key=-place[1])  # the same ranks, as another group
+    between = everyone.Split(color=place[0], key=-place[1])  # the same ranks as another communicator
     n, me = comm.Get_size(), comm.Get_rank()
     stage = kinds(layers(Sizes(*sizes), n, me, dtype=values[0].dtype), sizes[1], values[0].dtype)
     for (_, p), value in zip(stage.named_parameters(), values, strict=True):
@@ -51,9 +51,9 @@ def build_stage(sizes, values, place, meets, deep):
 
 
 def forward_scaled(stage, k, x, labels, number):
-    """Take a micro-batch through a stage, which begins with what comes times a number: the first one with the vectors of its tokens.
+    """Take a micro-batch through a stage whose input is scaled by a number; on the first stage, that is the token embeddings.
 
-    What it gives is not linear in the number, so the work cannot be done before that is known.
+    The result is not linear in the number, so the work cannot be done before the number is known.
     """
     if not stage.first:
         return Stage.forward(stage, k, x * number, labels)
@@ -66,9 +66,10 @@ def forward_scaled(stage, k, x, labels, number):
 
 
 def run_steps(function, batches, times, watched):
-    """Take so many steps, and return what they return, and what is there afterwards. No rank has seen the micro-batches before.
+    """Take `times` steps on micro-batches that no rank has seen before.
 
-    That is gradients, the order of the work, the requests that are left, parameters, micro-batches, and the most bytes held, if `watched`.
+    Returns what the steps returned, the gradients, the order of the work, the open requests, parameters, micro-batches, and, if
+    `watched`, the peak of the bytes held.
     """
     trial = student("trial")
     stage, comm = trial
@@ -87,5 +88,5 @@ def run_steps(function, batches, times, watched):
 
 
 def end_measurement():
-    """Keep what goes for later arrays again."""
+    """Keep freed memory for later arrays again."""
     memory.release_freed_at_once(False)

@@ -1,4 +1,4 @@
-"""What part 25's steps should do: the model of a group, on one process; the order of work, who works at the same time, and the memory."""
+"""Expected results of part 25's steps: the model on one process, the order of the work, concurrent work, and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONE_FORWARD_ONE_BACKWARD = "one_forward_one_backward_step"
 
 
 class ReferencePipeline:
-    """The model of a group, whole and in stages, and its micro-batches."""
+    """Model of a group, whole and split into stages, and its micro-batches."""
 
     def __init__(self, sizes: Sizes, n: int, random: np.random.Generator, shape: tuple[int, int, int], dtype: type):
         self.sizes, self.n = sizes, n
@@ -28,12 +28,12 @@ class ReferencePipeline:
         self.message = each[0] * each[1] * sizes.width * np.dtype(dtype).itemsize
 
     def given(self, i: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        """The micro-batches as a rank gets them: tokens for the first, labels for the last, zeros for who must not look."""
+        """Micro-batches as a rank receives them: tokens for the first, labels for the last, zeros instead of what it must not see."""
         return [(t * (i == 0), y * (i == self.n - 1)) for t, y in self.batches]
 
 
 def work_order(function: str, n: int, i: int, count: int) -> list[tuple[str, int]]:
-    """The work of rank i of n in one step: "F" or "B", and which micro-batch.
+    """Order of the work of rank i of n in one step: "F" or "B", and the micro-batch.
 
     >>> work_order(ONE_FORWARD_ONE_BACKWARD, 2, 0, 2)
     [('F', 0), ('F', 1), ('B', 0), ('B', 1)]
@@ -46,7 +46,7 @@ def work_order(function: str, n: int, i: int, count: int) -> list[tuple[str, int
 
 
 def due_messages(order: list[tuple[str, int]], group: list[int], i: int) -> list[tuple[int, dict[int, int]]]:
-    """What rank i of a group sends in this order: to whom, and how many messages must have come by then, from whom.
+    """Messages that rank i of a group sends in this order: the receiver, and the messages that must have arrived by then, by sender.
 
     >>> due_messages([("F", 0), ("F", 1), ("B", 0)], [7, 8, 9], 1)
     [(9, {7: 1, 9: 0}), (9, {7: 2, 9: 0}), (7, {7: 2, 9: 1})]
@@ -63,15 +63,15 @@ def due_messages(order: list[tuple[str, int]], group: list[int], i: int) -> list
 
 
 def concurrent_work(function: str, n: int, i: int, count: int) -> list[list[tuple[int, int]]]:
-    """For each piece of work of rank i of n, the neighbours that can do one of theirs at the same time, where all take equally long.
+    """Neighbours that can work at the same time, for each piece of work of rank i of n, if all pieces take equally long.
 
-    In GPipe, a rank's forward with the next one's of the micro-batch before, and likewise backward; in 1F1B, when the pipeline is
-    full, a rank's forward with the next one's backward, and the other way round.
+    In GPipe, a rank's forward runs with the next rank's forward of the previous micro-batch, and likewise backward; in 1F1B, once the
+    pipeline is full, a rank's forward runs with the next rank's backward, and vice versa.
 
     Returns
     -------
     list of list of (int, int)
-        The neighbour, and which one in its order that piece is.
+        The neighbour, and the position of that piece in its order.
     """
     pairs = set()  # rank, its piece of work, and that of the next rank
     for r in range(n - 1):
@@ -95,7 +95,7 @@ def _warmup_forwards(function: str, n: int, i: int, count: int) -> int:
 
 
 def stage_memory(stage: Stage, batches: list, flying: int) -> tuple[int, int]:
-    """The most bytes of a stage with so many micro-batches in flight, and what one keeps."""
+    """Peak bytes of a stage with `flying` micro-batches in flight, and the bytes that one keeps."""
 
     def forward(k: int) -> np.ndarray:
         tokens, labels = batches[k]

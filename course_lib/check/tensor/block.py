@@ -1,6 +1,6 @@
-"""A split transformer block around a student's operators: they run on the ranks, and all else is computed here, for every rank.
+"""Check of a split transformer block: the student's operators run on the ranks, everything else in the kernel.
 
-So nothing but the operators' own results decides what comes out: no layer, weight or gradient of the block is on a rank.
+So the operators' results alone decide the outcome: the ranks have no layer, weight or gradient of the block.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from course_lib.check.tensor.operators import OPERATOR_RULES, OperatorCheck
 from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model.block import Block
 
-REUSED_BUFFER_CAUSE = "one array for the results of several calls: the block needs each until its backward"
+REUSED_BUFFER_CAUSE = "one array reused for several calls: the block needs each result until its backward"
 
 
 def forward_operator(operator, step, x, place):
@@ -23,13 +23,13 @@ def forward_operator(operator, step, x, place):
     given = Tensor(x, requires_grad=True)
     out = student(operator)(given, group_of(place))
     if not isinstance(out, Tensor) or not out.requires_grad:
-        raise TypeError(f"{operator} must return a Tensor that Tensor.from_operation(data, (x,), backward) has made of x; got {out!r:.80}.")
+        raise TypeError(f"{operator} must return a Tensor made from x by Tensor.from_operation(data, (x,), backward); got {out!r:.80}.")
     get_ipython().user_ns["trial"] = {**(student("trial") if step else {}), step: (given, out)}
     return out.data
 
 
 def backward_operator(step, grad):
-    """The gradient of what a call was given, and what became of its result meanwhile."""
+    """Gradient of a call's input, and the call's result as it is now, which may have been overwritten."""
     trial = student("trial")
     given, out = trial[step]
     out.backward(grad)
@@ -37,16 +37,16 @@ def backward_operator(step, grad):
 
 
 class BlockCheck(OperatorCheck):
-    """A `Check` of operators in a block, on four ranks, in groups."""
+    """A `Check` of operators in a block, on groups of the four ranks."""
 
     def block(self, groups: list[list[int]], operators: tuple[str, str], width: int, heads: int, drawn: list[dict]) -> list[Block]:
-        """The ranks' parts of a block after its backward, with the gradients of their parameters.
+        """Run a block forward and backward; return the ranks' parts of it, with the gradients of their parameters.
 
         Parameters
         ----------
         groups : list of list of int
         operators : (str, str)
-            Names of what stands where the split work begins, and where it ends.
+            Names of the operators at the beginning and at the end of the split computation.
         width, heads : int
         drawn : list of dict
             For each rank "seed", "norms", "x" and "grad", the gradient of its output; its output and its input's gradient are added
@@ -71,14 +71,14 @@ class BlockCheck(OperatorCheck):
         return parts
 
     def _run_on_ranks(self, groups: list[list[int]], operator: str, tensors: list[Tensor], kept: bool = False) -> list[Tensor]:
-        """What an operator gives for the ranks' tensors; on the way back, the gradient goes through it on the ranks, too."""
+        """Apply an operator to the ranks' tensors; in backward, the gradient goes through it on the ranks, too."""
         step, self._step = self._step, self._step + 1
         given = [dict(operator=operator, step=step, x=t.data, place=p) for t, p in zip(tensors, self.colors_and_keys(groups), strict=True)]
         outs = self.ranks.call(forward_operator, given, show=self.show)
         for group in groups:
             wanted = OPERATOR_RULES[operator][0]([tensors[r].data for r in group])
             for r, want in zip(group, wanted, strict=True):
-                self._require_shape(outs[r], want.shape, f"what {operator} gives in the block", r)
+                self._require_shape(outs[r], want.shape, f"what {operator} returns in the block", r)
         ends = np.cumsum([out.size for out in outs])
         places = [(slice(end - out.size, end), out.shape) for end, out in zip(ends.tolist(), outs, strict=True)]
 
@@ -89,7 +89,7 @@ class BlockCheck(OperatorCheck):
                 self._require_shape(got, tensors[r].shape, f"the gradient that comes back through {operator} in the block", r)
                 if kept and not np.array_equal(after, outs[r]):
                     self.fail(
-                        f"what {operator} has given in the block is another thing on rank {r} when backward begins", REUSED_BUFFER_CAUSE
+                        f"the result of {operator} in the block has changed on rank {r} by the time backward begins", REUSED_BUFFER_CAUSE
                     )
             return tuple(got for got, _ in found)
 
@@ -97,7 +97,7 @@ class BlockCheck(OperatorCheck):
         return [flat[where].reshape(*shape) for where, shape in places]
 
     def _require_shape(self, got: object, shape: tuple, name: str, r: int) -> None:
-        """Fail where it is no array of numbers of this shape: nothing could go on with it."""
+        """Fail if this is not a floating point array of this shape, as nothing could use it."""
         if not isinstance(got, np.ndarray) or got.dtype.kind != "f":
             self.fail(f"{name} on rank {r} must be a NumPy array of floating point numbers; got {type(got).__name__}")
         if got.shape != shape:
@@ -105,12 +105,12 @@ class BlockCheck(OperatorCheck):
 
 
 def _silent_comm(size: int, index: int) -> SimpleNamespace:
-    """What a block asks of a communicator where nothing is sent."""
+    """Stand-in for a communicator of a block where nothing is sent."""
     return SimpleNamespace(Get_size=lambda: size, Get_rank=lambda: index)
 
 
 def make_block(width: int, heads: int, drawn: dict, comm: object = None) -> Block:
-    """A block with these norms; with a group, one rank's part."""
+    """Make a block with these norms; with a group, one rank's part."""
     block = Block(width, heads, np.random.default_rng(drawn["seed"]), comm, dtype=drawn["x"].dtype)
     for norm, (scale, shift) in zip((block.norm1, block.norm2), drawn["norms"], strict=True):
         norm.weight.data, norm.bias.data = scale.copy(), shift.copy()
@@ -118,7 +118,7 @@ def make_block(width: int, heads: int, drawn: dict, comm: object = None) -> Bloc
 
 
 def reference_block(width: int, heads: int, drawn: dict) -> tuple[np.ndarray, np.ndarray, Block]:
-    """The output of a whole block, the gradient of its input, and the block, with its parameters' gradients."""
+    """Output of a whole block, the gradient of its input, and the block with its parameters' gradients."""
     block, x = make_block(width, heads, drawn), Tensor(drawn["x"], requires_grad=True)
     out = block(x)
     out.backward(drawn["grad"])

@@ -1,6 +1,6 @@
-"""How the conjugate operators of parts 21 and 22 are put to the test: what comes out of them, what goes back, and what is sent each way.
+"""Check of the conjugate operators of parts 21 and 22: their outputs, their gradients, and the bytes sent each way.
 
-What has a lower-case name and no underscore runs on the ranks, `OperatorCheck` in the notebook's kernel.
+Functions with a lower-case name and no underscore run on the ranks, `OperatorCheck` in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from course_lib.autograd import Tensor, no_grad
 from course_lib.check.groups import GroupCheck
 from course_lib.engine.namespace import get_ipython, group_of, student
 
-# What the ranks of a group have after an operator, from what they had before; the same for the gradient, on the way back.
+# The four ways: what a group's ranks hold after an operator, given what they held before; likewise for the gradient in backward.
 
 
 def _identity(arrays: list) -> list:
@@ -42,20 +42,20 @@ NDIM_BY_GROUP_SIZE = {
     2: 3,
     3: 2,
     4: 1,
-}  # by the size of the groups: each number of axes comes, and a gradient that is turned has more than one
+}  # by group size: all numbers of axes occur, and a transposed gradient has more than one
 USUAL_CAUSES = {
-    _identity: "an exchange where nothing is to be done",
-    _all_reduce: "an all-reduce of something else, or none",
-    _all_gather: "the parts of all ranks belong together along the positions, dimension 1",
-    _reduce_scatter: "each rank needs the sum over the ranks, of its own positions",
+    _identity: "an exchange where none is needed",
+    _all_reduce: "an all-reduce of the wrong array, or none",
+    _all_gather: "the parts of all ranks are concatenated along the positions, dimension 1",
+    _reduce_scatter: "each rank needs the sum over the ranks for its own positions",
 }
 
 
 def call_operator(operator, x, comm):
-    """What an operator gives."""
+    """Call an operator on a rank."""
     out = student(operator)(x, comm)
     if not isinstance(out, Tensor):
-        raise TypeError(f"{operator} must return a Tensor, which Tensor.from_operation makes; got {type(out).__name__}.")
+        raise TypeError(f"{operator} must return a Tensor, made with Tensor.from_operation; got {type(out).__name__}.")
     return out
 
 
@@ -68,19 +68,19 @@ def forward(operator, x, place, calls):
 
 
 def backward(grad, beside, turned):
-    """The gradient of an input that is also used `beside` the operator; and what became of the result's gradient, and of the input."""
+    """Gradient of an input that is also used `beside` the operator; and the result's gradient and the input after the call."""
     trial = student("trial")
     given, out = trial
     if out is None:
         return None, grad, given.data
-    grad = np.ascontiguousarray(grad.T).T if turned else grad  # a transpose leaves such gradients
+    grad = np.ascontiguousarray(grad.T).T if turned else grad  # a transpose produces such gradients
     if out.requires_grad:
         Tensor.from_operation(np.zeros(()), (out, given), lambda _: (grad, beside)).backward(np.ones(()))
     return given.grad, grad, given.data
 
 
 def call_twice(operator, xs, grads, places):
-    """Two forward calls, in other groups, before the two backward ones; and what comes of a tensor without a gradient."""
+    """Run two forward calls in different groups before their backward calls; also outputs for tensors without gradients."""
     tensors, comms = [Tensor(x, requires_grad=True) for x in xs], [group_of(place) for place in places]
     outs = [call_operator(operator, t, comm) for t, comm in zip(tensors, comms, strict=True)]
     plain = call_operator(operator, Tensor(xs[0]), comms[0])
@@ -92,17 +92,17 @@ def call_twice(operator, xs, grads, places):
 
 
 class OperatorCheck(GroupCheck):
-    """A `Check` of an operator on four ranks, in groups."""
+    """A `Check` of an operator, on groups of the four ranks."""
 
     def operator(self, name: str, *sizes: int) -> OperatorCheck:
-        """An operator, in groups of these sizes."""
+        """Check an operator in groups of these sizes."""
         for size in sizes:
             self._operator(name, size, np.float32 if size == 2 else np.float64, alone=size == 2)
             self._several(name, size)
         return self
 
     def _draw(self, way, groups: list[list[int]], shape: tuple, dtype: type) -> list:
-        """For each rank, an array to go one of the four ways."""
+        """Draw each rank's array for one of the four ways."""
         found: list = [None] * 4
         for group in groups:
             dims = list(shape)
@@ -114,7 +114,7 @@ class OperatorCheck(GroupCheck):
         return found
 
     def _case(self, name: str, groups: list[list[int]], dtype: type) -> tuple[list, list]:
-        """Arrays for the way forward and for the way back."""
+        """Draw arrays for forward and for backward."""
         positions = _all_gather in OPERATOR_RULES[name]
         shape = tuple(self.sizes(3 if positions else NDIM_BY_GROUP_SIZE[len(groups[0])], 2, 7))
         self.case = f"{self.describe_groups(groups, dtype)}, {'x'.join(map(str, shape))} numbers a rank"
@@ -136,29 +136,29 @@ class OperatorCheck(GroupCheck):
             self._compare([answers[r][0] for r in group], [xs[r] for r in group], forth, group, f"the output of {name}", rtol)
             self._sent(group, forth, [xs[r] for r in group], f"{name}, forward,")
             for r in group:
-                self.array(answers[r][1], xs[r], name="the input, after the call,", rank=r, cause="a collective in place")
+                self.array(answers[r][1], xs[r], name="the input, after the call,", rank=r, cause="an in-place collective")
         given = [dict(grad=grads[r], beside=beside[r], turned=size in (2, 3)) for r in range(4)]
         answers = self.ranks.call(backward, given, show=self.show)
         for group in calling:
             for r in group:
                 if answers[r][0] is None:
-                    cause = "a result that Tensor.from_operation(data, (x,), backward) has not made of x"
-                    self.fail(f"no gradient comes back through {name} on rank {r}", cause)
+                    cause = "a result that is not made from x by Tensor.from_operation(data, (x,), backward)"
+                    self.fail(f"no gradient flows back through {name} on rank {r}", cause)
             name_ = f"the gradient of {name}'s input, which is also used elsewhere,"
             mine = [beside[r] for r in group]
             self._compare([answers[r][0] for r in group], [grads[r] for r in group], back, group, name_, rtol, mine)
             self._sent(group, back, [grads[r] for r in group], f"{name}, backward,")
             for r in group:
-                cause = "a collective in place: others use the same array"
+                cause = "an in-place collective: others use the same array"
                 self.array(answers[r][1], grads[r], name="the output's gradient, after the call,", rank=r, cause=cause)
                 self.array(answers[r][2], xs[r], name="the input, after backward,", rank=r, cause=cause)
 
     def _several(self, name: str, size: int) -> None:
-        """Two calls before the first way back."""
+        """Check two forward calls before the first backward."""
         groups = self.groups(size)
-        groupings = [groups, self.regrouped(groups)]  # what comes out has the same shape both times
+        groupings = [groups, self.regrouped(groups)]  # the outputs have the same shape both times
         forth, back = OPERATOR_RULES[name]
-        shape = tuple(self.random.permutation([5, 7, 11]).tolist())  # whose product no group divides
+        shape = tuple(self.random.permutation([5, 7, 11]).tolist())  # no group size divides their product
         places = [self.colors_and_keys(groups) for groups in groupings]
         xs = [self._draw(forth, groups, shape, np.float64) for groups in groupings]
         grads = [self._draw(back, groups, shape, np.float64) for groups in groupings]
@@ -194,14 +194,16 @@ class OperatorCheck(GroupCheck):
             if beside:
                 known = {what: array + beside[i] for what, array in known.items()}
                 if way is _all_reduce:
-                    known["the sum of all that comes to x, and not of what comes through this"] = want + np.sum(beside, axis=0)
+                    known["the sum of everything that flows to x, not only what comes through this operator"] = want + np.sum(
+                        beside, axis=0
+                    )
                 want = want + beside[i]
             self.array(
                 got[i], want, name=name, rank=r, rtol=rtol, scale=scale, cause=USUAL_CAUSES[way], instead=known if len(group) > 1 else None
             )
 
     def _sent(self, group: list[int], way, arrays: list, name: str) -> None:
-        """Nothing, an all-reduce, or half of one."""
+        """Check the bytes sent: nothing, an all-reduce, or half of one."""
         for r in group:
             needed = (
                 "nothing is needed there"
@@ -213,20 +215,20 @@ class OperatorCheck(GroupCheck):
 
 
 def _needed_bytes(way, n: int, array: np.ndarray) -> float:
-    """Bytes that a rank of n must send; in float64, if somebody wants to add in that."""
+    """Bytes that a rank of n must send, allowing for an answer that adds up in float64."""
     numbers = array.size * (n if way is _all_gather else 1)
     return 0.0 if way is _identity else traffic.wire_bytes("Allreduce" if way is _all_reduce else "Allgather", n, 8 * numbers + 64)
 
 
 def _known_mistakes(way, want: np.ndarray, before: list, i: int) -> dict[str, np.ndarray]:
-    """What known mistakes give the rank at place i of a group, for one of the four ways."""
+    """Results of known mistakes on the rank at place i of a group, for one of the four ways."""
     n = len(before)
     if way is _identity:
         return {"the sum over the group": want * n, "divided by the size of the group": want / n}
     if way is _all_reduce:
-        return {"the mean over the group": want / n, "this rank's own, as it came": before[i]}
+        return {"the mean over the group": want / n, "this rank's own input, unchanged": before[i]}
     if way is _all_gather:
         return {"the ranks' parts one after the other in memory, not along the positions": np.array(before).reshape(want.shape)}
     memory = np.split(np.sum(before, axis=0).ravel(), n)[i].reshape(want.shape)
     own = np.split(before[i], n, axis=1)[i]
-    return {"the mean over the group": want / n, "this rank's own summand": own, "a part of the memory, not of the positions": memory}
+    return {"the mean over the group": want / n, "this rank's own summand": own, "a slice of the memory, not of the positions": memory}

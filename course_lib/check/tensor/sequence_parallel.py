@@ -1,6 +1,6 @@
-"""How part 22's block and gradients are put to the test: beside the same mathematics on one process. Its operators: see `operators`.
+"""Check of part 22's block and gradients against the same mathematics on one process; `operators` checks the operators.
 
-What has a lower-case name and no underscore runs on the ranks, `SequenceParallelCheck` in the notebook's kernel.
+Functions with a lower-case name and no underscore run on the ranks, `SequenceParallelCheck` in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from course_lib.gpt.model.block import kinds
 from course_lib.placement import replicated, sharded
 
 LEFT_PARTIAL_CAUSE = (
-    "gradients of replicated parameters that are left partial (kind == replicated, without quotes): each rank has seen its positions only"
+    "gradients of replicated parameters that are left partial (kind == replicated, without quotes): each rank saw only its own positions"
 )
-# What stands in a test's module: how many dimensions, and along which one it is sharded, if it is.
+# A test module's parameters: the number of dimensions, and the sharded dimension, or None.
 PARAMETER_FORMS = ((2, 1), (2, 0), (1, 0), (1, None), (2, None), (1, None))
 
 
 def make_module(data, grads, dims, tied):
-    """A module whose parameters have these gradients, and are sharded along these dimensions, or replicated (None); one may be tied."""
+    """Make a module whose parameters have these gradients and are sharded along these dimensions, or replicated (None); one may be tied."""
     module = Module()
     for name, array in data.items():
         inner = Module()
@@ -36,12 +36,12 @@ def make_module(data, grads, dims, tied):
 
 
 def grads_and_data(module, data):
-    """The parameters' gradients, and the parameters."""
+    """Gradients of the parameters, and the parameters."""
     return {name: getattr(module, name).weight.grad for name in data}, {name: getattr(module, name).weight.data for name in data}
 
 
 def call_reduce_norm_gradients(data, grads, dims, place, tied=""):
-    """The gradients and parameters after `reduce_norm_gradients`."""
+    """Call `reduce_norm_gradients` on a rank: the gradients and parameters afterwards."""
     reduce_norm_gradients = student("reduce_norm_gradients")
     module = make_module(data, grads, dims, tied)
     reduce_norm_gradients(module, group_of(place))
@@ -49,22 +49,22 @@ def call_reduce_norm_gradients(data, grads, dims, place, tied=""):
 
 
 def call_clip_gradients(data, grads, dims, most, place, tied=""):
-    """What `clip_gradients` returns, and the gradients and parameters after it."""
+    """Call `clip_gradients` on a rank: its result, and the gradients and parameters afterwards."""
     clip_gradients = student("clip_gradients")
     module = make_module(data, grads, dims, tied)
     return clip_gradients(module, most, group_of(place)), *grads_and_data(module, data)
 
 
 def _tied_name(grads, dims):
-    """The name of a parameter that shall have two: a replicated one with a gradient, if there is one."""
+    """Name of the parameter to tie under a second name: a replicated one with a gradient, if there is one."""
     return next((name for name, g in grads.items() if dims[name] is None and g is not None), next(iter(grads)))
 
 
 class SequenceParallelCheck(BlockCheck):
-    """A `Check` on four ranks, in groups."""
+    """A `Check` of part 22, on groups of the four ranks."""
 
     def blocks(self, *sizes: int) -> SequenceParallelCheck:
-        """A block around the operators, and `reduce_norm_gradients` after it, against the same block on one process."""
+        """Compare a block with the operators, and `reduce_norm_gradients` after it, with the same block on one process."""
         for size in sizes:
             heads = size * int(self.random.integers(1, 3))
             self._block(size, heads, heads * int(self.random.integers(2, 5)), np.float32 if size == 2 else np.float64)
@@ -89,7 +89,7 @@ class SequenceParallelCheck(BlockCheck):
             how = dict(rtol=rtol, ranks=group)
             cause = "a forward that gathers or scatters along another dimension"
             self.distributed([of_ranks[r]["out"] for r in group], sharded(1), out, name="the block's output", cause=cause, **how)
-            cause = "a backward of gather_sequence that does not add up the ranks' summands"
+            cause = "a backward of gather_sequence that does not sum over the ranks"
             self.distributed(
                 [of_ranks[r]["grad_x"] for r in group], sharded(1), grad_x, name="the gradient of the input", cause=cause, **how
             )
@@ -99,7 +99,7 @@ class SequenceParallelCheck(BlockCheck):
                 self.distributed(got, kind, p.grad, name=f"the gradient of {parameter}", cause=cause, **how)
 
     def _reduced(self, groups: list[list[int]], parts: list) -> list[dict]:
-        """The gradients of the ranks' parts of a block after `reduce_norm_gradients`."""
+        """Gradients of the ranks' parts of a block after `reduce_norm_gradients`."""
         given = []
         for part, place in zip(parts, self.colors_and_keys(groups), strict=True):
             grads, dims = {name: p.grad for name, p, _ in kinds(part)}, {name: kind.dim for name, _, kind in kinds(part)}
@@ -107,7 +107,7 @@ class SequenceParallelCheck(BlockCheck):
         return [grads for grads, _ in self.ranks.call(call_reduce_norm_gradients, given, show=self.show)]
 
     def _module(self, n: int, dtype: type, without: bool, only_sharded: bool = False) -> tuple[dict, dict]:
-        """Whole gradients of a group's module, and along which dimensions they are sharded; names tell nothing."""
+        """Draw whole gradients of a group's module, and the dimensions they are sharded along; names carry no information."""
         names = self.random.permutation([f"layer{i}" for i in range(len(PARAMETER_FORMS))]).tolist()
         forms = dict(zip(names, PARAMETER_FORMS, strict=True))
         dims = {name: forms[name][1] for name in sorted(forms) if not only_sharded or forms[name][1] is not None}
@@ -122,7 +122,7 @@ class SequenceParallelCheck(BlockCheck):
         return whole, dims
 
     def norms(self, *sizes: int) -> SequenceParallelCheck:
-        """`reduce_norm_gradients`, in groups of these sizes; for some, a parameter has no gradient, and for one, all are sharded."""
+        """Check `reduce_norm_gradients` in groups of these sizes; in some a parameter has no gradient, in one all are sharded."""
         for size in sizes:
             dtype = np.float32 if size == 2 else np.float64
             self._norms(size, dtype, without=size == 3)
@@ -151,8 +151,8 @@ class SequenceParallelCheck(BlockCheck):
                     if own is None:
                         continue
                     total = own if dim is not None else np.sum(mine, axis=0)
-                    known = {"the mean over the group": total / len(group), "this rank's own, as it was": own} if dim is None else None
-                    cause = LEFT_PARTIAL_CAUSE if dim is None else "sharded gradients are whole already: they are no summands"
+                    known = {"the mean over the group": total / len(group), "this rank's own, unchanged": own} if dim is None else None
+                    cause = LEFT_PARTIAL_CAUSE if dim is None else "sharded gradients are already complete; they must not be summed"
                     how = dict(rtol=rtol, scale=float(np.sum(np.abs(mine), axis=0).max()), instead=known if len(group) > 1 else None)
                     kind = "replicated" if dim is None else "sharded"
                     self.array(got[name], total, name=f"the gradient of a {kind} parameter", rank=r, cause=cause, **how)
@@ -163,14 +163,16 @@ class SequenceParallelCheck(BlockCheck):
 
     def _require_same_none(self, got: object, before: object, r: int) -> None:
         if before is None and got is not None:
-            self.fail(f"a gradient on rank {r} was None, and is not any more", "a parameter that was not used has none, on all ranks")
+            self.fail(
+                f"a gradient on rank {r} was None, but is no longer", "zeros for an unused parameter, which must keep None on all ranks"
+            )
 
     def _untouched(self, after: dict, before: dict, r: int) -> None:
         if not all(np.array_equal(after[name], array) for name, array in before.items()):
-            self.fail(f"the parameters on rank {r} have changed, and not only their gradients", "p.data in place of p.grad")
+            self.fail(f"the parameters on rank {r} have changed, not only their gradients", "p.data instead of p.grad")
 
     def clipping(self, *sizes: int) -> SequenceParallelCheck:
-        """`clip_gradients`, in groups of these sizes, with a norm above the most that is allowed, below it, and 0."""
+        """Check `clip_gradients` in groups of these sizes, with a norm above the limit, below it, and 0."""
         for size in sizes:
             dtype = np.float32 if size == 2 else np.float64
             self._clipping(size, float(self.random.uniform(1.5, 4)), dtype, without=size == 4)
@@ -206,21 +208,21 @@ class SequenceParallelCheck(BlockCheck):
             n, norm = len(groups[color]), norms[color]
             mine = float(np.sqrt(sum((g.astype(np.float64) ** 2).sum() for g in own.values() if g is not None)))
             several = float(np.sqrt(norm**2 + (n - 1) * all_squares[color]))
-            mistakes = {"that of this rank's own part": [mine], "one in which replicated gradients count several times": [several]}
-            cause = (
-                "lengths that are added in place of squares; or sharded gradients not added up over the group, or replicated ones that are"
-            )
-            self.numbers(got, [norm], name="the length", rank=r, cause=cause, rtol=rtol, instead=mistakes if n > 1 else None)
+            mistakes = {"the norm of this rank's own part": [mine], "a norm in which replicated gradients count several times": [several]}
+            cause = "norms added instead of squares; or sharded gradients not summed over the group, or replicated ones that are"
+            self.numbers(got, [norm], name="the norm", rank=r, cause=cause, rtol=rtol, instead=mistakes if n > 1 else None)
             for name, before in own.items():
                 self._require_same_none(after[name], before, r)
                 if before is not None:
                     want = before / dtype(ratio) if ratio > 1 else before
-                    cause = "gradients that are scaled although they are short enough, or not by most / length"
+                    cause = "gradients that are scaled although the norm is below the limit, or not by most / norm"
                     known = (
                         {"as it was before, not scaled": before}
                         if ratio > 1
-                        else {"scaled, though it is short enough": before / dtype(ratio)}
+                        else {"scaled, although the norm is below the limit": before / dtype(ratio)}
                     )
                     self.array(after[name], want, name="a gradient, clipped,", rank=r, rtol=max(rtol, 1e-5), cause=cause, instead=known)
             self._untouched(parameters, for_ranks[r]["data"], r)
-            self.sent(self.ranks.traffic[r], 256, name="clip_gradients", rank=r, cause="gradients that are exchanged, and not numbers")
+            self.sent(
+                self.ranks.traffic[r], 256, name="clip_gradients", rank=r, cause="gradients that are exchanged instead of single numbers"
+            )

@@ -1,6 +1,6 @@
-"""How part 21's block and loss are put to the test: beside the same mathematics on one process. Its operators: see `operators`.
+"""Check of part 21's block and loss against the same mathematics on one process; `operators` checks the operators.
 
-What has a lower-case name and no underscore runs on the ranks, `TensorParallelCheck` in the notebook's kernel.
+Functions with a lower-case name and no underscore run on the ranks, `TensorParallelCheck` in the notebook's kernel.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from course_lib.engine.namespace import get_ipython, group_of, student
 from course_lib.gpt.model.block import kinds
 from course_lib.placement import replicated
 
-NOT_REDUCED_CAUSE = "a backward of copy_to_group that does not add up the ranks' gradients: each has that of its own heads and columns only"
+NOT_REDUCED_CAUSE = "a backward of copy_to_group that does not sum over the ranks: each has only the gradient of its own heads and columns"
 
 
 def call_cross_entropy(cases, place):
-    """Losses, all before the first backward, and then for each: the loss, the gradient of the logits, and the arguments after that."""
+    """Compute losses, all before the first backward; for each, return the loss, the logits' gradient, and the arguments afterwards."""
     vocab_parallel_cross_entropy = student("vocab_parallel_cross_entropy")
     tensors, comm = [Tensor(case["logits"], requires_grad=True) for case in cases], group_of(place)
     losses = [vocab_parallel_cross_entropy(t, case["labels"], comm) for t, case in zip(tensors, cases, strict=True)]
     for loss in losses:
         if not isinstance(loss, Tensor) or not loss.requires_grad:
-            raise TypeError(f"the loss must be a Tensor that Tensor.from_operation(data, (logits,), backward) has made; got {loss!r}.")
+            raise TypeError(f"the loss must be a Tensor made by Tensor.from_operation(data, (logits,), backward); got {loss!r}.")
     get_ipython().user_ns["trial"] = tensors, [loss * case["factor"] for loss, case in zip(losses, cases, strict=True)], cases
     return [(np.array(loss.data), case["logits"], case["labels"]) for loss, case in zip(losses, cases, strict=True)]
 
 
 def call_backward():
-    """The gradients of the logits, and the arguments after that."""
+    """Gradients of the logits, and the arguments after backward."""
     trial = student("trial")
     tensors, losses, cases = trial
     for loss in losses:
@@ -39,10 +39,10 @@ def call_backward():
 
 
 class TensorParallelCheck(BlockCheck):
-    """A `Check` on four ranks, in groups."""
+    """A `Check` of part 21, on groups of the four ranks."""
 
     def blocks(self, *sizes: int) -> TensorParallelCheck:
-        """A block around both operators in groups of these sizes, against the same block on one process."""
+        """Compare a block with both operators, in groups of these sizes, with the same block on one process."""
         for size in sizes:
             heads = size * int(self.random.integers(1, 3))
             self._block(size, heads, heads * int(self.random.integers(2, 5)), np.float32 if size == 2 else np.float64)
@@ -66,7 +66,7 @@ class TensorParallelCheck(BlockCheck):
         for group, one in zip(groups, drawn, strict=True):
             out, grad_x, whole = reference_block(width, heads, one)
             grads, how = [{name: p.grad for name, p in parts[r].named_parameters()} for r in group], dict(rtol=rtol, ranks=group)
-            cause = "a forward of reduce_from_group that does not add up the ranks' summands"
+            cause = "a forward of reduce_from_group that does not sum over the ranks"
             self.distributed([of_ranks[r]["out"] for r in group], replicated, out, name="the block's output", cause=cause, **how)
             for parameter, p, kind in kinds(whole):
                 cause = NOT_REDUCED_CAUSE if "norm" in parameter else "a backward of reduce_from_group that is not the identity"
@@ -77,14 +77,14 @@ class TensorParallelCheck(BlockCheck):
             )
 
     def losses(self, *sizes: int, scale: float = 3.0, frugal: bool = False) -> TensorParallelCheck:
-        """`vocab_parallel_cross_entropy` in groups of these sizes, against that of all logits.
+        """Compare `vocab_parallel_cross_entropy` in groups of these sizes with the cross-entropy of all logits.
 
         Parameters
         ----------
         scale : float
-            Of the logits.
+            Scale of the logits.
         frugal : bool
-            Whether to look at what it sends, too.
+            Whether to check the bytes sent, too.
         """
         for size in sizes:
             batches = self.sizes(2, 7, 12) if frugal else [1 if size == 3 else self.sizes(1, 2, 7)[0], self.sizes(1, 2, 7)[0]]
@@ -101,7 +101,9 @@ class TensorParallelCheck(BlockCheck):
                 level = self.random.uniform(-scale, scale, (batch, tokens, 1)) * (300 if scale < 100 else 1)
                 logits = (scale * self.random.standard_normal((batch, tokens, len(group) * part)) + level).astype(dtype)
                 labels = self.random.integers(0, len(group) * part, (batch, tokens))
-                ends = np.repeat(np.arange(len(group)) * part, 2) + np.tile([0, part - 1], len(group))  # of each rank's words
+                ends = np.repeat(np.arange(len(group)) * part, 2) + np.tile(
+                    [0, part - 1], len(group)
+                )  # first and last of each rank's words
                 some = self.random.permutation(numbers)[: len(ends)]
                 labels.flat[some] = self.random.permutation(ends)[: len(some)]
                 both.append(dict(logits=logits, labels=labels, factor=float(self.random.uniform(0.5, 2))))
@@ -124,34 +126,42 @@ class TensorParallelCheck(BlockCheck):
                 if not isinstance(got, np.ndarray) or got.shape != () or got.dtype != dtype:
                     found = f"shape {np.shape(got)} and dtype {getattr(got, 'dtype', type(got).__name__)}"
                     self.fail(f"the loss on rank {r} must be one number of shape () and dtype {np.dtype(dtype)}; it has {found}")
-                mistakes = {"what it is with the largest logit not taken off z_y": [want - level]}
+                mistakes = {"what it is if the largest logit is not subtracted from z_y": [want - level]}
                 mistakes |= {f"the loss times {n}": [want * n], f"the loss divided by {n}": [want / n]} if n > 1 else {}
                 size = max(1.0, abs(want), float(np.abs(case["logits"]).max()) / (1 if dtype is np.float64 else 100))
-                cause = "a maximum or a sum over this rank's words only, or labels that other ranks have"
+                cause = "a maximum or a sum over this rank's words only, or labels that belong to other ranks"
                 how = dict(rtol=rtol, scale=size, dtype=False, instead={what: np.array(value) for what, value in mistakes.items()})
                 self.array(got.reshape(1), np.array([want]), name="the loss", rank=r, cause=cause, **how)
                 back, *later = grads[r][k]
                 for when, logits, labels in (("the call", after, same), ("backward", *later)):
-                    self.array(logits, before["logits"], name=f"the logits, after {when},", rank=r, cause="an operation in place")
-                    self.array(labels, case["labels"], name=f"the labels, after {when},", rank=r, cause="an operation in place")
+                    self.array(logits, before["logits"], name=f"the logits, after {when},", rank=r, cause="an in-place operation")
+                    self.array(labels, case["labels"], name=f"the labels, after {when},", rank=r, cause="an in-place operation")
                 share = case["factor"] / numbers
                 right = np.split((soft * share).astype(dtype), n, axis=-1)[index]
-                cause = "softmax minus one at the label, divided by the number of tokens, times the gradient of the loss"
+                cause = "the gradient is the softmax, minus 1 at the label, divided by the number of tokens, times the gradient of the loss"
                 known = {
                     "that of the sum, not the mean, over the tokens": right * numbers,
                     "without the loss's own gradient": right / case["factor"],
                 }
-                near = max(rtol, float(np.finfo(dtype).eps * np.abs(case["logits"]).max()))  # as exactly as dtype has log of the sum
+                near = max(
+                    rtol, float(np.finfo(dtype).eps * np.abs(case["logits"]).max())
+                )  # as exactly as this dtype holds the log of the sum
                 self.array(back, right, name="the gradient of the logits", rank=r, rtol=near, scale=share, cause=cause, instead=known)
             if frugal:
                 most = traffic.wire_bytes("Allreduce", n, (2 * numbers + 16) * 8)
-                cause = "a third all-reduce, or logits that are gathered; one number for all labels' logits is enough"
+                cause = "a third all-reduce, or gathered logits; one number for the sum of all labels' logits is enough"
                 self.sent(moved[r], most, name="the loss", rank=r, cause=cause)
-                self.sent(self.ranks.traffic[r], 0, name="its backward", rank=r, cause="all that it needs is there after the forward")
+                self.sent(
+                    self.ranks.traffic[r],
+                    0,
+                    name="its backward",
+                    rank=r,
+                    cause="an exchange in backward; forward already computed everything it needs",
+                )
 
 
 def _cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray, float]:
-    """The mean loss over all tokens, the gradient of the sum, and the mean of the largest logits."""
+    """Mean loss over all tokens, the gradient of the sum, and the mean of the largest logits."""
     most = logits.max(axis=-1, keepdims=True)
     shifted = logits - most
     soft = np.exp(shifted)

@@ -1,4 +1,4 @@
-"""How the optimizer of part 09 is put to the test by hand: steps that can be followed on paper.
+"""Check of part 09's optimizer with steps that can be verified by hand.
 
 `train` runs on the ranks, `AdamCheck` in the notebook's kernel.
 """
@@ -11,8 +11,8 @@ from course_lib.check import Check
 from course_lib.engine.namespace import student
 
 LR = 0.3
-# What a case needs: the signs of the gradients, beta1, eps, how far every parameter moves, the m that is kept (by the gradient),
-# and how far known mistakes move it. beta2 is a half.
+# Each case: the signs of the gradients, beta1, eps, how far every parameter moves, the m that is kept (relative to the gradient),
+# and how far known mistakes move the parameter. beta2 is 0.5.
 CASES = {
     "one step": ([1], 0.5, 0.0, -LR, 0.5, {"without the corrections": -LR * 0.5**0.5, "that corrects only m": -LR / 0.5**0.5}),
     "two steps, the second one back": ([1, -1], 0.5, 0.0, -LR + LR / 3, -0.25, {"that corrects as in step 1": -LR + LR / 2 / 1.5**0.5}),
@@ -22,7 +22,7 @@ CASES = {
 
 
 def train(shards, grads, settings):
-    """On a rank: a step with each of the gradients; the shards, their gradients, and the optimizer's state after all."""
+    """Take a step on a rank with each of the gradients; return the shards, their gradients, and the optimizer's state at the end."""
     Shards, ZeroDPAdam = student("Shards"), student("ZeroDPAdam")
     layers = [Shards(w.copy(), b.copy()) for w, b in shards]
     optimizer = ZeroDPAdam(layers, **settings)
@@ -35,16 +35,16 @@ def train(shards, grads, settings):
 
 
 class AdamCheck(Check):
-    """A `Check` of steps that can be followed on paper, on all ranks."""
+    """A `Check` of steps that can be verified by hand, on all ranks."""
 
     def __init__(self, what: str, ranks, *, show: bool = True):
         super().__init__(what, show=show)
         self.ranks = ranks
 
     def by_hand(self) -> None:
-        """All of `CASES`, with two parameters in the weight and one in the bias, whose gradient is larger."""
+        """Check all `CASES`, with two parameters in the weight and one in the bias, whose gradient is larger."""
         start = np.array([1.0, 2.0]), np.array([5.0])
-        cause = "t counts steps from 1, and it is the layer's own array that changes"
+        cause = "t counts steps from 1, and the layer's own array must change"
         for self.case, (signs, beta1, eps, moved, m, mistakes) in CASES.items():
             plus = np.ones(2), np.full(1, 1.0 if eps else 100.0)
             given = dict(
@@ -55,13 +55,13 @@ class AdamCheck(Check):
             for r, (shards, grads, state) in enumerate(self.ranks.call(train, given, show=self.show)):
                 for i, name in enumerate("wb"):
                     kept, g = state.get(f"0 {name}", [None, None]), plus[i]
-                    own = f"what is kept is m and v before their correction, and beta1 belongs to m, beta2 to v; {cause}"
+                    own = f"keep m and v before bias correction; beta1 belongs to m, beta2 to v; {cause}"
                     if isinstance(grads[0][i], np.ndarray) and not np.array_equal(grads[0][i], signs[-1] * g):
                         own = f"the layer's grad_{name}_shard was changed in place, as g *= g does; g * g makes a new array"
                     of = f"{name}_shard"
                     self.array(kept[0], m * g, name=f"m for {of}", rank=r, cause=own, rtol=1e-12)
-                    known = {"the running mean of the gradient, and not of its square": (1 - 0.5 ** len(signs)) * g}
+                    known = {"the running mean of the gradient, not of its square": (1 - 0.5 ** len(signs)) * g}
                     v = (1 - 0.5 ** len(signs)) * g * g
                     self.array(kept[1], v, name=f"v for {of}", rank=r, cause=own, rtol=1e-12, instead=known)
-                    known = {f"that of a step {what}": start[i] + by for what, by in mistakes.items()}
+                    known = {f"the result of a step {what}": start[i] + by for what, by in mistakes.items()}
                     self.array(shards[0][i], start[i] + moved, name=of, rank=r, cause=cause, rtol=1e-12, instead=known)

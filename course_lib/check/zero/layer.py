@@ -1,4 +1,4 @@
-"""How the sharded layer of part 08 is put to the test: its steps beside those of the whole layer, and its memory.
+"""Check of part 08's sharded layer: its steps against those of the whole layer, and its memory.
 
 `partition`, `make`, `forward`, `backward` and `drop_layer` run on the ranks, `ShardCheck` in the notebook's kernel.
 """
@@ -17,17 +17,17 @@ LR = 0.1
 
 
 def partition(tensor, shards):
-    """On a rank: all shards of an array."""
+    """Compute all shards of an array on a rank."""
     ZeroDPStage3FCLayer = student("ZeroDPStage3FCLayer")
     from course_lib.collectives import Communicator
 
     empty = ZeroDPStage3FCLayer.__new__(ZeroDPStage3FCLayer)
-    empty.comm, empty.rank, empty.dp_size = None, Communicator().Get_rank(), shards  # who takes these gets the wrong shard
+    empty.comm, empty.rank, empty.dp_size = None, Communicator().Get_rank(), shards  # an answer that uses these gets the wrong shard
     return [empty._partition_flat_tensor(tensor, i, shards) for i in range(shards)]
 
 
 def make(size, seed, shape, dtype):
-    """On the first ranks: a layer of drawn weights."""
+    """Make a layer of drawn weights on the first ranks."""
     ZeroDPStage3FCLayer = student("ZeroDPStage3FCLayer")
     from course_lib.collectives import Communicator
 
@@ -40,7 +40,7 @@ def make(size, seed, shape, dtype):
 
 
 def forward(x, more_w=0, more_b=0):
-    """On the first ranks: the layer's output, after a change of this rank's shards that no other rank knows of."""
+    """Output of the layer on the first ranks, after a change to this rank's shards that no other rank knows."""
     layer = student("layer")
     if not layer:
         return None
@@ -50,7 +50,7 @@ def forward(x, more_w=0, more_b=0):
 
 
 def backward(grad, lr):
-    """On the first ranks: the gradients of input, weight and bias; then a step down."""
+    """Gradients of input, weight and bias on the first ranks; then take a gradient descent step."""
     layer = student("layer")
     if not layer:
         return None
@@ -61,7 +61,7 @@ def backward(grad, lr):
 
 
 def drop_layer():
-    """On a rank: forget the layer."""
+    """Forget the layer on a rank."""
     get_ipython().user_ns["layer"] = None
 
 
@@ -78,23 +78,23 @@ class ShardCheck(Check):
         self.ranks.call(drop_layer)
 
     def memory_between_calls(self, size: int, shape: tuple[int, int], dtype: type = np.float64) -> None:
-        """What a layer keeps between its calls, against its shards and their gradients; and that it computes what it should."""
-        self.steps(size, (20, 20), 2, np.float64, 2)  # what Python and NumPy keep for themselves is there now
+        """Check the memory a layer keeps between its calls against its shards and their gradients; and its results."""
+        self.steps(size, (20, 20), 2, np.float64, 2)  # after this, Python and NumPy have allocated what they keep
         before, whole = self.ranks.held(), np.dtype(dtype).itemsize * (shape[0] + 1) * shape[1]
         for r, held in enumerate(before[:size]):
-            if held > whole // 4:  # it could be given back while the layer is there
+            if held > whole // 4:  # freeing it while the layer exists would distort the measurement
                 cause = (
                     "arrays in variables of other cells, or large modules that they import on the ranks and that this part does not need"
                 )
-                self.fail(f"before there is a layer, rank {r} keeps {held:,} bytes, and {whole // 4:,} are what this check allows", cause)
+                self.fail(f"before the layer exists, rank {r} keeps {held:,} bytes, but this check allows {whole // 4:,}", cause)
         most = 2 * whole / size + whole / 4
 
         def look(when: str) -> None:
             for r, (now, then) in enumerate(zip(self.ranks.held()[:size], before, strict=False)):
                 if now - then > most:
-                    shards = f"its shards with their gradients have {2 * whole / size:,.0f}"
+                    shards = f"its shards with their gradients take {2 * whole / size:,.0f}"
                     cause = "a view, which keeps the whole array alive, or full weights or gradients kept in some variable"
-                    self.fail(f"after {when}, rank {r} keeps {now - then:,} bytes, and {shards}", cause)
+                    self.fail(f"after {when}, rank {r} keeps {now - then:,} bytes, but {shards}", cause)
 
         self._steps(size, shape, 2, dtype, 3, False, look)
         self.ranks.call(drop_layer)
@@ -113,16 +113,16 @@ class ShardCheck(Check):
         for number in range(1, steps + 1):
             again = f"in step {number}, " if number > 1 else ""
             x, grads = (self.random.standard_normal((n, batch, m)).astype(dtype) for m in shape)
-            # Who does not gather cannot know the others' shards, though all have seen the weights that the layer began with.
+            # An answer that does not gather cannot know the others' shards, although all ranks know the initial weights.
             more_w, more_b = (self.random.standard_normal(array.shape).astype(dtype) for array in (w, b))
             w, b = w + more_w, b + more_b
             changes = [dict(more_w=_shard(more_w, r % size, size), more_b=_shard(more_b, r % size, size)) for r in range(n)]
             outputs = self.ranks.call(forward, [dict(x=x[r], **changes[r]) for r in range(n)], show=self.show)[:size]
             for r, out in enumerate(outputs):
-                known = {"without the bias": x[r] @ w, "that of the weights of the step before": x[r] @ old[0] + old[1]}
-                cause = "the shards in another order, or the padding not cut off"
+                known = {"without the bias": x[r] @ w, "the output for the previous step's weights": x[r] @ old[0] + old[1]}
+                cause = "the shards in another order, or the padding not removed"
                 if np.shape(out)[:1] != x[r].shape[:1]:
-                    cause = "samples that are left out, or cut: a rank has samples of its own, and needs the output of each"
+                    cause = "samples that are left out or split: a rank has its own samples, and needs the output of each"
                 self.array(out, x[r] @ w + b, name=f"{again}the output", rank=r, cause=cause, rtol=rtol, instead=known)
                 self.sent(self.ranks.traffic[r], gather, name="forward", rank=r, cause="one all-gather of each shard is enough")
             look("forward")
@@ -132,7 +132,10 @@ class ShardCheck(Check):
             answers = self.ranks.call(backward, [dict(grad=grads[r], lr=LR) for r in range(n)], show=self.show)[:size]
             for r, (back, *shards) in enumerate(answers):
                 (grad_x,) = self.tuple(back, 1, name="backward", rank=r)
-                cause, known = "the weight not transposed, or not gathered again", {"that of the weights before": grads[r] @ old[0].T}
+                cause, known = (
+                    "the weight not transposed, or not gathered again",
+                    {"the gradient for the previous weights": grads[r] @ old[0].T},
+                )
                 self.array(grad_x, grads[r] @ w.T, name=f"{again}grad_x", rank=r, cause=cause, rtol=rtol, instead=known)
                 scale = float(np.abs(grads).max()) * batch
                 for i, (name, want) in enumerate((("grad_w_shard", grad_w), ("grad_b_shard", grad_b))):
@@ -140,13 +143,13 @@ class ShardCheck(Check):
                     def known(i=i, want=want, r=r) -> dict[str, np.ndarray]:
                         own = _shard((x[r].T @ grads[r], grads[r].sum(axis=0))[i], r, size)
                         return {
-                            "the mean over the ranks, and not the sum": _shard(want, r, size) / size,
+                            "the mean over the ranks, not the sum": _shard(want, r, size) / size,
                             "the gradient of this rank's own samples": own,
-                            "the sum with the gradient of the step before": _shard(want, r, size) + _shard(old_grads[i], r, size),
-                            "of the transposed gradient; x.T @ output_grad has the shape of the weight": _shard(want.T, r, size),
+                            "the sum with the previous step's gradient": _shard(want, r, size) + _shard(old_grads[i], r, size),
+                            "the shard of the transposed gradient; x.T @ output_grad has the shape of the weight": _shard(want.T, r, size),
                         } | {f"the shard of rank {other}": _shard(want, other, size) for other in range(size) if other != r}
 
-                    cause = "a sum over another axis than that of the samples (0), or padding that is not at the end"
+                    cause = "a sum over an axis other than that of the samples (0), or padding that is not at the end"
                     how = dict(rtol=rtol, scale=scale, instead=known)
                     mine = _shard(want, r, size).astype(dtype)
                     self.array(shards[i], mine, name=f"{again}{name}", rank=r, cause=cause, **how)
@@ -158,7 +161,7 @@ class ShardCheck(Check):
 
 
 def _shard(array: np.ndarray, rank: int, size: int) -> np.ndarray:
-    """A rank's shard of an array, with zeros behind its end."""
+    """A rank's shard of an array, padded with zeros."""
     part = -(-array.size // size)
     own = array.reshape(-1)[rank * part : (rank + 1) * part]
     return np.append(own, np.zeros(part - own.size, array.dtype))
