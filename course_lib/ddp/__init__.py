@@ -1,8 +1,8 @@
-"""The ready-made data parallel wrapper: gradients are averaged over the ranks while backward still runs.
+"""Ready-made data parallel wrapper: average gradients over the ranks while backward still runs.
 
-Parameters are put into buckets, in the order in which their gradients come; a bucket that is complete is
-all-reduced in one exchange, which runs beside the rest of backward (Li et al., 2020, "PyTorch distributed:
-experiences on accelerating data parallel training", section 3.2).
+Parameters are grouped into buckets in the order in which their gradients become available. Once a bucket is complete, it is
+all-reduced in one exchange, which overlaps with the rest of backward (Li et al., 2020, "PyTorch distributed: experiences on
+accelerating data parallel training", section 3.2).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from course_lib.collectives.transport.averaging import AveragedBuffer
 
 
 class Bucket:
-    """Some parameters' gradients, one after the other in one array; and for each a mark whether there was one."""
+    """Gradients of some parameters, concatenated in one array, with a flag for each whether it has a gradient."""
 
     def __init__(self, params: list[Parameter], averaged: AveragedBuffer):
         self.params, self.averaged = params, averaged
@@ -24,7 +24,7 @@ class Bucket:
         self.reset()
 
     def reset(self) -> None:
-        """Before the next backward, which may write the gradients here."""
+        """Prepare for the next backward, which may write the gradients here."""
         for p, view in zip(self.params, self.views, strict=True):
             p.grad_buffer = view
         self.missing = len(self.params)
@@ -32,26 +32,26 @@ class Bucket:
 
 
 class DistributedDataParallel(Module):
-    """A module that trains on several ranks as one does on all their samples.
+    """Train a module on several ranks as a single process would on all their samples.
 
-    All ranks begin with rank 0's parameters. After `backward`, each parameter's gradient is the mean of the ranks'.
+    All ranks start with rank 0's parameters. After `backward`, each parameter's gradient is the mean over the ranks.
 
     Parameters
     ----------
     module : Module
-        The same on all ranks, up to its values.
+        The same on all ranks, except for its values.
     comm : Communicator, optional
-        The ranks; all by default.
+        The ranks; all of them by default.
     bucket_bytes : int
-        A bucket is closed when it has so many bytes; 0 for one bucket a parameter.
+        A bucket is closed once it has this many bytes; 0 for one bucket per parameter.
     overlap : bool
-        Whether exchanges run beside backward, or after it.
+        Whether exchanges overlap with backward, or follow it.
     shared : bool
-        Whether buckets may lie in memory that all ranks see, where all are on one machine (see `averaging`).
+        Whether buckets may use memory shared by all ranks, if all are on one machine (see `collectives.transport.averaging`).
 
     Notes
     -----
-    Running statistics of normalisation layers are each rank's own, as in PyTorch's forward.
+    Running statistics of normalisation layers stay local to each rank; PyTorch broadcasts those of rank 0 by default.
     """
 
     def __init__(self, module: Module, comm=None, bucket_bytes: int = 16 << 20, overlap: bool = True, shared: bool = True):
@@ -76,33 +76,33 @@ class DistributedDataParallel(Module):
         self._next, self._before, self._waiting = 0, {}, False
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._waiting:  # the last backward did not end
+        if self._waiting:  # the last backward did not finish
             self._buckets = [Bucket(bucket.params, bucket.averaged.after_interruption()) for bucket in self._buckets]
             self._next, self._before, self._waiting = 0, {}, False
         return self.module(x)
 
     def _gradient_is_final(self, bucket: Bucket, i: int, grad):
-        """A gradient is final: into its bucket with it."""
+        """Put a gradient that is final into its bucket."""
         if not self._waiting:
             self._waiting = True
             after_backward(self._finish)
         p = bucket.params[i]
         self._save_earlier_gradient(p)
-        if grad is not bucket.views[i]:  # not written there at once
+        if grad is not bucket.views[i]:  # not written there directly
             bucket.views[i][...] = grad
         bucket.marks[i] = 1
         bucket.missing -= 1
         if self.overlap:
             self._start()
-        return bucket.views[i]  # the bucket's memory is the gradient
+        return bucket.views[i]  # the gradient is now a view of the bucket
 
     def _save_earlier_gradient(self, p: Parameter) -> None:
-        """The gradient of an earlier backward may lie in the bucket that is needed now."""
+        """Copy the gradient of an earlier backward if it is in the bucket that is needed now."""
         if p.grad is not None:
             self._before[id(p)], p.grad = p.grad.copy(), None
 
     def _start(self, all_of_them: bool = False) -> None:
-        """Start what is complete; all ranks start their buckets in the same order."""
+        """Start complete buckets; all ranks start their buckets in the same order."""
         while self._next < len(self._buckets) and (all_of_them or not self._buckets[self._next].missing):
             bucket = self._buckets[self._next]
             if bucket.missing:  # a parameter without a gradient on this rank; another rank may have one
@@ -114,7 +114,7 @@ class DistributedDataParallel(Module):
             self._next += 1
 
     def _finish(self) -> None:
-        """All gradients are there: wait for the means."""
+        """Wait for the means, once all gradients are there."""
         self._start(all_of_them=True)
         for bucket in self._buckets:
             bucket.averaged.wait()
@@ -127,7 +127,7 @@ class DistributedDataParallel(Module):
 
 
 def _groups(params: list[Parameter], nbytes: int) -> list[list[Parameter]]:
-    """Parameters in order, of one dtype each, cut where `nbytes` are reached."""
+    """Group parameters in order, by dtype, into buckets of about `nbytes`."""
     groups: list[list[Parameter]] = []
     held = 0
     for p in params:

@@ -1,4 +1,4 @@
-"""PyTorch's own DistributedDataParallel, trained on the course's ranks beside ours: for those who have PyTorch."""
+"""PyTorch's own DistributedDataParallel on the course's ranks, for comparison, if PyTorch is installed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ import numpy as np
 
 from course_lib.collectives.deadlock.board import open_board
 
-INSTALL_HINT = "PyTorch is not installed here, and this part can do without it. To see both side by side: pip install -e '.[torch]'"
+INSTALL_HINT = "PyTorch is not installed, and this part works without it. To see both side by side: pip install -e '.[torch]'"
 
 
 def available() -> bool:
-    """Whether PyTorch is installed."""
+    """Tell whether PyTorch is installed."""
     return importlib.util.find_spec("torch") is not None
 
 
 def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.ndarray]], lr: float, comm) -> list[np.ndarray]:
-    """Train a tanh perceptron without biases by gradient descent, with PyTorch's DDP on gloo; on all ranks at once.
+    """Train a tanh perceptron without biases by gradient descent, with PyTorch's DDP on gloo; collective.
 
     Parameters
     ----------
     weights : sequence of numpy.ndarray
-        ``(inputs, outputs)`` of each layer, to start with; only rank 0's count.
+        Initial weights ``(inputs, outputs)`` of each layer; only rank 0's are used.
     batches : iterable of (numpy.ndarray, numpy.ndarray)
         This rank's samples and labels of each step.
     lr : float
@@ -37,7 +37,7 @@ def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.
     Returns
     -------
     list of numpy.ndarray
-        The weights afterwards, as they were given.
+        The final weights, in the same form.
     """
     import torch
     from torch import distributed, nn
@@ -68,7 +68,7 @@ def train(weights: Sequence[np.ndarray], batches: Iterable[tuple[np.ndarray, np.
 
 
 def _rendezvous_folder(comm, several: bool) -> str:
-    """A folder of rank 0's that all ranks know: gloo's ranks find each other by a file in it. Where `several` machines see it, too."""
+    """Folder of rank 0 that all ranks know, for gloo's rendezvous file; with `several` machines, one that all of them see."""
     name = np.zeros(4096, np.uint8)
     if comm.Get_rank() == 0:
         text = tempfile.mkdtemp(prefix=".course-gloo-", dir=os.getcwd() if several else None).encode()

@@ -1,1 +1,1 @@
-"""The transformer of parts 21 to 28, around the communication that a student writes."""
+"""GPT training of parts 21 to 28, built around the communication functions that a student writes."""

@@ -1,4 +1,4 @@
-"""Training a GPT from a shell: what ``python -m course_lib.gpt`` does."""
+"""Command line of GPT training: ``python -m course_lib.gpt``."""
 
 from __future__ import annotations
 
@@ -30,46 +30,46 @@ FUNCTIONS_DIR = Path("my_work")
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     d = Settings()
     parser = argparse.ArgumentParser(prog="python -m course_lib.gpt", description="Train a small GPT on a grid of ranks.")
-    parser.add_argument("--dp", type=int, help="data parallel ranks (all that pp and tp leave)")
-    parser.add_argument("--pp", type=int, default=d.pp, help="ranks of a pipeline")
+    parser.add_argument("--dp", type=int, help="data parallel ranks (default: all ranks, divided by pp and tp)")
+    parser.add_argument("--pp", type=int, default=d.pp, help="pipeline parallel ranks")
     parser.add_argument("--tp", type=int, default=d.tp, help="tensor parallel ranks")
-    parser.add_argument("--sequence", action="store_true", help="sequence parallel, on the tensor parallel ranks")
-    parser.add_argument("--experts", type=int, default=d.experts, help="experts in each block, shared by the data parallel ranks")
-    parser.add_argument("--fsdp", action="store_true", help="fully sharded, over the data parallel ranks")
-    parser.add_argument("--schedule", choices=("1f1b", "gpipe"), default=d.schedule, help="of the pipeline (1f1b)")
-    parser.add_argument("--text", type=Path, help="folder or file to learn from (the source of Python's own library)")
+    parser.add_argument("--sequence", action="store_true", help="sequence parallelism over the tensor parallel ranks")
+    parser.add_argument("--experts", type=int, default=d.experts, help="experts in each block, sharded over the data parallel ranks")
+    parser.add_argument("--fsdp", action="store_true", help="fully sharded data parallel")
+    parser.add_argument("--schedule", choices=("1f1b", "gpipe"), default=d.schedule, help="pipeline schedule (1f1b)")
+    parser.add_argument("--text", type=Path, help="folder or file to train on (the source code of Python's standard library)")
     for name in ("width", "heads", "depth", "length", "batch", "steps", "seed"):
         parser.add_argument(f"--{name}", type=int, default=getattr(d, name), help=f"({getattr(d, name)})")
-    parser.add_argument("--micro-batches", type=int, help="into so many a data parallel rank cuts its texts")
+    parser.add_argument("--micro-batches", type=int, help="micro-batches per data parallel rank and step")
     parser.add_argument("--lr", type=float, default=d.lr, help=f"learning rate ({d.lr})")
-    parser.add_argument("--clip", type=float, default=d.clip, help=f"the most that all gradients may be long ({d.clip})")
+    parser.add_argument("--clip", type=float, default=d.clip, help=f"largest norm of the gradients ({d.clip})")
     parser.add_argument("--functions", type=Path, default=FUNCTIONS_DIR, help="folder with your transformer_impl.py (my_work)")
     parser.add_argument("--out", type=Path, default=Path("gpt_run"), help="folder for checkpoints and the report (gpt_run)")
     parser.add_argument("--every", type=int, default=50, help="steps between checkpoints (50)")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint, on any grid")
-    parser.add_argument("--begin", default="def ", help="what the samples begin with")
+    parser.add_argument("--resume", action="store_true", help="continue from the checkpoint, on any grid")
+    parser.add_argument("--begin", default="def ", help="prompt of the generated samples")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, and say how it went on rank 0.
+    """Train, and print a summary on rank 0.
 
     Returns
     -------
     int
-        0; 2 for a command that cannot be carried out; 1 when a function raised; 130 when it was broken off.
+        0; 2 for an invalid command; 1 if a function raised; 130 if interrupted.
     """
     comm = Communicator()
     first = comm.Get_rank() == 0
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a model writes what not every terminal can show
+        if isinstance(stream, io.TextIOWrapper):  # a model may generate text that the terminal cannot show
             stream.reconfigure(errors="replace")
     try:
         with contextlib.ExitStack() as stack:
-            if not first:  # what is wrong with the command, or its help, rank 0 says
+            if not first:  # only rank 0 prints usage errors and the help text
                 stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
                 stack.enter_context(contextlib.redirect_stderr(io.StringIO()))
             a = parse_args(argv)
@@ -83,18 +83,18 @@ def main(argv: list[str] | None = None) -> int:
     except Diverged as error:
         return _fail_on_rank0(first, f"{error} {checkpoint_status(a.out)}", 1)
     except KeyboardInterrupt:
-        return _fail_on_rank0(first, f"broken off. {checkpoint_status(a.out)}", 130)
+        return _fail_on_rank0(first, f"interrupted. {checkpoint_status(a.out)}", 130)
     except CheckpointWriteError as error:
         return _fail_on_this_rank(
             comm, str(error), f"{error} {checkpoint_status(a.out)} Fix that first; if the disk is full, make room.", 2
         )
     except MemoryError as error:
         return _fail_on_this_rank(
-            comm, "MemoryError", f"this rank has not enough memory: {error or 'none is left'}. Choose a smaller model.", 2
+            comm, "MemoryError", f"this rank ran out of memory: {error or 'none is left'}. Choose a smaller model.", 2
         )
     except DeadlockError as error:
         raised = any(view.state == RAISED for view in open_board().snapshot().ranks)
-        return 1 if raised else _print_error(comm, str(error), 1)  # that rank says it
+        return 1 if raised else _print_error(comm, str(error), 1)  # that rank prints the error
     except Exception as error:
         return _fail_on_this_rank(comm, f"{type(error).__name__}: {error}", traceback.format_exc(), 1)
     return 0
@@ -107,7 +107,7 @@ def _settings(a: argparse.Namespace, comm: Communicator) -> Settings:
     settings = Settings(dp=dp, micro_batches=a.micro_batches, seed=a.seed, **{name: getattr(a, name) for name in names})
     if settings.mesh.size != n:
         raise SettingsError(
-            f"--dp {dp} --pp {a.pp} --tp {a.tp} need {settings.mesh.size} ranks, and mpiexec started {n}: "
+            f"--dp {dp} --pp {a.pp} --tp {a.tp} need {settings.mesh.size} ranks, but mpiexec started {n}: "
             f"use mpiexec -n {settings.mesh.size}."
         )
     if a.every < 1:
@@ -116,12 +116,12 @@ def _settings(a: argparse.Namespace, comm: Communicator) -> Settings:
 
 
 def _functions(a: argparse.Namespace, comm: Communicator) -> object:
-    """The student's functions; collective, as one rank alone may fail to read them."""
+    """Load the student's functions; collective, as loading may fail on a single rank."""
     found, wrong = None, ""
     try:
         found = students.load(a.functions)
         if a.functions != FUNCTIONS_DIR and not a.functions.is_dir():
-            wrong = f"there is no folder {a.functions} with your functions (--functions)."
+            wrong = f"the folder {a.functions} with your functions does not exist (--functions)."
     except (ImportError, OSError) as error:
         wrong = str(error)
     wrong = first_nonempty(comm, wrong)
@@ -145,7 +145,7 @@ def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
     if a.resume:
         folder.load(trainer)
         if first and trainer.step >= settings.steps:
-            print(f"Nothing is left to do: the checkpoint is of step {trainer.step}, and --steps says {settings.steps}.")
+            print(f"Nothing left to do: the checkpoint is of step {trainer.step}, and --steps is {settings.steps}.")
     samples = {f"after {trainer.step} steps": generate.generate(trainer, a.begin)}
     rate = _train(trainer, None if lacks else folder, a.every, first)
     samples[f"after {trainer.step} steps"] = generate.generate(trainer, a.begin)
@@ -155,11 +155,11 @@ def _run(a: argparse.Namespace, comm: Communicator, first: bool) -> None:
 
 
 def _train(trainer: Trainer, folder: RunDirectory | None, every: int, first: bool) -> float:
-    """Train to the end; tokens a second, without the time of writing checkpoints."""
+    """Train to the end; return tokens per second, excluding the time spent on checkpoints."""
     s, took, begin = trainer.settings, 0.0, trainer.step
     traffic.reset()
     bar = tqdm(total=s.steps, initial=begin, unit="step", disable=not first or begin >= s.steps, mininterval=0.5, ascii=True)
-    with bar, np.errstate(over="ignore", invalid="ignore"):  # what diverges, `Diverged` tells
+    with bar, np.errstate(over="ignore", invalid="ignore"):  # `Diverged` reports overflow
         while trainer.step < s.steps:
             began = time.perf_counter()
             loss = trainer.train_step()
@@ -173,7 +173,7 @@ def _train(trainer: Trainer, folder: RunDirectory | None, every: int, first: boo
 
 
 def _results(trainer: Trainer, text: str, rate: float, samples: dict[str, str]) -> report.RunResults:
-    """What all ranks have to tell, on each of them."""
+    """Gather the results of all ranks, on each of them."""
     losses = list(trainer.losses)
     traffic.reset()
     held = step_costs.memory_by_kind(trainer)
@@ -203,7 +203,7 @@ def _print_results(results: report.RunResults, folder: RunDirectory) -> None:
     for name, value in report.summary(results).items():
         print(f"{name:<12} {value}")
     for when, text in results.samples.items():
-        print(f"\nIt writes, {when}:\n{text}")
+        print(f"\nSample {when}:\n{text}")
     if problem:
         print(problem, file=sys.stderr)
     else:
@@ -211,14 +211,14 @@ def _print_results(results: report.RunResults, folder: RunDirectory) -> None:
 
 
 def _fail_on_rank0(first: bool, text: str, code: int) -> int:
-    """What all ranks know, rank 0 says."""
+    """Print an error on rank 0 that all ranks know of; return the exit code."""
     if first:
         print(f"course_lib.gpt: {text}", file=sys.stderr)
     return code
 
 
 def _fail_on_this_rank(comm: Communicator, short: str, text: str, code: int) -> int:
-    open_board().end(RAISED, short)  # so that ranks that wait for this one learn of it
+    open_board().end(RAISED, short)  # so that ranks waiting for this one stop
     return _print_error(comm, text, code)
 
 

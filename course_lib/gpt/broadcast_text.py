@@ -1,4 +1,4 @@
-"""What one rank has to say, for all ranks."""
+"""Broadcast text and errors from one rank to all ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def call_on_rank0(comm: object, call: Callable[[], str], error: type[Exception]) -> str:
-    """What a call gives on rank 0, on all ranks; collective.
+    """Call a function on rank 0 and return its result on all ranks; collective.
 
     Parameters
     ----------
@@ -16,7 +16,7 @@ def call_on_rank0(comm: object, call: Callable[[], str], error: type[Exception])
     call : callable
         Called on rank 0.
     error : type
-        If it raises this, an OSError or a ValueError, all ranks raise this, with the same message.
+        If the call raises this, an OSError or a ValueError, all ranks raise this with the same message.
 
     Returns
     -------
@@ -39,7 +39,7 @@ def call_on_rank0(comm: object, call: Callable[[], str], error: type[Exception])
 
 
 def first_nonempty(comm: object, words: str) -> str:
-    """Of what the ranks have to say, the first that is not empty; collective."""
+    """First text among the ranks' texts that is not empty; collective."""
     mine = _encode(words)
     length = np.empty(comm.Get_size(), np.int64)
     comm.Allgather(np.array([len(mine)]), length)
@@ -54,7 +54,7 @@ def first_nonempty(comm: object, words: str) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What an error says, in words.
+    """Message of an error, including the file name.
 
     >>> error_text(FileNotFoundError(2, "No such file or directory", "a/b"))
     'a/b: No such file or directory'
@@ -65,4 +65,4 @@ def error_text(error: BaseException) -> str:
 
 
 def _encode(words: str) -> bytes:
-    return words.encode(errors="backslashreplace")  # names of files may be of any bytes
+    return words.encode(errors="backslashreplace")  # file names may contain arbitrary bytes

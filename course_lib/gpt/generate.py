@@ -1,4 +1,4 @@
-"""What a GPT writes."""
+"""Text generation with a trained GPT."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from course_lib.gpt.training.trainer import Trainer
 
 
 def generate(trainer: Trainer, prompt: str = "def ", count: int = 200, temperature: float = 0.8, seed: int = 0) -> str:
-    """Have the model go on with a text, byte by byte. Collective: the whole model comes together, and rank 0 writes.
+    """Continue a text, byte by byte. Collective: the whole model is gathered, and rank 0 generates.
 
     Parameters
     ----------
     trainer : Trainer
     prompt : str
     count : int
-        Bytes to write.
+        Number of bytes to generate.
     temperature : float
-        Divides the logits: near 0, always the most probable byte.
+        Divides the logits; near 0, the most probable byte is always chosen.
     seed : int
-        Of the choices.
+        Seed of the sampling.
 
     Returns
     -------
     str
-        With what it begins; bytes that no reader can see have the sign for that. Empty on all ranks but 0.
+        The prompt and its continuation, with a replacement character for invalid bytes; empty on all ranks but 0.
     """
     one = full_state.single_rank_trainer(trainer)
     full_state.copy_parameters(trainer, one)

@@ -1,4 +1,4 @@
-"""One page about a run, with all pictures in it: it needs no network and no other file."""
+"""Report of a run: one HTML page that contains all its figures and needs no network."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from course_lib import plots, wording
 from course_lib.gpt.settings import Settings
 
-H100_FLOPS, ASSUMED_MFU = 989e12, 0.4  # FLOP a second, 16 bits, dense: NVIDIA's data sheet; and what a good program gets of it
+H100_FLOPS, ASSUMED_MFU = 989e12, 0.4  # FLOP/s in 16 bits, dense (NVIDIA's data sheet), and the share of it that a good program reaches
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
@@ -20,23 +20,23 @@ pre { background: #f4f4f4; padding: .8rem; overflow-x: auto; white-space: pre-wr
 
 @dataclass
 class RunResults:
-    """What a run has given.
+    """Results of a run.
 
     Attributes
     ----------
     settings : Settings
     text : str
-        What it has learnt from.
+        Description of the training text.
     parameters : int
-        Of the whole model.
+        Number of parameters of the whole model.
     losses : list of float
-        By step.
+        Loss of each step.
     rate : float
-        Tokens a second.
+        Tokens per second.
     samples : dict of str to str
-        What it writes, by when.
+        Generated text, by when it was generated.
     moved : list of dict of str to float
-        For each rank, bytes sent in a step by axis.
+        For each rank, bytes sent per step, by axis.
     held : list of dict of str to int
         For each rank, bytes by kind.
     """
@@ -52,29 +52,32 @@ class RunResults:
 
 
 def flops_per_token(results: RunResults) -> float:
-    """FLOP of training on one token: 6 for each parameter that it meets, which of several experts is one; and 12 a block for each number of
-    the attention (Chowdhery et al., 2022, "PaLM", B)."""
+    """FLOP of training on one token.
+
+    6 for each parameter that the token passes through (only one of several experts), and 12 per block for each number of the attention
+    (Chowdhery et al., 2022, "PaLM", appendix B).
+    """
     s = results.settings
-    idle = max(s.experts - 1, 0) * s.depth * 2 * s.width * 2 * s.width  # two matrices each
+    idle = max(s.experts - 1, 0) * s.depth * 2 * s.width * 2 * s.width  # two matrices per idle expert
     return 6 * (results.parameters - idle) + 12 * s.depth * s.width * s.length
 
 
 def draw_figures(results: RunResults) -> dict[str, plots.Picture]:
-    """The figures of a run, by their headings."""
+    """Draw the figures of a run, by heading."""
     s, ranks = results.settings, range(len(results.held))
     found = {"Loss": plots.losses({"": results.losses}, f"Training loss, {s.name}")}
     if s.mesh.size > 1:
         found["The grid"] = plots.groups(s.mesh, s.name)
         axes = sorted({axis for rank in results.moved for axis in rank}, key=list(s.mesh.shape).index)
         found["Bytes by axis"] = plots.stacked(
-            {f"rank {r}": {axis: results.moved[r].get(axis, 0.0) for axis in axes} for r in ranks}, "Bytes that a rank sends in a step"
+            {f"rank {r}": {axis: results.moved[r].get(axis, 0.0) for axis in axes} for r in ranks}, "Bytes that each rank sends per step"
         )
     found["Memory by kind"] = plots.memory({f"rank {r}": results.held[r] for r in ranks}, "Memory of each rank in a step, by kind")
     return found
 
 
 def summary(results: RunResults) -> dict[str, str]:
-    """The figures in words."""
+    """Summarize the results in words."""
     s, flop = results.settings, flops_per_token(results)
     tokens = s.batch * s.length
     took = len(results.losses) * tokens * flop / (s.mesh.size * H100_FLOPS * ASSUMED_MFU)
@@ -82,19 +85,17 @@ def summary(results: RunResults) -> dict[str, str]:
         "grid": f"{s.name} ({s.mesh.size} rank{'s' if s.mesh.size > 1 else ''})",
         "model": f"{results.parameters:,} parameters: {s.depth} blocks of width {s.width}, {s.heads} heads, {s.length} positions",
         "text": results.text,
-        "steps": f"{len(results.losses)}, each of {tokens:,} tokens; micro-batches of a data parallel rank: {s.micro_batches}",
+        "steps": f"{len(results.losses)}, each of {tokens:,} tokens; micro-batches per data parallel rank: {s.micro_batches}",
         "loss": f"{results.losses[0]:.3f} to {results.losses[-1]:.3f}",
-        "speed": f"{results.rate:,.0f} tokens a second, {results.rate * flop / 1e9:.1f} GFLOP a second"
-        if results.rate
-        else "no step taken",
-        "on GPUs": f"an estimate: {s.mesh.size} of the kind H100 would compute these steps in {wording.seconds(took)}, "
+        "speed": f"{results.rate:,.0f} tokens/s, {results.rate * flop / 1e9:.1f} GFLOP/s" if results.rate else "no step taken",
+        "on GPUs": f"estimate: {s.mesh.size} × H100 would compute these steps in {wording.seconds(took)}, "
         f"at {ASSUMED_MFU:.0%} of "
-        f"{H100_FLOPS / 1e12:.0f} TFLOP a second; messages come on top",
+        f"{H100_FLOPS / 1e12:.0f} TFLOP/s, not counting communication",
     }
 
 
 def render_html(results: RunResults) -> str:
-    """The report, as HTML."""
+    """Render the report as HTML."""
     rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in summary(results).items())
     samples = "".join(f"<h3>{html.escape(when)}</h3><pre>{html.escape(text)}</pre>" for when, text in results.samples.items())
     figures = ""
@@ -104,5 +105,5 @@ def render_html(results: RunResults) -> str:
     title = html.escape(f"A GPT on {results.settings.name}")
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{STYLE}</style>'
-        f"<h1>{title}</h1><table>{rows}</table><h2>What it writes</h2>{samples}{figures}</html>\n"
+        f"<h1>{title}</h1><table>{rows}</table><h2>Samples</h2>{samples}{figures}</html>\n"
     )

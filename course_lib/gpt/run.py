@@ -1,4 +1,4 @@
-"""A training run that can be broken off: a small GPT, data parallel, with the optimizer's state in parts (ZeRO, stage 1)."""
+"""Resumable training run: a small GPT, data parallel, with a sharded optimizer state (ZeRO stage 1)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from course_lib.autograd import Sequential
 from course_lib.gpt.fsdp.flat_buffer import FlatBuffer
 from course_lib.gpt.model.decoder import Sizes, layers, loss_of
 
-LEARNING_RATE, BETA1, BETA2, EPSILON = 3e-3, 0.9, 0.999, 1e-8  # Adam's
+LEARNING_RATE, BETA1, BETA2, EPSILON = 3e-3, 0.9, 0.999, 1e-8  # Adam's hyperparameters
 
 
 class ResumableRun:
-    """A model in training, on any number of ranks: their number changes no step, but for rounding.
+    """A model in training, on any number of ranks: except for rounding, their number does not change the steps.
 
     Parameters
     ----------
@@ -20,16 +20,16 @@ class ResumableRun:
         Its size divides `batch`.
     sizes : Sizes
     batch : int
-        Texts of a step, over all ranks.
+        Texts per step, over all ranks.
     seed : int
-        Of the weights and the texts.
+        Seed of the weights and the texts.
 
     Attributes
     ----------
     step : int
-        How many steps have been taken. It says, too, which texts come next.
+        Number of steps taken; it also determines which texts come next.
     parts : dict of str to numpy.ndarray
-        This rank's parts of the parameters and of Adam's two moments, flat, in float64; the last rank's may be shorter, or empty.
+        This rank's parts of the parameters and of Adam's two moments, flat, in float64; the last rank's may be shorter or empty.
     """
 
     def __init__(self, comm: object, sizes: Sizes, batch: int = 12, seed: int = 0):
@@ -44,10 +44,10 @@ class ResumableRun:
         self.parts = {"parameters": mine, "first moment": np.zeros_like(mine), "second moment": np.zeros_like(mine)}
 
     def train_step(self) -> float:
-        """A step; the mean loss over all ranks, before it. Collective."""
+        """Take a step; return the mean loss over all ranks, before it. Collective."""
         n, rank = self.comm.Get_size(), self.comm.Get_rank()
         texts = np.random.default_rng([self.seed, self.step]).integers(0, self.sizes.vocabulary, (self.batch, self.sizes.length))
-        texts[:, 1::2] = texts[:, ::2][:, : texts[:, 1::2].shape[1]]  # each second token is the one before it: something to learn
+        texts[:, 1::2] = texts[:, ::2][:, : texts[:, 1::2].shape[1]]  # every second token repeats the one before: something to learn
         mine = np.split(texts, n)[rank]
         for p in self.parameters:
             p.grad = None
@@ -61,18 +61,18 @@ class ResumableRun:
         return float(total[0]) / n
 
     def restore(self, step: int, parts: dict[str, np.ndarray]) -> None:
-        """Go on from here. Collective.
+        """Continue from a checkpoint. Collective.
 
         Parameters
         ----------
         step : int
         parts : dict of str to numpy.ndarray
-            As `parts`.
+            As the attribute `parts`.
 
         Raises
         ------
         ValueError
-            They are of another model.
+            The parts belong to another model.
         """
         for name, mine in self.parts.items():
             got = parts[name].shape if name in parts else "none"
@@ -85,13 +85,13 @@ class ResumableRun:
         self._all_gather_parameters()
 
     def _local_part(self, whole: np.ndarray) -> np.ndarray:
-        """This rank's part, without the zeros at the end."""
+        """This rank's part, without the padding."""
         n, rank = self.comm.Get_size(), self.comm.Get_rank()
         each = self.flat.length // n
         return whole[: self.size][rank * each : (rank + 1) * each].copy()
 
     def _update(self, grad: np.ndarray) -> None:
-        """Kingma and Ba, 2015, "Adam", algorithm 1, for this rank's part."""
+        """Update this rank's part with Adam (Kingma and Ba, 2015, algorithm 1)."""
         own, m, v = self.parts.values()
         m += (1 - BETA1) * (grad - m)
         v += (1 - BETA2) * (grad * grad - v)
@@ -99,7 +99,7 @@ class ResumableRun:
         self._all_gather_parameters()
 
     def _all_gather_parameters(self) -> None:
-        """All ranks get all parameters."""
+        """Give all ranks all parameters."""
         whole, mine = np.empty(self.flat.length), np.zeros(self.flat.length // self.comm.Get_size())
         mine[: self.parts["parameters"].size] = self.parts["parameters"]
         self.comm.Allgather(mine, whole)

@@ -1,4 +1,4 @@
-"""What `python -m course_lib.gpt` trains, and on which grid of ranks."""
+"""Settings of `python -m course_lib.gpt`: the model, the training and the grid of ranks."""
 
 from __future__ import annotations
 
@@ -8,49 +8,49 @@ from dataclasses import dataclass
 from course_lib.gpt.model.decoder import Sizes
 from course_lib.mesh import Mesh
 
-VOCABULARY_SIZE = 256  # the vocabulary: a token is a byte
+VOCABULARY_SIZE = 256  # a token is a byte
 
 
 class SettingsError(ValueError):
-    """These settings do not fit together; the message says which."""
+    """The settings are inconsistent; the message says which."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A model, a grid and how long to train.
+    """Model, grid and length of training.
 
     Parameters
     ----------
     dp, pp, tp : int
-        Ranks of the axes data, pipeline and tensor parallel.
+        Number of data, pipeline and tensor parallel ranks.
     sequence : bool
-        Sequence parallel: the tensor parallel ranks share the positions wherever they do not share heads and columns.
+        Sequence parallelism: the tensor parallel ranks split the positions wherever they do not split heads or columns.
     experts : int
-        Experts in place of each block's MLP, shared by the data parallel ranks; 0 for none.
+        Experts instead of each block's MLP, sharded over the data parallel ranks; 0 for none.
     capacity : float
         The experts' capacity factor, see part 24.
     fsdp : bool
-        The data parallel ranks share parameters, gradients and optimizer state.
+        Shard parameters, gradients and optimizer state over the data parallel ranks.
     schedule : str
         "1f1b" or "gpipe".
     width, heads, depth, length : int
-        Of the model, see `Sizes`; `length` is also that of a text in training.
+        Sizes of the model, see `Sizes`; `length` is also that of a text in training.
     batch : int
-        Texts of a step, over all ranks.
+        Texts per step, over all ranks.
     micro_batches : int, optional
-        Into so many a data parallel rank cuts its texts; by default about two for each rank of the pipeline.
+        Number of micro-batches per data parallel rank; by default about two for each rank of the pipeline.
     steps : int
     lr : float
-        Adam's learning rate; it grows to this in the first steps.
+        Adam's learning rate; it warms up to this value in the first steps.
     clip : float
-        The most that all gradients together, as one vector, may be long.
+        Largest norm of all gradients together.
     seed : int
-        Of the weights and the choice of the texts.
+        Seed of the weights and the choice of texts.
 
     Raises
     ------
     SettingsError
-        They do not fit together.
+        The settings are inconsistent.
     """
 
     dp: int = 1
@@ -79,38 +79,42 @@ class Settings:
         if self.experts < 0 or self.seed < 0:
             raise SettingsError(f"experts and seed must not be negative; got {self.experts} and {self.seed}.")
         for name in ("lr", "clip", "capacity"):
-            if not 1e-12 <= getattr(self, name) < math.inf:  # in float32, less is soon nothing
+            if not 1e-12 <= getattr(self, name) < math.inf:  # in float32, smaller values soon become 0
                 raise SettingsError(f"{name} must be a number from 1e-12 upwards; got {getattr(self, name)}.")
         if self.schedule not in ("1f1b", "gpipe"):
             raise SettingsError(f"schedule must be 1f1b or gpipe; got {self.schedule!r}.")
-        self._require_divisor("heads", self.heads, "width", self.width, "each head has an equal part of it")
-        self._require_divisor("tp", self.tp, "heads", self.heads, "a tensor parallel rank has whole heads")
-        self._require_divisor("tp", self.tp, "vocabulary", VOCABULARY_SIZE, "a tensor parallel rank has so many columns of the last matrix")
-        self._require_divisor("pp", self.pp, "depth", self.depth, "a stage of the pipeline has whole blocks")
-        self._require_divisor("dp", self.dp, "batch", self.batch, "a data parallel rank has whole texts")
+        self._require_divisor("heads", self.heads, "width", self.width, "each head gets an equal part")
+        self._require_divisor("tp", self.tp, "heads", self.heads, "a tensor parallel rank holds whole heads")
+        self._require_divisor(
+            "tp", self.tp, "vocabulary", VOCABULARY_SIZE, "each tensor parallel rank holds as many columns of the last matrix"
+        )
+        self._require_divisor("pp", self.pp, "depth", self.depth, "a pipeline stage holds whole blocks")
+        self._require_divisor("dp", self.dp, "batch", self.batch, "a data parallel rank trains on whole texts")
         if self.sequence:
-            self._require_divisor("tp", self.tp, "length", self.length, "sequence parallel ranks have equal parts of a text")
+            self._require_divisor("tp", self.tp, "length", self.length, "sequence parallel ranks hold equal parts of a text")
             if self.tp == 1:
-                raise SettingsError("sequence parallel is for the ranks of the axis tp, and tp is 1: choose 2 or more.")
+                raise SettingsError("sequence parallelism splits the positions over the axis tp, but tp is 1: choose 2 or more.")
         if self.experts:
-            self._require_divisor("dp", self.dp, "experts", self.experts, "a data parallel rank has whole experts")
+            self._require_divisor("dp", self.dp, "experts", self.experts, "a data parallel rank holds whole experts")
             if self.fsdp:
-                raise SettingsError("experts and fsdp do not go together: both share weights among the data parallel ranks. Choose one.")
+                raise SettingsError("experts and fsdp cannot be combined: both shard weights over the data parallel ranks. Choose one.")
         if self.fsdp and self.dp == 1:
-            raise SettingsError("fsdp shares the model among the ranks of the axis dp, and dp is 1: choose 2 or more.")
+            raise SettingsError("fsdp shards the model over the axis dp, but dp is 1: choose 2 or more.")
         each = self.batch // self.dp
         if self.micro_batches is None:
             most = 2 * self.pp if self.pp > 1 else 1
             object.__setattr__(self, "micro_batches", max(k for k in range(1, most + 1) if each % k == 0))
         if self.micro_batches < 1:
             raise SettingsError(f"micro_batches must be at least 1; got {self.micro_batches}.")
-        self._require_divisor("micro_batches", self.micro_batches, "texts of a data parallel rank", each, "micro-batches are equally large")
+        self._require_divisor(
+            "micro_batches", self.micro_batches, "texts of a data parallel rank", each, "all micro-batches have the same size"
+        )
 
     def on(self, ranks: int) -> Settings:
-        """Return the settings, if there are ranks enough for their grid."""
+        """Return the settings if there are enough ranks for the grid; raise SettingsError otherwise."""
         if self.mesh.size > ranks:
             axes = " × ".join(f"{axis} {size}" for axis, size in self.mesh.shape.items())
-            raise SettingsError(f"{axes} is a grid of {self.mesh.size} ranks, and {ranks} are up.")
+            raise SettingsError(f"{axes} is a grid of {self.mesh.size} ranks, but only {ranks} are running.")
         return self
 
     def _require_divisor(self, name: str, value: int, other: str, total: int, why: str) -> None:
@@ -119,17 +123,17 @@ class Settings:
 
     @property
     def mesh(self) -> Mesh:
-        """The grid; the tensor parallel ranks are neighbours, as they exchange most."""
+        """Grid of ranks; tensor parallel ranks are neighbours, as they exchange the most."""
         return Mesh(dp=self.dp, pp=self.pp, tp=self.tp)
 
     @property
     def sizes(self) -> Sizes:
-        """Of the model."""
+        """Sizes of the model."""
         return Sizes(VOCABULARY_SIZE, self.width, self.heads, self.depth, self.length)
 
     @property
     def name(self) -> str:
-        """How figures name the grid.
+        """Name of the grid in figures.
 
         >>> Settings(dp=2, tp=2, sequence=True).name
         'dp 2 × tp 2, sequence parallel'

@@ -1,4 +1,4 @@
-"""Text to learn from, as bytes; by default the source of Python's own library, which every Python has with it."""
+"""Training text as bytes; by default the source code of Python's standard library."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from course_lib.gpt.broadcast_text import call_on_rank0
 
-MAX_TEXT_BYTES = 4_000_000  # bytes that are read
+MAX_TEXT_BYTES = 4_000_000  # most bytes that are read
 TEXT_SUFFIXES = (".py", ".txt", ".md", ".rst", ".tex", ".html")
 
 
 class TextError(ValueError):
-    """There is no text to learn from; the message says where."""
+    """There is no text to train on; the message says where it was looked for."""
 
 
 def load_text(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
-    """The text of a folder, and what it is.
+    """Read the text of a folder; return it with a description.
 
     Parameters
     ----------
     folder : str or Path, optional
-        A folder with text files, or one file; by default that of Python's library.
+        A folder with text files, or a single file; by default Python's standard library.
 
     Returns
     -------
@@ -35,12 +35,12 @@ def load_text(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
     Raises
     ------
     TextError
-        There is none, or it cannot be read.
+        There is no text, or it cannot be read.
 
     Examples
     --------
     >>> text, name = load_text()
-    >>> text.dtype.name, len(text) > 1_000_000, name.startswith("the source of Python's library")
+    >>> text.dtype.name, len(text) > 1_000_000, name.startswith("the source code of Python's standard library")
     ('uint8', True, True)
     """
     place = Path(folder) if folder is not None else Path(sysconfig.get_path("stdlib"))
@@ -65,12 +65,12 @@ def load_text(folder: str | Path | None = None) -> tuple[np.ndarray, str]:
         size += len(found[-1])
     if not size:
         raise TextError(f"there is no text in {place}: its files must end in one of {', '.join(TEXT_SUFFIXES)}.")
-    name = "the source of Python's library" if folder is None else str(place)
+    name = "the source code of Python's standard library" if folder is None else str(place)
     return np.concatenate(found), f"{name}, {len(found)} file{'s' if len(found) > 1 else ''}"
 
 
 def load_and_broadcast(comm: object, folder: str | Path | None = None) -> tuple[np.ndarray, str]:
-    """`load_text` on rank 0, for all ranks; collective. All raise what rank 0 raises."""
+    """Call `load_text` on rank 0 and broadcast the result; collective. All ranks raise what rank 0 raises."""
     found: list[np.ndarray] = []
 
     def look() -> str:
@@ -87,13 +87,13 @@ def load_and_broadcast(comm: object, folder: str | Path | None = None) -> tuple[
 
 
 def check_length(text: np.ndarray, length: int) -> None:
-    """TextError unless a text of so many positions can be cut out of it."""
+    """Raise TextError unless the text is long enough for one with `length` positions."""
     if len(text) < length + 1:
-        raise TextError(f"the text has {len(text)} bytes, and one of {length} positions needs {length + 1}: choose a longer text.")
+        raise TextError(f"the text has {len(text)} bytes, but a text of {length} positions needs {length + 1}: choose a longer text.")
 
 
 def sample_batch(text: np.ndarray, step: int, batch: int, length: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The texts of a step: the same ones for all who ask, whatever they have of them.
+    """Draw the texts of a step; the same arguments give the same texts on every rank.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def sample_batch(text: np.ndarray, step: int, batch: int, length: int, seed: int
     Raises
     ------
     TextError
-        The text is shorter than one of these.
+        The text is shorter than `length` + 1.
     """
     check_length(text, length)
     begins = np.random.default_rng([seed, step]).integers(0, len(text) - length, batch)

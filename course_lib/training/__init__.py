@@ -18,41 +18,41 @@ MAX_RANKS = 8
 
 
 class TrainingConfigError(ValueError):
-    """These settings do not fit together, or not to the data; the message says which."""
+    """The settings are inconsistent, or do not fit the data; the message says which."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """What to train, and on which grid.
+    """Model, grid and training settings.
 
     Parameters
     ----------
     mp_size, dp_size : int
-        Ranks in a model parallel and in a data parallel group.
+        Number of ranks in a model parallel and in a data parallel group.
     megatron : bool
-        Megatron's style of model parallelism, or naive.
+        Megatron-style model parallelism instead of naive.
     data : str
         "digits", "mnist" or "fashion-mnist".
     epochs : int
     batch_size : int
-        Samples in a step, over all ranks.
+        Samples per step, over all ranks.
     lr : float, optional
         Learning rate; by default 0.15 for plain gradient descent, and 0.003 for Adam.
     hidden : int
         Hidden units.
     seed : int
-        Of the weights and of the order of the samples.
+        Seed of the weights and of the order of the samples.
     optimizer : str
-        "sgd", plain gradient descent; or "adam", the student's, for mp_size 1.
+        "sgd", plain gradient descent; or "adam", the student's optimizer, for mp_size 1.
     zero : int
-        The stage of ZeRO, 0 to 3; from 1 on it needs Adam.
+        The stage of ZeRO, 0 to 3; stages 1 to 3 need Adam.
     dtype : str
-        "float32", or "float64" to look at rounding.
+        "float32", or "float64" to study rounding.
 
     Raises
     ------
-    ConfigError
-        The sizes do not fit together; the message says which.
+    TrainingConfigError
+        The sizes are inconsistent; the message says which.
     """
 
     mp_size: int = 1
@@ -74,10 +74,10 @@ class Config:
         if self.optimizer not in ("sgd", "adam"):
             raise TrainingConfigError(f"optimizer must be sgd or adam; got {self.optimizer!r}.")
         if self.zero not in zero.STAGES:
-            raise TrainingConfigError(f"zero, the stage, must be 0 to 3; got {self.zero}.")
+            raise TrainingConfigError(f"zero, the stage of ZeRO, must be 0 to 3; got {self.zero}.")
         if self.zero and self.optimizer != "adam":
             raise TrainingConfigError(
-                f"ZeRO stage {self.zero} shards Adam's state, and plain gradient descent has none: choose the optimizer adam."
+                f"ZeRO stage {self.zero} shards Adam's state, but plain gradient descent has none: choose the optimizer adam."
             )
         if self.optimizer == "adam" and self.mp_size > 1:
             what = f"ZeRO stage {self.zero} is" if self.zero else "Adam and the stages of ZeRO are"
@@ -89,11 +89,11 @@ class Config:
             raise TrainingConfigError(f"lr must be positive; got {self.lr}.")
         if self.mp_size * self.dp_size > MAX_RANKS:
             raise TrainingConfigError(
-                f"mp_size={self.mp_size} and dp_size={self.dp_size} need {self.ranks} ranks; this part uses {MAX_RANKS} at most."
+                f"mp_size={self.mp_size} and dp_size={self.dp_size} need {self.ranks} ranks; this part uses at most {MAX_RANKS}."
             )
         if self.batch_size % self.dp_size:
             raise TrainingConfigError(
-                f"dp_size={self.dp_size} does not divide the batch of {self.batch_size} samples: all ranks take as many."
+                f"dp_size={self.dp_size} does not divide the batch of {self.batch_size} samples: every rank takes the same number."
             )
         try:
             check_dims((1, self.hidden, 10), self.mp_size, self.megatron)
@@ -102,23 +102,22 @@ class Config:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks of the grid."""
+        """Number of ranks of the grid."""
         return self.mp_size * self.dp_size
 
     @property
     def name(self) -> str:
-        """How figures name it, such as "Megatron mp 2, dp 4"."""
+        """Name in figures, such as "Megatron mp 2, dp 4"."""
         style = "" if self.mp_size == 1 else "Megatron " if self.megatron else "naive "
         stage = f", ZeRO stage {self.zero}" if self.optimizer == "adam" else ""
         return f"{style}mp {self.mp_size}, dp {self.dp_size}{stage}"
 
 
 def batch_order(n: int, batch_size: int, dp_size: int, random: np.random.Generator) -> np.ndarray:
-    """An order of n samples in which every grid trains on the same batches.
+    """Order n samples so that every grid trains on the same batches.
 
-    Rank d of a data parallel group gets the d-th of `dp_size` equal slices (part 01) and cuts it
-    into batches. So the slices are filled such that the ranks' t-th batches make up the t-th
-    batch of the whole; a rest that fills no batch is left out.
+    Rank d of a data parallel group gets the d-th of `dp_size` equal slices (part 01) and cuts it into batches. So the slices are
+    filled such that the ranks' t-th batches together are the t-th global batch; samples that do not fill a batch are left out.
 
     Returns
     -------
@@ -127,7 +126,7 @@ def batch_order(n: int, batch_size: int, dp_size: int, random: np.random.Generat
 
     Raises
     ------
-    ConfigError
+    TrainingConfigError
         There are fewer samples than one batch.
 
     Examples
@@ -138,27 +137,27 @@ def batch_order(n: int, batch_size: int, dp_size: int, random: np.random.Generat
     """
     steps = n // batch_size
     if not steps:
-        raise TrainingConfigError(f"a batch of {batch_size} is more than the {n} samples that there are.")
+        raise TrainingConfigError(f"a batch of {batch_size} is larger than the data set, which has {n} samples.")
     order = random.permutation(n)[: steps * batch_size]
     return np.ascontiguousarray(order.reshape(steps, dp_size, -1).swapaxes(0, 1)).ravel()
 
 
 class TrainingRun:
-    """One rank's side of a training run.
+    """One rank's part of a training run.
 
     Parameters
     ----------
     config : Config
     functions : object
-        The student's functions, see `course_lib.students`; not asked for anything on one rank.
+        The student's functions, see `course_lib.students`; not used on a single rank.
     comm : Communicator
         The ``mp_size * dp_size`` ranks of the grid.
 
     Attributes
     ----------
     total : int
-        Steps in all epochs together.
-    model : MLP or zero.Model
+        Number of steps in all epochs together.
+    model : MLP or zero.ZeroModel
     """
 
     def __init__(self, config: Config, functions: object, comm):
@@ -175,7 +174,7 @@ class TrainingRun:
         if config.ranks > 1:
             split_data = students.get(functions, "split_data")
             mine, labels = split_data(order, labels, config.mp_size, config.dp_size, comm.Get_rank())
-        self.x, self.y = data.x_train[mine], labels  # pixels; a batch of them becomes numbers when it is its turn
+        self.x, self.y = data.x_train[mine], labels  # pixels; each batch is scaled when it is used
         self.x_test, self.y_test = data.x_test, data.y_test
         self.dims = data.x_train.shape[1], config.hidden, 10
         self.model = self._new_model()
@@ -191,7 +190,7 @@ class TrainingRun:
         return MLP(self.dims, self.comm, self.functions, c.mp_size, c.dp_size, c.megatron, c.seed, c.dtype)
 
     def steps(self, count: int) -> list[float]:
-        """Train for `count` steps more, or as many as are left; collective.
+        """Train for `count` more steps, or as many as are left; collective.
 
         Returns
         -------
@@ -204,23 +203,23 @@ class TrainingRun:
         for batch in chosen:
             rows = slice(batch * each, (batch + 1) * each)
             losses.append(step(self._numbers(self.x[rows]), self.y[rows], lr))
-        for e in traffic.entries():  # before the exchange of the losses, which is not the model's
+        for e in traffic.entries():  # before the losses are exchanged, which is not part of the model
             calls, payload = self._moved.get((e.operation, e.ranks), (0, 0))
             self._moved[e.operation, e.ranks] = calls + e.calls, payload + e.payload
         self._done += len(chosen)
         return (_sum_over_ranks(self.model.dp_comm, losses) / self.config.dp_size).tolist() if self.config.dp_size > 1 else losses
 
     def _numbers(self, pixels: np.ndarray) -> np.ndarray:
-        """Images as the model takes them."""
+        """Convert images to the model's input."""
         return datasets.scaled(pixels).astype(self.config.dtype, copy=False)
 
     def moved(self) -> list[tuple]:
-        """What this rank sent in a step: (operation, ranks, calls, payload in bytes), as `traffic` counts."""
+        """Messages of this rank per step: (operation, ranks, calls, payload in bytes), as counted by `traffic`."""
         done = max(self._done, 1)
         return [(name, list(ranks), calls / done, payload / done) for (name, ranks), (calls, payload) in self._moved.items()]
 
     def accuracy(self) -> float:
-        """The part of the test images that is classified rightly; collective. Each copy of the model looks at its share."""
+        """Fraction of the test images classified correctly; collective. Each copy of the model evaluates its share."""
         copy, copies = (self.model.dp_comm.Get_rank(), self.config.dp_size) if self.config.dp_size > 1 else (0, 1)
         x, y, right = self.x_test[copy::copies], self.y_test[copy::copies], 0
         for start in range(0, len(x), 1000):
@@ -231,17 +230,17 @@ class TrainingRun:
         return float(right) / len(self.y_test)
 
     def memory(self, turns: int = 3) -> dict[str, int]:
-        """The peak of a rank's memory by kind, in bytes, in two steps of another model; collective.
+        """Peak memory of a rank by kind, in bytes, in two steps of a new model; collective.
 
         Parameters
         ----------
         turns : int
-            How often; tracemalloc also sees what caches and other threads take now and then, so the least counts.
+            Number of measurements; tracemalloc also counts occasional allocations of caches and other threads, so the smallest is used.
 
         Returns
         -------
         dict of str to int
-            The kinds of `course_lib.memory`, and under "true peak" what tracemalloc saw.
+            The kinds of `course_lib.memory`, and under "true peak" the peak seen by tracemalloc.
         """
         batch = self._numbers(self.x[: self._each]), self.y[: self._each]
         accounts = [memory.account_of_steps(self._new_model, *batch, self.config.lr) for _ in range(turns)]

@@ -1,4 +1,4 @@
-"""Training from a shell, for those who like one: what ``python -m course_lib.training`` does."""
+"""Command line of perceptron training: ``python -m course_lib.training``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from course_lib.training import Config, TrainingConfigError, TrainingRun
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     default = Config()
     parser = argparse.ArgumentParser(prog="python -m course_lib.training", description="Train the perceptron on a grid of ranks.")
     parser.add_argument("--mp-size", type=int, default=1, help="ranks in a model parallel group")
@@ -29,21 +29,21 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--megatron-mp", action="store_true", help="Megatron's style of model parallelism instead of the naive one")
     parser.add_argument("--data", choices=datasets.DATASET_NAMES, default=default.data)
     parser.add_argument("--epochs", type=int, default=default.epochs)
-    parser.add_argument("--batch-size", type=int, default=default.batch_size, help="samples in a step, over all ranks")
+    parser.add_argument("--batch-size", type=int, default=default.batch_size, help="samples per step, over all ranks")
     parser.add_argument("--lr", type=float, help="learning rate (0.15, or 0.003 for Adam)")
     parser.add_argument("--optimizer", choices=("sgd", "adam"), default=default.optimizer)
-    parser.add_argument("--zero", type=int, choices=zero.STAGES, help="stage of ZeRO, with Adam; --dp-size is then all ranks by default")
-    parser.add_argument("--functions", type=Path, default=Path("my_work"), help="folder with your func_impl.py and its companions")
+    parser.add_argument("--zero", type=int, choices=zero.STAGES, help="stage of ZeRO, with Adam; --dp-size then defaults to all ranks")
+    parser.add_argument("--functions", type=Path, default=Path("my_work"), help="folder with your func_impl.py and its companion files")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train, and say how it went on rank 0.
+    """Train, and print a summary on rank 0.
 
     Returns
     -------
     int
-        0; 2 for a command that cannot be carried out; 1 when a function raised.
+        0; 2 for an invalid command; 1 if a function raised.
     """
     comm = Communicator()
     first = comm.Get_rank() == 0
@@ -60,13 +60,13 @@ def main(argv: list[str] | None = None) -> int:
     except DeadlockError as error:
         return _print_error(comm, str(error))
     except Exception as error:
-        open_board().end(RAISED, f"{type(error).__name__}: {error}")  # so that ranks that wait for this one learn of it
+        open_board().end(RAISED, f"{type(error).__name__}: {error}")  # so that ranks waiting for this one stop
         return _print_error(comm, traceback.format_exc())
     return 0
 
 
 def _prepare(comm: Communicator, first: bool, argv: list[str] | None) -> tuple:
-    """The configuration and the student's functions."""
+    """Return the configuration and the student's functions."""
     with contextlib.nullcontext() if first else contextlib.redirect_stderr(io.StringIO()):
         a = parse_args(argv)
     try:
@@ -77,7 +77,7 @@ def _prepare(comm: Communicator, first: bool, argv: list[str] | None) -> tuple:
         raise TrainingConfigError(error) from None
     if comm.Get_size() != config.ranks:
         raise TrainingConfigError(
-            f"--mp-size {a.mp_size} and --dp-size {dp_size} need {config.ranks} ranks, and mpiexec started {comm.Get_size()}: "
+            f"--mp-size {a.mp_size} and --dp-size {dp_size} need {config.ranks} ranks, but mpiexec started {comm.Get_size()}: "
             f"use mpiexec -n {config.ranks}."
         )
     return config, functions
@@ -104,9 +104,9 @@ def _train(config: Config, functions: object, comm: Communicator, first: bool) -
     print(f"test accuracy {accuracy:.4f}")
     for operation, ranks, calls, payload in moved:
         sent = wording.size(traffic.wire_bytes(operation, len(ranks), payload))
-        print(f"rank 0 sent in a step: {operation} among {wording.ranks(ranks)}, {calls:g} calls, {sent}")
+        print(f"rank 0 sent per step: {operation} among {wording.ranks(ranks)}, {calls:g} calls, {sent}")
     parts = ", ".join(f"{wording.size(n)} {kind}" for kind, n in held.items() if n and kind != "true peak")
-    print(f"rank 0 held at most: {parts} (tracemalloc saw {wording.size(held['true peak'])})")
+    print(f"peak memory of rank 0: {parts} (measured by tracemalloc: {wording.size(held['true peak'])})")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Images for a run on many ranks: each machine reads and unzips the files once."""
+"""Images for a run on many ranks, read and decompressed once per machine."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ _FIELDS = ("x_train", "y_train", "x_test", "y_test")
 
 
 def read_shared(name: str, comm) -> Dataset:
-    """A data set as `datasets.read` gives it, in memory that the ranks of a machine share; collective.
+    """Read a data set as `datasets.read` does, into memory shared by the ranks of a machine; collective.
 
     Parameters
     ----------
     name : str
         One of `datasets.DATASET_NAMES`.
     comm : Communicator
-        All ranks that need it.
+        All ranks that need the data set.
 
     Raises
     ------
     ValueError, DataError
         As `datasets.load`.
     """
-    if name == "digits" or comm.Get_size() == 1:  # the digits are a quarter of a megabyte
+    if name == "digits" or comm.Get_size() == 1:  # the digits take a quarter of a megabyte
         return datasets.read(name)
     here = comm.Split(color=zlib.crc32(host.name().encode()) & 0x7FFFFFFF)
     first, data = here.Get_rank() == 0, None
-    facts = np.zeros((len(_FIELDS), 2), np.int64)  # the shape of each array; nothing where it could not be read
+    facts = np.zeros((len(_FIELDS), 2), np.int64)  # the shape of each array; 0 if it could not be read
     if first:
         try:
             data = datasets.read(name)
@@ -44,7 +44,7 @@ def read_shared(name: str, comm) -> Dataset:
     sizes = [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in zip(facts, dtypes, strict=True)]
     places = np.cumsum([0, *(-(-size // 64) * 64 for size in sizes)]).tolist()
     mapped = shared_memory.allocate(here, places[-1]) if facts.all() else None
-    if mapped is None:  # every rank by itself, and says itself what is wrong
+    if mapped is None:  # every rank reads by itself, and reports its own error
         return data or datasets.read(name)
     arrays = [
         np.frombuffer(mapped, dtype, int(np.prod(shape)), place).reshape(shape if dtype == np.uint8 else shape[:1])

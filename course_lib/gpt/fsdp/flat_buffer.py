@@ -1,4 +1,4 @@
-"""Several arrays as one flat array, of a length that a number of ranks divides."""
+"""Flat buffer: several arrays in one, padded to a multiple of the number of ranks."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import numpy as np
 
 
 class FlatBuffer:
-    """How arrays of certain shapes stand in one flat array: one after the other, row by row, and zeros behind them.
+    """Layout of arrays in one flat array: concatenated, row by row, padded with zeros.
 
-    Parameters
-    ----------
-    arrays : sequence of numpy.ndarray
-        All of one dtype.
-    ranks : int
-        They divide the flat array's length.
+        Parameters
+        ----------
+        arrays : sequence of numpy.ndarray
+            All of one dtype.
+        ranks : int
+            The number of ranks, which divides the padded length.
 
-    Attributes
-    ----------
-    length : int
-    dtype : numpy.dtype
+        Attributes
+        ----------
+        length : int
+        dtype : numpy.dtype
+    Length of the padded flat array.
+        Raises
+        ------
+        ValueError
+            There are no arrays, or they differ in dtype.
 
-    Raises
-    ------
-    ValueError
-        There are no arrays, or they are of several dtypes.
-
-    Examples
-    --------
-    >>> flat = FlatBuffer([np.ones((1, 2)), np.zeros(3)], 4)
-    >>> flat.join([np.array([[1.0, 2.0]]), np.array([3.0, 4.0, 5.0])]).tolist()
-    [1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 0.0, 0.0]
-    >>> flat.cut(np.arange(8.0))
-    [array([[0., 1.]]), array([2., 3., 4.])]
+        Examples
+        --------
+        >>> flat = FlatBuffer([np.ones((1, 2)), np.zeros(3)], 4)
+        >>> flat.join([np.array([[1.0, 2.0]]), np.array([3.0, 4.0, 5.0])]).tolist()
+        [1.0, 2.0, 3.0, 4.0, 5.0, 0.0, 0.0, 0.0]
+        >>> flat.cut(np.arange(8.0))
+        [array([[0., 1.]]), array([2., 3., 4.])]
     """
 
     def __init__(self, arrays: Sequence[np.ndarray], ranks: int):
@@ -45,7 +45,7 @@ class FlatBuffer:
         self.length = -(-int(self._cuts[-1]) // ranks) * ranks
 
     def join(self, arrays: Sequence[np.ndarray | None]) -> np.ndarray:
-        """The flat array of these, ``(length,)``; None stands for zeros."""
+        """Concatenate these arrays into a flat one, ``(length,)``; None stands for zeros."""
         whole = np.zeros(self.length, self.dtype)
         for place, array in zip(self.cut(whole), arrays, strict=True):
             if array is not None:
@@ -53,6 +53,6 @@ class FlatBuffer:
         return whole
 
     def cut(self, whole: np.ndarray) -> list[np.ndarray]:
-        """The arrays that stand in a flat one, in their shapes, as views of it."""
+        """Split a flat array into arrays of their shapes, as views of it."""
         places = np.split(whole, self._cuts)[:-1]
         return [place.reshape(shape) for place, shape in zip(places, self.shapes, strict=True)]

@@ -1,4 +1,4 @@
-"""What a step of a wrapped model needs on a rank: which blocks are whole when, the memory, the bytes."""
+"""Profile of a step of a wrapped model on one rank: gathered blocks, memory, bytes sent."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from course_lib.gpt.model.decoder import loss_of
 def gathered_blocks(
     wrap: Callable, blocks: list[Module], comm: object, tokens: np.ndarray
 ) -> tuple[list[tuple[str, int, list[bool]]], list[str]]:
-    """Which blocks are whole while each of them works, in one step; collective.
+    """Record which blocks are whole while each block runs, in one step; collective.
 
     Parameters
     ----------
     wrap : callable
-        Given a module and `comm`: a fully sharded module, whose `shards` say in `whole` whether they are here.
+        Wraps a module, given `comm`, into a fully sharded one, whose `shards` are gathered while their `whole` is not None.
     blocks : list of Module
-        Of the model, one after the other.
+        Blocks of the model, in order.
     comm : Communicator
     tokens : numpy.ndarray
         int ``(batch, positions)``.
@@ -30,9 +30,9 @@ def gathered_blocks(
     Returns
     -------
     moments : list of (str, int, list of bool)
-        "F" or "B", which block works, and which are here, or on their way.
+        "F" or "B", the number of the block that runs, and for each block whether it is gathered, or being gathered.
     names : list of str
-        Of the blocks.
+        Names of the blocks.
     """
     found: list[tuple[str, int, list[bool]]] = []
 
@@ -54,7 +54,7 @@ def train(wrap: Callable, layers: Callable[[], list[Module]], comm: object, toke
     Parameters
     ----------
     wrap, comm, tokens
-        As for `gathered_blocks`; any wrapper.
+        As for `gathered_blocks`; any wrapper will do.
     layers : callable
         Makes the model's layers.
     steps : int
@@ -62,7 +62,7 @@ def train(wrap: Callable, layers: Callable[[], list[Module]], comm: object, toke
     Returns
     -------
     dict
-        "losses" of this rank; "kept", the bytes that it holds between steps; "moved", what it sent, as `Ranks.traffic`.
+        "losses" of this rank; "kept", the bytes it holds between steps; "moved", what it sent, as in `Ranks.traffic`.
     """
     losses, labels = [], np.roll(tokens, -1, axis=1)
     with memory.watch() as account:

@@ -1,4 +1,4 @@
-"""A model as a row of blocks: which parameters are a block's own, and calls before and after each block's work."""
+"""Wrapping a model's blocks: the parameters that belong to each block, and hooks before and after it runs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from course_lib.autograd import Module, Parameter, Tensor, after_backward, check
 
 
 def units(module: Module) -> tuple[list[tuple[Module, list[Parameter]]], list[Parameter]]:
-    """The blocks of a module, and the parameters that belong to no block alone.
+    """Split a module's parameters into those of each block and the rest.
 
     Parameters
     ----------
     module : Module
-        The modules that stand directly in it are its blocks.
+        Its direct children are its blocks.
 
     Returns
     -------
     blocks : list of (Module, list of Parameter)
-        In the order of ``module.children()``, with the parameters that no other block uses; without those that have none.
+        In the order of ``module.children()``, with the parameters that no other block uses; blocks without any are omitted.
     rest : list of Parameter
-        Those that are the module's own, and those that several blocks share, such as an embedding that is also the output's matrix.
+        The module's own parameters and those shared by several blocks, such as an embedding tied to the output matrix.
 
     Examples
     --------
@@ -41,18 +41,18 @@ def units(module: Module) -> tuple[list[tuple[Module, list[Parameter]]], list[Pa
 
 
 def hook(module: Module, hooks: object) -> None:
-    """Have a module tell when its blocks work. Each block works once in forward, and once more in backward (see `checkpoint`).
+    """Call hooks when a module's blocks run. Each block runs once in forward, and once more in backward (see `checkpoint`).
 
     Parameters
     ----------
     module : Module
     hooks : object
-        Has four methods, which return nothing:
+        Has four methods, whose return values are ignored:
 
         - ``begin()``: the module's forward begins;
-        - ``before(i, back)``: the block with number i is about to work, in forward or (`back` is True) in backward;
-        - ``after(i, back)``: it has done its work; in backward, all gradients of its own parameters are there;
-        - ``end(back)``: all is done, at the end of backward, or at the end of a forward without gradients.
+        - ``before(i, back)``: block number i is about to run, in forward or (`back` is True) in backward;
+        - ``after(i, back)``: the block has run; in backward, the gradients of all its own parameters are complete;
+        - ``end(back)``: everything is done, at the end of backward, or at the end of a forward without gradients.
     """
     for i, (block, _) in enumerate(units(module)[0]):
         block.forward = partial(_run_block, i, block.forward, hooks)
@@ -82,7 +82,7 @@ def _run_module(forward: Callable[[Tensor], Tensor], hooks: object, x: Tensor) -
 
 
 class PrintHooks:
-    """Hooks that print what they are called for."""
+    """Hooks that print their calls."""
 
     def begin(self) -> None:
         print("begin")
@@ -98,7 +98,7 @@ class PrintHooks:
 
 
 class Hooked(Module):
-    """A module that calls its own hooks, and trains its `shards`; a subclass has the hooks, see `hook`.
+    """A module that calls its own hooks, and whose trainable parameters are its `shards`; subclasses implement the hooks of `hook`.
 
     Parameters
     ----------
@@ -117,9 +117,9 @@ class Hooked(Module):
         hook(module, self)
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """The shards, with names: what an optimizer gets."""
+        """Yield the shards with their names, for an optimizer."""
         yield from ((f"{prefix}shards.{i}", one.shard) for i, one in enumerate(self.shards))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The module's output."""
+        """Output of the wrapped module."""
         return self.module(x)

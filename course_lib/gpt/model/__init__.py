@@ -1,4 +1,4 @@
-"""The model: blocks, experts, the stages of a pipeline, and how a rank of a grid builds its layers."""
+"""GPT model: blocks, experts, pipeline stages, and the layers of each rank of a grid."""
 
 from course_lib.gpt.model.block import Block, kinds, no_communication
 from course_lib.gpt.model.decoder import Sizes, layers, loss_of

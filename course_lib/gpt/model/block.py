@@ -1,6 +1,6 @@
 """A transformer block whose heads and MLP columns are split over a group of ranks (Shoeybi et al., 2019, "Megatron-LM", section 3).
 
-The communication is what a student writes: one function where the ranks' work begins, and one where their results meet.
+The student writes the communication: one function where the split work begins, and one where the ranks' results are combined.
 
     x ── norm ── enter ── attention of this rank's heads ── leave ── + ── norm ── enter ── this rank's columns of the MLP ── leave ── +
 """
@@ -18,12 +18,12 @@ from course_lib.placement import Kind, replicated, sharded
 
 
 def no_communication(x: Tensor, comm: object) -> Tensor:
-    """What a single rank does where others exchange: nothing."""
+    """Return x unchanged: the communication of a single rank."""
     return x
 
 
 class ParallelLinear(Module):
-    """A matrix of which each rank has its columns, or its rows; the input and the output are this rank's.
+    """Matrix split by columns or by rows; the input and the output are this rank's parts.
 
     Parameters
     ----------
@@ -32,11 +32,11 @@ class ParallelLinear(Module):
     dim : int
         0 for rows (RowParallelLinear), 1 for columns (ColumnParallelLinear).
     size, index : int
-        Ranks in the group, and this one's place.
+        Number of ranks in the group, and this rank's place.
 
     Attributes
     ----------
-    weight : Parameter
+    This rank's part.
         This rank's part.
     """
 
@@ -49,26 +49,26 @@ class ParallelLinear(Module):
 
 
 class Block(Module):
-    """Attention and an MLP, each behind a LayerNorm and beside a residual connection (Radford et al., 2019); no biases but LayerNorm's.
+    """Attention and an MLP, each with a LayerNorm and a residual connection (Radford et al., 2019); biases only in LayerNorm.
 
     Parameters
     ----------
     width, heads : int
         Heads are split over the ranks; the MLP has ``4 * width`` hidden units.
     random : numpy.random.Generator
-        Draws the weights: seeded alike, all ranks draw the same ones, and keep their parts.
+        Draws the weights: with the same seed, all ranks draw the same weights, and each keeps its part.
     comm : Communicator, optional
-        The ranks that share the block; without one, the block is whole.
+        The ranks that share the block; without it, the block is whole.
     enter, leave : callable
-        Given a Tensor and `comm`: before the split work, and after it.
+        Called with a Tensor and `comm` before and after the split work.
     recompute_enter : bool
-        Whether backward calls `enter` once more, so that its result need not be kept.
+        Whether backward calls `enter` again, so that its result need not be kept.
     dtype : data type
 
     Raises
     ------
     ValueError
-        The ranks do not divide the heads, or the heads the width.
+        The number of ranks does not divide the heads, or the heads do not divide the width.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Block(Module):
 
         self.comm, self.enter, self.leave, self.recompute_enter, self.heads = comm, enter, leave, recompute_enter, heads // size
         self.norm1, self.norm2 = LayerNorm(width, dtype=dtype), LayerNorm(width, dtype=dtype)
-        # The columns of q, k and v, head by head: so a rank's columns are those of its heads.
+        # The columns of q, k and v are ordered by head, so a rank's columns are those of its heads.
         self.qkv = ParallelLinear(drawn(width, 3 * width), 1, size, index)
         self.out = ParallelLinear(drawn(width, width), 0, size, index)
         self.up = ParallelLinear(drawn(width, 4 * width), 1, size, index)
@@ -110,7 +110,7 @@ class Block(Module):
         return checkpoint(work, x) if self.recompute_enter else work(x)
 
     def attend(self, qkv: Tensor) -> Tensor:
-        """The attention of this rank's heads, ``(batch, positions, 3 * width / n)`` to ``(batch, positions, width)``: a summand."""
+        """This rank's summand of attention, from its heads: ``(batch, positions, 3 * width / n)`` to ``(batch, positions, width)``."""
         batch, positions, _ = qkv.shape
         qkv = qkv.reshape(batch, positions, self.heads, 3, -1).transpose(3, 0, 2, 1, 4)
         seen = attention(qkv[0], qkv[1], qkv[2])
@@ -118,9 +118,9 @@ class Block(Module):
 
 
 def kinds(module: Module) -> list[tuple[str, Parameter, Kind]]:
-    """The parameters of a module with their names, and what each is over the group: sharded along a dimension, or replicated.
+    """List a module's parameters with their names and placements over the group: sharded along a dimension, or replicated.
 
-    A parameter that stands in two places, such as an embedding that is also the output's matrix, comes once.
+    A parameter used in two places, such as an embedding tied to the output matrix, is listed once.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The layers of one rank of a grid, with the student's functions in them."""
+"""Build the layers of one rank of a grid, around the student's functions."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from course_lib.gpt.model.decoder import Embed, Head, loss_of
 from course_lib.gpt.model.experts import MixtureOfExperts
 from course_lib.gpt.settings import Settings
 
-BALANCING_LOSS_WEIGHT = 0.01  # the weight of the experts' balancing loss (Fedus et al., 2022, section 2.2)
+BALANCING_LOSS_WEIGHT = 0.01  # weight of the experts' balancing loss (Fedus et al., 2022, section 2.2)
 
 
 class Groups:
-    """A rank's groups in a grid; collective.
+    """Communicators of a rank in a grid; collective.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ class Groups:
     ----------
     everyone, dp, pp, tp : Communicator
     ordered : Communicator
-        All ranks once more: the stages one after the other, in each the tensor parallel ranks, and with each of these its copies.
+        All ranks in another order: by stage, then by tensor parallel rank, with the data parallel replicas of each next to each other.
     """
 
     def __init__(self, comm: object, settings: Settings):
@@ -42,7 +42,7 @@ class Groups:
 
 
 def required_functions(settings: Settings) -> list[str]:
-    """The student's functions that a grid takes.
+    """List the student's functions that a grid needs.
 
     >>> required_functions(Settings()), required_functions(Settings(tp=2))
     ([], ['copy_to_group', 'reduce_from_group', 'vocab_parallel_cross_entropy'])
@@ -61,18 +61,18 @@ def required_functions(settings: Settings) -> list[str]:
 
 
 def with_auxiliary_loss(x: Tensor, loss: Tensor, weight: float) -> Tensor:
-    """`x`, with a loss of its own that joins what comes back: `loss` gets `weight` as its gradient, whatever x gets."""
+    """Return x with an auxiliary loss attached: in backward, `loss` receives `weight` as its gradient, whatever x receives."""
     return Tensor.from_operation(x.data, (x, loss), lambda grad: (grad, np.asarray(weight, loss.dtype)))
 
 
 class ExpertBlock(Block):
-    """A `Block` with experts in place of its MLP; they are those of the data parallel ranks.
+    """A `Block` with a mixture of experts instead of its MLP, sharded over the data parallel ranks.
 
     Parameters
     ----------
     settings : Settings
     functions : object
-        The student's.
+        The student's functions.
     groups : Groups
     random : numpy.random.Generator
     operators : dict
@@ -84,7 +84,7 @@ class ExpertBlock(Block):
         del self.up, self.down
         s, share = settings, groups.dp.Get_size() / settings.micro_batches
         self.experts = MixtureOfExperts(functions, groups.dp, s.width, 2 * s.width, s.experts, factor=s.capacity, random=random)
-        # The balancing loss is a sum over the ranks; the rest is a mean over them, and over the micro-batches.
+        # The balancing loss is a sum over the ranks, the main loss a mean over the ranks and the micro-batches.
         self.weight = BALANCING_LOSS_WEIGHT * share / (groups.tp.Get_size() if s.sequence else 1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,19 +94,19 @@ class ExpertBlock(Block):
 
 
 def build_layers(settings: Settings, functions: object, groups: Groups) -> list[Module]:
-    """The layers of this rank.
+    """Build this rank's layers.
 
     Parameters
     ----------
     settings : Settings
     functions : object
-        The student's, see `required_functions`.
+        The student's functions, see `required_functions`.
     groups : Groups
 
     Returns
     -------
     list of Module
-        As `model.layers`: with the same seed, the same weights on any grid.
+        As `decoder.layers`: the same seed gives the same weights on any grid.
     """
     s, size, stage = settings, groups.pp.Get_size(), groups.pp.Get_rank()
     operators: dict = dict(comm=None)
@@ -128,7 +128,7 @@ def build_layers(settings: Settings, functions: object, groups: Groups) -> list[
 
 
 def loss_for(settings: Settings, functions: object, groups: Groups) -> Callable:
-    """From logits and labels to the loss, on the last stage."""
+    """Loss function of the last stage, called with logits and labels."""
     if settings.tp == 1:
         return loss_of
     given = students.get(functions, "vocab_parallel_cross_entropy")

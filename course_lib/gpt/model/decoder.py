@@ -1,6 +1,6 @@
 """A small GPT (Radford et al., 2019, "Language models are unsupervised multitask learners", section 2.3), as a list of layers.
 
-Each layer draws its weights by itself, so a rank of a pipeline builds those that it has and no others.
+Each layer draws its own weights, so a rank of a pipeline builds only the layers it holds.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from course_lib.gpt.model.block import Block, ParallelLinear, no_communication
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a GPT is made of.
+    """Sizes of a GPT.
 
     Parameters
     ----------
     vocabulary : int
-        Different tokens.
+        Number of different tokens.
     width, heads : int
-        Of a block.
+        Width and number of heads of a block.
     depth : int
-        Blocks.
+        Number of blocks.
     length : int
-        The most positions of a text.
+        Largest number of positions in a text.
     """
 
     vocabulary: int
@@ -39,7 +39,7 @@ class Sizes:
 
 
 class Embed(Module):
-    """Tokens to vectors: a row for the token, and one for its position.
+    """Token and position embeddings: the sum of a row for the token and a row for its position.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class Embed(Module):
     random : numpy.random.Generator
     dtype : data type
     comm : Communicator, optional
-        Ranks that share the positions (sequence parallel): given all tokens, each makes the vectors of its own.
+        Ranks that share the positions (sequence parallelism): given all tokens, each embeds its own positions.
     """
 
     def __init__(self, sizes: Sizes, random: np.random.Generator, dtype=np.float32, comm: object = None):
@@ -63,7 +63,7 @@ class Embed(Module):
 
 
 class Head(Module):
-    """Vectors to logits: a LayerNorm, and a column for each word, of which a rank may have a part; parameters as for `Block`."""
+    """Logits from activations: a LayerNorm, and a column per word, of which a rank may hold a part; parameters as for `Block`."""
 
     def __init__(
         self, sizes: Sizes, random: np.random.Generator, comm: object = None, enter: Callable = no_communication, dtype=np.float32
@@ -81,15 +81,15 @@ class Head(Module):
 
 
 def layers(sizes: Sizes, ranks: int = 1, rank: int = 0, *, seed: int = 0, dtype=np.float32) -> list[Module]:
-    """The layers of one of the ranks of a pipeline, the first blocks on the first; alone, the whole model.
+    """Build the layers of one rank of a pipeline, with the first blocks on the first rank; with one rank, the whole model.
 
     Parameters
     ----------
     sizes : Sizes
     ranks, rank : int
-        How many share the blocks, and which of them this is.
+        Number of pipeline ranks, and this one's number.
     seed : int
-        Of all weights; the same on all ranks.
+        Seed of all weights; the same on all ranks.
     dtype : data type
 
     Returns
@@ -100,7 +100,7 @@ def layers(sizes: Sizes, ranks: int = 1, rank: int = 0, *, seed: int = 0, dtype=
     Raises
     ------
     ValueError
-        The ranks do not divide the blocks.
+        The number of ranks does not divide the number of blocks.
     """
     if sizes.depth % ranks:
         raise ValueError(f"a pipeline of {ranks} ranks must divide the model's {sizes.depth} blocks; depth is {sizes.depth}.")
@@ -113,5 +113,5 @@ def layers(sizes: Sizes, ranks: int = 1, rank: int = 0, *, seed: int = 0, dtype=
 
 
 def loss_of(logits: Tensor, labels: np.ndarray) -> Tensor:
-    """The mean cross-entropy over all tokens; logits ``(batch, positions, vocabulary)``, labels int ``(batch, positions)``."""
+    """Mean cross-entropy over all tokens; logits ``(batch, positions, vocabulary)``, labels int ``(batch, positions)``."""
     return cross_entropy(logits.reshape(-1, logits.shape[-1]), np.reshape(labels, -1))

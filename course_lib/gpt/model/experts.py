@@ -1,7 +1,7 @@
-"""A layer with a mixture of experts, around the functions of part 24 (Lepikhin et al., 2021; Fedus et al., 2022).
+"""Mixture-of-experts layer, around the functions of part 24 (Lepikhin et al., 2021; Fedus et al., 2022).
 
-Over the ranks of its group: tokens are sharded along dimension 0, the router's weight is replicated and its gradient partial, the experts
-are sharded along dimension 0, and so are their gradients. Nothing else here communicates but the student's functions and `balancing_loss`.
+Over the ranks of its group, tokens are sharded along dimension 0, the router's weight is replicated and its gradient partial, and the
+experts are sharded along dimension 0, as are their gradients. Only the student's functions and `balancing_loss` communicate.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from course_lib.autograd.tensor import Tensor, array_namespace
 
 @dataclass
 class Route:
-    """Where a rank's tokens go.
+    """Routing of a rank's tokens.
 
     Attributes
     ----------
     expert : numpy.ndarray
         int, ``(tokens, topk)``: the experts of each token, its first choice first.
     place : numpy.ndarray
-        int, ``(tokens, topk)``: the slot in this rank's buffer for that expert, or -1 where the token is dropped.
+        int, ``(tokens, topk)``: the slot in this rank's buffer for that expert, or -1 if the token is dropped.
     weight : Tensor
-        ``(tokens, topk)``: the gates. Where a token is dropped, they say nothing.
+        ``(tokens, topk)``: the gates; meaningless where a token is dropped.
     experts : int
-        How many there are, on all ranks together.
+        Number of experts on all ranks together.
     capacity : int
-        Slots that a rank has for each expert, the same on all ranks.
+        Slots that each rank has for each expert.
     """
 
     expert: np.ndarray
@@ -43,7 +43,7 @@ class Route:
 
 
 def capacity_of(tokens: int, topk: int, factor: float, experts: int) -> int:
-    """The slots that a rank with so many tokens has for each expert.
+    """Number of slots that a rank with `tokens` tokens has for each expert.
 
     >>> capacity_of(16, 1, 1.25, 8), capacity_of(16, 2, 1.25, 8)
     (3, 5)
@@ -52,14 +52,14 @@ def capacity_of(tokens: int, topk: int, factor: float, experts: int) -> int:
 
 
 def take(a: Tensor, index: np.ndarray) -> Tensor:
-    """Some numbers of each row, ``a[i, index[i, j]]``: NumPy's `take_along_axis` for a tensor.
+    """Select values of each row, ``a[i, index[i, j]]``, as NumPy's `take_along_axis` does.
 
     Parameters
     ----------
     a : Tensor
         ``(rows, columns)``.
     index : numpy.ndarray
-        int, ``(rows, k)``; no column twice in a row.
+        int, ``(rows, k)``; no column may occur twice in a row.
 
     Returns
     -------
@@ -77,14 +77,14 @@ def take(a: Tensor, index: np.ndarray) -> Tensor:
 
 
 def clusters(random: np.random.Generator, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """A task for experts: vectors from eight clusters, and what they are to become, which each cluster does in a way of its own.
+    """Draw a task for experts: vectors from eight clusters, and targets that depend on the vector differently in each cluster.
 
     Parameters
     ----------
     random : numpy.random.Generator
         Draws the vectors. The clusters are always the same.
     tokens : int
-        How many.
+        Number of vectors.
 
     Returns
     -------
@@ -100,9 +100,9 @@ def clusters(random: np.random.Generator, tokens: int) -> tuple[np.ndarray, np.n
 def balancing_loss(logits: Tensor, expert: np.ndarray, comm) -> Tensor:
     """This rank's summand of the load-balancing loss, ``experts * sum(f * P)`` (Fedus et al., 2022, section 2.2).
 
-    f is the share of all ranks' tokens whose first choice is an expert, P the mean probability of that expert over all ranks' tokens. The
-    product is not linear in both, so f must be known in full: that takes an all-reduce of a few numbers. P may stay partial: each rank has
-    the summand of its own tokens, and the sum over the ranks is the loss.
+    f is the fraction of all ranks' tokens whose first choice is an expert, P the mean probability of that expert over all ranks' tokens.
+    The product is not linear in both together, so f must be complete, which takes an all-reduce of a few numbers. P may stay partial:
+    each rank has the summand of its own tokens, and the sum over the ranks is the loss.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def balancing_loss(logits: Tensor, expert: np.ndarray, comm) -> Tensor:
     Returns
     -------
     Tensor
-        One number, partial over the ranks.
+        A single number, partial over the ranks.
     """
     experts = logits.shape[1]
     mine = np.bincount(expert[:, 0], minlength=experts).astype(np.float64)
@@ -126,7 +126,7 @@ def balancing_loss(logits: Tensor, expert: np.ndarray, comm) -> Tensor:
 
 
 class MixtureOfExperts(Module):
-    """``x`` plus what its experts make of it; each expert is two matrices with a ReLU between them.
+    """Add the output of its experts to ``x``; each expert is two matrices with a ReLU in between.
 
     Parameters
     ----------
@@ -135,30 +135,30 @@ class MixtureOfExperts(Module):
     comm : Communicator
         The ranks that share the experts.
     width, hidden, experts : int
-        Width of a token, hidden units of an expert, experts on all ranks together: a multiple of the ranks.
+        Width of a token, hidden units of an expert, and experts on all ranks together: a multiple of the number of ranks.
     topk : int
-        How many experts a token is sent to.
+        Number of experts that each token is sent to.
     factor : float
         The capacity factor.
     random : numpy.random.Generator, optional
-        Draws router and experts: the same on all ranks, whatever their number.
+        Draws the router and the experts: the same on all ranks, for any number of them.
     dtype : data type
 
     Attributes
     ----------
     router : Parameter
-        ``(width, experts)``, replicated; the gradient that `backward` leaves is partial.
+        ``(width, experts)``, replicated; the gradient after `backward` is partial.
     w1, w2 : Parameter
         ``(experts / n, width, hidden)`` and ``(experts / n, hidden, width)``, sharded along dimension 0, as their gradients are.
     route : Route
-        Of the last `forward`.
+        Route of the last `forward`.
     balance : Tensor
-        Of the last `forward`: this rank's summand of `balancing_loss`, to be added to the loss.
+        This rank's summand of the last `forward`'s `balancing_loss`, to be added to the loss.
 
     Raises
     ------
     ValueError
-        The ranks cannot share the experts equally.
+        The number of ranks does not divide the number of experts.
     """
 
     def __init__(self, functions, comm, width: int, hidden: int, experts: int, topk=1, factor=1.25, random=None, dtype=np.float32):
@@ -177,7 +177,7 @@ class MixtureOfExperts(Module):
         return x + self.expert_output(x)
 
     def expert_output(self, x: Tensor) -> Tensor:
-        """What the experts make of the tokens."""
+        """Output of the experts for these tokens."""
         tokens, given = x.reshape(-1, x.shape[-1]), self.functions
         logits = tokens @ self.router
         capacity = capacity_of(len(tokens), self.topk, self.factor, self.router.shape[1])

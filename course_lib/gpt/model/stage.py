@@ -1,4 +1,4 @@
-"""A stage of a pipeline: the layers of one rank, and what it keeps of each micro-batch between forward and backward."""
+"""Pipeline stage: the layers of one rank, and what it keeps of each micro-batch between forward and backward."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from course_lib.gpt.model.decoder import Embed, Head, loss_of
 
 
 class Stage:
-    """The layers of one rank.
+    """Layers of one pipeline rank.
 
     Parameters
     ----------
     layers : list of Module
-        An `Embed` first makes this the first stage, a `Head` at the end the last one; see `model.layers`.
+        An `Embed` at the beginning makes this the first stage, a `Head` at the end the last one; see `decoder.layers`.
     width : int
-        Of the activations between stages.
+        Width of the activations between stages.
     dtype : data type
-        Of these.
+        Dtype of the activations.
     loss : callable
-        From logits and labels to a Tensor.
+        Computes a Tensor from logits and labels.
     share : int
-        The ranks that share the positions of an activation (sequence parallel): this one has so much of them.
+        Number of ranks that share the positions of an activation (sequence parallelism): each holds ``1 / share`` of them.
 
     Attributes
     ----------
     done : list of tuple
-        What it did: "F" or "B", the micro-batch, and when that began and ended, in seconds of a clock that all ranks of a machine share.
+        Work done so far: "F" or "B", the micro-batch, begin and end in seconds of a clock that all ranks of a machine share.
     """
 
     def __init__(self, layers: list[Module], width: int, dtype=np.float32, loss: Callable = loss_of, share: int = 1):
@@ -40,12 +40,12 @@ class Stage:
         self._in_flight: dict[int, tuple[Tensor | None, Tensor]] = {}
 
     def buffer(self, tokens: np.ndarray) -> np.ndarray:
-        """An empty array for what another rank sends of a micro-batch: an activation, or the gradient of one.
+        """Allocate an array to receive from another rank: a micro-batch's activation, or the gradient of one.
 
         Parameters
         ----------
         tokens : numpy.ndarray
-            ``(batch, positions)``, of the micro-batch.
+            ``(batch, positions)``, the tokens of the micro-batch.
 
         Returns
         -------
@@ -57,24 +57,24 @@ class Stage:
         return np.empty((tokens.shape[0], tokens.shape[1] // self.share, self.width), self.dtype)
 
     def forward(self, k: int, x: np.ndarray, labels: np.ndarray) -> np.ndarray | float:
-        """Take a micro-batch through the layers, and keep what backward needs.
+        """Run a micro-batch through the layers, and keep what backward needs.
 
         Parameters
         ----------
         k : int
-            Its number.
+            Number of the micro-batch.
         x : numpy.ndarray
-            On the first rank the tokens, int ``(batch, positions)``; on others what the rank before has sent.
+            On the first rank the tokens, int ``(batch, positions)``; on the others the previous rank's output.
         labels : numpy.ndarray
-            int ``(batch, positions)``; only the last rank looks at them.
+            int ``(batch, positions)``; only the last rank uses them.
 
         Returns
         -------
         numpy.ndarray or float
-            ``(batch, positions, width)`` for the next rank; on the last one the mean loss of the micro-batch's tokens.
+            ``(batch, positions, width)`` for the next rank; on the last one the mean loss over the micro-batch's tokens.
         """
         if k in self._in_flight:
-            raise ValueError(f"stage.forward: micro-batch {k} is here already, and waits for its backward. Each goes forward once.")
+            raise ValueError(f"stage.forward: micro-batch {k} has already gone forward and waits for its backward. Each goes forward once.")
         self._check_input(x, self.first, k)
         begin = time.monotonic()
         given = None if self.first else Tensor(x, requires_grad=True)
@@ -88,29 +88,29 @@ class Stage:
         return out.item() if self.last else out.data
 
     def backward(self, k: int, grad: np.ndarray | float) -> np.ndarray | None:
-        """Take a micro-batch back: its gradients are added to those of the layers' parameters, and what was kept of it goes.
+        """Run a micro-batch backward: add to the gradients of the parameters, and free what forward kept.
 
         Parameters
         ----------
         k : int
-            Its number.
+            Number of the micro-batch.
         grad : numpy.ndarray or float
-            The gradient of what forward has returned, of the same shape; a number on the last rank.
+            Gradient of what forward returned, with the same shape; a number on the last rank.
 
         Returns
         -------
         numpy.ndarray or None
-            The gradient of `x`, for the rank before; None on the first rank.
+            Gradient of `x`, for the previous rank; None on the first rank.
         """
         if k not in self._in_flight:
-            here = f"here are {', '.join(map(str, sorted(self._in_flight)))}" if self._in_flight else "none is here"
-            raise ValueError(f"stage.backward: micro-batch {k} has not gone forward, or has gone backward already; {here}.")
+            here = f"in flight: {', '.join(map(str, sorted(self._in_flight)))}" if self._in_flight else "none is in flight"
+            raise ValueError(f"stage.backward: micro-batch {k} has not gone forward, or has already gone backward; {here}.")
         given, out = self._in_flight[k]
         if self.last and (np.size(grad) != 1 or grad is None):
             raise ValueError(f"stage.backward: on the last rank grad is a number, the weight of this loss; got {_describe(grad)}.")
         if not self.last and np.shape(grad) != out.shape:
             raise ValueError(
-                f"stage.backward: the gradient of micro-batch {k} has shape {out.shape}, as its output; got {_describe(grad)}."
+                f"stage.backward: the gradient of micro-batch {k} must have shape {out.shape}, like its output; got {_describe(grad)}."
             )
         begin = time.monotonic()
         del self._in_flight[k]
@@ -119,11 +119,11 @@ class Stage:
         return None if given is None else given.grad
 
     def named_parameters(self) -> list[tuple[str, Parameter]]:
-        """The parameters, by layer and name."""
+        """List the parameters, by layer and name."""
         return [(f"{i}.{name}", p) for i, layer in enumerate(self.layers) for name, p in layer.named_parameters()]
 
     def order(self) -> str:
-        """What it did, as text.
+        """Work done so far, as text.
 
         >>> from course_lib.gpt.model.decoder import Sizes
         >>> stage = Stage([Embed(Sizes(5, 2, 1, 1, 3), np.random.default_rng(0))], 2)
@@ -139,7 +139,7 @@ class Stage:
             raise ValueError(f"stage.forward: on the first rank x is the tokens of micro-batch {k}, whole numbers; got {_describe(x)}.")
         if not tokens and (np.ndim(x) != 3 or np.shape(x)[2] != self.width or getattr(x, "dtype", None) != self.dtype):
             kind = f"(batch, positions, {self.width}), {self.dtype}"
-            raise ValueError(f"stage.forward: x is what the rank before has sent of micro-batch {k}, {kind}; got {_describe(x)}.")
+            raise ValueError(f"stage.forward: x is what the previous rank sent for micro-batch {k}, {kind}; got {_describe(x)}.")
 
 
 def _describe(value: object) -> str:

@@ -1,1 +1,1 @@
-"""The training of a GPT on a grid of ranks: the trainer, its full state, its costs, and the folder of a run."""
+"""GPT training on a grid of ranks: the trainer, its full state, its costs, and the run directory."""

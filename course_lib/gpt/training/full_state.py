@@ -1,7 +1,7 @@
-"""A training run as whole arrays, the same for any grid: what a checkpoint has, and what another grid takes from it.
+"""Full state of a training run, independent of the grid: written to checkpoints, and restored on any grid.
 
-An array that is sharded along a dimension is written with this dimension first. So the parts of the ranks, one after the other, are the
-whole, and each rank can write its part; ranks that have the same share it among them.
+An array that is sharded along a dimension is written with this dimension first. So the ranks' parts, concatenated, are the whole array,
+and each rank can write its part; ranks with identical copies split the array among them.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ LOSSES_KEY = "losses"
 
 
 class CheckpointMismatch(ValueError):
-    """What is to be taken is of another model; the message says where."""
+    """The state belongs to another model; the message says where they differ."""
 
 
 def single_rank_trainer(trainer: Trainer) -> Trainer:
-    """The same model, untrained and whole, on each rank for itself; collective."""
+    """Make the same model, untrained and unsharded, on each rank; collective."""
     settings = trainer.settings
     one = {"dp": 1, "pp": 1, "tp": 1, "sequence": False, "fsdp": False, "micro_batches": 1}
     everyone = trainer.groups.everyone
@@ -32,12 +32,12 @@ def single_rank_trainer(trainer: Trainer) -> Trainer:
 
 
 def parameter_count(trainer: Trainer) -> int:
-    """How many parameters the whole model has. Collective."""
+    """Number of parameters of the whole model. Collective."""
     return sum(int(np.prod(shape)) for shape in _full_shapes(trainer).values())
 
 
 def local_shards(trainer: Trainer) -> dict[str, np.ndarray]:
-    """This rank's parts, flat, by name; in the order of ``groups.ordered`` those of all ranks are the whole. Collective."""
+    """This rank's parts, flat, by name; concatenated in the order of ``groups.ordered``, they are the full state. Collective."""
     found = {f"{kind}/{name}": np.empty(0, np.float32) for kind in STATE_KINDS for name in _full_shapes(trainer)}
     for kind in STATE_KINDS:
         for entry, array in _local_arrays(trainer, kind):
@@ -48,7 +48,7 @@ def local_shards(trainer: Trainer) -> dict[str, np.ndarray]:
 
 
 def gather_shards(comm: object, part: np.ndarray, length: int) -> np.ndarray:
-    """The whole of which each rank has so many numbers as part 27's `load` gives it. Collective."""
+    """Gather an array of `length` numbers, of which each rank holds the part that part 27's `load` gives it. Collective."""
     n = comm.Get_size()
     each = -(-length // n)
     mine, whole = np.zeros(each, part.dtype), np.empty(each * n, part.dtype)
@@ -58,7 +58,7 @@ def gather_shards(comm: object, part: np.ndarray, length: int) -> np.ndarray:
 
 
 def restore(trainer: Trainer, step: int, loaded: dict[str, np.ndarray]) -> None:
-    """Go on from what part 27's `load` has given on ``groups.ordered``. Collective.
+    """Continue from what part 27's `load` returned on ``groups.ordered``. Collective.
 
     Parameters
     ----------
@@ -66,12 +66,12 @@ def restore(trainer: Trainer, step: int, loaded: dict[str, np.ndarray]) -> None:
         On any grid.
     step : int
     loaded : dict of str to numpy.ndarray
-        This rank's parts, cut anew.
+        This rank's parts, cut for the new grid.
 
     Raises
     ------
-    OtherModel
-        It is the checkpoint of another model. All ranks raise it, and nothing is taken.
+    CheckpointMismatch
+        The checkpoint belongs to another model. All ranks raise it, and nothing is restored.
     """
     comm, shapes = trainer.groups.ordered, _full_shapes(trainer)
     wanted = {f"{kind}/{name}": int(np.prod(shape)) for kind in STATE_KINDS for name, shape in shapes.items()} | {LOSSES_KEY: step}
@@ -92,7 +92,7 @@ def restore(trainer: Trainer, step: int, loaded: dict[str, np.ndarray]) -> None:
 
 
 def copy_parameters(trainer: Trainer, onto: Trainer) -> None:
-    """Give another grid's trainer the parameters of this one; both on all ranks. Collective."""
+    """Copy the parameters to another grid's trainer; both are on all ranks. Collective."""
     comm, shapes = trainer.groups.ordered, _full_shapes(trainer)
     found = dict.fromkeys(shapes, None)
     mine = {entry.name: _local_share(trainer, entry, array) for entry, array in _local_arrays(trainer, STATE_KINDS[0])}
@@ -105,7 +105,7 @@ def copy_parameters(trainer: Trainer, onto: Trainer) -> None:
 
 
 def _all_gather_ragged(comm: object, part: np.ndarray) -> np.ndarray:
-    """The ranks' parts, of any lengths, one after the other."""
+    """Concatenate the ranks' parts, which may differ in length."""
     lengths = np.empty(comm.Get_size(), np.int64)
     comm.Allgather(np.array([len(part)]), lengths)
     most = int(lengths.max())
@@ -116,10 +116,10 @@ def _all_gather_ragged(comm: object, part: np.ndarray) -> np.ndarray:
 
 
 def _mismatch(loaded: dict, wanted: dict[str, int], comm: object) -> str:
-    """What is wrong with the names and lengths of a checkpoint, or nothing."""
+    """Describe how a checkpoint's names and lengths differ from the expected ones; empty if they do not."""
     if loaded.keys() != wanted.keys():
         more, less = sorted(loaded.keys() - wanted.keys()), sorted(wanted.keys() - loaded.keys())
-        which = f"it has {more[0]}, which this one has not" if more else f"it has no {less[0]}"
+        which = f"it has {more[0]}, which this model does not have" if more else f"it has no {less[0]}"
         return f"the checkpoint is of another model: {which}."
     n, rank = comm.Get_size(), comm.Get_rank()
     for name, length in wanted.items():
@@ -127,14 +127,14 @@ def _mismatch(loaded: dict, wanted: dict[str, int], comm: object) -> str:
         mine = max(min((rank + 1) * each, length) - rank * each, 0)
         if loaded[name].shape != (mine,):
             return (
-                f"the checkpoint is of another model: of {name}, {length} numbers in this one, rank {rank} of {n} must get "
-                f"{mine}, and it got {loaded[name].shape}."
+                f"the checkpoint is of another model: {name} has {length} numbers in this model, of which rank {rank} of {n} must get "
+                f"{mine}; it got {loaded[name].shape}."
             )
     return ""
 
 
 def _full_shapes(trainer: Trainer) -> dict[str, tuple[int, ...]]:
-    """The whole arrays' shapes by name, with the sharded dimension first; the same on all ranks."""
+    """Shapes of the full arrays by name, with the sharded dimension first; the same on all ranks."""
     if not trainer.shapes:
         one = single_rank_trainer(trainer)
         trainer.shapes = {
@@ -150,14 +150,14 @@ def _sharded_dim(entry: ParameterInfo) -> int:
 
 
 def _shard_count_and_index(trainer: Trainer, entry: ParameterInfo) -> tuple[int, int]:
-    """Among how many an array is divided along its first dimension, and which part this rank has."""
+    """Number of shards of an array along its first dimension, and the index of this rank's shard."""
     groups = trainer.groups
     comm = groups.dp if entry.expert else groups.tp
     return (1, 0) if entry.kind == replicated and not entry.expert else (comm.Get_size(), comm.Get_rank())
 
 
 def _local_share(trainer: Trainer, entry: ParameterInfo, array: np.ndarray) -> np.ndarray:
-    """What this rank writes of its array: all of it, or as much as each of those that have the same."""
+    """Part of its array that this rank writes: all of it, or an equal share if other ranks hold the same array."""
     flat, groups = np.moveaxis(array, _sharded_dim(entry), 0).ravel(), trainer.groups
     if entry.kind == replicated and groups.tp.Get_rank() > 0:
         return flat[:0].copy()
@@ -173,14 +173,14 @@ def _local_part(trainer: Trainer, entry: ParameterInfo, whole: np.ndarray) -> np
 
 
 def _optimizer_arrays(trainer: Trainer, kind: str) -> Iterator[tuple[int, np.ndarray]]:
-    """For each of the optimizer's parameters, its place and its values, or its moments."""
+    """Yield the index and the values, or moments, of each of the optimizer's parameters."""
     for i, p in enumerate(trainer.optimizer.params):
         _, *moments = trainer.optimizer.state.get(i) or (0, np.zeros_like(p.data), np.zeros_like(p.data))
         yield i, [p.data, *moments][STATE_KINDS.index(kind)]
 
 
 def _local_arrays(trainer: Trainer, kind: str) -> Iterator[tuple[ParameterInfo, np.ndarray]]:
-    """This rank's arrays of a kind; where they are fully sharded, whole for a moment, layer by layer."""
+    """Yield this rank's arrays of a kind; if fully sharded, they are gathered layer by layer."""
     if not trainer.settings.fsdp:
         found = {id(trainer.optimizer.params[i]): array for i, array in _optimizer_arrays(trainer, kind)}
         yield from ((entry, found[id(entry.parameter)]) for layer in trainer.parameter_infos for entry in layer)

@@ -1,4 +1,4 @@
-"""What a step of a GPT's training costs a rank: bytes by axis of the grid, and memory by kind."""
+"""Costs of a training step on one rank: bytes sent by axis of the grid, and memory by kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from course_lib.gpt.training.trainer import Trainer
 
 
 def axis_of(settings: Settings, rank: int, ranks: tuple[int, ...]) -> str | None:
-    """The axis along which some ranks exchange; None where they differ in several, as all ranks do for the loss of a step.
+    """Axis along which some ranks exchange; None if they differ along several, as all ranks do for the loss of a step.
 
     >>> axis_of(Settings(dp=2, pp=2, tp=2), 0, (0, 1)), axis_of(Settings(dp=2, pp=2, tp=2), 0, (0, 2))
     ('tp', 'pp')
@@ -18,18 +18,18 @@ def axis_of(settings: Settings, rank: int, ranks: tuple[int, ...]) -> str | None
 
 
 def bytes_by_axis(trainer: Trainer, steps: int = 1) -> dict[str, float]:
-    """Bytes that this rank has sent in a step, by axis, since `traffic.reset`.
+    """Bytes that this rank sent per step, by axis, since `traffic.reset`.
 
     Parameters
     ----------
     trainer : Trainer
     steps : int
-        How many steps there were since then.
+        Number of steps since then.
 
     Returns
     -------
     dict of str to float
-        For each axis of the grid with more than one rank; on the wire, with rings, see `course_lib.traffic`.
+        For each axis of the grid with more than one rank; wire bytes with the ring algorithm, see `course_lib.traffic`.
     """
     found = {axis: 0.0 for axis, size in trainer.settings.mesh.shape.items() if size > 1}
     for entry in traffic.entries():
@@ -40,17 +40,17 @@ def bytes_by_axis(trainer: Trainer, steps: int = 1) -> dict[str, float]:
 
 
 def memory_by_kind(trainer: Trainer) -> dict[str, int]:
-    """Bytes of this rank by kind, at the most in a step, which it takes; collective.
+    """Peak bytes of this rank by kind, in one step, which this function takes; collective.
 
     Parameters
     ----------
     trainer : Trainer
-        It has taken a step already: the optimizer has its state.
+        It must have taken a step before, so that the optimizer has its state.
 
     Returns
     -------
     dict of str to int
-        What comes and goes in a step, its activations, gradients of whole blocks and buffers, stands under "activations".
+        "activations" includes everything temporary: gradients of whole blocks and buffers, too.
     """
     trainer.optimizer.zero_grad()
     with memory.watch() as account:

@@ -1,4 +1,4 @@
-"""One rank's side of a GPT's training, on any grid."""
+"""Trainer: one rank's part of GPT training on any grid."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from course_lib.gpt.settings import Settings
 from course_lib.gpt.text import sample_batch
 from course_lib.placement import Kind, replicated
 
-WARMUP_STEPS = 20  # steps in which the learning rate grows
+WARMUP_STEPS = 20  # steps in which the learning rate rises
 
 
 class Diverged(ArithmeticError):
-    """The numbers have grown beyond all bounds; the message says in which step."""
+    """Loss or gradients are no longer finite; the message says in which step."""
 
 
 class ParameterInfo:
@@ -31,14 +31,14 @@ class ParameterInfo:
     Attributes
     ----------
     name : str
-        With the number of its layer in the whole model in front: the same on any grid.
+        Prefixed with the number of its layer in the whole model: the same on any grid.
     parameter : Parameter
     kind : Kind
-        Over the tensor parallel ranks.
+        Placement over the tensor parallel ranks.
     expert : bool
         Whether it is sharded along dimension 0 over the data parallel ranks.
     shape : tuple of int
-        On this rank, before fully sharded data parallel takes it.
+        Shape on this rank, before fully sharded data parallelism shards it.
     """
 
     def __init__(self, name: str, parameter: Parameter, kind: Kind, expert: bool):
@@ -46,13 +46,13 @@ class ParameterInfo:
 
 
 class Trainer:
-    """A model in training; what it does is collective.
+    """A model in training; its methods are collective.
 
     Parameters
     ----------
     settings : Settings
     functions : object
-        The student's, see `students.load`.
+        The student's functions, see `students.load`.
     comm : Communicator
         As many ranks as the grid has.
     text : numpy.ndarray
@@ -61,24 +61,24 @@ class Trainer:
     Attributes
     ----------
     step : int
-        How many have been taken. It says, too, which texts come next.
+        Number of steps taken; it also determines which texts come next.
     losses : list of float
-        Of these, the same on all ranks.
+        Loss of each step, the same on all ranks.
     norm : float
-        The length of all gradients of the last step as one vector, before clipping; the same on all ranks.
+        Norm of all gradients of the last step, before clipping; the same on all ranks.
     parameter_infos : list of list of ParameterInfo
         This rank's parameters, layer by layer.
-    flat_buffers : list of Flat
-        How those of a layer stand in a flat array, which the data parallel ranks may share.
+    flat_buffers : list of FlatBuffer
+        Layout of each layer's parameters in a flat array, which the data parallel ranks may share.
     groups : Groups
     optimizer : Adam
     shapes : dict of str to tuple
-        Of the whole model's arrays, where they have been asked for, see `whole`.
+        Shapes of the whole model's arrays, once they have been asked for, see `full_state`.
 
     Raises
     ------
     students.MissingFunction
-        A function that the grid takes is not there.
+        A function that the grid needs is missing.
     """
 
     def __init__(self, settings: Settings, functions: object, comm: object, text: np.ndarray):
@@ -101,16 +101,16 @@ class Trainer:
         self.shapes: dict[str, tuple[int, ...]] = {}
 
     def trainable_parameters(self) -> list[Parameter]:
-        """What the optimizer changes."""
+        """Parameters that the optimizer updates."""
         return self.model.parameters()
 
     def train_step(self) -> float:
-        """A step; the mean loss over all ranks, before it.
+        """Take a step; return the mean loss over all ranks, before it.
 
         Raises
         ------
         Diverged
-            Loss or gradients are no finite numbers. All ranks raise it, before the step is taken.
+            The loss or the gradients are not finite. All ranks raise it, before the parameters change.
         """
         s, groups, comm = self.settings, self.groups, self.groups.everyone
         tokens, labels = sample_batch(self.text, self.step, s.batch, s.length, s.seed)
@@ -127,7 +127,7 @@ class Trainer:
         comm.Allreduce(numbers, total)
         if not np.isfinite(total).all():
             raise Diverged(
-                f"in step {self.step} the loss is {total[0]:.3g} and the gradients' length {np.sqrt(total[1]):.3g}: training has diverged. "
+                f"in step {self.step} the loss is {total[0]:.3g} and the gradients' norm {np.sqrt(total[1]):.3g}: training has diverged. "
                 "Usually the learning rate is too large."
             )
         self.norm = float(np.sqrt(total[1]))
@@ -145,7 +145,7 @@ class Trainer:
         return students.get(self.functions, name)
 
     def _fully_sharded(self):
-        """The model in the student's wrapper; where positions are shared, what is replicated is made whole before it is sharded."""
+        """Wrap the model with the student's wrapper; with sequence parallelism, gradients of replicated parameters are reduced first."""
         given, s, groups, functions = students.get(self.functions, "FullyShardedDataParallel"), self.settings, self.groups, self.functions
 
         class Sharded(given):
@@ -159,13 +159,13 @@ class Trainer:
         return self.model
 
     def _backward_with_sync(self, backward: Callable, k: int, grad: object) -> object:
-        """Of a stage whose model is fully sharded: gradients travel with the micro-batch that goes back last, whichever it is."""
+        """Run a stage's backward; if the model is fully sharded, gradients are reduced with the last micro-batch to go backward."""
         self._backwards_done += 1
         self.model.sync = self._backwards_done == self.settings.micro_batches
         return backward(k, grad)
 
     def _average_gradients(self) -> None:
-        """Gradients of what several ranks have become the mean over the data parallel ranks; experts' are divided alone."""
+        """Average gradients over the data parallel ranks; the experts' gradients are only divided."""
         s, groups = self.settings, self.groups
         if s.fsdp:
             return
@@ -187,7 +187,7 @@ class Trainer:
                     entry.parameter.grad = entry.parameter.grad / entry.parameter.dtype.type(s.dp)
 
     def _norm_weights(self) -> list[np.ndarray | float]:
-        """For each trained parameter, one divided by the ranks that count its gradient, too."""
+        """Weight of each trained parameter in the norm: 1 over the number of ranks that count the same gradient."""
         s = self.settings
 
         def weight(entry: ParameterInfo) -> float:
@@ -203,7 +203,7 @@ class Trainer:
         return [np.split(array, s.dp)[self.groups.dp.Get_rank()] for array in whole]
 
     def _squared_norm(self) -> float:
-        """This rank's part of the squared length of all gradients."""
+        """This rank's share of the squared norm of all gradients."""
         found = zip(self.trainable_parameters(), self.weights, strict=True)
         return float(sum(np.sum(w * p.grad.astype(np.float64) ** 2) for p, w in found if p.grad is not None))
 
@@ -215,7 +215,7 @@ class Trainer:
 
 
 def _first_layer(settings: Settings, groups: Groups) -> int:
-    """The number of this rank's first layer in the whole model."""
+    """Number of this rank's first layer in the whole model."""
     stage = groups.pp.Get_rank()
     return 0 if stage == 0 else 1 + stage * settings.depth // settings.pp
 
@@ -229,7 +229,7 @@ def _parameter_infos(own: list, first: int) -> Iterator[list[ParameterInfo]]:
 
 
 def _sequential_step(stage: Stage, micro_batches: list, comm: object) -> float:
-    """A step without a pipeline."""
+    """Take a step without a pipeline."""
     loss = 0.0
     for k, (tokens, labels) in enumerate(micro_batches):
         loss += stage.forward(k, tokens, labels) / len(micro_batches)
