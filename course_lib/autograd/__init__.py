@@ -1,4 +1,4 @@
-"""A small framework for training, to be read: tensors that know their gradients, modules, optimizers, batches."""
+"""A small, readable training framework: tensors with gradients, modules, optimizers, data loaders."""
 
 from course_lib.autograd.data import ArrayDataset, DataLoader, DataPartitioner
 from course_lib.autograd.modules import (

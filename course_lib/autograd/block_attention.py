@@ -1,8 +1,8 @@
-"""Attention to a block of the keys, and its gradients: what a rank computes while it holds the keys and values of some positions.
+"""Attention to a block of the keys, and its gradients: a rank's computation while it holds the keys and values of some positions.
 
-NumPy arrays, as whoever cuts a sequence into blocks has his own way back. What the causal mask hides is not computed where it is whole
-rows or columns of the block. Dao et al., 2022, "FlashAttention: fast and memory-efficient exact attention with IO-awareness", section 3.1
-and appendix B, has the formulas.
+These functions work on NumPy arrays, as a sequence split into blocks needs its own backward. Rows and columns of the block that the
+causal mask hides entirely are not computed. The formulas are in Dao et al., 2022, "FlashAttention: fast and memory-efficient exact
+attention with IO-awareness", section 3.1 and appendix B.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 
 def positions(chunks: Sequence[int], length: int) -> np.ndarray:
-    """Where the rows of some chunks stand in the whole sequence, one chunk after the other.
+    """Positions of the rows of some chunks in the whole sequence, one chunk after the other.
 
     Parameters
     ----------
     chunks : sequence of int
-        Their numbers.
+        Numbers of the chunks.
     length : int
         Rows in each chunk.
 
@@ -34,7 +34,7 @@ def positions(chunks: Sequence[int], length: int) -> np.ndarray:
 def block_attention(
     q: np.ndarray, k: np.ndarray, v: np.ndarray, q_positions: np.ndarray, k_positions: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Causal attention of some positions to the keys and values of some positions.
+    """Compute causal attention of some positions to the keys and values of some positions.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ def block_attention(
     k, v : numpy.ndarray
         ``(..., S, d)``.
     q_positions, k_positions : numpy.ndarray
-        int, ``(T,)`` and ``(S,)``: where in the whole sequence the rows stand. A row sees the keys of its own position and of earlier ones.
+        int, ``(T,)`` and ``(S,)``: positions of the rows in the whole sequence. A row attends to its own and earlier positions.
 
     Returns
     -------
     out : numpy.ndarray
-        ``(..., T, d)``: the mean of the values that a row sees here, weighted by the softmax over these keys alone. 0 where it sees none.
+        ``(..., T, d)``: the mean of the visible values, weighted by the softmax over these keys alone; 0 if none is visible.
     lse : numpy.ndarray
-        ``(..., T)``: the logarithm of the sum of the exponentials of its scores ``q k / sqrt(d)``. -inf where it sees none.
+        ``(..., T)``: the log-sum-exp of the row's scores ``q k / sqrt(d)``; -inf if none is visible.
 
     Examples
     --------
@@ -82,14 +82,14 @@ def block_backward(
     q_positions: np.ndarray,
     k_positions: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a block of the keys contributes to the gradients.
+    """Compute the contribution of a block of the keys to the gradients.
 
     Parameters
     ----------
     grad : numpy.ndarray
         ``(..., T, d)``: the gradient of `out`.
     out, lse : numpy.ndarray
-        ``(..., T, d)`` and ``(..., T)``: of the rows' attention to *all* keys that they see, in this block and in all others.
+        ``(..., T, d)`` and ``(..., T)``: the rows' attention to *all* visible keys, in this block and in all others.
     q, k, v, q_positions, k_positions
         As for `block_attention`.
 
@@ -123,18 +123,18 @@ def _scores(q: np.ndarray, k: np.ndarray, hidden: np.ndarray) -> np.ndarray:
 
 
 def _visible(q: np.ndarray, k: np.ndarray, q_positions: np.ndarray, k_positions: np.ndarray) -> tuple:
-    """The rows that see something, the keys that something sees, and what of these rows and keys is hidden."""
+    """Find the rows with a visible key, the keys visible to some row, and the mask of the hidden pairs among them."""
     q_positions, k_positions = np.asarray(q_positions), np.asarray(k_positions)
     for array, positions, name in ((q, q_positions, "q"), (k, k_positions, "k")):
         if positions.shape != array.shape[-2:-1]:
-            raise ValueError(f"{name} has {array.shape[-2]} rows (shape {array.shape}), and {name}_positions the shape {positions.shape}.")
+            raise ValueError(f"{name} has {array.shape[-2]} rows (shape {array.shape}), but {name}_positions has shape {positions.shape}.")
     first, last = k_positions.min(initial=np.iinfo(np.int64).max), q_positions.max(initial=-1)
     rows, keys = _as_index(q_positions >= first), _as_index(k_positions <= last)
     return rows, keys, k_positions[keys][None, :] > q_positions[rows][:, None]
 
 
 def _as_index(mask: np.ndarray) -> slice | np.ndarray:
-    """An index of what a mask chooses: a slice, which copies nothing, where one does."""
+    """Convert a mask to an index: a slice, which copies nothing, if possible."""
     where = np.flatnonzero(mask)
     if where.size and where[-1] - where[0] + 1 == where.size:
         return slice(int(where[0]), int(where[-1]) + 1)

@@ -1,4 +1,4 @@
-"""Data sets and batches."""
+"""Data sets, batches and partitions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 class ArrayDataset:
-    """Samples and labels.
+    """Samples and their labels.
 
     Parameters
     ----------
@@ -31,18 +31,18 @@ class ArrayDataset:
 
 
 class DataLoader:
-    """Batches of a data set, epoch after epoch.
+    """Iterate over the batches of a data set, epoch by epoch.
 
     Parameters
     ----------
     dataset : ArrayDataset
-        Or anything that has a length and takes an array of indices.
+        Or any object with a length that can be indexed with an array.
     batch_size : int
     shuffle : bool
-        In each epoch another order, the same in each run with the same seed.
+        Whether to shuffle in each epoch; the same seed gives the same orders.
     seed : int
     drop_last : bool
-        Whether a last batch that is smaller is left out.
+        Whether to omit a smaller last batch.
 
     Examples
     --------
@@ -71,14 +71,14 @@ class DataLoader:
 
 
 class DataPartitioner:
-    """Cuts a data set into parts, after a shuffle that is the same for the same seed.
+    """Split a data set into parts after a shuffle that depends on the seed only.
 
     Parameters
     ----------
     dataset : ArrayDataset
-        Or anything that has a length and takes an array of indices.
+        Or any object with a length that can be indexed with an array.
     fractions : sequence of float
-        How much of the samples each part has, rounded down; what is left over is in no part.
+        Fraction of the samples in each part, rounded down; remaining samples are in no part.
     seed : int
 
     Raises
@@ -101,5 +101,5 @@ class DataPartitioner:
         self.parts = np.split(order[: cuts[-1]], cuts[:-1])
 
     def use(self, part: int) -> ArrayDataset:
-        """The part of that number, from 0, as a data set of its own."""
+        """The part of this number, counted from 0, as a data set of its own."""
         return ArrayDataset(*self.dataset[self.parts[part]])

@@ -1,6 +1,6 @@
-"""What a transformer is made of, as operations: embeddings, norms, GELU, softmax, attention, dropout.
+"""Operations of a transformer: embeddings, norms, GELU, softmax, attention, dropout.
 
-Arrays of 16 bits are taken to float32 for sums and exponentials, and back at the end.
+16-bit arrays are converted to float32 for sums and exponentials, and back at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from course_lib.autograd.tensor import Tensor, array_namespace
 
 
 def embedding(table: Tensor, ids) -> Tensor:
-    """Rows of a table, by their numbers.
+    """Look up rows of a table by index.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def embedding(table: Tensor, ids) -> Tensor:
     Raises
     ------
     IndexError
-        A number is no row of the table.
+        An index is not a row of the table.
     """
     xp, rows = array_namespace(table.data), table.shape[0]
     ids = ids.data if isinstance(ids, Tensor) else xp.asarray(ids)
@@ -42,7 +42,7 @@ def embedding(table: Tensor, ids) -> Tensor:
         grad = xp.zeros_like(table.data)
         order = xp.argsort(ids.reshape(-1), kind="stable")
         taken = ids.reshape(-1)[order]
-        if taken.size:  # a row that was taken several times gets the sum
+        if taken.size:  # a row taken several times gets the sum
             first = xp.flatnonzero(xp.concatenate([xp.ones(1, bool), taken[1:] != taken[:-1]]))
             grad[taken[first]] = xp.add.reduceat(upcast(g.reshape(-1, g.shape[-1])[order]), first, axis=0)
         return (grad,)
@@ -66,7 +66,7 @@ def rms_norm(x: Tensor, scale: Tensor, eps: float = 1e-5) -> Tensor:
 
 
 def _normalised(x: Tensor, normal, rate, scale: Tensor, shift: Tensor | None) -> Tensor:
-    """The end of both norms, and their gradient; `normal` is multiplied in place."""
+    """Common last step of both norms, and their gradient; `normal` is overwritten."""
     xp, width = array_namespace(normal), x.shape[-1]
     normal *= rate
     out = normal * upcast(scale.data)
@@ -91,7 +91,7 @@ def _normalised(x: Tensor, normal, rate, scale: Tensor, shift: Tensor | None) ->
 
 
 def gelu(x: Tensor) -> Tensor:
-    """``x`` times the chance that a normal variable is below it, with the tanh of Hendrycks and Gimpel, 2016, section 2."""
+    """``x`` times the probability that a standard normal variable is below x, in the tanh form of Hendrycks and Gimpel, 2016, section 2."""
     xp, values = array_namespace(x.data), upcast(x.data)
     root, cubic = math.sqrt(2 / math.pi), 0.044715
     square = values * values
@@ -131,9 +131,9 @@ def softmax(x: Tensor) -> Tensor:
 
 
 def _softmax_inplace(scores):
-    """The softmax over the last axis, in place."""
+    """Compute the softmax over the last axis in place."""
     xp = array_namespace(scores)
-    scores -= scores.max(axis=-1, keepdims=True)  # so that exp cannot overflow
+    scores -= scores.max(axis=-1, keepdims=True)  # avoids overflow in exp
     xp.exp(scores, out=scores)
     scores /= scores.sum(axis=-1, keepdims=True)
     return scores
@@ -145,14 +145,14 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
     Parameters
     ----------
     q, k, v : Tensor
-        ``(..., positions, d)``, such as ``(batch, heads, positions, d)``; q may have other positions than k and v where it is not causal.
+        ``(..., positions, d)``, such as ``(batch, heads, positions, d)``; without a causal mask, q may have other positions than k and v.
     causal : bool
-        Whether a position sees itself and earlier ones only.
+        Whether a position attends only to itself and earlier positions.
 
     Returns
     -------
     Tensor
-        As q, with the last axis of v.
+        Shape of q, with the last axis of v.
 
     Raises
     ------
@@ -160,7 +160,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
         The shapes do not fit together.
     """
     if q.shape[-1] != k.shape[-1] or k.shape[:-1] != v.shape[:-1] or q.shape[:-2] != k.shape[:-2]:
-        raise ValueError(f"attention: q, k, v must be (..., positions, d) with the same d of q and k; got {q.shape}, {k.shape}, {v.shape}.")
+        raise ValueError(
+            f"attention: q, k, v must be (..., positions, d) with the same d for q and k; got {q.shape}, {k.shape}, {v.shape}."
+        )
     if causal and q.shape[-2] != k.shape[-2]:
         raise ValueError(f"attention: a causal mask needs as many positions in q as in k; got {q.shape[-2]} and {k.shape[-2]}.")
     xp, scale = array_namespace(q.data), 1 / math.sqrt(q.shape[-1])
@@ -184,7 +186,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool = True) -> Tensor:
 
 
 def dropout(x: Tensor, mask, rate: float) -> Tensor:
-    """Keep what the mask keeps, and divide it by ``1 - rate``, so that the mean stays (Srivastava et al., 2014).
+    """Keep the numbers selected by the mask, divided by ``1 - rate`` to preserve the mean (Srivastava et al., 2014).
 
     Parameters
     ----------
@@ -192,12 +194,12 @@ def dropout(x: Tensor, mask, rate: float) -> Tensor:
     mask : numpy.ndarray
         bool, of x's shape: True where a number is kept.
     rate : float
-        The share that is dropped, 0 or more and less than 1.
+        Fraction that is dropped, in [0, 1).
 
     Raises
     ------
     ValueError
-        The mask has another shape, or the rate is none.
+        The mask has another shape, or the rate is out of range.
     """
     if mask.shape != x.shape or not 0 <= rate < 1:
         raise ValueError(f"dropout: the mask must have the shape {x.shape} and the rate be in [0, 1); got {mask.shape} and {rate}.")

@@ -1,8 +1,8 @@
-"""Training with parameters of 16 bits: an optimizer works on copies of 32 bits, and the loss is scaled.
+"""Mixed precision training: 16-bit parameters with 32-bit master copies, and loss scaling.
 
-Micikevicius et al., 2018, "Mixed precision training", sections 3.1 and 3.2. A step that is small beside its parameter would be lost in
-16 bits, so the copies take it. A gradient that is small would be 0 in float16, so the loss, and with it all gradients, is multiplied
-by a number that is taken out again before the step.
+Micikevicius et al., 2018, "Mixed precision training", sections 3.1 and 3.2. A step that is small compared with its parameter would be lost
+in 16 bits, so it is applied to the 32-bit copy. A small gradient would be 0 in float16, so the loss, and with it all gradients, is
+multiplied by a scale, which is divided out before the step.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from course_lib.autograd.modules import Parameter
 from course_lib.autograd.optimizers import Optimizer
 from course_lib.autograd.tensor import Tensor, array_namespace
 
-MIN_LOSS_SCALE = 1.0  # a scale that goes no lower: what is infinite then is so by itself
+MIN_LOSS_SCALE = 1.0  # the scale goes no lower: a value that is infinite then is infinite without scaling
 
 
 class MixedPrecision:
-    """Optimise parameters of 16 bits through copies of 32 bits.
+    """Optimize 16-bit parameters through 32-bit master copies.
 
     Parameters
     ----------
     params : iterable of Parameter
-        float16, or bfloat16 of `ml_dtypes`; others may be among them.
+        float16, or bfloat16 of `ml_dtypes`; other dtypes may be mixed in.
     optimizer : callable
-        Makes the optimizer from the copies, ``lambda copies: Adam(copies, lr=1e-3)`` for instance.
+        Makes the optimizer of the copies, for example ``lambda copies: Adam(copies, lr=1e-3)``.
     scale : float
-        What the loss is multiplied by at first. It is halved when a gradient is not finite, and that step is left out.
+        Initial factor of the loss. It is halved when a gradient is not finite, and that step is skipped.
     interval : int
-        It is doubled after so many steps without one.
+        Number of consecutive finite steps after which the scale is doubled.
     comm : Communicator, optional
-        The ranks that must leave a step out together: one of them may have a gradient that is not finite, and the others not.
+        The ranks that must skip a step together, as a gradient may be infinite on one of them only.
 
     Attributes
     ----------
@@ -68,21 +68,21 @@ class MixedPrecision:
         self.scale, self.interval, self.comm, self._good_steps = float(scale), interval, comm, 0
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Reset all gradients to None."""
         for p in (*self.params, *self.master_params):
             p.grad = None
 
     def scale_loss(self, loss: Tensor) -> Tensor:
-        """The loss to call `backward` of."""
+        """Scale the loss; call `backward` on the result."""
         return loss * self.scale
 
     def step(self) -> bool:
-        """Change the parameters by their gradients, unless some gradient is not finite on any rank.
+        """Update the parameters, unless a gradient is not finite on some rank.
 
         Returns
         -------
         bool
-            Whether the step was done.
+            Whether the step was taken.
         """
         finite = True
         for p, copy in zip(self.params, self.master_params, strict=True):

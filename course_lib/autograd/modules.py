@@ -1,4 +1,4 @@
-"""Modules: functions with parameters."""
+"""Modules: functions with trainable parameters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course_lib.autograd.tensor import Tensor, array_namespace
 
 
 class Parameter(Tensor):
-    """A tensor that is trained."""
+    """A trainable tensor."""
 
     __slots__ = ()
 
@@ -20,34 +20,34 @@ class Parameter(Tensor):
 
 
 class Module:
-    """A function with parameters; subclasses define `forward`.
+    """Function with parameters; subclasses define `forward`.
 
-    Parameters and modules that are attributes, or stand in a list that is one, belong to it.
+    Parameters and modules that are attributes, or items of a list attribute, belong to the module.
 
     Attributes
     ----------
     training : bool
-        Whether it is being trained; see `train` and `eval`.
+        Whether the module is in training mode; see `train` and `eval`.
     """
 
     training = True
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output for an input."""
+        """Output for an input; subclasses override it."""
         raise NotImplementedError
 
     def __call__(self, x: object) -> Tensor:
         return self.forward(operations.as_tensor(x))
 
     def __iter__(self) -> Iterator:
-        raise TypeError(f"{type(self).__name__} is a module, not a list: parameters() gives its parameters, children() the modules in it.")
+        raise TypeError(f"{type(self).__name__} is a module, not a list: parameters() returns its parameters, children() its submodules.")
 
     def __getattr__(self, name: str) -> object:
         hint = ": each of its parameters() has one" if name in ("data", "grad", "shape", "dtype", "size") else ""
         raise AttributeError(f"{type(self).__name__} is a module and has no {name}{hint}.", name=name, obj=self)
 
     def children(self) -> Iterator[tuple[str, Module]]:
-        """The modules in it, with their names."""
+        """Yield the direct submodules with their names."""
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield name, value
@@ -55,7 +55,7 @@ class Module:
                 yield from ((f"{name}.{i}", v) for i, v in enumerate(value) if isinstance(v, Module))
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """All parameters, those of the modules in it, too, always in the same order.
+        """Yield all parameters, including those of submodules, always in the same order.
 
         >>> [name for name, _ in Sequential(Linear(2, 3), Linear(3, 1, bias=False)).named_parameters()]
         ['modules.0.weight', 'modules.0.bias', 'modules.1.weight']
@@ -69,22 +69,22 @@ class Module:
             yield from module.named_parameters(f"{prefix}{name}.")
 
     def parameters(self) -> list[Parameter]:
-        """All parameters; a shared one once."""
+        """List all parameters; a shared one appears once."""
         return list({id(p): p for _, p in self.named_parameters()}.values())
 
     def train(self, training: bool = True) -> Module:
-        """Set `training`, here and in the modules in it."""
+        """Set `training` for this module and its submodules."""
         self.training = training
         for _, module in self.children():
             module.train(training)
         return self
 
     def eval(self) -> Module:
-        """The opposite of `train`."""
+        """Set evaluation mode: the opposite of `train`."""
         return self.train(False)
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Reset all gradients to None."""
         for p in self.parameters():
             p.grad = None
 
@@ -108,7 +108,7 @@ class Linear(Module):
     inputs, outputs : int
     bias : bool
     random : numpy.random.Generator, optional
-        Draws the weight, of standard deviation ``sqrt(2 / inputs)`` (He et al., 2015, section 2.2).
+        Draws the weight with standard deviation ``sqrt(2 / inputs)`` (He et al., 2015, section 2.2).
     dtype : data type
     """
 
@@ -124,7 +124,7 @@ class Linear(Module):
 
 
 class Conv2d(Module):
-    """A convolution of ``(batch, height, width, channels)`` with stride 1 and no bias.
+    """Convolution over ``(batch, height, width, channels)`` with stride 1 and no bias.
 
     Parameters
     ----------
@@ -154,7 +154,7 @@ class BatchNorm2d(Module):
     ----------
     channels : int
     momentum : float
-        How much of the running values a batch replaces.
+        Weight of the new batch in the running statistics.
     """
 
     def __init__(self, channels: int, momentum: float = 0.1, dtype=np.float32):
@@ -176,21 +176,21 @@ class BatchNorm2d(Module):
 
 
 class ReLU(Module):
-    """The positive part."""
+    """Positive part."""
 
     def forward(self, x: Tensor) -> Tensor:
         return operations.relu(x)
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """Hyperbolic tangent."""
 
     def forward(self, x: Tensor) -> Tensor:
         return operations.tanh(x)
 
 
 class MaxPool2d(Module):
-    """The largest value of each ``size x size`` square."""
+    """Largest value of each ``size x size`` square."""
 
     def __init__(self, size: int = 2):
         self.size = size
@@ -200,7 +200,7 @@ class MaxPool2d(Module):
 
 
 class Flatten(Module):
-    """From ``(batch, ...)`` to ``(batch, features)``."""
+    """Reshape ``(batch, ...)`` to ``(batch, features)``."""
 
     def forward(self, x: Tensor) -> Tensor:
         return operations.reshape(x, (len(x), -1))

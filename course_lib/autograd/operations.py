@@ -1,7 +1,7 @@
-"""Operations on tensors, each with the function that its gradient takes back.
+"""Operations on tensors, each with its backward function.
 
-Images are ``(batch, height, width, channels)``: then a pixel's channels lie together in memory, and a convolution
-is one matrix product.
+Images are ``(batch, height, width, channels)``: a pixel's channels are contiguous in memory, and a convolution is a single
+matrix product.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from course_lib.autograd.tensor import Tensor, array_namespace
 
 
 def as_tensor(value: object) -> Tensor:
-    """A tensor as it is, anything else as a constant."""
+    """Return a tensor unchanged, anything else as a constant."""
     return value if isinstance(value, Tensor) else Tensor(value)
 
 
 def _constant(value: object, other: Tensor) -> Tensor:
-    """A number takes the dtype of the tensor that it meets: float32 stays float32."""
+    """Convert a number to the dtype of the other operand: float32 stays float32."""
     if isinstance(value, Tensor):
         return value
     return Tensor(array_namespace(other.data).asarray(value, dtype=other.dtype))
@@ -32,7 +32,7 @@ def _as_tensors(a: object, b: object) -> tuple[Tensor, Tensor]:
 
 
 def _unbroadcast(grad, shape: tuple[int, ...]):
-    """The gradient of an operand that was broadcast: the sum over what it was repeated along."""
+    """Reduce the gradient of a broadcast operand: sum over the axes along which it was repeated."""
     if grad.shape == shape:
         return grad
     grad = grad.sum(axis=tuple(range(grad.ndim - len(shape))))
@@ -70,7 +70,7 @@ def divide(a: object, b: object) -> Tensor:
 
 
 def matmul_arrays(a, b, out=None):
-    """``a @ b`` of arrays; those of 16 bits are multiplied and summed in float32, as a GPU does, and rounded once at the end."""
+    """``a @ b`` of arrays; 16-bit arrays are multiplied and summed in float32, as on a GPU, and rounded once at the end."""
     xp = array_namespace(a)
     if a.dtype.itemsize > 2:
         return xp.matmul(a, b, out=out)
@@ -82,7 +82,7 @@ def matmul_arrays(a, b, out=None):
 
 
 def matmul(a: Tensor, b: Tensor) -> Tensor:
-    """``a @ b`` of matrices, or of stacks of them, ``(..., n, k) @ (..., k, m)``, with broadcasting."""
+    """``a @ b`` of matrices, or stacks of them, ``(..., n, k) @ (..., k, m)``, with broadcasting."""
     if len(b.shape) == 2:
         return linear(a, b)
 
@@ -94,7 +94,7 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
-    """``x @ w + b`` in one step; x is ``(..., inputs)``, w ``(inputs, outputs)``."""
+    """``x @ w + b`` as a single operation; x is ``(..., inputs)``, w ``(inputs, outputs)``."""
     rows, xp = x.data.reshape(-1, x.shape[-1]), array_namespace(x.data)
     out = matmul_arrays(rows, w.data)
     if b is not None:
@@ -110,7 +110,7 @@ def linear(x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
 
 
 def reduce_sum(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
-    """The sum over all axes, or over some; with `keepdims` these stay, with length 1."""
+    """Sum over all axes, or some of them; with `keepdims` these stay, with length 1."""
     xp = array_namespace(a.data)
 
     def backward(g):
@@ -120,19 +120,19 @@ def reduce_sum(a: Tensor, axis: int | tuple[int, ...] | None = None, keepdims: b
 
 
 def relu(a: Tensor) -> Tensor:
-    """The positive part."""
+    """Positive part."""
     xp = array_namespace(a.data)
     out = xp.maximum(a.data, 0)
     return Tensor.from_operation(out, (a,), lambda g: (g * (out > 0),))
 
 
 def tanh(a: Tensor) -> Tensor:
-    """The hyperbolic tangent."""
+    """Hyperbolic tangent."""
     xp = array_namespace(a.data)
     out = xp.tanh(a.data)
 
     def backward(g):
-        grad = xp.asarray(g * out)  # g (1 - out²), in as few passes as can be
+        grad = xp.asarray(g * out)  # g (1 - out²), in as few passes as possible
         grad *= out
         return (xp.subtract(g, grad, out=grad),)
 
@@ -140,12 +140,12 @@ def tanh(a: Tensor) -> Tensor:
 
 
 def upcast(array):
-    """An array of 16 bits in float32, for sums and exponentials; any other as it is."""
+    """Convert a 16-bit array to float32, for sums and exponentials; return any other unchanged."""
     return array.astype("float32") if array.dtype.itemsize <= 2 else array
 
 
 def cross_entropy(logits: Tensor, labels) -> Tensor:
-    """The mean over the batch of minus the log of the right class's softmax.
+    """Mean over the batch of the negative log-softmax of the right class.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def cross_entropy(logits: Tensor, labels) -> Tensor:
     if z.ndim != 2 or labels.shape != z.shape[:1]:
         raise ValueError(f"cross_entropy: logits must be (batch, classes) and labels (batch,); got {z.shape} and {labels.shape}.")
     rows = xp.arange(len(labels))
-    shifted = z - z.max(axis=1, keepdims=True)  # so that exp cannot overflow
+    shifted = z - z.max(axis=1, keepdims=True)  # avoids overflow in exp
     soft = xp.exp(shifted)
     sums = soft.sum(axis=1, keepdims=True)
     loss = (xp.log(sums[:, 0]) - shifted[rows, labels]).mean(dtype=z.dtype)
@@ -175,9 +175,9 @@ def cross_entropy(logits: Tensor, labels) -> Tensor:
 
 
 def conv2d(x: Tensor, w: Tensor, padding: int = 0) -> Tensor:
-    """A convolution with stride 1.
+    """Convolution with stride 1.
 
-    Every patch of the image becomes a row of a matrix, and all of them meet the weight in one matrix product (Chellapilla
+    Every patch of the image becomes a row of a matrix, and a single matrix product applies the weight to all of them (Chellapilla
     et al., 2006, "High performance convolutional neural networks for document processing").
 
     Parameters
@@ -220,7 +220,7 @@ def conv2d(x: Tensor, w: Tensor, padding: int = 0) -> Tensor:
 
 
 def _patches(xp, padded, k: int, h: int, v: int):
-    """All k x k patches, a row each: ``(batch * h * v, k * k * channels)``."""
+    """Collect all k x k patches as rows: ``(batch * h * v, k * k * channels)``."""
     n, channels = padded.shape[0], padded.shape[3]
     if k == 1:
         return padded.reshape(-1, channels)
@@ -232,14 +232,14 @@ def _patches(xp, padded, k: int, h: int, v: int):
 
 
 def max_pool2d(x: Tensor, size: int = 2) -> Tensor:
-    """The largest value of each ``size x size`` square; height and width must be multiples of it."""
+    """Largest value of each ``size x size`` square; height and width must be multiples of it."""
     xp, (n, height, width, channels) = array_namespace(x.data), x.shape
     squares = x.data.reshape(n, height // size, size, width // size, size, channels)
     out = squares.max(axis=(2, 4))
 
     def backward(g):
         first = squares == out[:, :, None, :, None]
-        # Where several share the largest value, each gets its part.
+        # Tied maxima share the gradient equally.
         share = g / first.sum(axis=(2, 4), dtype=g.dtype)
         return ((first * share[:, :, None, :, None]).reshape(x.shape),)
 
@@ -247,7 +247,7 @@ def max_pool2d(x: Tensor, size: int = 2) -> Tensor:
 
 
 def batch_norm(x: Tensor, scale: Tensor, shift: Tensor, mean, variance, eps: float = 1e-5) -> Tensor:
-    """``scale * (x - mean) / sqrt(variance + eps) + shift`` for each channel, the last axis; mean and variance are those of x.
+    """``scale * (x - mean) / sqrt(variance + eps) + shift`` per channel, the last axis; mean and variance are those of x.
 
     The gradient takes into account that mean and variance depend on x (Ioffe and Szegedy, 2015, "Batch normalization", section 3).
     """
@@ -273,33 +273,33 @@ def batch_norm(x: Tensor, scale: Tensor, shift: Tensor, mean, variance, eps: flo
 
 
 def _mean(a: Tensor) -> Tensor:
-    """The mean of all values."""
+    """Mean of all values."""
     return reduce_sum(a) * (1.0 / a.data.size)
 
 
 def reshape(a: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The same values in another shape."""
+    """Same values in another shape."""
     return Tensor.from_operation(a.data.reshape(shape), (a,), lambda g: (g.reshape(a.shape),))
 
 
 def transpose(a: Tensor, axes: Sequence[int] | None = None) -> Tensor:
-    """The same values with the axes in another order; reversed by default."""
+    """Same values with permuted axes; by default in reverse order."""
     axes = tuple(range(len(a.shape)))[::-1] if axes is None else tuple(axes)
     back = tuple(int(i) for i in np.argsort([axis % len(a.shape) for axis in axes]))
     return Tensor.from_operation(a.data.transpose(axes), (a,), lambda g: (g.transpose(back),))
 
 
 def getitem(a: Tensor, index: object) -> Tensor:
-    """``a[index]`` for whole numbers, slices, None and ``...``.
+    """``a[index]`` for integers, slices, None and ``...``.
 
     Raises
     ------
     TypeError
-        The index is an array or a list; `functional.embedding` takes rows by their numbers.
+        The index is an array or a list; use `functional.embedding` to take rows by index.
     """
     for part in index if isinstance(index, tuple) else (index,):
         if not (part is None or part is Ellipsis or isinstance(part, (int, np.integer, slice))) or isinstance(part, bool):
-            raise TypeError(f"a tensor's index must be whole numbers and slices; got {part!r}. Rows by number: embedding(table, ids).")
+            raise TypeError(f"a tensor's index must be whole numbers and slices; got {part!r}. For rows by index: embedding(table, ids).")
 
     def backward(g):
         grad = array_namespace(a.data).zeros_like(a.data)
@@ -310,7 +310,7 @@ def getitem(a: Tensor, index: object) -> Tensor:
 
 
 def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors one after the other along an axis."""
+    """Concatenate tensors along an axis."""
     ends = np.cumsum([t.shape[axis] for t in tensors])[:-1]
     xp = array_namespace(tensors[0].data)
     out = xp.concatenate([t.data for t in tensors], axis=axis)
@@ -318,11 +318,11 @@ def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
 
 
 def cast(a: Tensor, dtype: object) -> Tensor:
-    """The same values in another dtype; the gradient comes back in the first one."""
+    """Same values in another dtype; the gradient is cast back."""
     return Tensor.from_operation(a.data.astype(dtype), (a,), lambda g: (g.astype(a.dtype),))
 
 
-# What a tensor can do by itself: a + b, a @ b, a.sum(). It is said here, so that `tensor` needs none of this module.
+# Operators and methods of Tensor, such as a + b, a @ b, a.sum(); registered here, so that `tensor` does not import this module.
 Tensor.__add__ = Tensor.__radd__ = add
 Tensor.__mul__ = Tensor.__rmul__ = multiply
 Tensor.__sub__ = lambda a, b: add(a, multiply(b, -1.0))

@@ -1,4 +1,4 @@
-"""Optimizers: from gradients to new parameters, in place."""
+"""Optimizers, which update parameters in place."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from course_lib.autograd.tensor import array_namespace
 
 
 class Optimizer:
-    """What all optimizers share; a parameter without a gradient is left as it is.
+    """Base class of all optimizers; a parameter without a gradient is left unchanged.
 
     Attributes
     ----------
     params : list of Parameter
     lr : float
-        The learning rate; may be changed between steps.
+        Learning rate; may be changed between steps.
     """
 
     def __init__(self, params: Iterable[Parameter], lr: float, weight_decay: float = 0.0):
@@ -24,12 +24,12 @@ class Optimizer:
             raise ValueError("an optimizer needs parameters; got none.")
 
     def zero_grad(self) -> None:
-        """Forget all gradients."""
+        """Reset all gradients to None."""
         for p in self.params:
             p.grad = None
 
     def step(self) -> None:
-        """Change the parameters by their gradients."""
+        """Update the parameters with their gradients."""
         for i, p in enumerate(self.params):
             if p.grad is not None:
                 try:
@@ -38,8 +38,8 @@ class Optimizer:
                     if p.grad.shape == p.data.shape:
                         raise
                     raise ValueError(
-                        f"parameter {i} has shape {p.data.shape}, and its gradient {p.grad.shape}. Is it another one's? A hook that is "
-                        "made in a loop, and sets p.grad, knows the p of the loop's last turn: it should return the gradient."
+                        f"parameter {i} has shape {p.data.shape}, but its gradient {p.grad.shape}. Is it another one's? A hook that is "
+                        "defined in a loop and sets p.grad uses the p of the loop's last iteration: it should return the gradient."
                     ) from None
 
     def _update(self, i: int, p: Parameter, grad) -> None:
@@ -47,7 +47,7 @@ class Optimizer:
 
 
 class SGD(Optimizer):
-    """Gradient descent, with momentum if wanted: ``velocity = momentum * velocity + grad; p -= lr * velocity``.
+    """Gradient descent with optional momentum: ``velocity = momentum * velocity + grad; p -= lr * velocity``.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class SGD(Optimizer):
     lr : float
     momentum : float
     weight_decay : float
-        Adds so much of the parameter to its gradient.
+        Fraction of the parameter that is added to its gradient.
     """
 
     def __init__(self, params: Iterable[Parameter], lr: float, momentum: float = 0.0, weight_decay: float = 0.0):
@@ -74,12 +74,12 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Kingma and Ba, 2015, "Adam", algorithm 1; the weight decay is added to the gradient.
+    """Adam (Kingma and Ba, 2015, algorithm 1); the weight decay is added to the gradient.
 
     Attributes
     ----------
     state : dict of int to tuple
-        For the place of a parameter in `params`: how many steps it has taken, and the two moments. None before its first step.
+        By index of the parameter in `params`: the number of its steps, and the two moments; no entry before its first step.
     """
 
     def __init__(

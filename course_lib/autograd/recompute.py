@@ -1,4 +1,4 @@
-"""Activation recomputation: keep the input of a piece of a model, and compute the rest again when `backward` needs it."""
+"""Activation recomputation: keep only the input of a part of a model, and recompute the rest when `backward` needs it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from course_lib.autograd.tensor import Tensor, no_grad, run_backward
 
 
 def checkpoint(function: Callable[[Tensor], Tensor], x: Tensor, then: Callable[[], object] | None = None) -> Tensor:
-    """``function(x)``, of which only `x` is kept until backward (Chen et al., 2016, "Training deep nets with sublinear memory cost").
+    """Compute ``function(x)``, keeping only `x` for backward (Chen et al., 2016, "Training deep nets with sublinear memory cost").
 
     Parameters
     ----------
     function : callable
-        It is called once more in backward, and must do the same again: with the same dropout, and with collectives that all ranks make.
-        A parameter in it gets its gradient then; one that is also used outside has its hooks called for both.
+        Called again in backward, where it must do the same: with the same dropout, and with collectives that all ranks call.
+        Parameters in it get their gradients then; the hooks of one that is also used elsewhere are called for both.
     x : Tensor
-        Of floating point, or whole numbers, such as tokens.
+        Floating point, or integers such as tokens.
     then : callable, optional
-        Called in backward, when all gradients of the piece have been found, and before those of what came before it.
+        Called in backward when all gradients of this part are complete, before those of earlier operations.
     """
     with no_grad():
         out = function(x).data
@@ -32,5 +32,5 @@ def checkpoint(function: Callable[[Tensor], Tensor], x: Tensor, then: Callable[[
             then()
         return fresh.grad, None
 
-    # The parameters in it need a gradient also where the input needs none.
+    # Its parameters need gradients even if the input does not.
     return Tensor.from_operation(out, (x, Tensor(np.empty(0), requires_grad=True)), backward)

@@ -1,9 +1,9 @@
-"""`Tensor`: an array that remembers how it was made, so that gradients can flow back (reverse-mode differentiation).
+"""`Tensor`: an array that records how it was computed, so that gradients can flow back (reverse-mode differentiation).
 
-An operation makes a new tensor, and leaves a function in it: from the gradient of the result to those of the
-inputs. `backward` calls these functions, the last operation first, and sums what arrives at each tensor
-(Baydin et al., 2018, "Automatic differentiation in machine learning: a survey", section 3.2). Its arithmetic comes
-from `operations`.
+Each operation creates a new tensor and stores in it a function that computes the gradients of the inputs from the gradient of
+the result. `backward` calls these functions, the last operation first, and sums the gradients that arrive at each tensor (Baydin
+et al., 2018, "Automatic differentiation in machine learning: a survey", section 3.2). Arithmetic operators are added by
+`operations`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _after_backward: list[Callable[[], None]] = []
 
 
 def array_namespace(array: object):
-    """The module that an array's functions come from: NumPy, or CuPy for an array on a GPU."""
+    """Module with the functions for an array: NumPy, or CuPy for an array on a GPU."""
     cupy = sys.modules.get("cupy")
     return cupy.get_array_module(array) if cupy is not None else np
 
 
 @contextmanager
 def no_grad() -> Iterator[None]:
-    """Inside, operations leave nothing for `backward`: for evaluation, which needs less memory then."""
+    """Record nothing for `backward` inside a `with` block, which saves memory in evaluation."""
     global _grad_enabled
     before, _grad_enabled = _grad_enabled, False
     try:
@@ -39,7 +39,7 @@ def no_grad() -> Iterator[None]:
 
 
 def after_backward(function: Callable[[], None]) -> None:
-    """Have a function called once, when the `backward` that runs now has found all gradients."""
+    """Call a function once, when the current `backward` has computed all gradients."""
     _after_backward.append(function)
 
 
@@ -49,17 +49,17 @@ class Tensor:
     Parameters
     ----------
     data : array_like
-        NumPy or CuPy; kept as it is.
+        NumPy or CuPy; not copied.
     requires_grad : bool
-        Whether `backward` shall leave a gradient in `grad`.
+        Whether `backward` should accumulate a gradient in `grad`.
 
     Attributes
     ----------
     data : numpy.ndarray
     grad : numpy.ndarray or None
-        The sum of all gradients since it was last set to None; same shape and dtype as `data`.
+        Sum of all gradients since it was last None; same shape and dtype as `data`.
     grad_buffer : numpy.ndarray or None
-        Where an operation may write the next gradient, to save memory and a copy.
+        Array that an operation may write the next gradient to, saving memory and a copy.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "_backward", "_hooks", "_inputs", "_lent_buffer", "_number", "data", "grad", "grad_buffer", "requires_grad")
-    __array_priority__ = 1000  # so that array + tensor comes here
+    __array_priority__ = 1000  # so that array + tensor calls this class
 
     def __init__(self, data: object, requires_grad: bool = False):
         self.data = data if hasattr(data, "dtype") and hasattr(data, "shape") else np.asarray(data)
@@ -83,14 +83,14 @@ class Tensor:
 
     @classmethod
     def from_operation(cls, data: object, inputs: Sequence[Tensor], backward: Callable) -> Tensor:
-        """The result of an operation.
+        """Make a tensor that is the result of an operation.
 
         Parameters
         ----------
         data : numpy.ndarray
         inputs : sequence of Tensor
         backward : callable
-            From the gradient of the result to those of the inputs, one each; None where one has none.
+            Computes the gradients of the inputs from the gradient of the result, one each; None for an input without one.
         """
         result = Tensor(data)
         if _grad_enabled:
@@ -102,16 +102,16 @@ class Tensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The array's shape."""
+        """Shape of the array."""
         return self.data.shape
 
     @property
     def dtype(self):
-        """The array's dtype."""
+        """Dtype of the array."""
         return self.data.dtype
 
     def item(self) -> float:
-        """The number in a tensor that has one."""
+        """Return the only number of a tensor."""
         return self.data.item()
 
     def __len__(self) -> int:
@@ -121,18 +121,18 @@ class Tensor:
         return f"Tensor({self.data!r}{', requires_grad=True' if self.requires_grad else ''})"
 
     def register_hook(self, hook: Callable) -> Callable[[], None]:
-        """Have a function called in `backward`, as soon as this tensor's gradient is final.
+        """Call a function in `backward` as soon as this tensor's gradient is final.
 
         Parameters
         ----------
         hook : callable
-            Is given the gradient, an array of the tensor's shape; what it returns, if not None, takes its place. A hook
-            that changes the array in place changes the gradient, too.
+            Receives the gradient, an array of the tensor's shape; a return value other than None replaces it. A hook that changes
+            the array in place changes the gradient, too.
 
         Returns
         -------
         callable
-            Removes the hook.
+            Call it to remove the hook.
         """
         if not self.requires_grad:
             raise ValueError("register_hook: this tensor has no gradient (requires_grad is False).")
@@ -144,35 +144,35 @@ class Tensor:
         return lambda: self._hooks.pop(key, None)
 
     def take_grad_buffer(self) -> object:
-        """The array that the gradient may be written to, once; None if there is none or an earlier gradient is kept."""
+        """Return the array that the gradient may be written to, once; None if there is none or an earlier gradient is kept."""
         if self.grad_buffer is None or self.grad is not None:
             return None
         self._lent_buffer, self.grad_buffer = self.grad_buffer, None
         return self._lent_buffer
 
     def backward(self, grad: object = None) -> None:
-        """Find the gradients of this tensor with respect to all that it was made from, and add them to their `grad`.
+        """Compute the gradients of this tensor with respect to everything it was computed from, and add them to their `grad`.
 
         Parameters
         ----------
         grad : array_like, optional
-            The gradient of this tensor itself; 1 for a single number.
+            Gradient of this tensor itself; 1 for a single number.
 
         Raises
         ------
         ValueError
-            There is no gradient to find, it was found before, or `grad` is missing or has another shape.
+            There is no gradient to compute, it was computed before, or `grad` is missing or has another shape.
         """
         if not self.requires_grad:
             raise ValueError(
-                "backward: nothing that this tensor was made from requires a gradient, or its backward has been called before."
+                "backward: nothing that this tensor was computed from requires a gradient, or its backward has been called before."
             )
         if grad is None:
             if self.data.size != 1:
                 raise ValueError(f"backward: this tensor has shape {self.shape}; only a single number, a loss, needs no `grad`.")
             grad = array_namespace(self.data).ones_like(self.data)
         if grad.shape != self.shape:
-            raise ValueError(f"backward: grad has shape {grad.shape}, and the tensor {self.shape}.")
+            raise ValueError(f"backward: grad has shape {grad.shape}, but the tensor {self.shape}.")
         try:
             run_backward(self, grad)
             while _after_backward:
@@ -182,7 +182,7 @@ class Tensor:
 
 
 def run_backward(root: Tensor, grad: object) -> None:
-    """Call the backward functions, the last operation first; a gradient is final when all uses of its tensor have added to it."""
+    """Call the backward functions, the last operation first; a gradient is final once all uses of its tensor have added to it."""
     uses: dict[int, int] = {id(root): 0}
     todo = [root]
     while todo:
@@ -197,8 +197,8 @@ def run_backward(root: Tensor, grad: object) -> None:
     while ready:
         _, tensor = heapq.heappop(ready)
         inputs, backward, grad = tensor._inputs, tensor._backward, grads.pop(id(tensor), None)
-        tensor._inputs, tensor._backward, tensor.requires_grad = (), None, False  # what it held can go now
-        # No gradient came here, nor does any come from here; but what this was made from waits for word.
+        tensor._inputs, tensor._backward, tensor.requires_grad = (), None, False  # free what it held
+        # No gradient reached this tensor and none leaves it, but its inputs still count this use.
         parts = [None] * len(inputs) if grad is None else backward(grad)
         if not isinstance(parts, (tuple, list)) or len(parts) != len(inputs):
             raise TypeError(_tuple_error(backward, parts, len(inputs)))
@@ -212,7 +212,7 @@ def run_backward(root: Tensor, grad: object) -> None:
                 if key in grads:
                     part = grads[key] + part
                 elif source._backward is None and (part is grad or part.base is not None) and part is not source._lent_buffer:
-                    part = part.copy()  # a leaf's gradient shares no memory with another one's
+                    part = part.copy()  # a leaf's gradient must not share memory with another
                 grads[key] = part
             uses[key] -= 1
             if not uses[key]:
@@ -220,31 +220,31 @@ def run_backward(root: Tensor, grad: object) -> None:
 
 
 def _tuple_error(backward: Callable, parts: object, inputs: int) -> str:
-    """What is said of an operation's backward that does not return what it should."""
+    """Error message for an operation's backward that does not return one gradient per input."""
     got = f"an array of shape {parts.shape}" if hasattr(parts, "shape") else type(parts).__name__
     got += f" of {len(parts)}" if isinstance(parts, (tuple, list)) else ""
     return (
         f"an operation's backward ({_source_location(backward)}) must return a tuple with a gradient "
         f"for each input, {inputs} here; got {got}. "
-        "(A tuple of one has a comma: (grad,). The operation's inputs are one, too: (x,).)"
+        "(A tuple of one has a comma: (grad,). The operation's inputs are a tuple, too: (x,).)"
     )
 
 
 def _shape_error(backward: Callable, part: object, source: Tensor) -> str:
-    """What is said of an operation's backward that returns a gradient of another shape."""
+    """Error message for an operation's backward that returns a gradient of the wrong shape."""
     got = part.shape if hasattr(part, "shape") else repr(part)[:80]
     where = _source_location(backward)
     return f"an operation's backward ({where}) must return a gradient of the shape of its input, {source.shape}; got {got}."
 
 
 def _source_location(hook: Callable) -> str:
-    """Where a function begins, such as "cell [5], line 3"."""
+    """Location of a function's definition, such as "cell [5], line 3"."""
     code = getattr(hook, "__code__", None)
     return f"{code.co_filename}, line {code.co_firstlineno}" if code else "not a function of Python"
 
 
 def _finalize(tensor: Tensor, grads: dict[int, object], ready: list) -> None:
-    """A tensor's gradient is complete: hooks, then keep it, or pass it on."""
+    """Process a complete gradient: call the hooks, then keep it or pass it on."""
     grad = grads.get(id(tensor))
     if grad is None:
         if tensor._backward is not None:

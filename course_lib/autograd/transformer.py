@@ -1,4 +1,4 @@
-"""Modules that a transformer is made of."""
+"""Modules of a transformer."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from course_lib.autograd.tensor import Tensor
 
 
 class Embedding(Module):
-    """Rows of a table, by their numbers.
+    """Rows of a table, looked up by index.
 
     Parameters
     ----------
     rows, width : int
-        Of the table, such as the size of the vocabulary and the width of the model.
+        Size of the table, such as the size of the vocabulary and the width of the model.
     random : numpy.random.Generator, optional
-        Draws the table, of standard deviation 0.02 (Radford et al., 2019).
+        Draws the table with standard deviation 0.02 (Radford et al., 2019).
     dtype : data type
     """
 
@@ -50,21 +50,21 @@ class RMSNorm(Module):
 
 
 class GELU(Module):
-    """The smooth ReLU of Hendrycks and Gimpel, 2016."""
+    """Smooth ReLU of Hendrycks and Gimpel, 2016."""
 
     def forward(self, x: Tensor) -> Tensor:
         return functional.gelu(x)
 
 
 class Dropout(Module):
-    """In training, set a share of the numbers to 0, and scale the others so that the mean stays (Srivastava et al., 2014).
+    """In training, set a fraction of the numbers to 0, and scale the others to preserve the mean (Srivastava et al., 2014).
 
     Parameters
     ----------
     rate : float
-        The share.
+        Fraction that is dropped.
     random : numpy.random.Generator
-        Draws the mask: ranks that hold the same activations need the same one, ranks that hold other parts another one.
+        Draws the mask: ranks with the same activations need the same mask, ranks with different parts need different ones.
     """
 
     def __init__(self, rate: float, random: np.random.Generator):

@@ -1,7 +1,7 @@
-"""The figures of the course: one palette, one colour a rank, a title that says what is shown.
+"""Figures of the course: one palette, one colour per rank, and a title that says what is shown.
 
-The functions take what the ranks really hold (see `Ranks.pull` and `Ranks.call`) and return a
-`Picture`, which a notebook shows.
+The functions take the ranks' real data (see `Ranks.pull` and `Ranks.call`) and return a `Picture`, which displays itself in a
+notebook.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ __all__ = [
 def _cell(axes, x: float, y: float, text: object, fill: str, edge: str = "white", width: float = 1.0, line: float = 1.5):
     from matplotlib.patches import Rectangle
 
-    inside = {"in_layout": False}  # of the axes: matplotlib need not measure each
+    inside = {"in_layout": False}  # inside the axes, so matplotlib need not measure each text
     axes.add_patch(Rectangle((x, y), width, 1, facecolor=fill, edgecolor=edge, linewidth=line, **inside))
     axes.text(x + width / 2, y + 0.5, str(text), ha="center", va="center", fontsize=10, color=ink_on(fill), **inside)
 
@@ -55,23 +55,22 @@ def _bare(axes, width: float, height: float, title: str = "") -> None:
 
 
 def exchange(before: Sequence, after: Sequence, title: str, prediction: tuple[int, object] | None = None) -> Picture:
-    """What each rank held before a collective, and after it.
+    """Draw each rank's array before a collective and after it.
 
     Parameters
     ----------
     before, after : sequence of numpy.ndarray
-        One array a rank; a row is drawn for each rank, in its colour.
+        One array per rank; each rank is a row, in its colour.
     title : str
-        What the picture shows.
+        Title of the figure.
     prediction : (int, array_like), optional
-        A rank, and what the learner predicted that it holds after. Values that were predicted
-        rightly get a dark frame, the others a red one.
+        A rank, and the learner's prediction of its array afterwards. Correct values get a dark frame, wrong ones a red one.
     """
     for name, arrays in (("before", before), ("after", after)):
         if nothing := [r for r, array in enumerate(arrays) if array is None]:
             raise ValueError(
-                f"plots.exchange: there is nothing to draw, {name} is None on {wording.ranks(nothing)}. A collective returns nothing: "
-                "it fills the array that it is given, so its value is not put into a name."
+                f"plots.exchange: there is nothing to draw, as {name} is None on {wording.ranks(nothing)}. A collective returns nothing: "
+                "it fills the array that it is given, so do not assign its return value."
             )
     before, after = ([np.ravel(a) for a in arrays] for arrays in (before, after))
     widths = [max(len(a) for a in arrays) for arrays in (before, after)]
@@ -111,12 +110,13 @@ def _frame(axis, r: int, array: np.ndarray, guess: object) -> int:
 
 
 def groups(grid: Mesh | Mapping[str, Sequence[tuple[int, ...]]], title: str = "The groups that each rank belongs to") -> Picture:
-    """A grid of ranks: its last axis goes to the right, the one before it down, and each further one makes more grids beside.
+    """Draw a grid of ranks: the last axis horizontally, the one before it vertically, further axes as more grids side by side.
 
     Parameters
     ----------
     grid : Mesh, or dict of str to sequence of tuple of int
-        A mesh; or the groups of two axes as the ranks' own communicators tell them: first those drawn as rows, then those drawn as columns.
+        A mesh; or the groups of two axes as reported by the ranks' own communicators: first those drawn as rows, then those drawn as
+        columns.
     """
     from matplotlib.patches import FancyBboxPatch
 
@@ -155,16 +155,16 @@ def groups(grid: Mesh | Mapping[str, Sequence[tuple[int, ...]]], title: str = "T
 
 
 def holdings(full: np.ndarray, pieces: Sequence[np.ndarray], title: str, names: tuple[str, str] = ("rows", "columns")) -> Picture:
-    """Which part of an array each rank holds, found from the values it really has.
+    """Draw the part of an array that each rank holds, located by its values.
 
     Parameters
     ----------
     full : numpy.ndarray
-        Shape ``(rows, columns)`` or ``(rows,)``, no value twice (``np.arange`` for example).
+        Shape ``(rows, columns)`` or ``(rows,)``, with distinct values (``np.arange``, for example).
     pieces : sequence of numpy.ndarray
-        What each rank holds.
+        Array of each rank.
     names : (str, str)
-        What rows and columns are, such as ("samples", "features").
+        Meaning of rows and columns, such as ("samples", "features").
     """
     table = full.reshape(len(full), -1)
     n, columns = len(pieces), min(4, len(pieces))
@@ -192,14 +192,14 @@ def holdings(full: np.ndarray, pieces: Sequence[np.ndarray], title: str, names: 
 
 
 def images(x: np.ndarray, names: Sequence[str], title: str) -> Picture:
-    """Pictures in a row or two.
+    """Draw images in a row or two.
 
     Parameters
     ----------
     x : numpy.ndarray
         ``(n, height, width, 3)``, any range.
     names : sequence of str
-        What is on each.
+        Name of each image.
     """
     columns = min(len(x), 5)
     from matplotlib.figure import Figure

@@ -1,4 +1,4 @@
-"""A figure that moves: a slider with a play button where there is a kernel, and a still picture where nothing can move."""
+"""Animated figures: a slider with a play button if there is a kernel, otherwise a still picture."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import numpy as np
 
 from course_lib.plots.figures import INK, Picture, new_figure
 
-FRAME_INTERVAL_MS = 900  # milliseconds from one frame to the next
+FRAME_INTERVAL_MS = 900  # milliseconds between frames
 
 
 class Animation:
-    """Frames of one figure, one at a time.
+    """Frames of a figure, shown one at a time.
 
     Parameters
     ----------
     draw : callable
-        Gives the frame of a number, a `Picture`; called when it is to be seen.
+        Draws the frame of a given number, a `Picture`; called when the frame is shown.
     frames : int
-        How many there are.
+        Number of frames.
     still : Picture
-        What stands for all of them in print, on a page, and for those who cannot see it.
+        Replaces the animation in print, on a static page, and for readers who cannot see it.
     """
 
     def __init__(self, draw: Callable[[int], Picture], frames: int, still: Picture):
         self.frame, self.frames, self.still = cache(draw), frames, still
 
     def widget(self):
-        """The slider, the button and the figure, as a widget of ipywidgets."""
+        """Build the slider, the button and the figure as an ipywidgets widget."""
         import ipywidgets
 
         play = ipywidgets.Play(min=0, max=self.frames - 1, interval=FRAME_INTERVAL_MS, description="play", show_repeat=False)
@@ -49,7 +49,7 @@ class Animation:
         data, sizes = self.still._repr_mimebundle_(**options)
         try:
             moving = self.widget()._repr_mimebundle_()
-        except ImportError:  # ipywidgets is not here: the still picture says the same
+        except ImportError:  # without ipywidgets, show the still picture
             moving = {}
         return {**moving, **data}, sizes
 
@@ -58,16 +58,16 @@ class Animation:
 
 
 def ring(values: Sequence[np.ndarray], counts: Sequence[np.ndarray], title: str) -> Animation:
-    """An all-reduce in a ring, step by step.
+    """Animate an all-reduce in a ring, step by step.
 
     Parameters
     ----------
     values : sequence of numpy.ndarray
-        For each of n ranks what it held, ``(2 n - 1, n)``: at first, and after each step; see `collectives.ring`.
+        Values of each of n ranks, ``(2 n - 1, n)``: initially, and after each step; see `collectives.ring`.
     counts : sequence of numpy.ndarray
-        The same for arrays of ones: how many ranks' numbers are in a sum.
+        The same for arrays of ones: the number of ranks summed in each piece.
     title : str
-        What the picture shows.
+        Title of the figure.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def ring(values: Sequence[np.ndarray], counts: Sequence[np.ndarray], title: str)
     n = len(values)
 
     def draw(step: int) -> Picture:
-        kind = "at first" if not step else "add what comes" if step < n else "copy what comes"
+        kind = "at the start" if not step else "add the received piece" if step < n else "copy the received piece"
         figure, (axes,) = new_figure(1.8 + 0.62 * n, 1.1 + 0.42 * n, f"{title}\nstep {step} of {2 * n - 2}: {kind}")
         axes.set(xlim=(-1.5, n), ylim=(n, -0.8))
         axes.axis("off")
@@ -96,7 +96,7 @@ def ring(values: Sequence[np.ndarray], counts: Sequence[np.ndarray], title: str)
 
 
 def _received_piece(rank: int, step: int, n: int) -> int | None:
-    """Which piece a rank received in a step."""
+    """Number of the piece that a rank received in a step."""
     if not step:
         return None
     return (rank - step) % n if step < n else (rank - (step - n)) % n
@@ -105,7 +105,7 @@ def _received_piece(rank: int, step: int, n: int) -> int | None:
 def _cell(axes, x: int, y: int, value: float, part: float, came: bool) -> None:
     from matplotlib.patches import Rectangle
 
-    shade = (1 - 0.9 * part, 1 - 0.4 * part, 1 - 0.55 * part)  # towards green: the more ranks are in it
+    shade = (1 - 0.9 * part, 1 - 0.4 * part, 1 - 0.55 * part)  # greener the more ranks are summed in it
     axes.add_patch(Rectangle((x, y), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.5, in_layout=False))
     if came:
         axes.add_patch(Rectangle((x + 0.06, y + 0.06), 0.88, 0.88, fill=False, edgecolor=INK, linewidth=2))

@@ -1,4 +1,4 @@
-"""Pictures of causal attention whose sequence is cut over the ranks: who computes what, and when."""
+"""Figures of causal attention with the sequence split over the ranks: the work of each rank, and the steps of the ring."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from course_lib.plots.animation import Animation
 from course_lib.plots.figures import INK, PALE, Picture, color, new_figure
 
-ChunksByRank = Sequence[Sequence[int]]  # the chunks of each rank
+ChunksByRank = Sequence[Sequence[int]]  # chunks of each rank
 
 
 def _owners(held: ChunksByRank) -> dict[int, int]:
@@ -15,7 +15,7 @@ def _owners(held: ChunksByRank) -> dict[int, int]:
 
 
 def _mask(axes, held: ChunksByRank, strength: Callable[[int, int], float], title: str) -> None:
-    """The mask, a square for each pair of chunks: in the colour of the rank that has the queries, as strong as `strength` says."""
+    """Draw the mask, a square per pair of chunks: in the colour of the query's rank, with the opacity that `strength` returns."""
     from matplotlib.patches import Polygon, Rectangle
 
     owners = _owners(held)
@@ -36,14 +36,14 @@ def _mask(axes, held: ChunksByRank, strength: Callable[[int, int], float], title
 
 
 def work_shares(orders: Mapping[str, ChunksByRank], title: str) -> Picture:
-    """Which chunks of a sequence each rank holds, what of the causal mask it computes for that, and how much that is.
+    """Draw the chunks that each rank holds, the part of the causal mask it computes for them, and the share of that work.
 
     Parameters
     ----------
     orders : mapping of str to sequence of sequence of int
-        For each order, the chunks of each rank; together, all from 0 on.
+        For each order, the chunks of each rank; together, all chunks from 0.
     title : str
-        What the picture shows.
+        Title of the figure.
     """
     figure, panels = new_figure(4.9 * len(orders), 2.5, title, 2 * len(orders), width_ratios=[1.25, 1] * len(orders))
     said = []
@@ -68,16 +68,16 @@ def work_shares(orders: Mapping[str, ChunksByRank], title: str) -> Picture:
 
 
 def ring_steps(held: ChunksByRank, whose: Sequence[Sequence[int]], title: str) -> Animation:
-    """Keys and values on their way round the ring, and what of the mask is computed at each step.
+    """Animate keys and values on their way around the ring, with the part of the mask that is computed at each step.
 
     Parameters
     ----------
     held : sequence of sequence of int
-        The chunks of each rank.
+        Chunks of each rank.
     whose : sequence of sequence of int
-        For each rank, whose keys and values it has at each step.
+        For each rank, the rank whose keys and values it has at each step.
     title : str
-        What the picture shows.
+        Title of the figure.
 
     Returns
     -------
@@ -100,11 +100,11 @@ def ring_steps(held: ChunksByRank, whose: Sequence[Sequence[int]], title: str) -
         return Picture(figure, f"{title}, step {step} of {steps - 1}: {said}.")
 
     still = draw(min(1, steps - 1))
-    return Animation(draw, steps, Picture(still.figure, f"{title}: in each step, each rank passes what it has to the next. {still.text}"))
+    return Animation(draw, steps, Picture(still.figure, f"{title}: in each step, each rank passes its K and V to the next. {still.text}"))
 
 
 def _ring(axes, whose: Sequence[int]) -> None:
-    """A row for each rank: its colour, and the colour of the rank whose keys and values it has."""
+    """Draw a row per rank: its colour, and the colour of the rank whose keys and values it has."""
     from matplotlib.patches import Rectangle
 
     n = len(whose)

@@ -1,4 +1,4 @@
-"""Charts of what things cost: traffic, memory, loss. Notebooks find them in `plots`."""
+"""Charts of costs: traffic, memory, loss. Notebooks use them through `plots`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BYTE_FORMATTERS = {"bytes": wording.size, "memory": wording.memory}
 
 
 def _size_axis(axes, label: str, kind: str = "bytes") -> None:
-    """Ticks in kB and MB, or in KiB and MiB, all in one unit and few enough to be read."""
+    """Format ticks in kB and MB, or in KiB and MiB, all in the same unit and few enough to be readable."""
     from matplotlib.ticker import MaxNLocator
 
     top = axes.get_xlim()[1]
@@ -28,21 +28,21 @@ def _size_axis(axes, label: str, kind: str = "bytes") -> None:
 
 def traffic(
     moved: Sequence[Sequence[tuple]],
-    title: str = "Bytes that each rank sent",
+    title: str = "Bytes sent by each rank",
     labels: Sequence[str] | None = None,
     group: Callable | None = None,
 ) -> Picture:
-    """Bytes on the wire by rank, operation and group.
+    """Draw bytes on the wire by rank, operation and group.
 
     Parameters
     ----------
     moved : sequence of sequence of (str, sequence of int, int, int)
-        For each rank (or each alternative, with `labels`): operation, ranks of the group, calls
-        and payload in bytes, as `Ranks.call` leaves them in `Ranks.traffic`.
+        For each rank (or alternative, with `labels`): operation, ranks of the group, calls and payload in bytes, as in `Ranks.traffic`
+        after `Ranks.call`.
     labels : sequence of str, optional
-        Names of the bars; "rank 0", "rank 1" and so on by default.
+        Labels of the bars; by default "rank 0", "rank 1" and so on.
     group : callable, optional
-        From the number of a bar and the ranks of a group to the group's name; by default its size.
+        Names a group, given the number of the bar and the group's ranks; by default by its size.
     """
     labels = labels or [f"rank {r}" for r in range(len(moved))]
     group = group or (lambda _, ranks: f"group of {len(ranks)}")
@@ -53,7 +53,7 @@ def traffic(
             kinds.setdefault(f"{operation}, {group(i, ranks)}", np.zeros(len(moved)))[i] += sent
     figure, (axes,) = new_figure(6.2, 0.9 + 0.34 * len(moved), title)
     left = np.zeros(len(moved))
-    shades = ["#555555", "#999999", "#CCCCCC"] * 6  # no rank's colour: these are operations
+    shades = ["#555555", "#999999", "#CCCCCC"] * 6  # not the ranks' colours, as these are operations
     for (kind, sent), fill, hatch in zip(sorted(kinds.items()), shades, ["", "//", "..", "xx"] * 4, strict=False):
         axes.barh(labels, sent, left=left, color=fill, hatch=hatch, edgecolor="white", label=kind)
         left += sent
@@ -70,16 +70,16 @@ def traffic(
 
 
 def bars(values: dict[str, float], title: str, unit: str = "bytes") -> Picture:
-    """One bar for each name, such as memory with and without splitting.
+    """Draw one bar per name, such as memory with and without splitting.
 
     Parameters
     ----------
     values : dict of str to float
-        In the order in which they are drawn, top first.
+        Values in drawing order, top first.
     title : str
-        What the picture shows.
+        Title of the figure.
     unit : str
-        Of the values; "bytes" are written with kB and MB, "memory" is bytes of a device's memory, with MiB and GiB.
+        Unit of the values; "bytes" uses kB and MB, "memory" means bytes of device memory, in MiB and GiB.
     """
     figure, (axes,) = new_figure(6.2, 0.9 + 0.36 * len(values), title)
     axes.barh(list(values), list(values.values()), color="#777777")
@@ -97,14 +97,14 @@ def bars(values: dict[str, float], title: str, unit: str = "bytes") -> Picture:
 
 
 def stacked(values: dict[str, dict[str, float]], title: str) -> Picture:
-    """Bytes by kind, one bar for each name, the kinds side by side.
+    """Draw bytes by kind as stacked bars, one per name.
 
     Parameters
     ----------
     values : dict of str to dict of str to float
         For each bar, bytes by kind.
     title : str
-        What the picture shows.
+        Title of the figure.
     """
     figure, (axes,) = new_figure(6.6, 0.9 + 0.34 * len(values), title)
     left = np.zeros(len(values))
@@ -125,13 +125,13 @@ def stacked(values: dict[str, dict[str, float]], title: str) -> Picture:
 
 
 def memory(held: dict[str, dict[str, int]], title: str = "Peak memory of a rank, by kind") -> Picture:
-    """Bytes that a rank holds at its peak, by kind, for several configurations.
+    """Draw the peak memory of a rank by kind, for several configurations.
 
     Parameters
     ----------
     held : dict of str to dict of str to int
-        For each bar, bytes by kind as `memory.MemoryAccount.peak` has them; under "true peak", if it is
-        there, what tracemalloc saw, drawn as a line.
+        For each bar, bytes by kind as in `memory.MemoryAccount.peak`; "true peak", if present, is the peak seen by tracemalloc,
+        drawn as a line.
     """
     figure, (axes,) = new_figure(7.2, 0.9 + 0.36 * len(held), title)
     labels, left = list(held), np.zeros(len(held))
@@ -145,7 +145,7 @@ def memory(held: dict[str, dict[str, int]], title: str = "Peak memory of a rank,
         left += sizes
     seen = [h.get("true peak") for h in held.values()]
     if any(seen):
-        axes.plot([s or np.nan for s in seen], range(len(held)), "|", color=INK, markersize=14, label="seen by tracemalloc")
+        axes.plot([s or np.nan for s in seen], range(len(held)), "|", color=INK, markersize=14, label="measured by tracemalloc")
     for i, total in enumerate(left):
         axes.text(max(total, seen[i] or 0), i, f"  {wording.size(total)}", va="center", fontsize=9, color=INK)
     axes.invert_yaxis()
@@ -158,22 +158,22 @@ def memory(held: dict[str, dict[str, int]], title: str = "Peak memory of a rank,
 
 
 def losses(curves: dict[str, Sequence[float]], title: str = "Training loss") -> Picture:
-    """Loss by step, one line for each run.
+    """Draw the loss by step, one line per run.
 
     Parameters
     ----------
     curves : dict of str to sequence of float
-        The mean loss before each step.
+        Mean loss before each step.
     """
     return lines(curves, title, "step", "mean loss over the batch")
 
 
 def lines(curves: dict[str, Sequence[float]], title: str, xlabel: str, ylabel: str, at: Sequence[float] | None = None) -> Picture:
-    """Curves, each one value a step, or at these places; `xlabel` and `ylabel` say what the axes are."""
+    """Draw curves with one value per step, or at the positions `at`; `xlabel` and `ylabel` label the axes."""
     figure, (axes,) = new_figure(7.2, 3.2, title)
     styles = ["-", "--", ":", "-."]
     for i, (name, values) in enumerate(curves.items()):
-        # Curves that agree lie on each other: the first is broad and light, so that it shows below the others.
+        # Identical curves overlap: the first is wide and light, so that it shows beneath the others.
         shade, width = (INK, 1.6) if len(curves) == 1 else [("#BBBBBB", 4), ("#222222", 1.6), ("#777777", 1.6)][i % 3]
         axes.plot(np.arange(len(values)) if at is None else at, values, styles[i % 4], color=shade, linewidth=width, label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel, ylim=(0, None))

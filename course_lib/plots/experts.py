@@ -1,6 +1,6 @@
-"""Pictures of a mixture of experts: what each token wants, where it lands, and how full the experts are.
+"""Figures of a mixture of experts: token preferences, token routes, and expert loads.
 
-`round_trip` and `exchange_step` run on the ranks, and call the student's functions there.
+`round_trip` and `exchange_step` run on the ranks and call the student's functions there.
 """
 # ruff: noqa: F821
 
@@ -18,14 +18,14 @@ from course_lib.plots.placements import kinds
 
 
 def routing_preferences(logits: Sequence[np.ndarray], title: str) -> Picture:
-    """A line from each token to the expert that it wants most.
+    """Draw a line from each token to its preferred expert.
 
     Parameters
     ----------
     logits : sequence of numpy.ndarray
-        For each rank ``(tokens, experts)``. Each rank has an equal share of the experts.
+        Logits of each rank, ``(tokens, experts)``. Each rank holds an equal share of the experts.
     title : str
-        What the picture shows.
+        Title of the figure.
     """
     n, experts, expert = len(logits), logits[0].shape[1], [each.argmax(axis=1) for each in logits]
     wanted = np.bincount(np.concatenate(expert), minlength=experts)
@@ -45,19 +45,19 @@ def routing_preferences(logits: Sequence[np.ndarray], title: str) -> Picture:
         owner = color(e * n // experts)
         _box(axes, (e + 0.08) * step, 2.9, 0.84 * step, owner, f"expert {e}")
         axes.text((e + 0.5) * step, 4.25, f"{wanted[e]} tokens", ha="center", va="center", fontsize=9, color=INK)
-    return Picture(figure, f"{title}: experts 0 to {experts - 1} are wanted by {', '.join(map(str, wanted))} tokens.")
+    return Picture(figure, f"{title}: experts 0 to {experts - 1} are preferred by {', '.join(map(str, wanted))} tokens.")
 
 
 def token_routes(found: Sequence[tuple[np.ndarray, np.ndarray, np.ndarray]], title: str) -> Animation:
-    """Tokens at home, at their experts, and at home again: found from the arrays, in which a token is a number of its own.
+    """Animate tokens at home, at their experts, and at home again, as found in the arrays, where each token is a unique number.
 
     Parameters
     ----------
     found : sequence of (numpy.ndarray, numpy.ndarray, numpy.ndarray)
-        For each rank: its tokens, ``(tokens,)``, before `dispatch`, rank r's being ``100 r + 1`` and so on; the slots after it,
-        ``(experts / n, n * capacity)``, with 0 in empty ones; and the tokens again after `combine`.
+        For each rank: its tokens before `dispatch`, ``(tokens,)``, numbered ``100 r + 1`` and so on; the slots after it,
+        ``(experts / n, n * capacity)``, with 0 in empty ones; and its tokens after `combine`.
     title : str
-        What the picture shows.
+        Title of the figure.
     """
     start, slots, back = zip(*found, strict=True)
     n, (local, width) = len(slots), slots[0].shape
@@ -94,7 +94,7 @@ def _name(number: float) -> str:
 
 
 def _field(title: str, home: Sequence | None, away: Sequence | None, lost: Sequence[int], sizes: tuple[int, int, int, int]):
-    """A row for each rank: its tokens on the left, the slots of its experts on the right; what is empty is pale."""
+    """Draw a row per rank: its tokens on the left, the slots of its experts on the right; empty places are pale."""
     n, longest, local, width = sizes
     right, gap = longest + 3.3, width + 3.3
     figure, (axes,) = new_figure(2.0 + 0.24 * (right + local * gap), 1.3 + 0.4 * n, title)
@@ -104,7 +104,7 @@ def _field(title: str, home: Sequence | None, away: Sequence | None, lost: Seque
     axes.text(
         right + local * gap / 2,
         -0.5,
-        "slots of the experts, a frame for what each rank may send",
+        "slots of the experts; each frame holds one rank's tokens",
         ha="center",
         va="center",
         fontsize=10,
@@ -145,16 +145,16 @@ def _box(axes, x: float, y: float, width: float, fill: str, text: str, edge: str
 
 
 def expert_loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int, title: str) -> Picture:
-    """How many tokens each expert gets, and how many it is asked to take; and how many are dropped with other numbers of slots.
+    """Draw the tokens each expert receives and is asked to take, and the fraction dropped for other numbers of slots.
 
     Parameters
     ----------
     routes : sequence of mapping of str to (numpy.ndarray, numpy.ndarray)
-        For each rank and run: the one expert of each of its tokens, and the slot there.
+        For each rank and run: the expert of each of its tokens, and the slot there.
     experts, slots : int
-        How many experts there are, and the slots that a rank has for each.
+        Number of experts, and slots per rank for each expert.
     title : str
-        What the picture shows.
+        Title of the figure.
     """
     names, n, numbers, said = list(routes[0]), len(routes), np.arange(experts), []
     figure, (*panels, last) = new_figure(10.5, 3.0, title, len(names) + 1)
@@ -188,7 +188,7 @@ def expert_loads(routes: Sequence[Mapping[str, tuple]], experts: int, slots: int
 
 
 def array_placements(ranks: int, title: str) -> Picture:
-    """What the arrays are, over the ranks that share the experts."""
+    """Draw the placements of the arrays over the ranks that share the experts."""
     rows = placement.sharded(0)
     arrays = {"tokens, logits": rows, "the router": placement.replicated, "its gradient": placement.partial}
     arrays |= {"experts": rows, "their gradients": rows}
@@ -196,7 +196,7 @@ def array_placements(ranks: int, title: str) -> Picture:
 
 
 def round_trip():
-    """On a rank: its eight tokens, there and back, for `token_routes`; experts that do nothing."""
+    """Send this rank's eight tokens to their experts and back, for `token_routes`; the experts do nothing. Runs on a rank."""
     here, way = Tensor(np.arange(8.0)[:, None] + 100 * rank + 1), route(Tensor(logits), 1, 2)
     way.weight = Tensor(np.ones((8, 1)))
     there = dispatch(here, way, comm)
@@ -204,7 +204,7 @@ def round_trip():
 
 
 def exchange_step(sparse):
-    """On a rank: the exchanges of a step, with all-to-alls or with all tokens everywhere."""
+    """Do the exchanges of a step, with all-to-alls or with all tokens everywhere. Runs on a rank."""
     tokens, every = np.ones((256, 64), np.float32), np.ones((1024, 64), np.float32)
     if sparse:
         way = route(Tensor(np.random.default_rng(rank).standard_normal((256, 8)).astype(np.float32)), 1, 40)

@@ -1,7 +1,7 @@
-"""What all figures share: the palette, one colour a rank, and a picture that shows itself.
+"""Common parts of all figures: the palette, one colour per rank, and a picture that displays itself.
 
-The colours are those of Okabe and Ito (2008), "Color universal design", which people with any
-kind of colour vision can tell apart.
+The colours are those of Okabe and Ito (2008), "Color universal design", which are distinguishable with any kind of colour
+vision.
 """
 
 from __future__ import annotations
@@ -13,48 +13,48 @@ import textwrap
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#8A8A8A")
 _DARK = {"#0072B2", "#009E73", "#D55E00", "#8A8A8A"}  # white text is readable on these
 INK, PALE = "#222222", "#EEEEEE"
-ACTIVITY_COLORS = {  # what a rank does
+ACTIVITY_COLORS = {  # activities of a rank
     "communication": "#777777",
     "forward": "#56B4E9",
     "recompute": "#CC79A7",
     "backward": "#E69F00",
     "update": "#009E73",
 }
-FIGURE_STYLE_ENV = "COURSE_FIGURES"  # the environment's variable that says where figures are shown: "slides", or nothing
+FIGURE_STYLE_ENV = "COURSE_FIGURES"  # environment variable: "slides" if figures are drawn for slides, otherwise unset
 
 
 def color(rank: int) -> str:
-    """The colour of a rank."""
+    """Colour of a rank."""
     return COLORS[rank % len(COLORS)]
 
 
 def ink_on(background: str) -> str:
-    """The colour of text on a background."""
+    """Colour of text on a background."""
     return "white" if background in _DARK else INK
 
 
 def on_slides() -> bool:
-    """Whether figures are drawn for a lecture's slides."""
+    """Tell whether figures are drawn for a lecture's slides."""
     return os.environ.get(FIGURE_STYLE_ENV) == "slides"
 
 
 def slide_width(width: float, height: float) -> float:
-    """The width of a figure in inches whose rows are times: on a slide all of the slide's, so that larger type has room."""
+    """Width in inches of a figure whose rows are times: on a slide the full width, which leaves room for larger type."""
     return max(width, 2.6 * height) if on_slides() else width
 
 
 def min_font_size(figure, share: float = 1.0) -> float:
-    """The smallest type of a figure, in points: on a slide, what is 18 pt where 1920 by 1080 pixels fill the screen.
+    """Smallest font size of a figure, in points: on a slide, the equivalent of 18 pt on a screen of 1920 by 1080 pixels.
 
-    A slide gives a figure the width of its text (or this share of it), and 0.58 of the screen's height at least, see
-    `lectures/front`. 24 pixels are 18 pt; two more are for what a long legend adds to the figure's size.
+    A slide shows a figure at the width of its text (or this share of it), and at least 0.58 of the screen's height, see
+    `lectures/front`. 24 pixels are 18 pt; two more allow for what a long legend adds to the figure's size.
     """
     width, height = figure.get_size_inches()
     return 26 * 72 / min(1690 * share / width, 0.58 * 1080 / height) if on_slides() else 0.0
 
 
 def _enlarge(figure, least: float) -> None:
-    """Let no type be smaller than this, and break a title that gets too long by that."""
+    """Enlarge fonts to at least this size, and wrap a title that becomes too long."""
     from matplotlib.text import Text
 
     for text in figure.findobj(lambda artist: isinstance(artist, Text) and artist.get_fontsize() < least):
@@ -66,15 +66,15 @@ def _enlarge(figure, least: float) -> None:
 
 
 class Picture:
-    """A drawn figure that shows itself in a notebook.
+    """A figure that displays itself in a notebook.
 
     Attributes
     ----------
     figure : matplotlib.figure.Figure
     text : str
-        What it shows, in words, for those who cannot see it.
+        Description in words, for readers who cannot see the figure.
     share : float
-        The share of a slide's width that it has there: 0.5 where two are beside each other.
+        Share of a slide's width that it gets: 0.5 for two side by side.
     """
 
     share = 1.0
@@ -83,7 +83,7 @@ class Picture:
         self.figure, self.text = figure, text
 
     def png(self, dpi: int = 130) -> bytes:
-        """The figure as a PNG file."""
+        """Render the figure as PNG."""
         if on_slides():
             _enlarge(self.figure, min_font_size(self.figure, self.share))
         buffer = io.BytesIO()
@@ -101,7 +101,7 @@ class Picture:
 
 
 def new_figure(width: float, height: float, title: str, columns: int = 1, **kwargs):
-    """A matplotlib figure with a title, and its axes in a row."""
+    """Make a matplotlib figure with a title, and its axes in a row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")

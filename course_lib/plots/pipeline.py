@@ -1,4 +1,4 @@
-"""What ranks do over time: the work of a pipeline, as it was measured or as it should be; and the blocks that are gathered."""
+"""Figures of ranks over time: the work of a pipeline, measured or simulated, and the gathered blocks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ACTIVITY_NAMES = {"F": "forward", "B": "backward"}
 
 
 def timeline(panels: Mapping[str, Sequence[TimedWork]], title: str) -> Picture:
-    """What each rank did when, one panel under the other, all to the same scale.
+    """Draw the work of each rank over time, one panel under the other, all to the same scale.
 
     Parameters
     ----------
     panels : mapping of str to sequence
-        By name, for each rank its work: "F" or "B", the micro-batch, begin and end in seconds of a clock that all ranks share.
+        By panel and rank: "F" or "B", the micro-batch, begin and end in seconds of a clock shared by all ranks.
     title : str
-        What the picture shows; each panel says how long it took, and the share of the time in which ranks did nothing.
+        Title of the figure; each panel shows its duration, and the share of the time in which ranks were idle.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
@@ -53,7 +53,7 @@ def timeline(panels: Mapping[str, Sequence[TimedWork]], title: str) -> Picture:
 
 
 def bubble_fraction(ranks: Sequence[TimedWork]) -> float:
-    """The share of the ranks' time in which they did nothing, 0 to 1."""
+    """Share of the ranks' time in which they were idle, 0 to 1."""
     begin, end = _span(ranks)
     return 1 - sum(stop - start for work in ranks for *_, start, stop in work) / ((end - begin or 1.0) * len(ranks))
 
@@ -64,16 +64,16 @@ def _span(ranks: Sequence[TimedWork]) -> tuple[float, float]:
 
 
 def gathered(moments: Sequence[tuple[str, int, Sequence[bool]]], names: Sequence[str], title: str) -> Picture:
-    """Which blocks of a model are whole on a rank while one of them works.
+    """Draw which blocks of a model are whole on a rank while each of them runs.
 
     Parameters
     ----------
     moments : sequence of (str, int, sequence of bool)
-        "F" or "B", the block that works, and for each block whether its parameters are here, or on their way.
+        "F" or "B", the block that runs, and for each block whether its parameters are gathered, or being gathered.
     names : sequence of str
-        Of the blocks.
+        Names of the blocks.
     title : str
-        What the picture shows.
+        Title of the figure.
     """
     from matplotlib.patches import Patch, Rectangle
 
@@ -83,16 +83,16 @@ def gathered(moments: Sequence[tuple[str, int, Sequence[bool]]], names: Sequence
             axes.add_patch(
                 Rectangle((t + 0.04, i - 0.45), 0.92, 0.9, facecolor=ACTIVITY_COLORS[ACTIVITY_NAMES[kind]] if i == block else "#BBBBBB")
             )
-    axes.set(xlim=(0, len(moments)), ylim=(len(names) - 0.5, -0.5), xlabel="moments, one for each block that works")
+    axes.set(xlim=(0, len(moments)), ylim=(len(names) - 0.5, -0.5), xlabel="moments, one for each block that runs")
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.set_xticks([])
     axes.set_facecolor(PALE)
     shown = [
-        Patch(color=ACTIVITY_COLORS[ACTIVITY_NAMES[kind]], label=f"works, {ACTIVITY_NAMES[kind]}")
+        Patch(color=ACTIVITY_COLORS[ACTIVITY_NAMES[kind]], label=f"runs, {ACTIVITY_NAMES[kind]}")
         for kind in "FB"
         if any(m[0] == kind for m in moments)
     ]
-    shown.append(Patch(color="#BBBBBB", label="here, or on its way"))
+    shown.append(Patch(color="#BBBBBB", label="gathered, or being gathered"))
     axes.legend(handles=shown, fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     most = max(sum(map(bool, whole)) for *_, whole in moments)
     return Picture(figure, f"{title}: at most {most} of {len(names)} blocks at once")

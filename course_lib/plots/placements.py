@@ -1,4 +1,4 @@
-"""Pictures of which kind an array is on an axis: whole on each rank, a part, or a summand; see `placement`."""
+"""Figures of an array's placement on an axis: whole on each rank, a part, or a summand; see `placement`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SIDE, GAP = 1.0, 0.3
 
 
 def _glyph(axes, x: float, y: float, kind: Kind, ranks: int, rows: bool) -> float:
-    """A square for each rank, filled where the rank holds something, in rows or in columns; where it ends on the right."""
+    """Draw a square per rank, filled where the rank holds data, by rows or by columns; return the right end."""
     from matplotlib.patches import Rectangle
 
     for r in range(ranks):
@@ -32,16 +32,16 @@ def _glyph(axes, x: float, y: float, kind: Kind, ranks: int, rows: bool) -> floa
 
 
 def kinds(arrays: Mapping[str, Mapping[str, Kind]], sizes: Mapping[str, int], title: str) -> Picture:
-    """What arrays are, on each axis of a grid.
+    """Draw the placement of arrays on each axis of a grid.
 
     Parameters
     ----------
     arrays : mapping of str to mapping of str to Kind
-        For each array, by axis.
+        Placement of each array, by axis.
     sizes : mapping of str to int
-        How many ranks there are along each axis: ``mesh.shape``.
+        Number of ranks along each axis: ``mesh.shape``.
     title : str
-        What the picture shows.
+        Title of the figure.
     """
     columns = {axis: max(4.2, n * (SIDE + GAP) + 0.8) for axis, n in sizes.items()}
     width, height = 5.2 + sum(columns.values()), 1.9 * len(arrays) + 0.8
@@ -63,15 +63,15 @@ def kinds(arrays: Mapping[str, Mapping[str, Kind]], sizes: Mapping[str, int], ti
 
 
 def operators(table: Sequence[Operator] = OPERATORS, title: str = "Conjugate operators, forward and backward", ranks: int = 3) -> Picture:
-    """What operators make of an array on the way forward, and of its gradient on the way back.
+    """Draw the placements of an array before and after each operator, and of its gradient in backward.
 
     Parameters
     ----------
     table : sequence of Operator
     title : str
-        What the picture shows.
+        Title of the figure.
     ranks : int
-        How many ranks are drawn.
+        Number of ranks to draw.
     """
     wide, row = ranks * (SIDE + GAP), 1.95
     first = 8.6

@@ -1,6 +1,6 @@
-"""Where the time of a training step goes: recorded on the ranks, and drawn.
+"""Time of a training step, recorded on the ranks and drawn.
 
-All times are seconds on the machine's own clock, which its processes share.
+All times are seconds of the machine's own clock, which its processes share.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ EXCHANGE_COLOR = "#444444"
 
 
 class Recorder:
-    """A communicator that also notes when its all-reduces begin and end, and how long the rank stands still for them.
+    """Communicator that also records when its all-reduces begin and end, and how long the rank waits for them.
 
     Attributes
     ----------
@@ -30,38 +30,38 @@ class Recorder:
         return getattr(self._comm, name)
 
     def Allreduce(self, *arguments) -> None:
-        """As of the communicator."""
+        """Call the communicator's `Allreduce`, and record it."""
         began = time.perf_counter()
         self._comm.Allreduce(*arguments)
         self.exchanges.append((began, time.perf_counter()))
         self.stalls.append(self.exchanges[-1])
 
     def Iallreduce(self, *arguments) -> RecordedRequest:
-        """As of the communicator."""
+        """Call the communicator's `Iallreduce`, and record it."""
         began = time.perf_counter()
         request = self._comm.Iallreduce(*arguments)
         self.stalls.append((began, time.perf_counter()))
         return RecordedRequest(self, request, began)
 
     def averaged(self, *arguments) -> RecordedAverage:
-        """As of the communicator."""
+        """Call the communicator's `averaged`, and record its use."""
         return RecordedAverage(self, self._comm.averaged(*arguments))
 
 
 class RecordedAverage:
-    """An array and its average, noted."""
+    """Recorded counterpart of an array that is averaged."""
 
     def __init__(self, recorder: Recorder, inner):
         self._recorder, self._inner, self.array = recorder, inner, inner.array
 
     def start(self) -> None:
-        """As of the array."""
+        """Start averaging."""
         self._began = time.perf_counter()
         self._inner.start()
         self._recorder.stalls.append((self._began, time.perf_counter()))
 
     def wait(self) -> None:
-        """As of the array."""
+        """Wait for the average."""
         waits = time.perf_counter()
         self._inner.wait()
         ended = time.perf_counter()
@@ -70,13 +70,13 @@ class RecordedAverage:
 
 
 class RecordedRequest:
-    """A transfer that notes its end."""
+    """Request that records its end."""
 
     def __init__(self, recorder: Recorder, request, began: float):
         self._recorder, self._request, self._began = recorder, request, began
 
     def Wait(self) -> None:
-        """Wait until it has ended."""
+        """Wait until the transfer has ended."""
         waits = time.perf_counter()
         self._request.Wait()
         ended = time.perf_counter()
@@ -85,7 +85,7 @@ class RecordedRequest:
 
 
 class GradientTimer(Module):
-    """Lets all through, and notes when the gradient passes."""
+    """Identity that records when the gradient passes."""
 
     def __init__(self, times: list[float]):
         self.times = times
@@ -99,12 +99,12 @@ class GradientTimer(Module):
 
 
 def median_step(model: Module, marks: list[float], x, y, recorder: Recorder, turns: int = 9) -> dict:
-    """Take some steps, forward and backward, all ranks at once, and give the one of median length.
+    """Take some steps, forward and backward, on all ranks at once, and return the one of median duration.
 
     Returns
     -------
     dict
-        "forward" and "end", and the lists "marks", "exchanges" and "stalls"; in seconds after the step's begin.
+        "forward" and "end", and the lists "marks", "exchanges" and "stalls"; in seconds from the beginning of the step.
     """
     steps = []
     for _ in range(turns):
@@ -124,12 +124,12 @@ def median_step(model: Module, marks: list[float], x, y, recorder: Recorder, tur
 
 
 def draw(ways: dict[str, Sequence[dict]], title: str) -> Picture:
-    """Draw a step of each way, on each rank: above what the rank computes, below what is exchanged.
+    """Draw a step of each variant, on each rank: computation above, exchanges below.
 
     Parameters
     ----------
     ways : dict of str to sequence of dict
-        For each way one step a rank, as `median_step` gives it.
+        For each variant, one step per rank, as returned by `median_step`.
     """
     rows = [(name, r, step) for name, steps in ways.items() for r, step in enumerate(steps)]
     height = 1.2 + 0.62 * len(rows)
@@ -145,7 +145,7 @@ def draw(ways: dict[str, Sequence[dict]], title: str) -> Picture:
     axes.set_yticks(range(len(rows)), [f"{name}\nrank {r}" if r == 0 else f"rank {r}" for name, r, _ in rows], fontsize=9)
     axes.set(xlabel="ms", ylim=(len(rows) - 0.3, -0.6), xlim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
-    legend = [(color(0), 0.45, "forward"), (color(0), 1, "backward; a line between two layers"), (EXCHANGE_COLOR, 1, "exchange on its way")]
+    legend = [(color(0), 0.45, "forward"), (color(0), 1, "backward; a line between two layers"), (EXCHANGE_COLOR, 1, "exchange in flight")]
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=c, alpha=a, label=text) for c, a, text in legend]

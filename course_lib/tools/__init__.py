@@ -1,1 +1,1 @@
-"""What `make lab` and `make doctor` run."""
+"""Command line tools: `make lab`, `make doctor`, `make update`, and the hub's single-user server."""

@@ -1,4 +1,4 @@
-"""`make doctor`: what works on this machine, a line each, and what to do about what does not."""
+"""`make doctor`: report what works on this machine, one line per check, with advice for what does not."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from course_lib import wording
 from course_lib.engine.processes import mpiexec
 from course_lib.sandbox import bubblewrap, landlock, seccomp
 
-CheckResult = tuple[bool | None, str, str]  # well (None: does not matter for most), what, advice
+CheckResult = tuple[bool | None, str, str]  # result (None: irrelevant for most users), description, advice
 
 
 def python() -> CheckResult:
-    """The version of Python."""
+    """Check the version of Python."""
     good = sys.version_info >= (3, 11)
     return good, f"Python {sys.version.split()[0]} in {sys.prefix}", "install Python 3.11 or newer, then: rm -r .venv; make lab"
 
 
 def mpi() -> CheckResult:
-    """The MPI library and its launcher."""
+    """Check the MPI library and its launcher."""
     try:
         where = mpiexec.find_mpiexec()
     except mpiexec.StartError as error:
         return False, str(error), "make lab installs it; on Windows use WSL2"
     import mpi4py
 
-    mpi4py.rc.initialize = False  # only ask: ranks are started by mpiexec
+    mpi4py.rc.initialize = False  # only query: ranks are started by mpiexec
     from mpi4py import MPI
 
     library = " ".join(MPI.Get_library_version().split("\n")[0].split())
@@ -41,7 +41,7 @@ def mpi() -> CheckResult:
 
 
 def ranks() -> CheckResult:
-    """Whether ranks start, and talk."""
+    """Check that ranks start and communicate."""
     from course_lib import cluster
 
     try:
@@ -58,59 +58,59 @@ def ranks() -> CheckResult:
         good = all(t[0] == 4 for t in four.pull("total"))
         return (
             good,
-            f"4 ranks start in {four.seconds:.1f} s and talk to each other",
-            "run it again; if it stays, report it with this output",
+            f"4 ranks start in {four.seconds:.1f} s and communicate",
+            "run it again; if the problem persists, report it with this output",
         )
     finally:
         four.stop()
 
 
 def cores() -> CheckResult:
-    """Cores of the processor."""
+    """Count the processor cores."""
     count = os.cpu_count() or 1
-    return count >= 2, f"{count} cores", "it works with one core, only slower"
+    return count >= 2, f"{count} cores", "the course works with one core, but more slowly"
 
 
 def memory() -> CheckResult:
-    """Free memory."""
+    """Check the free memory."""
     free = psutil.virtual_memory().available
-    return free > 2 * 1024**3, f"memory: {wording.memory(free)} free", "8 ranks want about 1.5 GB: close other programs"
+    return free > 2 * 1024**3, f"memory: {wording.memory(free)} free", "8 ranks need about 1.5 GB: close other programs"
 
 
 def threads() -> CheckResult:
-    """Threads that NumPy uses on a rank."""
+    """Report the number of NumPy threads per rank."""
     said = {name: os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS") if os.environ.get(name)}
     here = ", ".join(f"{k}={v}" for k, v in said.items()) or "not limited in this shell"
     return True, f"threads: ranks use one each (set by cluster.start); {here}", ""
 
 
 def shared_memory() -> CheckResult:
-    """Room in /dev/shm, through which ranks of a machine exchange arrays."""
+    """Check the space in /dev/shm, through which ranks of a machine exchange arrays."""
     if not os.path.isdir("/dev/shm"):
-        return None, "no /dev/shm (macOS has none, and needs none)", ""
+        return None, "no /dev/shm (macOS has none and does not need it)", ""
     free = shutil.disk_usage("/dev/shm").free
-    return free >= 32 * 1024**2, f"/dev/shm: {wording.memory(free)} free", "8 ranks want 32 MiB: run the container with --shm-size=64m"
+    return free >= 32 * 1024**2, f"/dev/shm: {wording.memory(free)} free", "8 ranks need 32 MiB: run the container with --shm-size=64m"
 
 
 def browser() -> CheckResult:
-    """A browser to open JupyterLab in."""
+    """Look for a browser to open JupyterLab in."""
     names = ("xdg-open", "open", "chromium", "google-chrome", "firefox")
     found = next((n for n in names if shutil.which(n)), None)
     return None if found is None else True, f"browser: {found or 'none found here'}", "make lab prints an address; open it in any browser"
 
 
 def chromium() -> CheckResult:
-    """Chromium, for the project's own browser test."""
+    """Look for Chromium, for the project's own browser test."""
     found = shutil.which("chromium")
     return (
         None if not found else True,
-        f"browser test: {found or 'no chromium, so make test leaves it out'}",
+        f"browser test: {found or 'no chromium, so make test skips it'}",
         "only for developers: apt install chromium",
     )
 
 
 def grading_sandbox() -> CheckResult:
-    """The sandbox for grading."""
+    """Check the grading sandbox."""
     problem = bubblewrap.problem()
     hidden = "Landlock still hides files from them" if landlock.abi_version() else "they can read what you can"
     what = f"no sandbox for ranks: {problem}; graded with SANDBOX=none, {hidden}" if problem else "ranks run in a sandbox (bubblewrap)"
@@ -119,12 +119,12 @@ def grading_sandbox() -> CheckResult:
 
 
 def network() -> CheckResult:
-    """A network, for larger data sets."""
+    """Check the network, for larger data sets."""
     try:
         with contextlib.closing(socket.create_connection(("ossci-datasets.s3.amazonaws.com", 443), timeout=3)):
-            return True, "network: the host of MNIST is reached", ""
+            return True, "network: the MNIST server is reachable", ""
     except OSError:
-        return None, "network: not reached", "not needed once installed: the digits come along; for other data see README.md"
+        return None, "network: not reachable", "not needed once installed: the digits are included; for other data see README.md"
 
 
 CHECKS: tuple[Callable[[], CheckResult], ...] = (
@@ -134,7 +134,7 @@ CHECKS: tuple[Callable[[], CheckResult], ...] = (
 
 
 def report() -> Iterator[tuple[bool, str]]:
-    """Each check's line, and whether it is well."""
+    """Yield each check's line, and whether it succeeded."""
     for check in CHECKS:
         try:
             good, what, advice = check()

@@ -1,4 +1,4 @@
-"""On a hub, what a student fetches from nbgrader's exchange is the notebook that lies in the work folder already: there is one, not two."""
+"""Link notebooks fetched from nbgrader's exchange on a hub to the student's copies in the work folder, so that there is only one."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from nbgrader.exchange.default import ExchangeFetchAssignment
 
 
 class FetchAssignmentAsLink(ExchangeFetchAssignment):
-    """A released part's folder, in which each notebook that the student has leads to the student's own; that one is handed in."""
+    """Fetched folder of a released part in which each of the student's notebooks is a link to the student's copy, which is handed in."""
 
     def do_copy(self, src: str, dest: str) -> None:
-        """Copy what was released, and lead to the student's own notebooks."""
+        """Copy the release, then link to the student's notebooks."""
         super().do_copy(src, dest)
         for copy in Path(dest).glob("*.ipynb"):
             mine = copy.parent.parent / copy.name

@@ -1,6 +1,6 @@
-"""An IPython extension that `make lab` puts into its environment: ``%%px`` says what to do while no ranks are up.
+"""IPython extension that `make lab` installs in its environment: ``%%px`` explains what to do while no ranks are running.
 
-`cluster.start` puts the real one in its place.
+`cluster.start` replaces it with the real magic.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 import sys
 from pathlib import Path
 
-WORK_DIR_ENV = "COURSE_WORK"  # set by the hub: where saved functions lie
+WORK_DIR_ENV = "COURSE_WORK"  # set by the hub: the folder with saved functions
 IPYTHON_CONFIG = """# Written by `make lab`: until ranks are up, %%px says how to start them.
 c.InteractiveShellApp.extensions.append("course_lib.tools.first_cell")
 """
 
 
 def load_ipython_extension(shell) -> None:
-    """Register the magics, in a kernel that has just started; on a hub, it works in the user's folder, wherever its notebook is."""
+    """Register the magics in a new kernel; on a hub, also change to the user's folder, wherever the notebook is."""
     work = Path(os.environ.get(WORK_DIR_ENV) or "/nowhere")
     if work in Path.cwd().parents:
         os.chdir(work)
@@ -27,9 +27,9 @@ def load_ipython_extension(shell) -> None:
 
 
 def install_config(prefix: Path | None = None) -> None:
-    """Have every IPython of this environment load the extension; a file that somebody else wrote there is left alone."""
+    """Make every IPython of this environment load the extension; a file of the same name written by others is kept."""
     path = (prefix or Path(sys.prefix)) / "etc" / "ipython" / "ipython_config.py"
-    with contextlib.suppress(OSError):  # an environment that belongs to somebody else
+    with contextlib.suppress(OSError):  # an environment that belongs to another user
         if path.exists() and not path.read_text().startswith(IPYTHON_CONFIG.splitlines()[0]):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,14 +37,14 @@ def install_config(prefix: Path | None = None) -> None:
 
 
 class RanksNotStarted(RuntimeError):
-    """``%%px`` was run while no ranks were up."""
+    """``%%px`` was run while no ranks were running."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31mRanksNotStarted\x1b[0m: {self}"]
 
 
 def _explain(shell, kind, error, trace, tb_offset=None) -> None:
-    """Say of a name that is not there which cell defines it."""
+    """Tell which cell defines a name that is missing."""
     from course_lib.cluster.source import misplaced_names
 
     error.args = (f"{error}{misplaced_names.kernel_hint(str(error), lambda name: False)}",)

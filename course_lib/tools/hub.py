@@ -1,6 +1,6 @@
-"""A user's server on JupyterHub: new notebooks come into the user's folder, and JupyterLab is served on a socket that is open already.
+"""Single-user server on JupyterHub: copies new notebooks to the user's folder, and serves JupyterLab on an inherited socket.
 
-The Hub starts it behind a wall, see `hub.isolation`.
+The hub starts it in a sandbox, see `hub.isolation`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jupyterhub.singleuser.extension import JupyterHubSingleUser
 from course_lib.tools import first_cell, lab, update
 from course_lib.tools.request_limits import RequestLimiter
 
-LISTEN_FD_ENV = "COURSE_LISTEN"  # the descriptor of the socket
+LISTEN_FD_ENV = "COURSE_LISTEN"  # file descriptor of the socket
 ROOT_DIR_ENV = "JUPYTERHUB_ROOT_DIR"  # the folder that JupyterLab shows
 LOG_FILE = ".jupyterhub.log"
 
@@ -50,19 +50,19 @@ def main() -> None:
     if not work.is_dir():
         os.environ[ROOT_DIR_ENV] = str(home)
     os.chdir(home)
-    JupyterHubSingleUser.serverapp_class = Server  # a class of our own would be looked for among the server's extensions
+    JupyterHubSingleUser.serverapp_class = Server  # a class of our own would be searched for as a server extension
     JupyterHubSingleUser.launch_instance(sys.argv[1:])
 
 
 def copy_new_notebooks(work: Path) -> str:
-    """Bring new notebooks into the user's folder; what there is to say of it. Where that cannot be, the server comes up without them."""
+    """Copy new notebooks to the user's folder; return a message about it. If that fails, the server starts without them."""
     try:
         work.mkdir(parents=True, exist_ok=True)
         new = lab.copy_new(lab.PROJECT_ROOT / "notebooks", work)
         update.keep_untouched(lab.PROJECT_ROOT / "notebooks", work)
         return f"{len(new)} new notebooks in {work}."
     except OSError as error:
-        return f"New notebooks cannot be put into {work}: {error.strerror}. Is the home full, or is there a file of that name?"
+        return f"New notebooks cannot be copied to {work}: {error.strerror}. Is the home full, or is there a file of that name?"
 
 
 if __name__ == "__main__":

@@ -12,9 +12,11 @@ from pathlib import Path
 from course_lib.tools import first_cell, start_page, update
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
-IDLE_SHUTDOWN_SECONDS = 2 * 3600  # seconds without a cell after which a notebook's ranks rest: its page may have been closed long ago
+IDLE_SHUTDOWN_SECONDS = (
+    2 * 3600
+)  # seconds without a cell after which a notebook's idle ranks are shut down: its page may have been closed long ago
 KERNELSPEC = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
-LANGUAGE_INFO = {  # as ipykernel says it
+LANGUAGE_INFO = {  # as ipykernel writes it
     "codemirror_mode": {"name": "ipython", "version": 3},
     "file_extension": ".py",
     "mimetype": "text/x-python",
@@ -25,14 +27,14 @@ LANGUAGE_INFO = {  # as ipykernel says it
 
 
 def copy_new(notebooks: Path, work: Path) -> list[Path]:
-    """Copy the notebooks that are not in `work` yet; what exists there is never touched.
+    """Copy the notebooks that are not in `work` yet; existing files are never touched.
 
     Parameters
     ----------
     notebooks : Path
-        Folder with one folder a part.
+        Folder with one subfolder per part.
     work : Path
-        The student's folder; made if it does not exist.
+        The student's folder; created if it does not exist.
 
     Returns
     -------
@@ -48,7 +50,7 @@ def copy_new(notebooks: Path, work: Path) -> list[Path]:
         partial = copy.with_suffix(".part")
         try:
             partial.write_text(with_kernel_metadata(source.read_text(encoding="utf-8")), encoding="utf-8")
-            os.link(partial, copy)  # fails rather than overwrite, and is there whole or not at all
+            os.link(partial, copy)  # atomic, and fails rather than overwrite
         finally:
             partial.unlink(missing_ok=True)
         update.keep_original(work, source)
@@ -57,7 +59,7 @@ def copy_new(notebooks: Path, work: Path) -> list[Path]:
 
 
 def with_kernel_metadata(text: str) -> str:
-    """A notebook with what JupyterLab notes of the kernel: else, a notebook that was only opened would count as changed."""
+    """Add the kernel metadata that JupyterLab writes; otherwise a notebook that was only opened would count as changed."""
     try:
         notebook = json.loads(text)
         notebook["metadata"] |= {"kernelspec": KERNELSPEC, "language_info": {**LANGUAGE_INFO, "version": platform.python_version()}}
@@ -67,18 +69,18 @@ def with_kernel_metadata(text: str) -> str:
 
 
 def command(work: Path, arguments: list[str]) -> list[str]:
-    """The command that opens JupyterLab in `work`, on loopback, with a token; what the arguments set, they set instead."""
+    """Command that opens JupyterLab in `work`, on loopback with a token; arguments override our settings."""
     own = {
         ("LabApp.default_url",): f"/lab/tree/{start_page.FILE_NAME}" if start_page.is_ours(work) else "/lab",
         ("ServerApp.ip", "ip"): "127.0.0.1",
         ("ServerApp.root_dir", "notebook-dir"): work,
         ("Application.log_level", "log-level"): "ERROR",
     }
-    set_already = {word.removeprefix("--").partition("=")[0] for word in arguments}  # Jupyter refuses to start with two of one
+    set_already = {word.removeprefix("--").partition("=")[0] for word in arguments}  # Jupyter refuses to start if an option is given twice
     options = [f"--{names[0]}={value}" for names, value in own.items() if not set_already.intersection(names)]
     lab = [sys.executable, "-m", "jupyterlab", *options]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
-        lab.append("--allow-root")  # in a container there is often no other user
+        lab.append("--allow-root")  # containers often have no other user
     display = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
     if not display:
         lab.append("--no-browser")  # Jupyter then prints the address
@@ -86,19 +88,21 @@ def command(work: Path, arguments: list[str]) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """The environment for JupyterLab: with our settings, before the user's own.
+    """Environment for JupyterLab, with our settings before the user's own.
 
-    nbgrader's Validate button is not there: it knows no visible check, says "Success" for an empty notebook, and saves functions.
+    It has no nbgrader Validate button, which ignores the visible checks, says "Success" for an empty notebook, and saves functions.
     """
     others = filter(None, [os.environ.get("JUPYTER_CONFIG_PATH")])
     ours = {"JUPYTER_CONFIG_PATH": os.pathsep.join([str(Path(__file__).parent / "config"), *others])}
-    said = filter(None, ["ignore:Overriding existing post_save_hook", os.environ.get("PYTHONWARNINGS")])  # Jupyter reads it several times
+    said = filter(
+        None, ["ignore:Overriding existing post_save_hook", os.environ.get("PYTHONWARNINGS")]
+    )  # Jupyter reads this setting several times
     ours["PYTHONWARNINGS"] = ",".join(said)
     return {"COURSE_REST": str(IDLE_SHUTDOWN_SECONDS), **os.environ, **ours}
 
 
 def prepare() -> Path:
-    """Bring my_work/ up to date, and say what is new; returns where it is."""
+    """Bring my_work/ up to date, print what is new, and return its path."""
     first_cell.install_config()
     work = PROJECT_ROOT / "my_work"
     new = copy_new(PROJECT_ROOT / "notebooks", work)
@@ -106,8 +110,8 @@ def prepare() -> Path:
     if new:
         print(f"New in my_work/: {', '.join(p.name for p in new)}")
     for mine in update.outdated(PROJECT_ROOT / "notebooks", work):
-        print(f"{mine.name} has changed since you opened it: make update PART={mine.stem} brings the new text in, and keeps your cells.")
-    with contextlib.suppress(OSError):  # what cannot be written is not opened
+        print(f"{mine.name} has changed since you opened it: make update PART={mine.stem} adds the new text and keeps your cells.")
+    with contextlib.suppress(OSError):  # if the page cannot be written, it is not opened
         start_page.write(work)
     return work
 

@@ -1,4 +1,4 @@
-"""A bound on what a web server holds of requests that are still coming: it takes a body before it asks who sends it."""
+"""Limit the memory of a web server's incomplete requests, as it reads a body before it authenticates the sender."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from tornado.http1connection import HTTP1Connection
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPMessageDelegate
 
-MAX_REQUEST_BYTES, MAX_TOTAL_BYTES = 32 << 20, 96 << 20  # bytes of a request, and of all at a time
-BODY_TIMEOUT_SECONDS = 30.0  # for a body to come
+MAX_REQUEST_BYTES, MAX_TOTAL_BYTES = 32 << 20, 96 << 20  # bytes per request, and of all requests at a time
+BODY_TIMEOUT_SECONDS = 30.0  # for a body to arrive
 
 
 class RequestLimiter:
-    """Holds for one server."""
+    """Request limits of one server."""
 
     def __init__(self, server: HTTPServer):
         self.held, self._start = 0, server.start_request
@@ -19,12 +19,12 @@ class RequestLimiter:
         server.start_request = self.start_request
 
     def start_request(self, connection: object, request: HTTP1Connection) -> HTTPMessageDelegate:
-        """In the place of the server's own."""
+        """Handle a new request in place of the server's own method."""
         return _CountedRequest(self, self._start(connection, request), request)
 
 
 class _CountedRequest(HTTPMessageDelegate):
-    """Passes a request on, and counts its bytes until it has come."""
+    """Forward a request, and count its bytes until it is complete."""
 
     def __init__(self, bound: RequestLimiter, to: HTTPMessageDelegate, request: HTTP1Connection):
         self._bound, self._to, self._request, self._mine = bound, to, request, 0

@@ -1,4 +1,4 @@
-"""The page on which `make lab` opens: the parts by path, how long each takes, what is begun, and which checks have passed."""
+"""Start page of `make lab`: the parts by learning path, the time each takes, which are begun, and which checks have passed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from course_lib.tools import update
 
 FILE_NAME = "START.md"  # in the student's folder
-GENERATED_MARK = "<!-- Written anew whenever a notebook is saved; write your notes elsewhere. -->"
+GENERATED_MARK = "<!-- Regenerated whenever a notebook is saved; write your notes elsewhere. -->"
 LEARNING_PATHS = {  # by the number of the first part
     0: "Tensor parallelism and ZeRO",
     11: "Data parallelism",
@@ -25,16 +25,16 @@ LEARNING_PATHS = {  # by the number of the first part
 
 @dataclass(frozen=True)
 class NotebookStatus:
-    """A student's notebook.
+    """Status of a student's notebook.
 
     Attributes
     ----------
     minutes : int
-        How long it takes, as its first text says.
+        Estimated time in minutes, from its first cell.
     checks, passed : int
-        Cells that check an exercise, and those that had passed when the notebook was saved.
+        Number of cells that check an exercise, and of those that had passed when the notebook was saved.
     begun : bool
-        Whether anything in it has changed or has run.
+        Whether any cell has been changed or run.
     """
 
     path: Path
@@ -46,7 +46,7 @@ class NotebookStatus:
 
     @property
     def state(self) -> str:
-        """What is done, in a word or two."""
+        """Describe the progress in a few words."""
         if self.checks and self.passed == self.checks:
             return "**all checks passed**"
         checks = f", {self.passed} of {self.checks} checks passed" if self.checks > 1 or self.passed else ""
@@ -54,7 +54,7 @@ class NotebookStatus:
 
 
 def read_status(path: Path) -> NotebookStatus | None:
-    """A notebook of the course in a student's folder; None for another file, or one that cannot be read."""
+    """Read the status of a course notebook in a student's folder; None for any other file, or one that cannot be read."""
     try:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         cells, part = notebook["cells"], notebook["metadata"]["course"]["part"]
@@ -67,15 +67,15 @@ def read_status(path: Path) -> NotebookStatus | None:
         minutes = int(found[1]) if (found := re.search(r"About (\d+) minutes", texts[0])) else 0
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return None
-    if path.stem != part:  # a copy of it, as it was before
+    if path.stem != part:  # an older copy of the notebook
         return None
     return NotebookStatus(path, title, minutes, len(checks), passed, begun)
 
 
 def render_page(parts: list[NotebookStatus]) -> str:
-    """The page, in Markdown."""
+    """Render the page in Markdown."""
     lines = [GENERATED_MARK, "", "# Distributed training, from scratch", ""]
-    lines += ["Begin with part 00, and take the parts in order, or follow one path. A part is done when its checks have passed.", ""]
+    lines += ["Begin with part 00 and take the parts in order, or follow one path. A part is done when its checks have passed.", ""]
     for first, name in LEARNING_PATHS.items():
         later = [number for number in LEARNING_PATHS if number > first]
         own = [p for p in parts if first <= int(p.path.name[:2]) < min(later, default=100)]
@@ -84,13 +84,13 @@ def render_page(parts: list[NotebookStatus]) -> str:
             lines += [f"## {name}", "", f"About {hours} hour{'s' * (hours > 1)}.", "", "| part | minutes | |", "|---|---|---|"]
             lines += [f"| [{p.title}]({p.path.name}) | {p.minutes or ''} | {p.state} |" for p in own]
             lines += [""]
-    lines += ["As of when the notebooks were saved; to see this page anew, close it and open it again."]
+    lines += ["This page shows the notebooks as last saved; to refresh it, close it and open it again."]
     lines += ["To hand in a part, save its notebook and hand in the file."]
     return "\n".join(lines) + "\n"
 
 
 def is_ours(work: Path) -> bool:
-    """Tell this page from a file of the same name that is the student's own."""
+    """Tell whether this page is ours and not a file of the same name that the student wrote."""
     try:
         return (work / FILE_NAME).read_text(encoding="utf-8").startswith(GENERATED_MARK)
     except (OSError, ValueError):
@@ -98,7 +98,7 @@ def is_ours(work: Path) -> bool:
 
 
 def write(work: Path) -> Path | None:
-    """Write the page into a student's folder; None where a file of that name is the student's own."""
+    """Write the page to a student's folder; None if a file of that name is the student's own."""
     path = work / FILE_NAME
     if path.exists() and not is_ours(work):
         return None
@@ -110,8 +110,8 @@ def write(work: Path) -> Path | None:
 
 
 def on_notebook_saved(model: dict, os_path: str, **_: object) -> None:
-    """Write the page anew: JupyterLab has saved a file, see `config/jupyter_server_config.json`."""
+    """Regenerate the page after JupyterLab has saved a file; see `config/jupyter_server_config.json`."""
     folder = Path(os_path).parent
     if model.get("type") == "notebook" and (folder / FILE_NAME).exists():
-        with contextlib.suppress(Exception):  # a full disk, say: the notebook is what counts
+        with contextlib.suppress(Exception):  # such as a full disk: the notebook is what counts
             write(folder)

@@ -1,7 +1,7 @@
-"""`make update PART=...`: bring what is new in a part into the notebook that a student has begun.
+"""`make update PART=...`: merge a part's new text into the notebook that a student has begun.
 
-`make lab` keeps each notebook as it was given out in my_work/.originals/, so that it can be told what the student
-has changed since, and what the course has.
+`make lab` keeps each notebook as released in my_work/.originals/, to tell the student's changes since then from the
+course's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 ORIGINALS = ".originals"  # in the student's folder
-# nbdime merges the lines of a cell; that cells are the same, their ids say.
+# nbdime merges the lines of a cell; cells are matched by their ids.
 MERGE_OPTIONS = SimpleNamespace(
     merge_strategy="use-local", input_strategy=None, output_strategy="use-local", ignore_transients=True, log_level="ERROR"
 )
@@ -27,13 +27,13 @@ class UpdateError(RuntimeError):
 
 
 def keep_original(work: Path, source: Path) -> None:
-    """Keep a notebook as it is given out now."""
+    """Keep a copy of a notebook as released now."""
     (work / ORIGINALS).mkdir(exist_ok=True)
     _write_atomically(source.read_bytes(), work / ORIGINALS / source.name)
 
 
 def keep_untouched(notebooks: Path, work: Path) -> None:
-    """Keep the original of each copy that was made before originals were kept, and is still as it was given out."""
+    """Keep the originals of copies that were made before originals were kept, if they are still as released."""
     for source in notebooks.glob("*/*.ipynb"):
         mine = work / source.name
         if mine.is_file() and not _original_path(mine).exists() and _same_bytes(mine, source):
@@ -41,13 +41,13 @@ def keep_untouched(notebooks: Path, work: Path) -> None:
 
 
 def is_unchanged(mine: Path) -> bool:
-    """Compare a student's copy, cell by cell, with the notebook that was given out, if that was kept."""
+    """Compare a student's copy, cell by cell, with the notebook as released, if that was kept."""
     original = _original_path(mine)
     return not original.exists() or _cells(mine) == _cells(original)
 
 
 def outdated(notebooks: Path, work: Path) -> list[Path]:
-    """The student's notebooks of which the course has another version than the one that they began with."""
+    """List the student's notebooks that are based on an older version of the course's notebook."""
     pairs = [(work / source.name, source) for source in sorted(notebooks.glob("*/*.ipynb"))]
     return [
         mine for mine, source in pairs if mine.exists() and _original_path(mine).exists() and not _same_bytes(_original_path(mine), source)
@@ -55,33 +55,33 @@ def outdated(notebooks: Path, work: Path) -> list[Path]:
 
 
 def update(mine: Path, source: Path) -> tuple[Path | None, list[str]]:
-    """Bring the new version of a notebook into the student's copy.
+    """Merge the new version of a notebook into the student's copy.
 
     Parameters
     ----------
     mine : Path
-        The student's copy; what it was before stays beside it.
+        The student's copy; its previous version is kept next to it.
     source : Path
         The new version.
 
     Returns
     -------
     old : Path or None
-        Where the copy as it was lies now; None if there was nothing to do.
+        Path of the previous version; None if there was nothing to do.
     both : list of str
-        The first lines of cells that the student and the course have changed: the student's text stands there.
+        First lines of cells that both the student and the course have changed; the student's text is kept.
 
     Raises
     ------
     UpdateError
-        The copy is no notebook, or it is not known what it began with.
+        The copy is not a notebook, or its original version is unknown.
     """
     import nbformat
 
     original = _original_path(mine)
     if not original.exists():
         raise UpdateError(
-            f"{mine.name} was begun before the course kept what it gave out, so it cannot tell your text from its own. "
+            f"{mine.name} was begun before the course kept the originals, so it cannot tell your text from its own. "
             f"Rename your file, run make lab for the new one, and copy your answers into it."
         )
     if _same_bytes(original, source):
@@ -99,7 +99,7 @@ def update(mine: Path, source: Path) -> tuple[Path | None, list[str]]:
 
 
 def merge(base, local, remote) -> tuple[object, list[str]]:
-    """What the student (`local`) and the course (`remote`) have made of `base`, in one notebook; see `update`."""
+    """Merge the changes to `base` by the student (`local`) and the course (`remote`) into one notebook; see `update`."""
     import nbformat
 
     _identify(local, base)
@@ -115,7 +115,7 @@ def merge(base, local, remote) -> tuple[object, list[str]]:
         if cell.cell_type == "code" and cell.id in mine and mine[cell.id].source == cell.source:
             cell.outputs, cell.execution_count = mine[cell.id].outputs, mine[cell.id].execution_count
     before = None
-    for cell in local.cells:  # the student's own cells, and those of the course that are gone but were changed, come behind the same cell
+    for cell in local.cells:  # the student's own cells, and changed cells that the course removed, follow the same cell as before
         if cell.id not in new and (cell.id not in was or cell.source != was[cell.id].source):
             place = next((i + 1 for i, other in enumerate(merged.cells) if other.id == before), 0)
             merged.cells.insert(place, cell)
@@ -125,7 +125,7 @@ def merge(base, local, remote) -> tuple[object, list[str]]:
 
 
 def _identify(local, base) -> None:
-    """Cells that have lost their ids, as in some editors, get them again: by what grading calls them, or by their text."""
+    """Restore missing cell ids, which some editors drop, by the grading name or the text."""
     known, there = {cell.id for cell in base.cells}, {cell.id for cell in local.cells}
     for cell in local.cells:
         grade = cell.metadata.get("nbgrader", {}).get("grade_id")
@@ -137,7 +137,7 @@ def _identify(local, base) -> None:
 
 
 def _merged_text(was, mine, new) -> str:
-    """A cell's text with the changes of both; where they meet, the student's."""
+    """Merge both texts of a cell; where they conflict, the student's is kept."""
     if mine.source == was.source or mine.source == new.source:
         return new.source
     from nbdime.merging.notebooks import merge_notebooks
@@ -150,7 +150,7 @@ def _merged_text(was, mine, new) -> str:
 
 
 def _added_lines(before: str, after: str) -> set[str]:
-    """The lines that were not there before."""
+    """Lines of `after` that are not in `before`."""
     return set(after.splitlines()) - set(before.splitlines())
 
 
@@ -171,13 +171,13 @@ def _same_bytes(one: Path, other: Path) -> bool:
 
 
 def _backup_path(mine: Path) -> Path:
-    """A free name for the copy as it was."""
+    """Return an unused name for the previous version."""
     names = (f"{mine.stem}.old{number}.ipynb" for number in ("", *range(2, 1000)))
     return next(path for name in names if not (path := mine.with_name(name)).exists())
 
 
 def _write_atomically(data: bytes, path: Path) -> None:
-    """Write a file whole, or not at all."""
+    """Write a file atomically."""
     partial = path.with_suffix(".part")
     partial.write_bytes(data)
     os.replace(partial, path)
@@ -185,18 +185,18 @@ def _write_atomically(data: bytes, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="?", help="such as 03_naive_forward; all that have changed by default")
+    parser.add_argument("part", nargs="?", help="such as 03_naive_forward; by default all that have changed")
     part = parser.parse_args().part
     root = Path(__file__).resolve().parents[2]
     notebooks, work = root / "notebooks", Path(os.environ.get("COURSE_WORK") or root / "my_work")  # on a hub, in the user's home
     sources = {path.stem: path for path in sorted(notebooks.glob("*/*.ipynb"))}
     if part and part not in sources:
-        sys.exit(f"There is no part {part!r}; there are {', '.join(sources)}.")
+        sys.exit(f"There is no part {part!r}; the parts are {', '.join(sources)}.")
     chosen = [part] if part else [path.stem for path in outdated(notebooks, work)]
     for name in chosen:
         mine = work / sources[name].name
         if not mine.exists():
-            sys.exit(f"{mine.name} is not in {work.name}/ yet: make lab puts it there.")
+            sys.exit(f"{mine.name} is not in {work.name}/ yet: make lab copies it there.")
         try:
             old, both = update(mine, sources[name])
         except UpdateError as error:
@@ -204,10 +204,10 @@ def main() -> None:
         if old is None:
             print(f"{mine.name} is up to date.")
             continue
-        print(f"{mine.name} has the new text, and your cells. As it was before: {work.name}/{old.name}.")
+        print(f"{mine.name} has the new text and your cells. The previous version: {work.name}/{old.name}.")
         print("  If it is open in JupyterLab: File, Reload Notebook from Disk.")
         for line in both:
-            print(f'  You and the course have both changed the cell that begins with "{line}". Your text stands.')
+            print(f'  You and the course have both changed the cell that begins with "{line}". Your text was kept.')
     if not chosen:
         print(f"All notebooks in {work.name}/ are up to date.")
 
