@@ -1,4 +1,4 @@
-"""One training step of a large model on many devices, simulated: the loop is real, time and memory are counted."""
+"""Simulation of a training step of a large model on many devices: the loop is real, time and memory are computed."""
 
 from course_lib.sim.calibrate import BlockCost, calibrate
 from course_lib.sim.core.batches import get_global_batch_list, get_next_microbatch

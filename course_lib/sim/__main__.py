@@ -1,4 +1,4 @@
-"""``python -m course_lib.sim plan`` and ``validate``: the simulator for those who come with a real question."""
+"""Command line of the simulator: ``python -m course_lib.sim plan`` and ``validate``."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from course_lib.sim.llm.transformer import MODEL_PRESETS
 from course_lib.sim.plan import report, toml_config
 from course_lib.sim.plan.search import best
 
-TOML_FORMAT_HELP = """What a file may say (sizes in numbers, rates in bytes a second, memory in bytes; what it leaves out is as usual):
+TOML_FORMAT_HELP = """Format of a file (sizes in numbers, rates in bytes per second, memory in bytes; every key has a default):
 
   [model]
-  preset = "7b"               # and what is different there; or layers, hidden and heads
+  preset = "7b"               # then only what differs from it; or layers, hidden and heads
   sequence = 8192             # batch, vocabulary, feed_forward, gated, kv_heads, fused, dropout
   [cluster]
   gpus = 64
   node = 8
-  device = "a100"             # or {name = "a100", memory = 40e9}, or all of a device's figures
-  network = {bandwidth = 25e9, efficiency = 0.9, latency = 1e-5}   # inside is such a table, too
+  device = "a100"             # or {name = "a100", memory = 40e9}, or all of a device's fields
+  network = {bandwidth = 25e9, efficiency = 0.9, latency = 1e-5}   # inside is a table like this, too
   pod = 256                   # devices behind one switch; oversubscription = 2 beyond it
-  overhead = 0.1              # seconds of a step that are no layer's
+  overhead = 0.1              # seconds of a step outside the layers
 """
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m course_lib.sim", description="Training steps of language models, simulated.")
     commands = parser.add_subparsers(dest="command", required=True)
     how = argparse.RawDescriptionHelpFormatter
     plan = commands.add_parser("plan", help="the best configurations of a model on a cluster", formatter_class=how, epilog=TOML_FORMAT_HELP)
     plan.add_argument("--model", help=f"one of {', '.join(MODEL_PRESETS)}")
-    plan.add_argument("--gpus", type=int, help="how many devices")
+    plan.add_argument("--gpus", type=int, help="number of devices")
     plan.add_argument("--device", help="a100 or h100 (h100), in nodes of eight")
-    plan.add_argument("--file", type=Path, help="a TOML file, where it says something else than the three above; see below")
-    plan.add_argument("--count", type=int, default=5, help="how many configurations (5)")
-    plan.add_argument("--tokens", type=float, help="tokens of the whole run: how long it takes")
-    plan.add_argument("--price", type=float, help="of a GPU for an hour: what those tokens cost")
+    plan.add_argument("--file", type=Path, help="a TOML file, which overrides the three options above; see below")
+    plan.add_argument("--count", type=int, default=5, help="number of configurations (5)")
+    plan.add_argument("--tokens", type=float, help="tokens of the whole run, to compute its duration")
+    plan.add_argument("--price", type=float, help="price of a GPU-hour, to compute the cost of those tokens")
     plan.add_argument("--out", type=Path, default=Path("plan"), help="folder for the report and the trace (plan)")
-    validate = commands.add_parser("validate", help="simulated steps beside what others have measured")
+    validate = commands.add_parser("validate", help="compare simulated steps with published measurements")
     validate.add_argument("--out", type=Path, help="a PNG file for the scatter plot")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Do what the command line says; 2 if that cannot be done."""
+    """Execute the command line; return 2 if that is impossible."""
     a = parse_args(argv)
     try:
         return _plan(a) if a.command == "plan" else _validate(a)
@@ -68,36 +68,36 @@ def _plan(a: argparse.Namespace) -> int:
     if a.file:
         model, place = toml_config.read(a.file, model, device, a.gpus)
     if model is None or place is None:
-        raise PlanError("say which model and how many devices: --model and --gpus, or a file with both (--file).")
+        raise PlanError("specify a model and a number of devices: --model and --gpus, or a file with both (--file).")
     for name in ("count", "tokens", "price"):
         value = getattr(a, name)
         if value is not None and not 0 < value < math.inf:
             raise PlanError(f"--{name} must be more than 0; got {value}.")
     if a.price and not a.tokens:
-        raise PlanError("--price tells what a whole run costs: say with --tokens how long it is.")
+        raise PlanError("--price computes the cost of a whole run: give its length with --tokens.")
     steps = best(model, place, a.count)
-    print(f"{model.name} on {place.gpus} × {place.device.name}, {model.batch} texts of {model.sequence} tokens a step:\n")
+    print(f"{model.name} on {place.gpus} × {place.device.name}, {model.batch} texts of {model.sequence} tokens per step:\n")
     print(report.table(steps))
     if a.tokens:
         print(f"\n{report.whole_run(steps[0], a.tokens, a.price)}.")
     a.out.mkdir(parents=True, exist_ok=True)
     (a.out / "report.html").write_text(report.render_html(model, place, steps, a.price, a.tokens), encoding="utf-8")
     report.write_trace(simulate(model, place, steps[0].configuration), a.out / "trace.json")
-    print(f"\nThe report is {a.out / 'report.html'}; {a.out / 'trace.json'} is for ui.perfetto.dev.")
+    print(f"\nThe report is {a.out / 'report.html'}; open {a.out / 'trace.json'} in ui.perfetto.dev.")
     return 0
 
 
 def _validate(a: argparse.Namespace) -> int:
     times = reference_data.times()
-    print(reference_data.table(times, f"Seconds an iteration ({reference_data.SOURCE})", "s"))
+    print(reference_data.table(times, f"Seconds per iteration ({reference_data.SOURCE})", "s"))
     print()
     print(
         reference_data.table(
-            reference_data.activations(), "Activations of a layer, as parts of tensor parallelism's (table 2, figure 7)", "%"
+            reference_data.activations(), "Activations of a layer, relative to tensor parallelism's (table 2, figure 7)", "%"
         )
     )
-    print("Theirs and ours are two ways to count the same arrays: so many bytes a layer, and those that the simulated ranks hold.\n")
-    print("Assumed, neither from a data sheet nor fitted. With another figure, and the two that are fitted fitted again, the errors are:")
+    print("Theirs and ours count the same arrays in two ways: bytes per layer by formula, and bytes that the simulated ranks hold.\n")
+    print("Assumed values, neither from a data sheet nor fitted. With another value, and the two fitted ones fitted again, the errors are:")
     for name, mean, worst in reference_data.sensitivity():
         print(f"  {name:24}  {mean:.2%}, {worst:.2%}")
     if a.out:

@@ -1,4 +1,4 @@
-"""This machine as the simulator sees it: what the ranks compute and send in a second, measured on them."""
+"""Calibration of the simulator for this machine: compute and message rates, measured on the ranks."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import psutil
 
 from course_lib.sim.core.hardware import Hardware, Link
 
-MATMUL_ROWS = (64, 128, 256, 512)  # rows of the square matrices that are multiplied
+MATMUL_ROWS = (64, 128, 256, 512)  # rows of the square matrices
 MESSAGE_SIZES_BYTES = (1 << 10, 1 << 16, 1 << 20, 1 << 22)  # bytes
-NUMPY_CALLS_PER_BLOCK = 250  # of NumPy, or as long, in a block's forward or backward
+NUMPY_CALLS_PER_BLOCK = 250  # calls of NumPy, or equally long ones, in a block's forward or backward
 BYTES_PER_ELEMENTWISE_OP = 12  # bytes that an operation on two arrays reads and writes for each float32
 
 
 @dataclass(frozen=True)
 class Processor(Hardware):
-    """A processor that does one thing at a time: arithmetic, and passes over memory.
+    """Processor that does one thing at a time: arithmetic or passes over memory.
 
     Parameters
     ----------
     call : float
-        Seconds of a call of NumPy that computes next to nothing.
+        Seconds of a NumPy call that computes almost nothing.
     """
 
     call: float = 0.0
 
     def compute(self, flop: float, nbytes: float) -> float:
-        """Seconds of an operation: what its FLOP take, and then what its bytes take."""
+        """Seconds of an operation: the time for its FLOP plus the time for its bytes."""
         part = next((part for least, part in self.efficiency if flop >= least), 1.0)
         return flop / (self.flops * part) + nbytes / self.memory_bandwidth
 
@@ -41,12 +41,12 @@ def calibrate(ranks, size: int | None = None) -> Processor:
     ----------
     ranks : Ranks
     size : int, optional
-        How many of the ranks work, so that no more of them share the cores than will; all by default.
+        Number of ranks that work, so that the cores are shared as in the measured step; by default all.
 
     Returns
     -------
     Processor
-        Rates of float32 on one rank; its links are those between neighbours. The median over the ranks and several tries.
+        Rates of float32 on one rank; its links connect neighbours. Medians over the ranks and several tries.
     """
     n = min(size or ranks.n, ranks.n)
     found = [
@@ -69,7 +69,7 @@ def calibrate(ranks, size: int | None = None) -> Processor:
 
 
 def measure_rank(size, products, messages, elements):
-    """On a rank: FLOP a second for matrices of these sizes; seconds a number of a pass, and of a call; seconds of messages."""
+    """Measure on a rank: FLOP/s for these matrix sizes; seconds per number of a pass, and per call; seconds of messages."""
     import time
 
     import numpy as np
@@ -97,10 +97,10 @@ def measure_rank(size, products, messages, elements):
     random, rates, sent = np.random.default_rng(me), [], []
     for rows in products:
         a, b = random.standard_normal((2, rows, rows), np.float32)
-        many = max(1, (1 << 28) // (2 * rows**3))  # so that a try takes some milliseconds
+        many = max(1, (1 << 28) // (2 * rows**3))  # so that each try takes some milliseconds
         group.Barrier()
         rates.append(2.0 * rows**3 * many / median(lambda a=a, b=b, many=many: [a @ b for _ in range(many)]))
-    arrays, out = ([random.standard_normal(elements, np.float32) for _ in range(12)] for _ in "ab")  # more than a cache has, as activations
+    arrays, out = ([random.standard_normal(elements, np.float32) for _ in range(12)] for _ in "ab")  # larger than a cache, like activations
     group.Barrier()
     passes = median(lambda: [np.add(arrays[i], arrays[i - 1], out=out[i]) for i in range(12)]) / (12 * elements)
     few, into = np.ones(4, np.float32), np.empty(4, np.float32)
@@ -115,15 +115,15 @@ def measure_rank(size, products, messages, elements):
 
 @dataclass(frozen=True)
 class BlockCost:
-    """What a block of `gpt.block` costs, and a pipeline's stage of several.
+    """Cost of a block of `gpt.model.block`, and of a pipeline stage of several.
 
-    Products are counted exactly; passes over memory are counted in the code of `autograd`: each elementwise operation is one pass, an
-    exponential three. So are the calls, whose own time is a few per cent.
+    Products are counted exactly; passes over memory are counted as in the code of `autograd`: each elementwise operation is one pass, an
+    exponential three. Calls are counted, too; their own time is a few per cent.
 
     Parameters
     ----------
     width, heads, positions, samples : int
-        Of a micro-batch.
+        Sizes of a micro-batch.
     """
 
     width: int
@@ -133,21 +133,21 @@ class BlockCost:
 
     @property
     def tokens(self) -> int:
-        """In a micro-batch."""
+        """Number of tokens in a micro-batch."""
         return self.samples * self.positions
 
     def flop(self) -> float:
-        """FLOP of forward: four matrices of 12 width² parameters together, and the scores and sums of attention over all pairs."""
+        """FLOP of forward: the matrices, 12 width² parameters together, and the scores and weighted sums of attention over all pairs."""
         return self.tokens * (24.0 * self.width**2 + 4.0 * self.positions * self.width)
 
     def message_bytes(self) -> int:
-        """Of an activation in float32."""
+        """Bytes of an activation in float32."""
         return 4 * self.tokens * self.width
 
     def seconds(self, kind: str, hardware: Processor) -> float:
         """Seconds of a block's "forward" or "backward".
 
-        Backward has twice the products; and its gradients are added to those of the micro-batches before.
+        Backward has twice the products, and adds its gradients to those of earlier micro-batches.
         """
         forward = kind == "forward"
         passes = self.tokens * (66 * self.width + 9 * self.heads * self.positions)
@@ -157,7 +157,7 @@ class BlockCost:
         return (1 if forward else 2) * self._products(hardware) + rest
 
     def _products(self, hardware: Processor) -> float:
-        """Seconds of its products, each by its size."""
+        """Seconds of a block's products, each timed by its size."""
         w, t, d = self.width, self.tokens, self.width // self.heads
         whole = sum(hardware.compute(2.0 * t * a * b, 0) for a, b in ((w, 3 * w), (w, w), (w, 4 * w), (4 * w, w)))
         pairs = self.samples * self.heads

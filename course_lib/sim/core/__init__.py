@@ -1,1 +1,1 @@
-"""The simulated devices: what a training loop can do on a rank, what it costs, and what is not allowed."""
+"""Simulated devices: the operations of a rank, their costs, and their rules."""

@@ -1,4 +1,4 @@
-"""Which samples make up which micro-batch."""
+"""Assignment of samples to micro-batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 
 def get_global_batch_list(global_batch_size: int, batch_size: int) -> list[list[int]]:
-    """All samples, cut into micro-batches; the last one may be smaller.
+    """Split all samples into micro-batches; the last one may be smaller.
 
     >>> get_global_batch_list(5, 2)
     [[0, 1], [2, 3], [4]]
@@ -16,12 +16,12 @@ def get_global_batch_list(global_batch_size: int, batch_size: int) -> list[list[
 
 
 def get_next_microbatch(global_batch_size: int, world_size: int, batch_size: int, rank: int) -> Iterator[list[int]]:
-    """One rank's share of the samples in data parallel training, micro-batch by micro-batch; the last one may be smaller.
+    """Yield one rank's share of the samples in data parallel training, micro-batch by micro-batch; the last one may be smaller.
 
     Raises
     ------
     ValueError
-        The ranks cannot have equally many samples.
+        The samples cannot be split equally.
 
     Examples
     --------

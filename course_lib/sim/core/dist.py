@@ -1,8 +1,8 @@
-"""How the ranks of a simulation meet: groups, collectives, messages, and what happens when nothing can move.
+"""Communication between simulated ranks: groups, collectives, messages, and deadlock detection.
 
-Virtual time needs no central clock. A rank's time grows with what it does; a collective begins when its
-last rank has come, and a message arrives when its sender has sent it. So times follow from who waits for
-whom, whatever the order in which Python runs the ranks.
+Virtual time needs no central clock. A rank's time advances with its operations; a collective begins when its last rank has
+arrived, and a message arrives once its sender has sent it. So all times follow from the dependencies between ranks,
+independently of the order in which Python runs them.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from course_lib.sim.core import validation
 from course_lib.sim.core.errors import Deadlock, Mismatch, SimulationError
 from course_lib.sim.core.hardware import H100, LAYER, Hardware, Layer
 
-IDLE_TIMEOUT_SECONDS = 0.2  # seconds of real time that a loop may wait for something that is not the simulator's
+IDLE_TIMEOUT_SECONDS = 0.2  # seconds of real time that a loop may wait for something outside the simulator
 
 
 class Group:
-    """Some ranks that call collectives together, in order."""
+    """Ranks that call collectives together, in order."""
 
     def __init__(self, ranks: tuple[int, ...], hardware: Hardware):
         self.ranks, self.size, self.link = ranks, len(ranks), hardware.link(ranks)
         self.place = {rank: i for i, rank in enumerate(ranks)}
-        self.calls = dict.fromkeys(ranks, 0)  # how many collectives each rank has called
-        self.open: deque[Exchange] = deque()  # those that not all have called
+        self.calls = dict.fromkeys(ranks, 0)  # number of collectives that each rank has called
+        self.open: deque[Exchange] = deque()  # collectives that not all ranks have called yet
         self.closed = 0
 
     def duration(self, kind: str, nbytes: float) -> float:
-        """Seconds of a collective on an array that has `nbytes` when it is whole."""
+        """Seconds of a collective on an array whose full size is `nbytes`."""
         return self.link.all_reduce(nbytes, self.size) if kind == "all_reduce" else self.link.all_gather(nbytes, self.size)
 
 
 class Exchange:
-    """One collective, or one message: who has come, and when it begins and ends.
+    """A collective or a message: the ranks that have arrived, and its begin and end.
 
-    It has a place in the communication stream of each of its ranks: it begins when all have come and
-    what each of them communicated before is over.
+    It has a place in the communication stream of each of its ranks: it begins once all have arrived and the earlier communication of
+    each of them has ended.
     """
 
     __slots__ = ("after", "asked", "blocked", "duration", "end", "first", "future", "group", "kind", "layer", "mask")
@@ -50,11 +50,11 @@ class Exchange:
         self.kind, self.layer, self.group, self.missing = kind, layer, group, missing
         self.start, self.end, self.duration = 0.0, None, 0.0
         self.blocked, self.mask, self.shards = 0, 0, 0
-        self.asked = math.inf  # of a message: when its receiver asked for it
+        self.asked = math.inf  # for a message: when its receiver asked for it
         self.first = self.future = self.after = None
 
     def join(self, model) -> None:
-        """A rank comes, at its own time."""
+        """Add a rank, at its own time."""
         before, model.last_exchange = model.last_exchange, self
         self.missing -= 1
         if before is not None and before.end is None:
@@ -68,7 +68,7 @@ class Exchange:
                 self.settle()
 
     def settle(self) -> None:
-        """All have come and nothing is in the way: now its end is known, and perhaps that of others."""
+        """Determine the end, once all ranks have arrived and nothing is in the way; this may settle other exchanges."""
         ready = [self]
         while ready:
             one = ready.pop()
@@ -85,16 +85,16 @@ class Exchange:
 
 
 class Dist:
-    """The ranks of a simulation.
+    """Ranks of a simulation.
 
     Parameters
     ----------
     world_size : int
     hardware : Hardware
     layer : Layer
-        What a layer of the model costs.
+        Cost of a layer of the model.
     memory_limit : bool
-        Whether a rank that holds more than its device has ends the simulation. `sim.run` asks for it.
+        Whether exceeding the memory of a device ends the simulation; `schedule.simulation.run` sets it.
     """
 
     def __init__(self, world_size: int, hardware: Hardware = H100, layer: Layer = LAYER, memory_limit: bool = False):
@@ -104,14 +104,14 @@ class Dist:
         self.models: dict[int, object] = {}
         self.world = Group(tuple(range(world_size)), hardware)
         self._groups = {self.world.ranks: self.world}
-        self._sent: dict[tuple[int, int], deque] = {}  # messages that nobody asked for yet, by (from, to)
-        self._wanted: dict[tuple[int, int], deque] = {}  # receives whose message was not sent yet
-        self._waiting: dict[int, object] = {}  # communications that a rank awaits now, by identity
+        self._sent: dict[tuple[int, int], deque] = {}  # messages not asked for yet, by (source, destination)
+        self._wanted: dict[tuple[int, int], deque] = {}  # receives whose message has not been sent yet
+        self._waiting: dict[int, object] = {}  # communications that a rank is awaiting, by identity
         self._moves = self._last_moves = self._idle_turns = 0
         self._watched = False
 
     def group(self, rank: int, ranks: Iterable[int] | None) -> Group:
-        """The group of these ranks; ValueError unless `rank` is among them and all are there."""
+        """Return the group of these ranks; ValueError unless `rank` is a member and all ranks exist."""
         if ranks is None:
             return self.world
         members = tuple(sorted(set(ranks)))
@@ -120,11 +120,11 @@ class Dist:
                 raise ValueError(f"a group of ranks {list(members)}: the ranks are 0 to {self.world_size - 1}.")
             self._groups[members] = Group(members, self.hardware)
         if rank not in self._groups[members].place:
-            raise ValueError(f"a collective among {wording.ranks(members)}, which this rank is not one of.")
+            raise ValueError(f"a collective among {wording.ranks(members)}, which do not include this rank.")
         return self._groups[members]
 
     def collective(self, model, kind: str, value, group: Group) -> Exchange:
-        """Rank `model` calls a collective: the exchange that it shares with the others of the group."""
+        """Call a collective on the rank of `model`: the exchange that it shares with the others of the group."""
         self._moves += 1
         number = group.calls[model.rank]
         group.calls[model.rank] = number + 1
@@ -148,7 +148,7 @@ class Dist:
         if exchange.mask & mask and kind != "all_gather":
             validation.refuse_twice(model, value.layer, exchange.mask & mask, "this rank's and another rank's gradient")
         exchange.mask |= mask
-        if exchange.missing == 1:  # all others are here: the size of the whole is known
+        if exchange.missing == 1:  # all others have arrived: the full size is known
             group.open.popleft()
             group.closed += 1
             one_shard = value.nbytes / value.shards.bit_count()
@@ -157,7 +157,7 @@ class Dist:
         return exchange
 
     def send(self, model, dest: int, value) -> Exchange:
-        """Rank `model` sends a value; whoever receives finds the message."""
+        """Send a value from the rank of `model`; a receiver will find the message."""
         self._moves += 1
         exchange = Exchange("send", value.layer, None, 1)
         exchange.first = (dest, value)
@@ -172,7 +172,7 @@ class Dist:
         return exchange
 
     def receive(self, model, source: int) -> Exchange:
-        """Rank `model` asks for the next message from `source`; its end is that of the sending."""
+        """Ask for the next message from `source`; the receive ends when the send does."""
         self._moves += 1
         exchange = Exchange("receive", None, None, 0)
         exchange.first, exchange.asked = (source, None), model.time
@@ -200,7 +200,7 @@ class Dist:
     # Waiting.
 
     def wait(self, pending) -> Generator:
-        """Hold a rank until an exchange has ended."""
+        """Block a rank until an exchange has ended."""
         self._moves += 1
         exchange, loop = pending.exchange, asyncio.get_running_loop()
         if exchange.future is None:
@@ -217,7 +217,7 @@ class Dist:
             del self._waiting[id(pending)]
 
     def _detect_deadlock(self, loop) -> None:
-        """Once in each turn of the event loop: has any rank moved? If none can, say so."""
+        """Check once per turn of the event loop whether any rank has moved; if none can, raise Deadlock."""
         self._watched = bool(self._waiting)
         if not self._waiting:
             return
@@ -237,7 +237,7 @@ class Dist:
         self._watched = False
         try:
             error: Exception = Deadlock(self._deadlock_report())
-        except Exception as broken:  # whatever happens here, nobody may wait for ever
+        except Exception as broken:  # whatever happens here, no rank may hang
             error = broken
         for pending in list(self._waiting.values()):
             if not pending.exchange.future.done():
@@ -248,7 +248,7 @@ class Dist:
         return model is not None and model.task is not None and model.task.done()
 
     def _deadlock_report(self) -> str:
-        """What each rank waits for, ranks that wait for the same said together."""
+        """Describe what each rank waits for; ranks that wait for the same are listed together."""
         waits: dict[tuple[str, str], list] = {}
         for pending in self._waiting.values():
             waits.setdefault((self._reason(pending), run_coroutine.suspension_point(pending.model.task)), []).append(pending.model)
@@ -263,7 +263,7 @@ class Dist:
             others = [r for r in ended if self._failed(r) == failed]
             if others:
                 lines.append(f"{wording.ranks(others)} {'have' if len(others) > 1 else 'has'} {how}")
-        return "no rank can go on: " + "; ".join(lines) + "."
+        return "no rank can continue: " + "; ".join(lines) + "."
 
     def _failed(self, rank: int) -> bool:
         task = self.models[rank].task
@@ -282,7 +282,7 @@ class Dist:
 
 
 def _same_kind(kind: str, one, other) -> bool:
-    """Whether two ranks' values fit into one collective."""
+    """Tell whether two ranks' values can be combined in one collective."""
     if one.__class__ is not other.__class__ or one.layer != other.layer or one.num_shards != other.num_shards:
         return False
     if kind == "all_gather":
@@ -291,7 +291,7 @@ def _same_kind(kind: str, one, other) -> bool:
 
 
 def check_peer(model, rank: object, what: str) -> None:
-    """SimulationError unless `rank` is another rank of this simulation."""
+    """Raise SimulationError unless `rank` is another rank of this simulation."""
     if not isinstance(rank, int) or not 0 <= rank < model.world_size or rank == model.rank:
         text = f"{what} must be another rank, 0 to {model.world_size - 1}; got {rank!r}."
         raise SimulationError(text, rank=model.rank, time=model.time)

@@ -1,4 +1,4 @@
-"""What goes wrong in a training loop, said with rank, layer and virtual time."""
+"""Errors of a training loop, with rank, layer and virtual time."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from course_lib import wording
 
 
 class SimulationError(Exception):
-    """The loop did what no device could do, or what no training step may; the message says where and why.
+    """The loop did something impossible on a device or invalid in a training step; the message says where and why.
 
     Attributes
     ----------
     rank : int or None
-        None when it is about several ranks.
+        None if it concerns several ranks.
     layer : int or None
     time : float
         Virtual seconds.
@@ -33,15 +33,15 @@ class SimulationError(Exception):
 
 
 class MissingValue(SimulationError, KeyError):
-    """The storage has nothing under this key."""
+    """The storage has no value under this key."""
 
 
 class OutOfMemory(SimulationError):
-    """A rank holds more than its device has."""
+    """A rank holds more than its device's memory."""
 
 
 class Deadlock(SimulationError):
-    """No rank can go on."""
+    """No rank can continue."""
 
 
 class Mismatch(SimulationError):

@@ -1,7 +1,7 @@
-"""What the simulator charges: descriptions of a device, of its links and of a layer, with their units.
+"""Cost model of the simulator: a device, its links and a layer, with units.
 
-Rates are in powers of ten, as data sheets give them (450 GB/s is 450e9 bytes a second); memory is in
-powers of two, as a device reports it (80 GB on a label is 80 * 1024**3 bytes).
+Rates use powers of ten, as data sheets do (450 GB/s is 450e9 bytes per second); memory uses powers of two, as devices report it
+(80 GB on a label is 80 * 1024**3 bytes).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ GIB = 1024**3
 
 
 def require_positive(thing: object, what: str, *names: str, endless: bool = False) -> None:
-    """ValueError unless these attributes of a thing are numbers greater than 0; they may be infinite if they may be `endless`."""
+    """Raise ValueError unless these attributes are numbers greater than 0; `endless` allows infinity."""
     for name in names:
         value = getattr(thing, name)
         if isinstance(value, bool) or not isinstance(value, Real) or not (0 < value < math.inf or (endless and value == math.inf)):
@@ -28,16 +28,16 @@ class Link:
     Parameters
     ----------
     bandwidth : float
-        Bytes a second, each way.
+        Bytes per second, each way.
     efficiency : float
-        The part of the bandwidth that a transfer gets.
+        Fraction of the bandwidth that a transfer reaches.
     latency : float
         Seconds until the first byte of a message arrives.
 
     Raises
     ------
     ValueError
-        A number cannot be.
+        A number is out of range.
     """
 
     bandwidth: float
@@ -47,48 +47,48 @@ class Link:
     def __post_init__(self):
         require_positive(self, "a link", "bandwidth", "efficiency", endless=True)
         if self.efficiency > 1 or not 0 <= self.latency < math.inf:
-            raise ValueError(f"a link's efficiency is at most 1, and its latency 0 or more; got {self.efficiency} and {self.latency}.")
+            raise ValueError(f"a link's efficiency must be at most 1, and its latency 0 or more; got {self.efficiency} and {self.latency}.")
 
     def send(self, nbytes: float) -> float:
         """Seconds to send bytes to one other rank."""
         return self.latency + nbytes / (self.bandwidth * self.efficiency)
 
     def all_gather(self, nbytes: float, n: int) -> float:
-        """Seconds of a ring all-gather or reduce-scatter among n ranks, of an array that has `nbytes` when it is whole.
+        """Seconds of a ring all-gather or reduce-scatter among n ranks, of an array whose full size is `nbytes`.
 
         Each of the n - 1 steps passes a piece of ``nbytes / n`` on to the next rank (Thakur et al., 2005,
         "Optimization of collective communication operations in MPICH", section 4).
         """
         return (n - 1) * self.send(nbytes / n)
 
-    reduce_scatter = all_gather  # as many steps with as many bytes
+    reduce_scatter = all_gather  # the same number of steps with the same number of bytes
 
     def all_reduce(self, nbytes: float, n: int) -> float:
-        """Seconds of a ring all-reduce: a reduce-scatter, and then an all-gather."""
+        """Seconds of a ring all-reduce: a reduce-scatter followed by an all-gather."""
         return 2 * self.all_gather(nbytes, n)
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A device, and how it reaches the others.
+    """A device and its links.
 
     Parameters
     ----------
     name : str
     flops : float
-        Peak FLOP a second in half precision.
+        Peak FLOP per second in half precision.
     efficiency : tuple of (float, float)
-        (FLOP, part of the peak): operations of at least this size reach this part; the largest first.
+        (FLOP, fraction of the peak): operations of at least this size reach this fraction; the largest size first.
     memory_bandwidth : float
-        Bytes a second between the device's memory and its cores.
+        Bytes per second between the device's memory and its cores.
     memory : float
         Bytes.
     nvlink, network : Link
-        Within a domain, and beyond it.
+        Links within a domain and beyond it.
     domain : int
-        How many ranks share an NVLink domain: ranks 0 to domain - 1, and so on.
+        Number of ranks in an NVLink domain: ranks 0 to domain - 1, and so on.
     host : Link
-        From the host, over which the inputs come.
+        Link from the host, over which the inputs arrive.
     """
 
     name: str
@@ -102,12 +102,12 @@ class Hardware:
     domain: int = 8
 
     def compute(self, flop: float, nbytes: float) -> float:
-        """Seconds of an operation: the larger of what its FLOP and its bytes take (Williams et al., 2009, "Roofline")."""
+        """Seconds of an operation: the larger of the times for its FLOP and its bytes (Williams et al., 2009, "Roofline")."""
         part = next((part for least, part in self.efficiency if flop >= least), 1.0)
         return max(flop / (self.flops * part), nbytes / self.memory_bandwidth)
 
     def link(self, ranks: tuple[int, ...]) -> Link:
-        """What these ranks talk over: NVLink if all are in one domain."""
+        """Link between these ranks: NVLink if all are in the same domain."""
         return self.nvlink if min(ranks) // self.domain == max(ranks) // self.domain else self.network
 
 
@@ -141,19 +141,19 @@ HARDWARE_PRESETS = {hardware.name: hardware for hardware in (H100, A100, FREE_CO
 class Layer:
     """A layer of the model: one square matrix that is applied to every token.
 
-    Replace it to simulate another layer: the simulator asks for nothing but the methods' results.
+    Subclass or replace it to simulate another layer: the simulator only uses the methods' results.
 
     Parameters
     ----------
     width : int
         The matrix is ``width x width``.
     tokens : int
-        In a sample.
+        Tokens per sample.
     itemsize : int
-        Bytes of a number in weights, gradients and activations.
+        Bytes per number of weights, gradients and activations.
     optimizer_itemsize : int
-        Bytes that the optimizer keeps for a weight: a float32 copy and Adam's two moments, 12
-        (Rajbhandari et al., 2020, "ZeRO", section 3.1).
+        Bytes of optimizer state per weight: a float32 copy and Adam's two moments, 12 (Rajbhandari et al., 2020, "ZeRO",
+        section 3.1).
     """
 
     width: int = 4096
@@ -166,11 +166,11 @@ class Layer:
         object.__setattr__(self, "parameters", self.width**2)
 
     def forward_flop(self, samples: int) -> float:
-        """FLOP to apply the layer to so many samples."""
+        """FLOP to apply the layer to this many samples."""
         return 2.0 * self.parameters * self.tokens * samples
 
     def backward_flop(self, samples: int) -> float:
-        """FLOP for the gradients of the input and of the weight."""
+        """FLOP of the gradients of the input and of the weight."""
         return 2 * self.forward_flop(samples)
 
     def forward_bytes(self, samples: int) -> float:
@@ -182,11 +182,11 @@ class Layer:
         return 2 * self.weight_bytes() + 3 * self.activation_bytes(samples)
 
     def update_bytes(self, part: float) -> float:
-        """Bytes that the optimizer reads and writes for this part of the weight."""
+        """Bytes that the optimizer reads and writes for this fraction of the weight."""
         return part * (3 * self.weight_bytes() + 2 * self.optimizer_bytes())
 
     def update_flop(self, part: float) -> float:
-        """FLOP of Adam for this part of the weight: about a dozen for each number."""
+        """FLOP of Adam for this fraction of the weight: about a dozen per number."""
         return 12.0 * self.parameters * part
 
     def weight_bytes(self) -> int:
@@ -198,7 +198,7 @@ class Layer:
         return self.parameters * self.optimizer_itemsize
 
     def activation_bytes(self, samples: int) -> int:
-        """Bytes of the input of a layer for so many samples, and of its gradient."""
+        """Bytes of a layer's input for this many samples, and of its gradient."""
         return samples * self.tokens * self.width * self.itemsize
 
 

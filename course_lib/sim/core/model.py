@@ -1,10 +1,10 @@
-"""`Model`: what a rank can do in a training step, what it costs, and what is not allowed.
+"""`Model`: the operations of a rank in a training step, with their costs and rules.
 
-Every operation leaves a row, so that the whole run can be drawn, checked and played again (see `replay`):
+Every operation appends a row, so that the whole run can be drawn, checked and replayed (see `schedule.replay`):
 
     (kind, layer, start, end, values used, values made, extra)
 
-Values are numbers in the order in which a rank made them; times are virtual seconds.
+Values are numbered in the order in which a rank created them; times are virtual seconds.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from course_lib.sim.core.values import (
     make_sharded,
 )
 
-MAX_OPERATIONS_PER_LAYER_AND_SAMPLE = 200  # operations a layer and a sample: a loop that does more on a rank never ends
-EXTRA_OPERATIONS_PER_LAYER = 5  # and as many more for each layer, which may be recomputed from the first one
+MAX_OPERATIONS_PER_LAYER_AND_SAMPLE = 200  # per layer and sample: a loop with more operations on a rank is taken for endless
+EXTRA_OPERATIONS_PER_LAYER = 5  # additional operations per layer, which may be recomputed from the first one
 STORAGE_NAMES = ("weights", "opt_states", "activations", "grad_activations", "grad_weights")
 
 
 class Pending:
-    """A communication that has been started; ``await`` it for its result."""
+    """A communication that has been started; ``await`` it to get its result."""
 
     __slots__ = ("exchange", "id", "made", "model", "row", "value")
 
@@ -58,7 +58,7 @@ class Pending:
 
 
 class Model:
-    """One rank, and its part in a training step.
+    """One rank of a training step.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class Model:
     dist : Dist
     num_layers : int
     global_batch_size : int
-        Samples in the step, over all ranks.
+        Samples per step, over all ranks.
 
     Attributes
     ----------
@@ -74,9 +74,9 @@ class Model:
     time : float
         This rank's virtual time, in seconds.
     final_weights : dict of int to Weight
-        What `set_final_weight` was given, by layer.
-    log : list of Event
-        What the rank did, see `stats.events`.
+        The weights passed to `set_final_weight`, by layer.
+    log : list of RankEvent
+        Operations of the rank, see `stats.events`.
     """
 
     def __init__(self, rank: int, dist: Dist, num_layers: int, global_batch_size: int):
@@ -84,15 +84,15 @@ class Model:
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"Model: {name} must be a whole number, {least} or more; got {value!r}.")
         if rank >= dist.world_size or rank in dist.models:
-            raise ValueError(f"Model: each of the ranks 0 to {dist.world_size - 1} is there once; got another rank {rank}.")
+            raise ValueError(f"Model: each of the ranks 0 to {dist.world_size - 1} must exist once; got rank {rank} again.")
         self.rank, self.dist, self.world_size = rank, dist, dist.world_size
         self.num_layers, self.global_batch_size = num_layers, global_batch_size
         self.time, self.final_weights, self.rows = 0.0, {}, []
-        # Of all values that the rank made, by number: bytes, the row since which they are held, and the row in which they were last used.
+        # For each value of the rank, by number: its bytes, the row since which it is held, and the row that last used it.
         self.sizes, self.born, self.last = [], [], []
-        self.loads = []  # the rows of what was loaded
+        self.loads = []  # rows of the loads
         self.held, self.task, self.last_exchange = 0.0, None, None
-        self.pending = {}  # communications that were not awaited yet, by the number of their result
+        self.pending = {}  # communications not awaited yet, by the number of their result
         layer = dist.layer
         self.weight_bytes, self.optimizer_bytes = layer.weight_bytes(), layer.optimizer_bytes()
         self.activation_bytes = layer.activation_bytes(1)
@@ -111,16 +111,16 @@ class Model:
     # Memory.
 
     def storage(self) -> tuple[Storage, Storage, Storage, Storage, Storage]:
-        """The rank's memory: weights, opt_states, activations, grad_activations, grad_weights."""
+        """Return the rank's memory: weights, opt_states, activations, grad_activations, grad_weights."""
         self.bind_task()
         return self._stores
 
     def memory(self) -> float:
-        """Bytes of what is in the storage now."""
+        """Bytes currently in the storage."""
         return self.held
 
     def hold(self, value: Value) -> None:
-        """The storage takes a value; once, however often it is in there."""
+        """Add a value to the storage; it counts once, however often it is stored."""
         value.holds += 1
         if value.holds == 1:
             self.rows.append(("hold", value.id))
@@ -129,7 +129,7 @@ class Model:
                 raise OutOfMemory(validation.out_of_memory_text(self, self._stores), rank=self.rank, time=self.time)
 
     def drop(self, value: Value) -> None:
-        """The storage gives a value back."""
+        """Remove a value from the storage."""
         value.holds -= 1
         if value.holds == 0:
             self.last[value.id] = len(self.rows)
@@ -137,7 +137,7 @@ class Model:
             self.held -= value.nbytes
 
     def register_value(self, nbytes: float, number: int | None = None) -> int:
-        """The number of a new value, which the row that comes makes; or the one that a communication got for it, when that began."""
+        """Number a new value that the next row creates; or use the number reserved when its communication began."""
         if number is not None:
             self.sizes[number] = nbytes
             return number
@@ -148,18 +148,18 @@ class Model:
 
     @property
     def log(self) -> list:
-        """What the rank did, in the order of its loop."""
+        """Operations of the rank, in the order of its loop."""
         from course_lib.sim.schedule.stats import events
 
         return events(self)
 
-    # What a rank computes.
+    # Computation.
 
     def load_weights(self, layer: int, shard: int = 0, num_shards: int = 1) -> tuple[Weight, OptState]:
-        """The weight and the optimizer state of a layer, or one of `num_shards` equal shards of them.
+        """Load the weight and the optimizer state of a layer, or one of `num_shards` equal shards of them.
 
-        They are there since the step before, so it takes no time; and they count as held from the beginning on, until they are
-        updated, or given back from the storage. Each part can be loaded once.
+        They are kept from the previous step, so loading takes no time; and they count as held from the beginning, until they are updated
+        or removed from the storage. Each part can be loaded once.
         """
         self.bind_task()
         validation.check_layer(self, layer)
@@ -173,9 +173,9 @@ class Model:
         return weight, state
 
     def get_input_activation(self, samples: Iterable[int]) -> Activation:
-        """The input of layer 0 for some samples, ``0`` to ``global_batch_size - 1``.
+        """Get the input of layer 0 for some samples, ``0`` to ``global_batch_size - 1``.
 
-        Inputs come over the host link, one after the other from time 0 on; a rank that is faster waits.
+        Inputs arrive over the host link, one after the other from time 0; a rank that asks too early waits.
         """
         self.bind_task()
         mask = validation.sample_mask(self, samples)
@@ -187,7 +187,7 @@ class Model:
         return made
 
     def forward(self, layer: int, activation: Activation, weight: Weight) -> Activation:
-        """Apply a layer: from its input to that of layer + 1."""
+        """Apply a layer to its input; the result is the input of layer + 1."""
         if not (
             weight.__class__ is Weight
             and activation.__class__ is Activation
@@ -207,7 +207,7 @@ class Model:
         return made
 
     def loss(self, activation: Activation) -> ActivationGrad:
-        """The gradient of the loss with respect to the last layer's output. Beside a layer it costs next to nothing: no time."""
+        """Compute the gradient of the loss with respect to the last layer's output. Its cost is negligible, so it takes no time."""
         if not (activation.__class__ is Activation and activation.layer == self.num_layers and activation.model is self):
             validation.refuse_loss(self, activation)
         made = make_activation(ActivationGrad, self, self.num_layers, activation.mask, activation.count)
@@ -218,14 +218,14 @@ class Model:
     def backward(
         self, layer: int, activation: Activation, grad_activation: ActivationGrad, weight: Weight
     ) -> tuple[WeightGrad, ActivationGrad]:
-        """From the gradient of a layer's output to those of its weight and of its input.
+        """Compute the gradients of a layer's weight and input from the gradient of its output.
 
         Parameters
         ----------
         activation : Activation
-            The layer's input, of `layer`.
+            Input of `layer`.
         grad_activation : ActivationGrad
-            The gradient of its output, of ``layer + 1``, for the same samples.
+            Gradient of its output, the input of ``layer + 1``, for the same samples.
         """
         if not (
             weight.__class__ is Weight
@@ -248,7 +248,7 @@ class Model:
         return grad, made
 
     def update(self, layer: int, weight_grad: WeightGrad, weight: Weight, opt_state: OptState) -> tuple[Weight, OptState]:
-        """The optimizer's step, in place, for a whole layer or for a shard of it."""
+        """Take the optimizer's step, in place, for a whole layer or a shard of it."""
         if not (
             weight.__class__ is Weight
             and weight_grad.__class__ is WeightGrad
@@ -271,16 +271,16 @@ class Model:
         return new
 
     def set_final_weight(self, layer: int, weight: Weight) -> None:
-        """Say what the layer's weight, or this rank's shard of it, is after the step."""
+        """Declare the layer's weight, or this rank's shard of it, after the step."""
         validation.check_final(self, layer, weight)
         self.last[weight.id] = len(self.rows)
         self.rows.append(("final", layer, self.time, self.time, (weight.id,), (), None))
         self.final_weights[layer] = weight
 
-    # Sums and shards; see the operators of `values`.
+    # Sums and shards; see the operators in `values`.
 
     def add(self, one: WeightGrad, other: WeightGrad) -> WeightGrad:
-        """The sum of two gradients, in the memory of the first."""
+        """Add two gradients, in the memory of the first."""
         if one.layer != other.layer or one.shards != other.shards or one.num_shards != other.num_shards or one.model is not other.model:
             text = f"{one!r} and {other!r} cannot be added: they must be of the same layer, shards and rank."
             raise SimulationError(text, rank=self.rank, layer=one.layer, time=self.time)
@@ -292,7 +292,7 @@ class Model:
         return made
 
     def shard(self, value, shard: int, num_shards: int):
-        """One of `num_shards` equal shards of a whole value."""
+        """Take one of `num_shards` equal shards of a whole value."""
         validation.check_whole(self, value, num_shards)
         validation.check_shard(self, shard, num_shards, value.layer)
         made = make_like(value, self, 1 << shard, num_shards)
@@ -301,7 +301,7 @@ class Model:
         return made
 
     def combine(self, one, other):
-        """The shards of both."""
+        """Combine the shards of two values."""
         validation.check_combine(self, one, other)
         made = make_like(one, self, one.shards | other.shards, one.num_shards)
         self.last[one.id] = self.last[other.id] = len(self.rows)
@@ -309,7 +309,7 @@ class Model:
         return made
 
     def _in_place(self, made: tuple, *used: int) -> tuple[int, ...]:
-        """Note what the next row uses; its results take the memory of it."""
+        """Record the inputs of the next row, whose results reuse their memory."""
         row = len(self.rows)
         for number in used:
             self.last[number] = row
@@ -318,55 +318,55 @@ class Model:
         return used
 
     def _duration(self, count: int) -> float:
-        """Seconds of forward for so many samples, or of backward for the negative of it."""
+        """Seconds of forward for `count` samples, or of backward for a negative count."""
         layer, hardware, n = self.dist.layer, self.dist.hardware, abs(count)
         flop, nbytes = (layer.forward_flop(n), layer.forward_bytes(n)) if count > 0 else (layer.backward_flop(n), layer.backward_bytes(n))
         self._durations[count] = hardware.compute(flop, nbytes)
         return self._durations[count]
 
     def bind_task(self) -> None:
-        """Remember which task runs this rank, so that a deadlock can tell who has finished."""
+        """Remember which task runs this rank, so that a deadlock report knows which ranks have finished."""
         if self.task is None:
             try:
                 self.task = asyncio.current_task()
-            except RuntimeError:  # no event loop: a loop of operations without communication
+            except RuntimeError:  # no event loop: the loop does not communicate
                 self.task = None
 
     # Communication: a call starts it, ``await`` waits for its result.
 
     def all_reduce(self, value: WeightGrad, layer: int, ranks: Iterable[int] | None = None) -> Pending:
-        """Unite the samples of all ranks' gradients; every rank gets the sum.
+        """Sum the gradients of all ranks, uniting their samples; every rank gets the sum.
 
         Parameters
         ----------
         value : WeightGrad
         layer : int
         ranks : iterable of int, optional
-            Who takes part; all ranks by default.
+            Participating ranks; by default all.
 
         Returns
         -------
         awaitable
-            It has been started, and runs beside what the rank computes until it is awaited.
+            Has been started, and overlaps with the rank's computation until it is awaited.
         """
         return self._collective("all_reduce", value, layer, ranks)
 
     def all_gather(self, value: Weight | OptState | WeightGrad, layer: int, ranks: Iterable[int] | None = None) -> Pending:
-        """Unite the shards of all ranks; parameters as for `all_reduce`."""
+        """Gather the shards of all ranks; parameters as for `all_reduce`."""
         return self._collective("all_gather", value, layer, ranks)
 
     def reduce_scatter(self, value: WeightGrad, layer: int, ranks: Iterable[int] | None = None) -> Pending:
-        """Unite the samples of all ranks' gradients; the i-th rank gets shard i of the sum. Parameters as for `all_reduce`."""
+        """Sum the gradients of all ranks; the i-th rank gets shard i of the sum. Parameters as for `all_reduce`."""
         return self._collective("reduce_scatter", value, layer, ranks)
 
     def send(self, dest: int, value: Value) -> Pending:
-        """Send a value to another rank. It is buffered: it is over when it has left; the buffer is held until it is received."""
+        """Send a value to another rank. The send is buffered: it completes once sent; the buffer is held until it is received."""
         check_peer(self, dest, "send: dest")
         validation.check_own(self, value, "send: the value", Value)
         return self._start(self.dist.send(self, dest, value), value, (dest,))
 
     def receive(self, source: int) -> Pending:
-        """The next value that another rank sends to this one."""
+        """Receive the next value that another rank sends to this one."""
         check_peer(self, source, "receive: source")
         return self._start(self.dist.receive(self, source), None, (source,))
 
@@ -389,7 +389,7 @@ class Model:
         return pending
 
     def arrive(self, pending: Pending) -> Value | None:
-        """A communication that has ended: its result is this rank's now."""
+        """Take the result of a communication that has ended into this rank's memory."""
         exchange, value, before = pending.exchange, pending.value, self.time
         self.time = max(before, exchange.end)
         del self.pending[pending.id]
@@ -397,7 +397,7 @@ class Model:
         used, row = () if value is None else (value.id,), len(self.rows)
         if used:
             self.last[value.id] = row
-        self.last[pending.id] = row  # its buffer was there since the call
+        self.last[pending.id] = row  # its buffer was held since the call
         if exchange.kind == "all_reduce":
             self.born[pending.id] = row + 1  # in place
         pending.row = (exchange.kind, exchange.layer, before, self.time, used, (pending.id,), exchange)
@@ -405,7 +405,7 @@ class Model:
         return pending.made
 
     def _result(self, exchange, value: Value | None, number: int) -> Value | None:
-        """What a communication gives this rank; it takes the number that the communication got."""
+        """Result of a communication on this rank, under the number reserved for it."""
         kind, layer = exchange.kind, exchange.layer
         if kind == "all_reduce":
             return make_sharded(WeightGrad, self, layer, value.shards, value.num_shards, exchange.mask, number)

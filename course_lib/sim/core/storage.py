@@ -1,4 +1,4 @@
-"""A rank's memory, as the loop sees it: dicts that keep account of what is in them."""
+"""Memory of a rank as the loop sees it: dicts that account for their contents."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _MISSING = object()
 
 
 class Storage(dict):
-    """A dict; what is in it takes the rank's memory, and what is deleted or replaced gives it back.
+    """Dict whose values occupy the rank's memory until they are deleted or replaced.
 
-    Keys are the student's: a layer, or a tuple such as (layer, micro-batch). A list, tuple or dict of
-    values is counted as it is when it is put in.
+    The student chooses the keys: a layer, or a tuple such as (layer, micro-batch). A list, tuple or dict of values is counted as it is
+    when it is stored.
     """
 
     __slots__ = ("_within", "model", "name")
 
     def __init__(self, name: str, model):
         self.name, self.model = name, model
-        self._within: dict[object, list] = {}  # the values of containers, by key
+        self._within: dict[object, list] = {}  # values of the containers, by key
 
     def __setitem__(self, key: object, value: object) -> None:
         model = self.model
@@ -53,14 +53,14 @@ class Storage(dict):
 
     def __missing__(self, key: object):
         ways = {"weights": "load_weights or all_gather", "opt_states": "load_weights", "activations": "forward"}
-        way = f" ({ways[self.name]} would have made it)" if self.name in ways else ""
+        way = f" ({ways[self.name]} would have created it)" if self.name in ways else ""
         layer = key if isinstance(key, int) else None
         keys = ", ".join(repr(k) for k in list(self)[:6]) + (", ..." if len(self) > 6 else "")
-        there = f" The keys that are there: {keys}." if keys else ""
+        there = f" The existing keys: {keys}." if keys else ""
         loaded = sorted({row[1] for row in self.model.rows if row[0] == "load"})
         if loaded and len(loaded) < self.model.num_layers:
             there += f" This rank has loaded the weights of layer{'s' * (len(loaded) > 1)} {wording.spans(loaded)}."
-        text = f"{self.name}[{key!r}] is not there: it was never stored on this rank{way}, or has been deleted.{there}"
+        text = f"{self.name}[{key!r}] does not exist: it was never stored on this rank{way}, or has been deleted.{there}"
         raise MissingValue(text, rank=self.model.rank, layer=layer, time=self.model.time)
 
     def _drop_within(self, key: object) -> None:
@@ -82,7 +82,7 @@ class Storage(dict):
             problem = f"must be a weight, an optimizer state, an activation or a gradient; got {type(value).__name__}."
         raise SimulationError(f"{self.name}[{key!r}] {problem}", rank=model.rank, time=model.time)
 
-    # The other ways to change a dict, by the two above.
+    # The other dict methods, in terms of the two above.
 
     def pop(self, key: object, default: object = _MISSING) -> object:
         value = dict.pop(self, key, _MISSING)
@@ -119,7 +119,7 @@ class Storage(dict):
 
 
 def _leaves(value: object) -> Iterable:
-    """The values in a container; a thing that is neither is its own leaf."""
+    """Yield the values in a container; anything else is its own leaf."""
     if value is None:
         return []
     if isinstance(value, dict):

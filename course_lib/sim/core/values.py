@@ -1,7 +1,7 @@
-"""What a rank computes with: weights, optimizer states, activations and gradients, by layer, samples and shards.
+"""Values in a rank's memory: weights, optimizer states, activations and gradients, by layer, samples and shards.
 
-They hold no numbers, only what they are of. Sets of samples and of shards are the bits of an integer, so
-that uniting two of them is one operation, however many samples there are.
+They hold no numbers, only their description. Sets of samples and of shards are the bits of an integer, so that the union of two sets
+is a single operation, however many samples there are.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from course_lib import wording
 from course_lib.sim.core.errors import SimulationError
 
 NOT_CONSTRUCTIBLE_TEXT = (
-    "Only the simulator makes values, so none is made or copied by hand: they come from load_weights, get_input_activation, forward, loss, "
-    "backward, update, and from what ranks send each other."
+    "Only the simulator creates values; do not create or copy one yourself. They come from load_weights, get_input_activation, forward, "
+    "loss, backward, update, and communication."
 )
 
 
 def iter_bits(mask: int) -> Iterator[int]:
-    """The numbers in a set, in order.
+    """Iterate over the numbers in a set, in order.
 
     >>> list(iter_bits(0b1011))
     [0, 1, 3]
@@ -30,7 +30,7 @@ def iter_bits(mask: int) -> Iterator[int]:
 
 
 class Value:
-    """Something in a rank's memory. Only the simulator makes values.
+    """A value in a rank's memory, created only by the simulator.
 
     Attributes
     ----------
@@ -48,38 +48,38 @@ class Value:
 
     def __init_subclass__(cls) -> None:
         if cls.__module__ != __name__:
-            raise SimulationError(f"{cls.__name__} is to be a new kind of value. {NOT_CONSTRUCTIBLE_TEXT}")
+            raise SimulationError(f"{cls.__name__} cannot be a new kind of value. {NOT_CONSTRUCTIBLE_TEXT}")
 
-    def __reduce_ex__(self, _: object) -> tuple:  # what copy and pickle ask for
+    def __reduce_ex__(self, _: object) -> tuple:  # called by copy and pickle
         raise SimulationError(
-            f"{self!r} is to be copied. {NOT_CONSTRUCTIBLE_TEXT}", rank=self.model.rank, layer=self.layer, time=self.model.time
+            f"{self!r} cannot be copied. {NOT_CONSTRUCTIBLE_TEXT}", rank=self.model.rank, layer=self.layer, time=self.model.time
         )
 
     def __getattr__(self, name: str) -> object:
-        if name in _SLOTS.get(type(self), ()):  # made by __new__ alone
+        if name in _SLOTS.get(type(self), ()):  # created without __init__
             raise SimulationError(NOT_CONSTRUCTIBLE_TEXT)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def memory(self) -> float:
-        """Bytes."""
+        """Size in bytes."""
         return self.nbytes
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.describe()})"
 
     def describe(self) -> str:
-        """Of what it is, in words."""
+        """Describe the value in words."""
         return f"layer {self.layer}"
 
 
 class _SampleBatch(Value):
-    """Of some samples, whole."""
+    """A value for some samples, unsharded."""
 
     __slots__ = ("count", "mask")
 
     @property
     def samples(self) -> frozenset[int]:
-        """The samples that it is of."""
+        """Samples of the value."""
         return frozenset(iter_bits(self.mask))
 
     def describe(self) -> str:
@@ -87,32 +87,32 @@ class _SampleBatch(Value):
 
 
 class Activation(_SampleBatch):
-    """The input of a layer (of the loss, for layer `num_layers`)."""
+    """Input of a layer (of the loss, for layer `num_layers`)."""
 
     __slots__ = ()
     name = "activation"
 
 
 class ActivationGrad(_SampleBatch):
-    """The gradient of the input of a layer."""
+    """Gradient of the input of a layer."""
 
     __slots__ = ()
     name = "gradient of the activation"
 
 
 class _Sharded(Value):
-    """Some of the equal shards of something that a layer has."""
+    """Some of the equal shards of a value of a layer."""
 
     __slots__ = ("num_shards", "shards", "whole")
-    mask: int | None = None  # of those that have one
+    mask: int | None = None  # samples, for values that have them
     updated: bool | None = None
 
     def shard(self, shard: int, num_shards: int) -> _Sharded:
-        """One of `num_shards` equal shards of this, which must be whole."""
+        """Take one of `num_shards` equal shards of this value, which must be whole."""
         return self.model.shard(self, shard, num_shards)
 
     def combine(self, other: _Sharded) -> _Sharded:
-        """This one's shards and the other's together."""
+        """Combine this value's shards with the other's."""
         return self.model.combine(self, other)
 
     def describe(self) -> str:
@@ -122,28 +122,28 @@ class _Sharded(Value):
 
 
 class Weight(_Sharded):
-    """A layer's weight, before or after the update."""
+    """Weight of a layer, before or after the update."""
 
     __slots__ = ("updated",)
     name = "weight"
 
 
 class OptState(_Sharded):
-    """The optimizer's state of a layer's weight."""
+    """Optimizer state of a layer's weight."""
 
     __slots__ = ("updated",)
     name = "optimizer state"
 
 
 class WeightGrad(_Sharded):
-    """The gradient of a layer's weight, summed over some samples; ``+`` unites them."""
+    """Gradient of a layer's weight, summed over some samples; ``+`` adds two of them."""
 
     __slots__ = ("mask",)
     name = "gradient of the weight"
 
     @property
     def samples(self) -> frozenset[int]:
-        """The samples that it is the sum over."""
+        """Samples that the gradient is summed over."""
         return frozenset(iter_bits(self.mask))
 
     def __add__(self, other: object) -> WeightGrad:
@@ -160,7 +160,7 @@ _new = object.__new__
 
 
 def make_activation(kind: type, model, layer: int, mask: int, count: int, number: int | None = None):
-    """An activation, or its gradient, in a rank's memory; with the number of a communication that it came by, if it did."""
+    """Create an activation, or its gradient, in a rank's memory; `number` is the one reserved by a communication, if any."""
     made = _new(kind)
     made.model, made.layer, made.mask, made.count, made.holds = model, layer, mask, count, 0
     made.nbytes = nbytes = model.activation_bytes * count
@@ -169,11 +169,11 @@ def make_activation(kind: type, model, layer: int, mask: int, count: int, number
 
 
 def make_sharded(kind: type, model, layer: int, shards: int, num_shards: int, what: int | bool, number: int | None = None):
-    """A weight, an optimizer state (`what`: whether it is updated) or a weight's gradient (`what`: of which samples)."""
+    """Create a weight, an optimizer state (`what`: whether it is updated) or a weight's gradient (`what`: its samples)."""
     made = _new(kind)
     made.model, made.layer, made.holds = model, layer, 0
     whole = made.whole = shards == (1 << num_shards) - 1
-    made.shards, made.num_shards = (1, 1) if whole else (shards, num_shards)  # however it was cut
+    made.shards, made.num_shards = (1, 1) if whole else (shards, num_shards)  # however it was split
     nbytes = model.optimizer_bytes if kind is OptState else model.weight_bytes
     made.nbytes = nbytes = nbytes if whole else nbytes * shards.bit_count() / num_shards
     if kind is WeightGrad:
@@ -185,7 +185,7 @@ def make_sharded(kind: type, model, layer: int, shards: int, num_shards: int, wh
 
 
 def make_like(value: _Sharded, model, shards: int, num_shards: int, number: int | None = None):
-    """The same as a value, of these shards; in the memory of a rank."""
+    """Create a value like another one, with these shards, in the memory of a rank."""
     what = value.mask if value.__class__ is WeightGrad else value.updated
     return make_sharded(value.__class__, model, value.layer, shards, num_shards, what, number)
 

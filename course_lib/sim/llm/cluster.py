@@ -1,4 +1,4 @@
-"""Clusters as numbers: what a device computes and streams, and what links carry."""
+"""Clusters as numbers: compute and memory rates of devices, bandwidths of links."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from course_lib.sim.core.hardware import GIB, Link, require_positive
 
-# Assumed: no data sheet says so, and nothing was fitted to it. `reference_data.sensitivity` shows what a change of them does.
+# Assumed: neither from a data sheet nor fitted. `reference_data.sensitivity` shows the effect of changing them.
 STREAM_EFFICIENCY, ATTENTION_EFFICIENCY, SMALL_TILE_SLOWDOWN = 0.8, 0.7, 1.1
 STEP_OVERHEAD_SECONDS = 0.0844  # seconds, fitted: see `reference_data`
 
-TILE_SHAPES = ((128, 256), (256, 128), (128, 128))  # rows and columns of the result that one processor makes at once
+TILE_SHAPES = ((128, 256), (256, 128), (128, 128))  # rows and columns of the result that one processor computes at a time
 
 
 @dataclass(frozen=True)
@@ -22,26 +22,26 @@ class Device:
     ----------
     name : str
     flops : float
-        FLOP a second at most, 16 bits, dense.
+        Peak FLOP per second, 16 bits, dense.
     processors : int
-        Streaming multiprocessors.
+        Number of streaming multiprocessors.
     memory_bandwidth, memory : float
-        Bytes a second, and bytes.
+        Bytes per second, and bytes.
     matrix : float
-        The part of `flops` that a processor reaches inside a tile of a large matrix product.
+        Fraction of `flops` that a processor reaches inside a tile of a large matrix product.
     inside, network : Link
-        As it is sold: to devices of its node, and to others.
+        Links as sold: to devices of its node, and to others.
     stream : float
-        The part of `memory_bandwidth` that operations number by number reach.
+        Fraction of `memory_bandwidth` that elementwise operations reach.
     attention : float
-        The part of `matrix` that the small products of attention's heads reach.
+        Fraction of `matrix` that the small products of attention heads reach.
     small_tile : float
-        How many times longer a small tile takes for its FLOP: it reads its operands more often.
+        Slowdown of a small tile per FLOP, as it reads its operands more often.
 
     Raises
     ------
     ValueError
-        A number cannot be.
+        A number is out of range.
     """
 
     name: str
@@ -61,19 +61,19 @@ class Device:
         require_positive(self, f"the device {self.name}", "flops", "processors", "memory_bandwidth", "memory", "small_tile", *parts)
         for name in parts:
             if getattr(self, name) > 1:
-                raise ValueError(f"the device {self.name}: {name} is a part, 1 at most; got {getattr(self, name)}.")
+                raise ValueError(f"the device {self.name}: {name} is a fraction, at most 1; got {getattr(self, name)}.")
 
     def product(self, m: int, n: int, k: int, written: int = 2) -> float:
         """Seconds of a matrix product of ``(m, k)`` by ``(k, n)``.
 
-        Its result is made in tiles, one a processor, in waves: the last wave may leave processors idle. What a wave has made is written
-        before the next one begins (NVIDIA, "Matrix multiplication background user's guide", sections 3 and 4).
+        The result is computed in tiles, one per processor, in waves: the last wave may leave processors idle. The result of a wave is
+        written before the next one begins (NVIDIA, "Matrix multiplication background user's guide", sections 3 and 4).
 
         Parameters
         ----------
         m, n, k : int
         written : int
-            Bytes that are written for each number of the result, and read, where it is added to what is there.
+            Bytes written per number of the result, and read, if it is added to existing values.
         """
         one, best = self.flops * self.matrix / self.processors, math.inf
         for rows, columns in TILE_SHAPES:
@@ -84,38 +84,38 @@ class Device:
         return max(best, 2 * (m * k + n * k + m * n) / self.memory_bandwidth)
 
     def stream_time(self, nbytes: float) -> float:
-        """Seconds to read and write so many bytes of its memory."""
+        """Seconds to read and write this many bytes of device memory."""
         return nbytes / (self.memory_bandwidth * self.stream)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Equal devices in nodes, and the network between them.
+    """Identical devices in nodes, and the network between them.
 
     Parameters
     ----------
     device : Device
     gpus : int
-        All of them.
+        Number of devices.
     node : int
-        Devices of a node.
+        Devices per node.
     inside, network : Link, optional
-        Of a device, within its node and beyond it; as the device is sold by default.
+        Links of a device, within its node and beyond it; by default as the device is sold.
     pod : int
-        Devices behind one switch; 0 where one switch has all of them.
+        Devices behind one switch; 0 if a single switch connects all of them.
     oversubscription : float
-        How many times less a device gets beyond its pod.
+        Factor by which a device's bandwidth shrinks beyond its pod.
     overhead : float
-        Seconds of a step that are neither a layer's nor the optimizer's: launching, reading the texts, telling the loss.
+        Seconds of a step outside the layers and the optimizer: launching, reading the texts, reporting the loss.
 
     Raises
     ------
     ValueError
-        A number cannot be.
+        A number is out of range.
 
     Notes
     -----
-    Devices are numbered so that tensor parallel ranks are next to each other, then data parallel ones, then the pipeline's stages, as
+    Devices are numbered so that tensor parallel ranks are adjacent, then data parallel ones, then the stages of the pipeline, as
     Megatron-LM places them.
     """
 
@@ -137,31 +137,31 @@ class Cluster:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ValueError(f"a cluster's {name} must be a whole number, {least} or more; got {value!r}.")
         if self.pod % self.node:
-            raise ValueError(f"a pod has whole nodes of {self.node}; got a pod of {self.pod}.")
+            raise ValueError(f"a pod must consist of whole nodes of {self.node}; got a pod of {self.pod}.")
         require_positive(self, "a cluster", "oversubscription")
         if self.oversubscription < 1 or not 0 <= self.overhead < math.inf:
             wrong = f"{self.oversubscription} and {self.overhead}"
-            raise ValueError(f"a cluster's oversubscription is 1 or more, and its overhead 0 seconds or more; got {wrong}.")
+            raise ValueError(f"a cluster's oversubscription must be 1 or more, and its overhead 0 seconds or more; got {wrong}.")
 
     def link(self, n: int, stride: int) -> Link:
-        """What a device of a group has to its neighbour in the group's ring.
+        """Link of a device of a group to its neighbour in the group's ring.
 
         Parameters
         ----------
         n : int
-            Devices of the group.
+            Number of devices in the group.
         stride : int
-            Every which device of the cluster is in it.
+            Distance between the group's devices in the cluster.
         """
         span = n * stride
         if self.gpus <= self.node or self.node % span == 0:
             return self.inside
-        # Members in the same node have a way out each; where groups and nodes do not fit together, some node has one member only.
+        # Members in the same node have a link out each; if groups and nodes do not align, some node has one member only.
         members_per_node = self.node // stride if self.node % stride == span % self.node == 0 else 1
         return self._out(max(members_per_node, 1), self.pod % span == 0)
 
     def between(self, first: int, last: int) -> Link:
-        """What one of these devices has to another of them, which need not be in its node."""
+        """Link between two of these devices, which may be in different nodes."""
         if first // self.node == last // self.node:
             return self.inside
         return self._out(1, self.pod and first // self.pod == last // self.pod)
@@ -174,7 +174,7 @@ class Cluster:
         return Link(bandwidth, 1.0, self.network.latency)
 
 
-# NCCL's own tests report about such parts of what NVLink and InfiniBand have; the latencies are assumed, too.
+# NCCL's own tests report about these fractions of the bandwidths of NVLink and InfiniBand; the latencies are assumed, too.
 _NVLINK_EFFICIENCY, _INFINIBAND_EFFICIENCY, _LINK_LATENCY_SECONDS = 0.78, 0.9, 10e-6
 
 
@@ -186,8 +186,8 @@ def _links(nvlink: float, infiniband: float) -> dict[str, Link]:
 
 
 # Data sheets: NVIDIA A100 80 GB SXM with HDR InfiniBand, H100 SXM with NDR.
-# `matrix` of the A100 is fitted, see `reference_data`; that of the
-# H100 is assumed: a tensor core that is three times as fast waits more often for what it multiplies.
+# `matrix` of the A100 is fitted, see `reference_data`; that of the H100 is assumed: tensor cores three times as fast wait more often
+# for their operands.
 A100_DEVICE = Device("A100 80 GB", 312e12, 108, 2039e9, 80 * GIB, matrix=0.907, **_links(300e9, 25e9))
 H100_DEVICE = Device("H100 80 GB", 989e12, 132, 3352e9, 80 * GIB, matrix=0.75, **_links(450e9, 50e9))
 DEVICES = {"a100": A100_DEVICE, "h100": H100_DEVICE}

@@ -1,4 +1,4 @@
-"""How a training step is shared out among the devices of a cluster."""
+"""Configuration of a training step: the grid of devices and the other choices."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from course_lib.sim.llm.transformer import Transformer
 from course_lib.wording import shown
 
 RECOMPUTE_MODES = ("none", "selective", "full")
-MAX_AXIS_SIZE = 1_000_000  # of anything: no cluster has more
+MAX_AXIS_SIZE = 1_000_000  # no cluster has more of anything
 
 
 class PlanError(ValueError):
-    """This model cannot be trained so on this cluster; the message says why."""
+    """This model cannot be trained like this on this cluster; the message says why."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A grid, and what else can be chosen.
+    """Grid of devices, and the other choices.
 
     Parameters
     ----------
     tensor, pipeline, data : int
-        Devices of each axis.
+        Devices along each axis.
     interleave : int
-        Chunks of layers that a rank of the pipeline has (Narayanan et al., 2021, section 2.2).
+        Chunks of layers per pipeline rank (Narayanan et al., 2021, section 2.2).
     micro_batch : int
-        Texts of a micro-batch.
+        Texts per micro-batch.
     sequence_parallel : bool
-        Whether tensor parallel ranks share the positions wherever they do not share heads and columns (Korthikanti et al., 2022).
+        Whether tensor parallel ranks split the positions wherever they do not split heads or columns (Korthikanti et al., 2022).
     recompute : str
-        What of a layer is computed once more in backward: "none", "selective" (the scores of attention) or "full" (all of it).
+        The part of a layer that backward recomputes: "none", "selective" (the scores of attention) or "full" (all of it).
     sharded_optimizer : bool
-        Whether data parallel ranks share the optimizer's state (Rajbhandari et al., 2020, stage 1).
+        Whether data parallel ranks shard the optimizer state (Rajbhandari et al., 2020, stage 1).
     """
 
     tensor: int = 1
@@ -49,11 +49,11 @@ class Configuration:
 
     @property
     def gpus(self) -> int:
-        """Devices that it takes."""
+        """Number of devices used."""
         return self.tensor * self.pipeline * self.data
 
     def micro_batches(self, model: Transformer) -> int:
-        """Of a data parallel replica, in a step."""
+        """Micro-batches per data parallel replica and step."""
         return model.batch // (self.data * self.micro_batch)
 
     def __str__(self) -> str:
@@ -66,12 +66,12 @@ class Configuration:
 
 
 def problems(model: Transformer, cluster: Cluster, c: Configuration) -> list[str]:
-    """What does not fit together, but for memory: sentences; none, if all is well.
+    """List the inconsistencies, except for memory, as sentences; empty if there are none.
 
     >>> from course_lib.sim.llm.cluster import A100_DEVICE, Cluster
     >>> from course_lib.sim.llm.transformer import GPT_22B
     >>> problems(GPT_22B, Cluster(A100_DEVICE, 7), Configuration(tensor=7))[0]
-    'tensor=7 does not divide 64, the heads: a tensor parallel rank has whole heads.'
+    'tensor=7 does not divide 64, the heads: a tensor parallel rank holds whole heads.'
     """
     return list(_problems(model, cluster, c))
 
@@ -91,30 +91,30 @@ def _problems(model: Transformer, cluster: Cluster, c: Configuration) -> Iterato
         if not isinstance(getattr(c, name), bool):
             yield f"{name} must be True or False; got {shown(getattr(c, name))}."
     if c.gpus != cluster.gpus:
-        yield f"{c.tensor} × {c.pipeline} × {c.data} are {c.gpus} devices, and the cluster has {cluster.gpus}."
+        yield f"{c.tensor} × {c.pipeline} × {c.data} are {c.gpus} devices, but the cluster has {cluster.gpus}."
     if c.tensor > cluster.node:
-        yield f"tensor={c.tensor} is more than a node of {cluster.node}: its exchanges are too many for the network."
+        yield f"tensor={c.tensor} is more than a node of {cluster.node}: the network is too slow for its many exchanges."
     elif cluster.gpus > cluster.node and cluster.node % c.tensor:
-        yield f"tensor={c.tensor} does not divide a node of {cluster.node}: some of its groups would lie in two nodes."
+        yield f"tensor={c.tensor} does not divide a node of {cluster.node}: some of its groups would span two nodes."
     stages = c.pipeline * c.interleave
     for name, value, what, whole, why in (
-        ("tensor", c.tensor, "heads", model.heads, "a tensor parallel rank has whole heads"),
-        ("tensor", c.tensor, "heads of keys and values", model.kv_heads, "a tensor parallel rank has whole heads"),
-        ("tensor", c.tensor, "width of the MLP", model.feed_forward, "a tensor parallel rank has whole columns"),
-        ("pipeline × interleave", stages, "layers", model.layers, "a stage has whole layers"),
-        ("data × micro_batch", c.data * c.micro_batch, "batch", model.batch, "all replicas have equally many micro-batches"),
+        ("tensor", c.tensor, "heads", model.heads, "a tensor parallel rank holds whole heads"),
+        ("tensor", c.tensor, "heads of keys and values", model.kv_heads, "a tensor parallel rank holds whole heads"),
+        ("tensor", c.tensor, "width of the MLP", model.feed_forward, "a tensor parallel rank holds whole columns"),
+        ("pipeline × interleave", stages, "layers", model.layers, "a stage holds whole layers"),
+        ("data × micro_batch", c.data * c.micro_batch, "batch", model.batch, "all replicas have the same number of micro-batches"),
     ):
         if whole % value:
             yield f"{name}={value} does not divide {whole}, the {what}: {why}."
     if c.sequence_parallel and model.sequence % c.tensor:
-        yield f"tensor={c.tensor} does not divide {model.sequence}, the positions of a text, which sequence parallel ranks share."
+        yield f"tensor={c.tensor} does not divide {model.sequence}, the positions of a text, which sequence parallel ranks split."
     if c.interleave > 1 and c.pipeline == 1:
-        yield "interleave is for a pipeline, and pipeline is 1."
+        yield "interleave needs a pipeline, but pipeline is 1."
     if c.interleave > 1 and model.batch % (c.data * c.micro_batch) == 0 and c.micro_batches(model) % c.pipeline:
-        yield f"an interleaved pipeline of {c.pipeline} takes micro-batches in groups of so many, and {c.micro_batches(model)} are none."
+        yield f"an interleaved pipeline of {c.pipeline} needs a multiple of that many micro-batches; got {c.micro_batches(model)}."
 
 
 def check_configuration(model: Transformer, cluster: Cluster, c: Configuration) -> None:
-    """PlanError with the first of `problems`, if there is one."""
+    """Raise PlanError with the first of `problems`, if there is one."""
     for problem in _problems(model, cluster, c):
         raise PlanError(f"{model.name} on {cluster.gpus} devices: {problem}")

@@ -1,7 +1,7 @@
-"""A training step, event by event: the ranks of a pipeline, their messages, and what each holds when.
+"""Event-by-event simulation of a training step: the pipeline's ranks, their messages, and the memory of each.
 
-The ranks of a tensor parallel group do the same at the same time, and so do data parallel replicas: one of each is simulated. Whatever
-follows from who waits for whom, bubbles, memory over time, what overlaps with what, comes out of this, and of no formula.
+The ranks of a tensor parallel group do the same work at the same time, and so do data parallel replicas: one of each is simulated.
+Everything that follows from dependencies (bubbles, memory over time, overlap) results from the simulation, not from a formula.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from course_lib.sim.llm.transformer import Transformer
 
 @dataclass(frozen=True)
 class StageEvent:
-    """Something that a rank of the pipeline did.
+    """An activity of a pipeline rank.
 
     Attributes
     ----------
     rank : int
     kind : str
-        "forward", "backward", "message", "gradients" (reduced among replicas), "update" or "weights" (gathered among them).
+        "forward", "backward", "message", "gradients" (reduced over replicas), "update" or "weights" (gathered from replicas).
     chunk, micro_batch : int
-        -1 where there is none.
+        -1 if not applicable.
     start, end : float
         Seconds.
     """
@@ -44,7 +44,7 @@ class StageEvent:
 
 @dataclass(frozen=True)
 class Step:
-    """What a training step takes.
+    """Duration and memory of a training step.
 
     Attributes
     ----------
@@ -52,11 +52,11 @@ class Step:
     cluster : Cluster
     configuration : Configuration
     seconds : float
-    events : list of Event
+    events : list of StageEvent
     memory : list of (numpy.ndarray, numpy.ndarray)
-        For each rank of the pipeline: times in seconds, and the bytes held from then on.
+        For each pipeline rank: times in seconds, and the bytes held from then on.
     state : list of dict of str to float
-        For each rank, what it holds all the time, in bytes by kind.
+        For each rank, the bytes held permanently, by kind.
     """
 
     model: Transformer
@@ -69,22 +69,22 @@ class Step:
 
     @property
     def peaks(self) -> list[float]:
-        """For each rank of the pipeline, the most bytes that it holds."""
+        """Peak bytes of each pipeline rank."""
         return [float(held.max()) for _, held in self.memory]
 
     @property
     def peak(self) -> float:
-        """The most bytes that a rank holds."""
+        """Peak bytes of the rank that holds most."""
         return max(self.peaks)
 
     @property
     def fits(self) -> bool:
-        """Whether this is no more than a device has."""
+        """True if the peak is within a device's memory."""
         return self.peak <= self.cluster.device.memory
 
     @property
     def tokens(self) -> float:
-        """A second."""
+        """Tokens per second."""
         return self.model.batch * self.model.sequence / self.seconds
 
     @property
@@ -102,12 +102,12 @@ def simulate(model: Transformer, cluster: Cluster, configuration: Configuration,
     cluster : Cluster
     configuration : Configuration
     keep : bool
-        Whether to keep the events; without them, it takes less time.
+        Whether to keep the events; it is faster without.
 
     Raises
     ------
     PlanError
-        The configuration does not fit the model or the cluster. It may hold more than a device has: see `Step.fits`.
+        The configuration does not fit the model or the cluster. It may exceed a device's memory: see `Step.fits`.
     """
     check_configuration(model, cluster, configuration)
     costs = stage_costs.StageCosts(model, cluster, configuration)
@@ -120,7 +120,7 @@ def simulate(model: Transformer, cluster: Cluster, configuration: Configuration,
 
 
 class _Simulation:
-    """The pipeline's ranks, each a generator that yields when it can go on, or what it waits for."""
+    """Ranks of the pipeline as generators, which yield when they can continue, or what they wait for."""
 
     def __init__(self, costs: stage_costs.StageCosts, configuration: Configuration, keep: bool):
         c = configuration
@@ -131,15 +131,15 @@ class _Simulation:
             c.micro_batches(costs.model),
             keep,
         )
-        self.arrived: dict[tuple, float] = {}  # by message: when
-        self.waiting: dict[tuple, tuple[float, int]] = {}  # who waits for it, since when
+        self.arrived: dict[tuple, float] = {}  # arrival time, by message
+        self.waiting: dict[tuple, tuple[float, int]] = {}  # the rank that waits for a message, and since when, by message
         self.heap: list[tuple[float, int]] = []
         self.events: list[StageEvent] = []
         self.changes: list[list[tuple[float, float]]] = [[] for _ in range(self.ranks)]
-        self.gradients: list[list[tuple[float, int]]] = [[] for _ in range(self.ranks)]  # when a chunk's are complete
+        self.gradients: list[list[tuple[float, int]]] = [[] for _ in range(self.ranks)]  # completion times of each chunk's gradients
 
     def run(self) -> list[float]:
-        """Run to the end; when each rank is done."""
+        """Run to the end; return the time at which each rank is done."""
         ended = [0.0] * self.ranks
         ranks = [self._rank(rank) for rank in range(self.ranks)]
         for generator in ranks:
@@ -158,7 +158,7 @@ class _Simulation:
                 push(heap, (max(now, arrived[wanted]), rank))
             else:
                 waiting[wanted] = now, rank
-        assert not waiting, f"ranks wait for what nobody sends: {waiting}"
+        assert not waiting, f"ranks wait for messages that nobody sends: {waiting}"
         return ended
 
     def _rank(self, rank: int) -> Iterator[object]:
@@ -197,7 +197,7 @@ class _Simulation:
 
 
 def _finish_rank(run: _Simulation, costs: stage_costs.StageCosts, rank: int, now: float) -> float:
-    """When a rank has its new weights: gradients are reduced chunk by chunk, while it computes what is left; then the optimizer."""
+    """Finish a rank's step: chunks' gradients are reduced during the remaining computation, then the optimizer runs; return the end."""
     free = 0.0
     for when, chunk in run.gradients[rank]:
         took = costs.reduce(rank, chunk)
@@ -215,7 +215,7 @@ def _finish_rank(run: _Simulation, costs: stage_costs.StageCosts, rank: int, now
 
 
 def _memory_timeline(changes: list[tuple[float, float]], state: float) -> tuple[np.ndarray, np.ndarray]:
-    """Times, and the bytes held from then on; what goes, goes before what comes at the same time."""
+    """Times, and the bytes held from then on; at equal times, memory is freed before it is allocated."""
     changes = sorted([(0.0, 0.0), *changes])
     times, amounts = np.array(changes).T
     return times, state + np.cumsum(amounts)

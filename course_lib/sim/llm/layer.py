@@ -1,8 +1,8 @@
-"""What a layer of a transformer takes on one tensor parallel rank: seconds, and bytes that backward needs.
+"""Cost of a transformer layer on one tensor parallel rank: seconds, and bytes kept for backward.
 
-The operations are those of Megatron-LM's layer, and what they keep is what Korthikanti et al., 2022 ("Reducing activation recomputation in
-large transformer models", section 4) count: in 16 bits, masks of dropout in 8. Bytes that an operation streams are its arrays, read and
-written once each.
+The operations are those of Megatron-LM's layer, and they keep what Korthikanti et al., 2022 ("Reducing activation recomputation in large
+transformer models", section 4) count: 16-bit activations, 8-bit dropout masks. The bytes that an operation streams are its arrays, read
+and written once each.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from course_lib.sim.llm.transformer import Transformer
 HALF_BYTES, GRADIENT_ACCUMULATION_BYTES = (
     2,
     8,
-)  # bytes of a number; and of a gradient in 32 bits that is added to what is there: read and written
+)  # bytes of a number; and of a gradient accumulated in 32 bits: read and written
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A layer, or another part of the model, for one micro-batch on one rank.
+    """Cost of a layer, or another part of the model, for one micro-batch on one rank.
 
     Attributes
     ----------
     forward, backward : float
-        Seconds; with recomputation, the exchanges among tensor parallel ranks, and all that they wait for.
+        Seconds; with recomputation, including exchanges among tensor parallel ranks and everything that waits for them.
     saved : float
         Bytes kept from forward to backward.
     spare : float
-        Bytes that come and go while backward works: what is recomputed.
+        Temporary bytes of backward: recomputed activations.
     exchanged : float
-        Of the seconds, those of exchanges.
+        The part of these seconds spent in exchanges.
     """
 
     forward: float
@@ -48,13 +48,13 @@ class Cost:
 def saved_activations(
     model: Transformer, tensor: int = 1, sequence_parallel: bool = False, recompute: str = "none"
 ) -> Iterator[tuple[str, float]]:
-    """What a layer keeps for backward, as bytes for each position of each text.
+    """Yield the arrays that a layer keeps for backward, in bytes per position of each text.
 
     >>> sum(nbytes for _, nbytes in saved_activations(Transformer("small", 1, 64, 4, 32))) / 64 == 34 + 5 * 4 * 32 / 64
     True
     """
     m, t = model, tensor
-    whole = t if sequence_parallel else 1  # among how many those arrays are shared that heads and columns do not share
+    whole = t if sequence_parallel else 1  # number of ranks that split the arrays that are not split by heads or columns
     if recompute == "full":
         yield "input", HALF_BYTES * m.hidden / whole
         return
@@ -81,7 +81,7 @@ def saved_activations(
 
 @lru_cache(maxsize=4096)
 def layer_cost(model: Transformer, device: Device, link: Link, c: Configuration) -> Cost:
-    """A layer for one micro-batch; `link` is that of the tensor parallel ranks."""
+    """Cost of a layer for one micro-batch; `link` connects the tensor parallel ranks."""
     m, t = model, c.tensor
     positions = c.micro_batch * m.sequence
     matrices = (
@@ -99,9 +99,9 @@ def layer_cost(model: Transformer, device: Device, link: Link, c: Configuration)
     core_back = products * (2.5 if m.fused else 2) + (0.0 if m.fused else device.stream_time(scores * (11 if m.dropout else 6)))
 
     shared = t if c.sequence_parallel else 1
-    turned = HALF_BYTES * 2 * (2 * m.hidden + 2 * m.kv_width) / t  # heads to the front, and back
+    turned = HALF_BYTES * 2 * (2 * m.hidden + 2 * m.kv_width) / t  # heads moved to the front, and back
     inside = HALF_BYTES * (m.up_width + m.feed_forward) / t
-    # Two norms, two sums with what goes past, dropout; on the way back, those sums are taken to be done together with the norms.
+    # Two norms, two residual sums, dropout; in backward, these sums are assumed to be fused with the norms.
     wide, wide_back = (22, 22) if m.dropout else (20, 12)
     streamed = device.stream_time(positions * (wide * m.hidden / shared + inside + turned))
     streamed_back = device.stream_time(positions * (wide_back * m.hidden / shared + inside + HALF_BYTES * m.up_width / t + turned))
@@ -124,7 +124,7 @@ def layer_cost(model: Transformer, device: Device, link: Link, c: Configuration)
 
 @lru_cache(maxsize=4096)
 def head_cost(model: Transformer, device: Device, link: Link, c: Configuration) -> Cost:
-    """The last norm, the matrix onto the vocabulary and the loss, for one micro-batch."""
+    """Cost of the last norm, the output matrix and the loss, for one micro-batch."""
     m, t, positions = model, c.tensor, c.micro_batch * model.sequence
     columns = -(-m.vocabulary // t)
     forward = device.product(positions, columns, m.hidden) + device.stream_time(12 * positions * columns)
@@ -132,5 +132,5 @@ def head_cost(model: Transformer, device: Device, link: Link, c: Configuration) 
     backward += device.stream_time(12 * positions * columns)
     exchange = link.all_reduce(HALF_BYTES * positions * m.hidden, t) if t > 1 else 0.0
     shared = t if c.sequence_parallel else 1
-    saved = positions * (HALF_BYTES * 2 * m.hidden / shared + 4 * columns)  # the norm's input and output, and logits in 32 bits
+    saved = positions * (HALF_BYTES * 2 * m.hidden / shared + 4 * columns)  # the norm's input and output, and 32-bit logits
     return Cost(forward, backward + exchange, saved, 0.0, exchange)

@@ -1,4 +1,4 @@
-"""Figures of training steps: measured and predicted times, all configurations as a map, memory by kind, the timeline of one."""
+"""Figures of training steps: measured and predicted times, a map of all configurations, memory by kind, a timeline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ACTIVITY_BY_EVENT |= {"update": "update", "weights": "communication"}
 
 
 def scatter(found: Sequence[tuple[str, float, float, bool]], title: str) -> Picture:
-    """Times as predicted against times as measured, on the diagonal where they are equal.
+    """Draw predicted against measured times, with the diagonal of equality.
 
     Parameters
     ----------
@@ -52,12 +52,12 @@ def scatter(found: Sequence[tuple[str, float, float, bool]], title: str) -> Pict
 
 
 def roofline(points: Mapping[str, float], roofs: Mapping[str, float], title: str) -> Picture:
-    """Which part of its peak a device can reach at most, by the FLOP that it does for each byte that it sends (Williams et al., 2009).
+    """Draw the peak fraction that a device can reach for its FLOP per byte sent (Williams et al., 2009).
 
     Parameters
     ----------
     points : mapping of str to float
-        FLOP for each byte, by what sends.
+        FLOP per byte, by what is sent.
     roofs : mapping of str to float
         FLOP that a device can do while a link carries one byte, by link.
     title : str
@@ -70,23 +70,23 @@ def roofline(points: Mapping[str, float], roofs: Mapping[str, float], title: str
         axes.axvline(flop, color=COLORS[i % len(COLORS)], linewidth=1.6, alpha=0.8)
         axes.annotate(name, (flop, 1.0), (4, 8), textcoords="offset points", fontsize=8, color=INK)
     axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low / max(roofs.values()), 2.2))
-    axes.set(xlabel="FLOP for each byte that is sent", ylabel="of the peak, at most")
+    axes.set(xlabel="FLOP per byte sent", ylabel="fraction of the peak, at most")
     axes.set_yticks([0.1, 1.0], labels=["10 %", "100 %"])
     axes.yaxis.set_ticks([], minor=True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=True, edgecolor="white", framealpha=1.0, loc="lower right")
     said = "; ".join(f"{name} {flop:,.0f}" for some in (points, roofs) for name, flop in some.items())
-    return Picture(figure, f"{title}. FLOP for each byte: {said}")
+    return Picture(figure, f"{title}. FLOP per byte: {said}")
 
 
 def grids(times: Mapping[tuple[int, int, int], float], title: str) -> Picture:
-    """The fastest step for each grid, as a map of tensor by pipeline; what does not fit is hatched.
+    """Draw the fastest step of each grid, as a map of tensor by pipeline; configurations that exceed the memory are hatched.
 
     Parameters
     ----------
     times : mapping of (int, int, int) to float
-        For each tensor, pipeline and data, seconds; infinity where no such configuration fits into memory. What is not there has sizes
-        that do not divide.
+        Seconds for each (tensor, pipeline, data); infinity if no such configuration fits into memory. Missing grids have sizes that do not
+        divide.
     title : str
     """
     from matplotlib.patches import Rectangle
@@ -116,13 +116,13 @@ def grids(times: Mapping[tuple[int, int, int], float], title: str) -> Picture:
 
 
 def memory_by_kind(step: Step) -> dict[str, float]:
-    """What the rank that holds most holds then, in bytes by kind."""
+    """Memory of the rank that holds most, at its peak, in bytes by kind."""
     rank = int(np.argmax(step.peaks))
     return step.state[rank] | {"activations": step.peaks[rank] - sum(step.state[rank].values())}
 
 
 def memory(steps: Mapping[str, Step], title: str) -> Picture:
-    """The memory of the fullest rank of each step by kind, stacked, against what the device has."""
+    """Draw the memory of each step's fullest rank by kind, stacked, against the device's memory."""
     figure, (axes,) = new_figure(7.6, 1.1 + 0.38 * len(steps), title)
     left, held = np.zeros(len(steps)), [memory_by_kind(step) for step in steps.values()]
     for kind, (fill, hatch) in KIND_STYLES.items():
@@ -141,7 +141,7 @@ def memory(steps: Mapping[str, Step], title: str) -> Picture:
 
 
 def timeline(step: Step, title: str) -> Picture:
-    """The ranks of the pipeline by time, and the memory of the first and the last."""
+    """Draw the pipeline's ranks over time, and the memory of the first and the last."""
     from matplotlib.collections import PolyCollection
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
@@ -158,7 +158,7 @@ def timeline(step: Step, title: str) -> Picture:
         low, high = e.rank + low, e.rank + high
         shapes.setdefault(ACTIVITY_BY_EVENT[e.kind], []).append([(e.start, low), (e.end, low), (e.end, high), (e.start, high)])
     for kind, found in shapes.items():
-        line = 0.3 if len(step.events) < 1500 and kind != "communication" else 0  # else a piece is little wider than its edge
+        line = 0.3 if len(step.events) < 1500 and kind != "communication" else 0  # otherwise a box is hardly wider than its edge
         axes.add_collection(PolyCollection(found, facecolors=ACTIVITY_COLORS[kind], edgecolors="white", linewidths=line, snap=bool(line)))
     every = 1 + n // 17 + int(1.2 * min_font_size(figure) > 72 * row * (1 + n // 17))
     axes.set(xlim=(0, step.seconds), ylim=(n - 0.5, -0.5), yticks=range(0, n, every), facecolor=PALE)
@@ -182,7 +182,7 @@ def timeline(step: Step, title: str) -> Picture:
     below.set(ylim=(0, 1.15 * max(device, step.peak / 2**30)), xlabel="seconds", ylabel="GiB")
     below.spines[["top", "right"]].set_visible(False)
     below.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    over = "" if step.fits else ", which is more than the device has"
+    over = "" if step.fits else ", more than the device has"
     return Picture(
         figure, f"{title}: {wording.seconds(step.seconds)}, MFU {step.utilisation:.1%}, at most {step.peak / 2**30:.1f} GiB{over}"
     )

@@ -1,4 +1,4 @@
-"""What others have measured, and what comes out here: `make validate`."""
+"""Published measurements, compared with simulated results: `make validate`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = "Korthikanti et al., 2022, table 5: A100 80 GB, sequence 2048, vocabula
 
 @dataclass(frozen=True)
 class Measured:
-    """An iteration that was measured."""
+    """A measured iteration."""
 
     model: Transformer
     configuration: Configuration
@@ -26,12 +26,12 @@ class Measured:
 
     @property
     def cluster(self) -> Cluster:
-        """On which it ran."""
+        """Cluster of the measurement."""
         return Cluster(A100_DEVICE, self.configuration.gpus)
 
     @property
     def name(self) -> str:
-        """The model and the kind of recomputation."""
+        """Name: the model and the kind of recomputation."""
         return f"{self.model.name}, {'full recomputation' if self.configuration.recompute == 'full' else 'sequence parallel, selective'}"
 
 
@@ -51,9 +51,9 @@ MEASURED = [
     *_measured_pair(GPT_1T, 512, 94.42, 71.49, tensor=8, pipeline=64),
 ]
 
-ASSUMED_FIELDS = ("stream", "attention", "small_tile")  # of a device: no data sheet says it
+ASSUMED_FIELDS = ("stream", "attention", "small_tile")  # fields of a device that no data sheet states
 
-# Which part of tensor parallelism's activations each way keeps, by the formulas of Korthikanti et al., 2022, table 2; their figure 7.
+# Fraction of tensor parallelism's activations that each method keeps, by Korthikanti et al., 2022, table 2 and figure 7.
 ACTIVATION_STRATEGIES = {
     "sequence parallel": dict(sequence_parallel=True),
     "selective recomputation": dict(recompute="selective"),
@@ -64,7 +64,7 @@ ACTIVATION_STRATEGIES = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """One figure: what others have, and what comes out here."""
+    """A published value and the simulated one."""
 
     name: str
     theirs: float
@@ -73,18 +73,18 @@ class Comparison:
 
     @property
     def error(self) -> float:
-        """Of ours, as a part of theirs."""
+        """Relative error of our value."""
         return self.ours / self.theirs - 1
 
 
 def times() -> list[Comparison]:
-    """Seconds of iterations, measured and simulated."""
+    """Seconds per iteration, measured and simulated."""
     found = [(m, simulate(m.model, m.cluster, m.configuration, keep=False).seconds) for m in MEASURED]
     return [Comparison(m.name, m.seconds, seconds, m.fitted) for m, seconds in found]
 
 
 def activation_formula(model: Transformer, tensor: int, sequence_parallel: bool = False, recompute: str = "none") -> float:
-    """Bytes of a layer's activations for each position of each text and unit of width (table 2)."""
+    """Bytes of a layer's activations per position of each text and unit of width (table 2)."""
     t, scores = tensor, 5 * model.heads * model.sequence / model.hidden
     if recompute == "full":
         return 2.0
@@ -93,7 +93,7 @@ def activation_formula(model: Transformer, tensor: int, sequence_parallel: bool 
 
 
 def activations() -> list[Comparison]:
-    """Activations of layers, as parts of tensor parallelism's: by the formulas, and as the simulated ranks hold them."""
+    """Activations of layers relative to tensor parallelism's: by the formulas, and as held by the simulated ranks."""
     found = []
     for m in MEASURED[::2]:
         plain = replace(m.configuration, recompute="none")
@@ -105,7 +105,7 @@ def activations() -> list[Comparison]:
 
 
 def _activation_bytes(measured: Measured, configuration: Configuration) -> float:
-    """The most bytes that a stage in the middle of the pipeline keeps of its layers, besides what is recomputed at the moment."""
+    """Peak bytes that a middle stage of the pipeline keeps of its layers, excluding what is being recomputed."""
     model, place, stage = measured.model, measured.cluster, configuration.pipeline // 2
     step, costs = simulate(model, place, configuration, keep=False), StageCosts(model, place, configuration)
     kept = step.peaks[stage] - sum(step.state[stage].values()) - costs.stage(stage).spare
@@ -113,9 +113,9 @@ def _activation_bytes(measured: Measured, configuration: Configuration) -> float
 
 
 def fit(device: Device = A100_DEVICE) -> tuple[float, float]:
-    """`Device.matrix` and the overhead of a step, from the two figures of 22B.
+    """Fit `Device.matrix` and the overhead of a step to the two measurements of the 22B model.
 
-    The overhead is in both, so their difference tells the first; and what is left over, the second.
+    Both include the overhead, so their difference determines the former, and the remainder the latter.
     """
     small, large = 0.5, 1.0
     full, selective = MEASURED[:2]
@@ -135,7 +135,7 @@ def _simulated_seconds(m: Measured, device: Device, overhead: float) -> float:
 
 
 def sensitivity() -> list[tuple[str, float, float]]:
-    """What becomes of the errors where a figure is another that was assumed: its name, and mean and worst error after a fit of its own."""
+    """Errors after changing each assumed value and fitting again: its name, and the mean and the worst error."""
     inside, network = A100_DEVICE.inside, A100_DEVICE.network
     others = {
         f"{name} {way} a tenth": {name: getattr(A100_DEVICE, name) * by}
@@ -161,22 +161,22 @@ def sensitivity() -> list[tuple[str, float, float]]:
 
 
 def errors(rows: list[Comparison]) -> tuple[float, float]:
-    """Mean and worst error of what was not fitted."""
+    """Mean and worst error of the values that were not fitted."""
     found = [abs(row.error) for row in rows if not row.fitted]
     return sum(found) / len(found), max(found)
 
 
 def table(rows: list[Comparison], heading: str, unit: str) -> str:
-    """Rows as text, with mean and worst error under them."""
+    """Format rows as text, with the mean and the worst error below."""
     width = max(len(row.name) for row in rows)
     lines = [heading, f"{'':{width}}{'theirs':>7}{'ours':>7}{'error':>8}"]
     for row in rows:
         theirs, ours = (f"{value:7.1%}" if unit == "%" else f"{value:7.2f}" for value in (row.theirs, row.ours))
         lines.append(f"{row.name:{width}}{theirs}{ours}{row.error:+8.2%}{' fitted' if row.fitted else ''}")
     mean, worst = errors(rows)
-    return "\n".join([*lines, f"{'mean, and worst, of what was not fitted':{width}}  {mean:.2%}, {worst:.2%}"])
+    return "\n".join([*lines, f"{'mean and worst error, fitted rows excluded':{width}}  {mean:.2%}, {worst:.2%}"])
 
 
 def picture(rows: list[Comparison]) -> Picture:
-    """Times as a scatter plot."""
-    return pictures.scatter([(row.name, row.theirs, row.ours, row.fitted) for row in rows], "Seconds an iteration, simulated and measured")
+    """Draw the times as a scatter plot."""
+    return pictures.scatter([(row.name, row.theirs, row.ours, row.fitted) for row in rows], "Seconds per iteration, simulated and measured")

@@ -1,25 +1,25 @@
-"""In which order a rank of a pipeline works: 1F1B, and interleaved 1F1B (Narayanan et al., 2021, section 2.2)."""
+"""Order of a pipeline rank's work: 1F1B, and interleaved 1F1B (Narayanan et al., 2021, section 2.2)."""
 
 from __future__ import annotations
 
-WorkItem = tuple[bool, int, int]  # whether it goes forward, chunk, micro-batch
+WorkItem = tuple[bool, int, int]  # whether it is forward, chunk, micro-batch
 
 
 def work_order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[WorkItem]:
-    """The work of a rank.
+    """List the work of a rank in order.
 
     Parameters
     ----------
     rank, ranks : int
-        Of the pipeline.
+        The rank's number, and the number of pipeline ranks.
     chunks : int
-        Of layers that each rank has; more than one only if `ranks` divides `micro_batches`.
+        Chunks of layers per rank; more than one only if `ranks` divides `micro_batches`.
     micro_batches : int
 
     Returns
     -------
     list of (bool, int, int)
-        Whether it goes forward, the chunk, the micro-batch.
+        Whether it is forward, the chunk, the micro-batch.
 
     Examples
     --------
@@ -37,12 +37,12 @@ def work_order(rank: int, ranks: int, chunks: int, micro_batches: int) -> list[W
 
 
 def warmup_forwards(rank: int, ranks: int, chunks: int) -> int:
-    """How many times a rank goes forward before it takes turns."""
+    """Number of forwards of a rank before forwards and backwards alternate."""
     return ranks - rank - 1 if chunks == 1 else 2 * (ranks - rank - 1) + (chunks - 1) * ranks
 
 
 def _chunk_and_micro_batch(i: int, ranks: int, chunks: int) -> tuple[int, int]:
-    """Chunk and micro-batch of a rank's i-th forward: so many micro-batches as ranks with one chunk, then with the next."""
+    """Chunk and micro-batch of a rank's i-th forward: as many micro-batches as there are ranks with one chunk, then with the next."""
     if chunks == 1:
         return 0, i
     group, rest = divmod(i, ranks * chunks)

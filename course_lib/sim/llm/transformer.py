@@ -1,31 +1,31 @@
-"""A language model as numbers: its sizes, its parameters and its arithmetic."""
+"""Language model as numbers: its sizes, parameters and FLOP."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-MAX_DIMENSION = 10_000_000  # of anything
+MAX_DIMENSION = 10_000_000  # of any dimension
 
 
 @dataclass(frozen=True)
 class Transformer:
-    """A stack of equal transformer layers between an embedding and a matrix onto the vocabulary.
+    """A stack of identical transformer layers between an embedding and an output matrix.
 
     Parameters
     ----------
     name : str
     layers, hidden, heads, sequence, vocabulary : int
-        `hidden` is the width of a position, `sequence` the positions of a text.
+        `hidden` is the width of a position, `sequence` the number of positions in a text.
     batch : int
-        Texts of a training step.
+        Texts per training step.
     feed_forward : int, optional
-        Width inside the MLP; four times `hidden` by default.
+        Width inside the MLP; by default four times `hidden`.
     gated : bool
-        Whether the MLP has a third matrix, which gates the first one's outputs (Shazeer, 2020, "GLU variants improve transformer").
+        Whether the MLP has a third matrix that gates the first one's outputs (Shazeer, 2020, "GLU variants improve transformer").
     kv_heads : int, optional
-        Heads that keys and values have; as many as queries by default (Ainslie et al., 2023, "GQA").
+        Number of key and value heads; by default the number of query heads (Ainslie et al., 2023, "GQA").
     fused : bool
-        Whether attention is one operation that never writes its scores to memory (Dao et al., 2022, "FlashAttention").
+        Whether attention is a single operation that never writes its scores to memory (Dao et al., 2022, "FlashAttention").
     dropout : bool
     """
 
@@ -64,11 +64,11 @@ class Transformer:
 
     @property
     def up_width(self) -> int:
-        """Columns of what the MLP begins with: one matrix, or two where it is gated."""
+        """Columns of the MLP's first matrix, or of its first two if gated."""
         return self.feed_forward * (2 if self.gated else 1)
 
     def layer_matrices(self) -> int:
-        """Numbers in the matrices of a layer.
+        """Number of values in the matrices of a layer.
 
         >>> GPT_175B.layer_matrices() == 12 * 12288**2
         True
@@ -80,7 +80,7 @@ class Transformer:
         return self.layer_matrices() + 2 * self.hidden
 
     def parameters(self) -> int:
-        """Parameters of the model; the matrix onto the vocabulary is the embedding.
+        """Parameters of the model; the output matrix is tied to the embedding.
 
         >>> round(GPT_175B.parameters() / 1e9, 1), round(MODEL_PRESETS["70b"].parameters() / 1e9, 1)
         (174.6, 68.7)
@@ -88,10 +88,10 @@ class Transformer:
         return self.layers * self.layer_parameters() + self.vocabulary * self.hidden
 
     def flop(self) -> float:
-        """FLOP of a training step that the model needs, however it is trained: forward, and twice as many backward.
+        """FLOP of a training step that the model needs, independent of the method: forward, and twice as many backward.
 
-        The matrices take 2 for each number and position, the scores of attention as if no position were masked, as Megatron-LM counts them
-        (Narayanan et al., 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM", appendix).
+        The matrices take 2 FLOP per number and position, and attention's scores are counted without a mask, as in Megatron-LM (Narayanan
+        et al., 2021, "Efficient large-scale language model training on GPU clusters using Megatron-LM", appendix).
 
         >>> from dataclasses import replace
         >>> round(replace(GPT_175B, batch=64).flop() / 1e15)
@@ -113,7 +113,7 @@ MODEL_PRESETS = {
     "175b": GPT_175B,
     "530b": GPT_530B,
     "1t": GPT_1T,
-    # Llama 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024), with the vocabulary's matrix once.
+    # Llama 2 and 3 (Touvron et al., 2023; Grattafiori et al., 2024), with the output matrix tied to the embedding.
     "7b": Transformer("7B", 32, 4096, 32, 4096, 32000, 1024, 11008, **_LLAMA_STYLE),
     "8b": Transformer("8B", 32, 4096, 32, 8192, 128256, 1024, 14336, kv_heads=8, **_LLAMA_STYLE),
     "13b": Transformer("13B", 40, 5120, 40, 4096, 32000, 1024, 13824, **_LLAMA_STYLE),

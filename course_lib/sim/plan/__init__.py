@@ -1,4 +1,4 @@
-"""The best way to train a language model on a cluster: the search, what it finds as a report, and how part 29 is checked with it.
+"""Best training configuration of a language model on a cluster: the search, its report, and the check of part 29.
 
-Ranks do not have this room while they are graded: there, finding the configuration is the exercise.
+Ranks cannot import this package during grading: finding the configuration is the exercise.
 """

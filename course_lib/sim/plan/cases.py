@@ -1,21 +1,21 @@
-"""Models and clusters to try part 29's `plan` on, by what makes the difference: who leaves it out loses.
+"""Example models and clusters for part 29's `plan`, by the choice that matters most in each.
 
-They are like those of the hidden tests, which stand in `grading.authoring.plan_cases`: answers stored for these are none for those.
+They resemble those of the hidden tests, in `grading.authoring.plan_cases`; memorized answers to these do not help there.
 """
 
 from __future__ import annotations
 
-# Devices, their kind, GiB of each, how many times slower the network is than it is sold; layers, heads (of 128), positions, words,
-# texts; whether gated, fused, and with dropout.
+# Number of devices, device type, GiB of each, slowdown of the network relative to its data sheet; layers, heads (of 128), positions,
+# vocabulary, texts; whether gated, fused, and with dropout.
 Case = tuple[int, str, float, int, int, int, int, int, int, int, int, int]
-Cases = dict[str, dict[str, tuple[Case, ...]]]  # by size, and by what makes the difference
-MEMORY_BOUND = "memory"  # little fits, and nothing without recomputation, nor with an optimizer that is not sharded
+Cases = dict[str, dict[str, tuple[Case, ...]]]  # by size, and by the choice that matters
+MEMORY_BOUND = "memory"  # almost nothing fits: nothing without recomputation, nor with an unsharded optimizer
 EXAMPLES: Cases = {
     "small": {
         MEMORY_BOUND: ((24, "a100", 28, 2, 32, 40, 4096, 51200, 24, 1, 0, 1),),
         "interleave": ((24, "h100", 24, 4, 60, 24, 1024, 51200, 24, 1, 0, 0),),
-        "positions": ((16, "a100", 24, 4, 36, 40, 4096, 128256, 48, 0, 0, 1),),  # of tensor parallel ranks, which share them or not
-        "micro-batches": ((8, "a100", 40, 2, 48, 16, 1024, 128256, 135, 1, 1, 0),),  # of no power of two
+        "positions": ((16, "a100", 24, 4, 36, 40, 4096, 128256, 48, 0, 0, 1),),  # of tensor parallel ranks, which may split them
+        "micro-batches": ((8, "a100", 40, 2, 48, 16, 1024, 128256, 135, 1, 1, 0),),  # not a power of two
     },
     "large": {
         MEMORY_BOUND: ((96, "a100", 29, 4, 40, 80, 4096, 128256, 96, 0, 0, 1),),

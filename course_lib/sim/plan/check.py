@@ -1,4 +1,4 @@
-"""How part 29's `plan` is put to the test: cases are drawn from a list, and the best configuration of each is searched for here."""
+"""Check of part 29's `plan`: its choices for cases drawn from a list against the best configurations found here."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from course_lib.sim.llm.transformer import Transformer
 from course_lib.sim.plan.cases import EXAMPLES, MEMORY_BOUND, Case, Cases
 from course_lib.sim.plan.search import best
 
-FULL_POINTS_RATIO, ZERO_POINTS_RATIO = 1.04, 1.08  # times the best step: up to the first all points, from the second on none
-MAX_RATIO_MEMORY_CASES = 1.5  # times the best step that a choice may take where only memory counts
-MAX_MICRO_BATCH = 16  # texts of a micro-batch, at most
-SEARCH_TIMEOUT_SECONDS = 30.0  # that a search may take, as when grading on one's own machine; elsewhere, grading says how long
+FULL_POINTS_RATIO, ZERO_POINTS_RATIO = 1.04, 1.08  # step time relative to the best: up to the first, full points; from the second, none
+MAX_RATIO_MEMORY_CASES = 1.5  # step time relative to the best that is allowed if only memory counts
+MAX_MICRO_BATCH = 16  # texts per micro-batch, at most
+SEARCH_TIMEOUT_SECONDS = 30.0  # time limit of a search, as for grading on one's own machine; elsewhere, the grading configuration sets it
 
 
 def call_plan(model, cluster):
-    """On the rank: call plan. The course's own search cannot be imported meanwhile; while it is graded, a rank does not have it at all."""
+    """Call plan on the rank, with imports of the course's own search blocked; ranks that are graded do not have it at all."""
     plan = student("plan")
     import sys
 
@@ -38,7 +38,7 @@ def call_plan(model, cluster):
     except ModuleNotFoundError as error:
         if not (error.name or "").startswith(room):
             raise
-        sentence = "the course's own search is not there while plan is tested: finding the configuration is the exercise."
+        sentence = "the course's own search is not available while plan is tested: finding the configuration is the exercise."
         raise RuntimeError(sentence) from None
     finally:
         sys.modules.pop(room, None)
@@ -57,14 +57,14 @@ def _build_cluster(plain):
 
 
 class PlanCheck(Check):
-    """Has `plan` choose, and compares with the best that there is.
+    """Check of `plan`: compares its choices with the best configurations.
 
     Parameters
     ----------
     ranks : Ranks
         One rank.
     cases : dict
-        To draw from. Those of the hidden tests are in no student's hands.
+        Cases to draw from. Students never see those of the hidden tests.
     show : bool
         Whether messages may contain expected values.
     """
@@ -74,9 +74,9 @@ class PlanCheck(Check):
         self.ranks, self.cases = ranks, cases
 
     def choose(self, model: Transformer, cluster: Cluster, least: float | None = None) -> tuple[Step, float]:
-        """What plan's choice takes, and how many times the best step (of `least` seconds, if that is known) it is.
+        """Simulate plan's choice; return the step, and its time relative to the best (`least` seconds, if known).
 
-        CheckFailed if it cannot be trained so.
+        Raises CheckFailed if the model cannot be trained with it.
         """
         self.case = f"{model.name} on {cluster.gpus} × {cluster.device.name.split()[0]} with {cluster.device.memory / GIB:.0f} GiB"
         arguments, limit = (
@@ -85,51 +85,53 @@ class PlanCheck(Check):
         )
         answer = self.ranks.call(call_plan, arguments, limit=limit, show=self.show)[0]
         if not isinstance(answer, dict):
-            nothing = "a search that has kept none, as none seemed to fit, or a missing return"
-            usual = nothing if answer == "NoneType" else "its fields alone, or a step: that has a .configuration"
+            nothing = "a search that found no configuration that fits, or a missing return"
+            usual = nothing if answer == "NoneType" else "its fields only, or a Step instead of its .configuration"
             self.fail(f"plan must return a Configuration; got {str(answer)[:60]}", usual)
         try:
             configuration = Configuration(**answer)
             for problem in problems(model, cluster, configuration):
-                self.fail(f"plan has chosen what does not fit together: {problem.rstrip('.')}")
+                self.fail(f"plan has chosen an inconsistent configuration: {problem.rstrip('.')}")
             step = simulate(model, cluster, configuration, keep=False)
         except (TypeError, ValueError) as error:
-            self.fail(f"plan has chosen what is no configuration: {wording.shown(error)}")
+            self.fail(f"plan has not chosen a valid configuration: {wording.shown(error)}")
         if not step.fits:
-            room = f"{wording.memory(step.peak)}, and a device has {wording.memory(cluster.device.memory)}"
-            usual = "what estimate gives second was not looked at, or memory was counted without activations"
+            room = f"{wording.memory(step.peak)}, but a device has {wording.memory(cluster.device.memory)}"
+            usual = "ignoring the second value of estimate, or counting memory without activations"
             self.fail(f"plan has chosen {configuration}, which takes {room}", usual)
         if least is None:
             try:
                 least = least_seconds(model, cluster)
-            except PlanError:  # the search has found nothing, and plan has
+            except PlanError:  # plan has found a configuration that the search has not
                 least = step.seconds
         return step, step.seconds / min(step.seconds, least)
 
     @staticmethod
     def worth(times: float) -> float:
-        """What a choice earns whose step takes so many times the best one's, from 0 to 1."""
+        """Score, 0 to 1, of a choice whose step takes `times` the best step's time."""
         return min(max((ZERO_POINTS_RATIO - times) / (ZERO_POINTS_RATIO - FULL_POINTS_RATIO), 0.0), 1.0)
 
     def fits(self, size: str) -> PlanCheck:
-        """Have plan choose where memory decides, on "small" or "large" clusters; CheckFailed where it fails, or is far too slow."""
+        """Check choices where memory decides, on "small" or "large" clusters; CheckFailed if one does not fit, or is far too slow."""
         _, times = self.choose(*self.draw(size, MEMORY_BOUND))
         if times > MAX_RATIO_MEMORY_CASES:
-            self.fail(f"plan has chosen a step that takes {times:.2f} times the best one, and {MAX_RATIO_MEMORY_CASES:g} times is the most")
+            self.fail(
+                f"plan has chosen a step that takes {times:.2f} times as long as the best one; {MAX_RATIO_MEMORY_CASES:g} times is allowed"
+            )
         return self
 
     def score(self, size: str) -> float:
-        """What plan's slowest choice is worth, of one for each thing that can make the difference, on "small" or "large" clusters."""
+        """Score of plan's slowest choice, over one case for each choice that matters, on "small" or "large" clusters."""
         return min(self.worth(self.choose(*self.draw(size, need))[1]) for need in self.cases[size])
 
     def draw(self, size: str, need: str) -> tuple[Transformer, Cluster]:
-        """A model and a cluster for which `need` makes the difference."""
+        """Draw a model and a cluster for which `need` matters most."""
         cases = self.cases[size][need]
         return build_case(cases[int(self.random.integers(len(cases)))], float(self.random.uniform(0.045, 0.055)))
 
 
 def build_case(one: Case, overhead: float = 0.05) -> tuple[Transformer, Cluster]:
-    """The model and the cluster of a case."""
+    """Build the model and the cluster of a case."""
     gpus, name, memory, slower, layers, heads, sequence, vocabulary, batch, gated, fused, dropout = one
     shape = dict(layers=layers, hidden=128 * heads, heads=heads, sequence=sequence, vocabulary=vocabulary, batch=batch)
     model = Transformer("a model", **shape, gated=bool(gated), fused=bool(fused), dropout=bool(dropout))
@@ -139,11 +141,11 @@ def build_case(one: Case, overhead: float = 0.05) -> tuple[Transformer, Cluster]
 
 
 def least_seconds(model: Transformer, cluster: Cluster) -> float:
-    """Of the best step, with micro-batches of any size."""
+    """Seconds of the best step, with micro-batches of any size."""
     sizes = [n for n in range(1, MAX_MICRO_BATCH + 1) if model.batch % n == 0]
     return best(model, cluster, 1, max_simulated=12, micro_batches=sizes)[0].seconds
 
 
 def _to_plain(thing: object) -> object:
-    """A cluster as dicts of numbers and texts."""
+    """Convert a cluster to dicts of numbers and strings."""
     return {name: _to_plain(value) for name, value in vars(thing).items()} if hasattr(thing, "__dict__") else thing

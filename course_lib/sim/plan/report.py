@@ -1,4 +1,4 @@
-"""What was found, as text, as a page and as a trace for Perfetto."""
+"""Report of a plan: a text table, an HTML page, and a trace for Perfetto."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #222; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; } th, td { text-align: left; padding: .2rem 1rem .2rem 0; vertical-align: top; } img { max-width: 100%; }
 """
-TRACE_ROWS = ("compute", "messages to the next stage", "exchanges among replicas")  # of a rank in the trace: they may overlap
+TRACE_ROWS = ("compute", "messages to the next stage", "exchanges among replicas")  # rows per rank in the trace, as they may overlap
 HEADINGS = ("step", "MFU", "memory", "tokens a day", "configuration")
 
 
 def table_row(step: Step) -> tuple[str, ...]:
-    """A configuration's figures, in the order of `HEADINGS`."""
+    """Format a configuration's results, in the order of `HEADINGS`."""
     return (
         wording.seconds(step.seconds),
         f"{step.utilisation:.1%}",
@@ -37,7 +37,7 @@ def table_row(step: Step) -> tuple[str, ...]:
 
 
 def table(steps: Sequence[Step]) -> str:
-    """The figures of several configurations, in columns.
+    """Format the results of several configurations as columns.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def table(steps: Sequence[Step]) -> str:
 
 
 def grid_times(model: Transformer, cluster: Cluster) -> dict[tuple[int, int, int], float]:
-    """For each grid the seconds of its fastest configuration that fits, by closed forms; infinity where none fits."""
+    """Seconds of the fastest configuration of each grid that fits, by closed forms; infinity if none fits."""
     found: dict[tuple[int, int, int], float] = {}
     for c in configurations(model, cluster):
         seconds, nbytes = estimate(model, cluster, c)
@@ -59,17 +59,17 @@ def grid_times(model: Transformer, cluster: Cluster) -> dict[tuple[int, int, int
 
 
 def whole_run(step: Step, tokens: float, price: float | None = None) -> str:
-    """What a run over so many tokens takes: days, GPU-days, and money at a price of a GPU for an hour."""
+    """Describe the cost of a run over this many tokens: days, GPU-days, and money, given the price of a GPU-hour."""
     days = tokens / step.tokens / 86400
     gpu_days = days * step.cluster.gpus
-    money = f", {gpu_days * 24 * price:,.0f} at {price:g} a GPU-hour" if price else ""
+    money = f", {gpu_days * 24 * price:,.0f} at {price:g} per GPU-hour" if price else ""
     return f"{tokens / 1e9:,.4g} billion tokens: {days:,.1f} days, {gpu_days:,.0f} GPU-days{money}"
 
 
 def render_html(
     model: Transformer, cluster: Cluster, steps: Sequence[Step], price: float | None = None, tokens: float | None = None
 ) -> str:
-    """The report, as HTML with all pictures in it."""
+    """Render the report as a single HTML page with all figures."""
     best = simulate(model, cluster, steps[0].configuration)
     title = f"{model.name} on {cluster.gpus} × {cluster.device.name}"
     facts = {
@@ -95,12 +95,12 @@ def render_html(
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
         f"<h1>{html.escape(title)}</h1><table>{rows}</table><h2>The best</h2><table><tr>{heads}</tr>{others}</table>{drawn}"
-        "<p>Simulated. How far off such times are: <code>make validate</code>.</p></html>\n"
+        "<p>Simulated times. For their accuracy, see <code>make validate</code>.</p></html>\n"
     )
 
 
 def write_trace(step: Step, path: Path) -> None:
-    """Write a step for Perfetto (ui.perfetto.dev): each rank of the pipeline with what it computes, what it sends, and its memory."""
+    """Write a step for Perfetto (ui.perfetto.dev): each pipeline rank's computation, communication and memory."""
     found: list[dict] = []
     for rank in range(step.configuration.pipeline):
         found.append({"ph": "M", "name": "process_name", "pid": rank, "tid": 0, "args": {"name": f"stage {rank}"}})

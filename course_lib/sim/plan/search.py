@@ -1,4 +1,4 @@
-"""The best configurations of a model on a cluster: closed forms choose some, and the simulation of events judges them."""
+"""Search for the best configurations of a model on a cluster: closed forms select candidates, the event simulation ranks them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
 
 MAX_SIMULATED = 50
-MICRO_BATCHES = (1, 2, 4, 8, 16)  # texts of a micro-batch
-MEMORY_ESTIMATE_SLACK = 1.03  # the closed form of memory may be so far off
+MICRO_BATCHES = (1, 2, 4, 8, 16)  # texts per micro-batch
+MEMORY_ESTIMATE_SLACK = 1.03  # relative error of the closed form of memory
 
 
 def configurations(model: Transformer, cluster: Cluster, micro_batches: Iterable[int] = MICRO_BATCHES) -> Iterator[Configuration]:
-    """All that fit together, whatever memory they take; with micro-batches of these sizes."""
+    """Yield all consistent configurations, whatever memory they take, with micro-batches of these sizes."""
     for tensor in _divisors(cluster.gpus, cluster.node):
         for pipeline in _divisors(cluster.gpus // tensor, model.layers):
             data = cluster.gpus // tensor // pipeline
@@ -36,34 +36,34 @@ def configurations(model: Transformer, cluster: Cluster, micro_batches: Iterable
 def best(
     model: Transformer, cluster: Cluster, count: int = 5, max_simulated: int = MAX_SIMULATED, micro_batches: Iterable[int] = MICRO_BATCHES
 ) -> list[Step]:
-    """The fastest configurations that fit into memory.
+    """Find the fastest configurations that fit into memory.
 
     Parameters
     ----------
     model : Transformer
     cluster : Cluster
     count : int
-        How many to give, the fastest first.
+        Number of configurations to return, fastest first.
     max_simulated : int
-        How many to simulate.
+        Number of configurations to simulate.
     micro_batches : iterable of int
-        Their sizes to look at.
+        Micro-batch sizes to consider.
 
     Raises
     ------
     PlanError
-        There is none.
+        No configuration fits.
     """
     candidates = [(*estimate(model, cluster, c), c) for c in configurations(model, cluster, micro_batches)]
     if not candidates:
         raise PlanError(
-            f"no configuration of {model.name} fits {cluster.gpus} devices: its heads, layers and batch have no divisors that go together."
+            f"no configuration of {model.name} fits {cluster.gpus} devices: its heads, layers and batch have no suitable common divisors."
         )
     fitting = [one for one in candidates if one[1] <= MEMORY_ESTIMATE_SLACK * cluster.device.memory]
     if not fitting:
         least = min(nbytes for _, nbytes, _ in candidates) / GIB
         device = f"{cluster.device.name} has {cluster.device.memory / GIB:.1f} GiB"
-        raise PlanError(f"{model.name} does not fit: every configuration takes at least {least:.1f} GiB on a device, and {device}.")
+        raise PlanError(f"{model.name} does not fit: every configuration takes at least {least:.1f} GiB on a device, but {device}.")
     fitting.sort(key=lambda one: one[0])
     steps: list[Step] = []
     for tried, (*_, c) in enumerate(fitting):

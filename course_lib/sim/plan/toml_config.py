@@ -1,4 +1,4 @@
-"""Models and clusters from a small TOML file, or by name."""
+"""Models and clusters, read from a small TOML file or selected by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from course_lib.sim.llm.cluster import DEVICES, Cluster, Device
 from course_lib.sim.llm.configuration import PlanError
 from course_lib.sim.llm.transformer import MODEL_PRESETS, Transformer
 
-# Less than this is another unit.
+# Smaller values indicate another unit.
 MIN_VALUES = {
     "memory": (1e9, "bytes"),
     "bandwidth": (1e6, "bytes a second"),
@@ -21,42 +21,42 @@ MIN_VALUES = {
 
 
 def model_named(name: str) -> Transformer:
-    """One of `PRESETS`; PlanError if there is none."""
+    """Look up one of `MODEL_PRESETS`; PlanError if there is none."""
     if name.lower() not in MODEL_PRESETS:
         raise PlanError(f"there is no model {name!r}: choose one of {', '.join(MODEL_PRESETS)}, or describe it in a file (--file).")
     return MODEL_PRESETS[name.lower()]
 
 
 def device_named(name: str) -> Device:
-    """One of `DEVICES`; PlanError if there is none."""
+    """Look up one of `DEVICES`; PlanError if there is none."""
     if name.lower() not in DEVICES:
         raise PlanError(f"there is no device {name!r}: choose one of {', '.join(DEVICES)}, or describe it in a file (--file).")
     return DEVICES[name.lower()]
 
 
 def read(path: Path, model: Transformer | None, device: Device | None, gpus: int | None) -> tuple[Transformer | None, Cluster | None]:
-    """A model and a cluster as a file describes them.
+    """Read a model and a cluster from a file.
 
     Parameters
     ----------
     path : Path
-        TOML with the tables ``[model]`` and ``[cluster]``, or one of them. Keys are those of `Transformer` and `Cluster`; a model's may
-        begin with ``preset = "70b"``; a cluster's ``device`` is a name, or a table with what `Device` has, which may begin with the
-        ``name`` of one that is known; ``inside`` and ``network`` are tables with what `Link` has.
+        TOML with the tables ``[model]`` and ``[cluster]``, or one of them. Keys are those of `Transformer` and `Cluster`; a model may
+        start with ``preset = "70b"``; a cluster's ``device`` is a name, or a table with the fields of `Device`, which may start with the
+        ``name`` of a known one; ``inside`` and ``network`` are tables with the fields of `Link`.
     model, device, gpus
-        What there is where the file does not say.
+        Defaults for what the file does not specify.
 
     Raises
     ------
     PlanError
-        The file cannot be read, or what it says is not understood.
+        The file cannot be read, or contains something unknown.
     """
     try:
         found = tomllib.loads(path.read_text())
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror}.") from None
     except ValueError as error:
-        raise PlanError(f"{path} is no TOML: {error}.") from None
+        raise PlanError(f"{path} is not valid TOML: {error}.") from None
     unknown = sorted(found.keys() - {"model", "cluster"})
     if unknown:
         raise PlanError(f"{path} has {unknown[0]!r}; it may have the tables [model] and [cluster].")
@@ -73,7 +73,7 @@ def _model(path: Path, keys: dict) -> Transformer:
     base = model_named(str(keys.pop("preset"))) if "preset" in keys else None
     _check_keys(path, "model", keys, Transformer)
     if base:
-        # What followed from a size follows from the new one; and the name is no longer the preset's, if anything is another.
+        # Defaults derived from a size are derived from the new one; and the preset's name is extended if anything else changes.
         derived = {"feed_forward": ("hidden", base.feed_forward == 4 * base.hidden), "kv_heads": ("heads", base.kv_heads == base.heads)}
         again = {name: None for name, (of, was) in derived.items() if was and of in keys}
         return replace(base, **again | ({"name": f"{base.name} ({path.name})"} if keys else {}) | keys)
@@ -86,7 +86,7 @@ def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) ->
     if gpus is None and not keys and described == "h100":
         return None
     if gpus is None:
-        raise PlanError(f"{path}: [cluster] needs gpus, how many there are.")
+        raise PlanError(f"{path}: [cluster] needs gpus, the number of devices.")
     _links(path, "cluster", keys)
     _check_keys(path, "cluster", keys, Cluster)
     if isinstance(described, str):
@@ -94,7 +94,7 @@ def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) ->
             described = device_named(described)
         except PlanError:
             known = ", ".join(DEVICES)
-            raise PlanError(f"{path}: there is no device {described!r}: choose one of {known}, or give a table of its figures.") from None
+            raise PlanError(f"{path}: there is no device {described!r}: choose one of {known}, or give a table of its fields.") from None
     elif not isinstance(described, Device):
         described = _device(path, dict(_require_table(path, "device", described)))
     return Cluster(described, gpus, **keys)
@@ -107,12 +107,12 @@ def _device(path: Path, keys: dict) -> Device:
     if base:
         return replace(base, **{key: value for key, value in keys.items() if key != "name"})
     needed = {field.name for field in fields(Device) if field.default is MISSING}
-    _require_keys(path, "cluster.device", keys, needed, f", or the name of one that is known: {', '.join(DEVICES)}")
+    _require_keys(path, "cluster.device", keys, needed, f", or the name of a known device: {', '.join(DEVICES)}")
     return Device(**keys)
 
 
 def _links(path: Path, table: str, keys: dict) -> None:
-    """Make links of the tables that describe some."""
+    """Replace the tables that describe links by links."""
     for name in ("inside", "network"):
         if name in keys:
             known = _check_keys(path, f"{table}.{name}", _require_table(path, name, keys[name]), Link)
@@ -133,7 +133,7 @@ def _require_table(path: Path, name: str, value: object) -> dict:
 
 
 def _check_keys(path: Path, table: str, keys: dict, kind: type) -> dict:
-    """The keys, if `kind` has fields of all these names; what they are must be of the field's kind."""
+    """Return the keys after checking that `kind` has fields of these names and types."""
     names = {field.name: field.type for field in fields(kind)}
     for key, value in keys.items():
         if key not in names:
@@ -146,5 +146,5 @@ def _check_keys(path: Path, table: str, keys: dict, kind: type) -> dict:
             raise PlanError(f"{path}: {key} in [{table}] must be {what}; got {value!r}.")
         if 0 < MIN_VALUES.get(key, (0, ""))[0] > value > 0:
             least, unit = MIN_VALUES[key]
-            raise PlanError(f"{path}: {key} in [{table}] is in {unit}, so {least:g} at least; got {value!r}.")
+            raise PlanError(f"{path}: {key} in [{table}] is in {unit}, so at least {least:g}; got {value!r}.")
     return keys

@@ -1,1 +1,1 @@
-"""Schedules: simulated runs as data, their statistics, pictures, checks and scores."""
+"""Schedules: simulated runs as data, with their statistics, figures, checks and scores."""

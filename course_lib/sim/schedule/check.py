@@ -1,7 +1,7 @@
-"""How a student's loop is put to the test: it runs on the rank, its record is played again here.
+"""Check of a student's loop: it runs on the rank, and its record is replayed here.
 
-What the rank sends is only which operation used which values; time, memory, order and all rules come from
-the simulator in this process.
+The rank only sends which operation used which values; time, memory, order and all rules come from the simulator in this
+process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from course_lib.sim.schedule.simulation import Result
 
 
 def record_loop(loop, settings, hardware):
-    """On the rank: run a loop, and give the record."""
+    """Run a loop on the rank, and return the record."""
     from course_lib.sim.core import hardware as descriptions
     from course_lib.sim.schedule import replay, simulation
 
@@ -25,7 +25,7 @@ def record_loop(loop, settings, hardware):
 
 
 class ScheduleCheck(Check):
-    """Runs a loop on the rank, and looks at what the simulator here makes of it.
+    """Run a loop on the rank, and check its replay by the simulator here.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class ScheduleCheck(Check):
         self.loop, self.ranks = loop, ranks
 
     def run(self, *, world_size: int, num_layers: int, global_batch_size: int, hardware: Hardware = H100, **arguments: int) -> Result:
-        """The result of the loop; CheckFailed if it is no training step."""
+        """Run the loop; return its result, or raise CheckFailed if it is not a training step."""
         sizes = dict(world_size=world_size, num_layers=num_layers, global_batch_size=global_batch_size)
         self.case = ", ".join(f"{name} {value}" for name, value in (sizes | arguments).items())
         if hardware is not H100:
@@ -58,24 +58,24 @@ class ScheduleCheck(Check):
         return result
 
     def time(self, result: Result, most: float, cause: str) -> None:
-        """The step must take at most so many seconds; a part in a thousand is left for the order of sums."""
+        """Check that the step takes at most `most` seconds, with a tolerance of 0.1 % for the order of sums."""
         if result.time > most * 1.001:
-            self.fail(f"the step takes {wording.seconds(result.time)}, and {wording.seconds(most)} are enough", cause)
+            self.fail(f"the step takes {wording.seconds(result.time)}; {wording.seconds(most)} are enough", cause)
 
     def memory(self, result: Result, most: float, cause: str) -> None:
-        """No rank may hold more bytes than this."""
+        """Check that no rank holds more than `most` bytes."""
         if result.memory > most:
             held = f"rank {result.memory_rank} holds {wording.memory(result.memory)}"
             left = left_over(result.models[result.memory_rank])
-            self.fail(f"{held} at its peak, and {wording.memory(most)} are enough{left}", cause)
+            self.fail(f"{held} at its peak; {wording.memory(most)} are enough{left}", cause)
 
     def passed(self) -> None:
-        """Say that all is well."""
+        """Print that the check passed."""
         print(f"{self.what}, {self.case}: as expected.")
 
 
 def left_over(model) -> str:
-    """What a rank still stores at the end of a step, though nothing needs it any more."""
+    """Describe what a rank still stores at the end of a step although nothing needs it any more."""
     kept: dict[str, set[int]] = {}
     for value in model.values.values():
         if value is not None and value.holds and not getattr(value, "updated", False):
@@ -93,5 +93,5 @@ def compute_seconds(samples: int, hardware: Hardware = H100) -> tuple[float, flo
 
 
 def update_seconds(part: float = 1.0, hardware: Hardware = H100) -> float:
-    """Seconds of the update of this part of a layer."""
+    """Seconds of the update of this fraction of a layer."""
     return hardware.compute(LAYER.update_flop(part), LAYER.update_bytes(part))

@@ -1,4 +1,4 @@
-"""Steps of a pipeline as the ranks did them, beside the same order with the times that the simulator expects."""
+"""Comparison of pipeline steps measured on the ranks with simulated steps of the same order."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from course_lib.sim.schedule import schedules
 
 
 def compare_with_simulation(ranks, functions: Mapping[str, str], size: int, *, depth: int = 8, count: int = 8, tries: int = 3) -> tuple:
-    """Calibrate, have the ranks do steps, and simulate these.
+    """Calibrate the simulator, run steps on the ranks, and simulate them.
 
     Parameters
     ----------
     ranks : Ranks
-        They have the functions.
+        They must have the functions.
     functions : mapping of str to str
-        By the name of an order, that of the function that does a step in it: ``function(stage, micro_batches, comm)``.
+        For each order, the name of the function that takes a step in it: ``function(stage, micro_batches, comm)``.
     size : int
-        How many of the ranks work, as stages of one pipeline.
+        Number of ranks that work, as stages of one pipeline.
     depth : int
-        Blocks in all.
+        Total number of blocks.
     count : int
-        Micro-batches.
+        Number of micro-batches.
     tries : int
-        Steps; the one that takes the median time is looked at.
+        Number of steps; the one of median duration is used.
 
     Returns
     -------
     machine : Processor
-        What was calibrated.
+        The calibrated machine.
     panels : dict of str to list
-        "GPipe, measured" and "GPipe, simulated", and so on: the work of each rank, as `plots.timeline` draws it.
+        "GPipe, measured" and "GPipe, simulated", and so on: the work of each rank, as drawn by `plots.timeline`.
     apart : float
-        The most by which a simulated time differs from the measured one, as a share of that.
+        Largest relative difference between a simulated and a measured time.
     """
     cost = BlockCost(width=256, heads=4, positions=64, samples=4)
     machine, panels, apart = calibrate(ranks, size), {}, 0.0
@@ -50,7 +50,7 @@ def compare_with_simulation(ranks, functions: Mapping[str, str], size: int, *, d
 
 
 def simulate_order(work: list[TimedWork], cost: BlockCost, depth: int, machine) -> list[TimedWork]:
-    """The same order, with the times of stages that have `depth` blocks each."""
+    """Simulate the same order, with the times of stages of `depth` blocks each."""
     order = [[(ACTIVITY_NAMES[kind], k) for kind, k, *_ in each] for each in work]
     return schedules.schedule_times(
         order, lambda rank, kind: depth * cost.seconds(kind, machine), machine.nvlink.send(cost.message_bytes())
@@ -58,12 +58,12 @@ def simulate_order(work: list[TimedWork], cost: BlockCost, depth: int, machine) 
 
 
 def span_seconds(work: list[TimedWork]) -> float:
-    """From the first begin to the last end."""
+    """Seconds from the first begin to the last end."""
     return max(each[-1][3] for each in work) - min(each[0][2] for each in work)
 
 
 def measure_steps(size, function, depth, count, tries, cost):
-    """On a rank: the work of some steps, after one that is not counted."""
+    """Measure the work of some steps on a rank, after a warm-up step."""
     import numpy as np
 
     from course_lib import memory

@@ -1,4 +1,4 @@
-"""Whether the step after this one could begin: each rank ends with the updated form of what it began with."""
+"""Check that the next step could begin: each rank must end with the updated form of what it began with."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from course_lib.sim.schedule.stats import loaded_values
 
 
 def check_continuation(models: Sequence) -> None:
-    """SimulationError unless each rank keeps weights and optimizer states for the next step.
+    """Raise SimulationError unless each rank keeps weights and optimizer states for the next step.
 
     Parameters
     ----------
     models : sequence of Model
-        As `replay.replay` gives them.
+        As returned by `replay.replay`.
     """
     for model in models:
         began = [model.values[number] for *_, number in loaded_values(model)]
         final = list(model.final_weights.values())
         kept = [v for v in model.values.values() if v is not None and v.holds] + final
-        for kind, way in ((Weight, "set_final_weight, or keep it in weights"), (OptState, "keep what update gives back in opt_states")):
+        for kind, way in ((Weight, "set_final_weight, or keep it in weights"), (OptState, "keep what update returns in opt_states")):
             first = _fraction_by_layer([v for v in began if isinstance(v, kind) and not v.updated])
             last = _fraction_by_layer([v for v in kept if isinstance(v, kind) and v.updated])
             for layer, part in first.items():
                 if last.get(layer, 0.0) < part:
                     if not any(row[0] == "hold" for row in model.rows):
-                        way += ". Nothing at all was put into the dicts of model.storage(); others are not the rank's memory"
+                        way += ". Nothing was ever stored in the dicts of model.storage(); other dicts are not the rank's memory"
                     raise SimulationError(
                         f"the rank began with {_format_fraction(part)} of the {kind.name} "
                         f"and ends with {_format_fraction(last.get(layer, 0.0))} of the updated one, "
@@ -39,7 +39,7 @@ def check_continuation(models: Sequence) -> None:
 
 
 def _fraction_by_layer(values: list) -> dict[int, float]:
-    """How much of each layer there is, 0 to 1."""
+    """Fraction of each layer, 0 to 1."""
     shards: dict[tuple[int, int], int] = {}
     for v in values:
         shards[v.layer, v.num_shards] = shards.get((v.layer, v.num_shards), 0) | v.shards

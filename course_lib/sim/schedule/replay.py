@@ -1,7 +1,7 @@
-"""A run as plain data, and the run again from that data.
+"""Export of a run as plain data, and replay of the run from that data.
 
-What was recorded is only which operation used which values. Times, memory and all checks come anew from
-the simulator that plays it, so a record can be judged without trusting the process that it came from.
+The record only contains which operation used which values. Times, memory and all checks are computed anew by the simulator that
+replays it, so a record can be judged without trusting the process that produced it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COMMUNICATION_KINDS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "
 
 
 def export(models: Sequence) -> str:
-    """The rows of all ranks, as JSON."""
+    """Export the rows of all ranks as JSON."""
     return json.dumps([[_plain_row(row) for row in m.rows] for m in models])
 
 
@@ -47,12 +47,12 @@ def replay(
     layer: Layer = LAYER,
     memory_limit: bool = True,
 ) -> list:
-    """Play a record on new models.
+    """Replay a record on new models.
 
     Parameters
     ----------
     text : str
-        What `export` made.
+        Output of `export`.
 
     Returns
     -------
@@ -78,9 +78,9 @@ def replay(
 
 
 async def gather_ranks(coroutines: list) -> list:
-    """Run all; the first error is raised, and `run_coroutine.run` ends the others."""
+    """Run all coroutines; the first error is raised, and `run_coroutine.run` ends the others."""
     collecting = gc.isenabled()
-    gc.disable()  # hundreds of thousands of tuples, and no garbage
+    gc.disable()  # hundreds of thousands of tuples, none of them garbage
     try:
         return await asyncio.gather(*coroutines)
     finally:
@@ -111,7 +111,7 @@ async def _replay_rank(model: Model, rows: list) -> None:
         if kind == "final":
             continue
         for number, value in zip(made, result if isinstance(result, tuple) else (result,), strict=True):
-            if value is not None and value.id != number:  # `stats.loaded_values` tells of values by these numbers
+            if value is not None and value.id != number:  # `stats.loaded_values` refers to values by these numbers
                 raise ValueError(f"value {value.id} is called {number}")
             values[number] = value
 
@@ -119,9 +119,9 @@ async def _replay_rank(model: Model, rows: list) -> None:
 def _samples(text: str, most: int) -> list[int]:
     from course_lib.sim.core.values import iter_bits
 
-    if len(text) > most // 4 + 3:  # beside 0x, a digit for four samples
+    if len(text) > most // 4 + 3:  # besides 0x, one digit for four samples
         raise ValueError(f"a set of more than {most} samples")
-    if not re.fullmatch("0x[0-9a-f]+", text):  # a negative number would have samples without end
+    if not re.fullmatch("0x[0-9a-f]+", text):  # a negative number would be an infinite set
         raise ValueError(f"{text!r} is no set of samples")
     return list(iter_bits(int(text, 16)))
 

@@ -11,7 +11,7 @@ WorkOrder = list[tuple[str, int]]
 
 
 def parse_work(text: str) -> WorkOrder:
-    """A rank's work from its text: F and B for forward and backward, with the number of the micro-batch.
+    """Parse a rank's work: F and B for forward and backward, with the number of the micro-batch.
 
     >>> parse_work("F0 F1 B0")
     [('forward', 0), ('forward', 1), ('backward', 0)]
@@ -20,7 +20,7 @@ def parse_work(text: str) -> WorkOrder:
 
 
 def start_times(order: list[WorkOrder]) -> list[list[float]]:
-    """When each piece of work can begin, at the earliest; `order` has each rank's.
+    """Compute the earliest start of each piece of work; `order` holds each rank's work.
 
     >>> start_times([parse_work("F0 B0"), parse_work("F0 B0")])
     [[0.0, 4.0], [1.0, 2.0]]
@@ -32,21 +32,21 @@ def start_times(order: list[WorkOrder]) -> list[list[float]]:
 def schedule_times(
     order: list[WorkOrder], seconds: Callable[[int, str], float], message: float = 0.0
 ) -> list[list[tuple[str, int, float, float]]]:
-    """The work of each rank with its begin and end, each as early as what it needs is there.
+    """Compute begin and end of each piece of work, each starting as soon as its inputs are there.
 
     Parameters
     ----------
-    order : list of Work
-        For each rank.
+    order : list of WorkOrder
+        Work of each rank.
     seconds : callable
-        From a rank and "forward" or "backward" to the seconds that this takes.
+        Duration in seconds, given a rank and "forward" or "backward".
     message : float
-        Seconds from the end of a piece of work to the next rank's having its result.
+        Seconds from the end of a piece of work until the next rank has its result.
 
     Returns
     -------
     list of list
-        For each rank: "F" or "B", the micro-batch, begin and end, as `plots.timeline` draws them.
+        For each rank: "F" or "B", the micro-batch, begin and end, as drawn by `plots.timeline`.
 
     Raises
     ------
@@ -78,12 +78,12 @@ def schedule_times(
 
 
 def draw(texts: dict[str, list[str]]) -> Picture:
-    """Orders under one another, with their bubbles in per cent.
+    """Draw orders below each other, with their bubbles in per cent.
 
     Parameters
     ----------
     texts : dict of str to list of str
-        By the order's name, the work of each rank, see `parse_work`.
+        Work of each rank, by name of the order, see `parse_work`.
     """
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch, Rectangle
@@ -123,7 +123,7 @@ def draw(texts: dict[str, list[str]]) -> Picture:
 
 
 def most_in_flight(work: WorkOrder) -> int:
-    """The most micro-batches that have gone forward and not yet backward."""
+    """Largest number of micro-batches that have gone forward but not yet backward."""
     now = most = 0
     for kind, _ in work:
         now += 1 if kind == "forward" else -1

@@ -1,4 +1,4 @@
-"""The score of part 20: thresholds that an instructor edits here, and what the leaderboard gets to know."""
+"""Score of part 20: thresholds that an instructor may edit, and the entry of the leaderboard."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from course_lib.sim.core.hardware import GIB, LAYER
 from course_lib.sim.schedule.check import ScheduleCheck
 from course_lib.sim.schedule.simulation import Result
 
-# By ranks, at least this model FLOPs utilisation: these points. Each begins above the loop that part 16 shows.
+# For each number of ranks: points for at least this model FLOPs utilisation. All exceed the loop shown in part 16.
 UTILISATION_POINTS = {
     32: ((0.80, 5), (0.775, 4), (0.75, 3), (0.725, 2), (0.70, 1)),
     64: ((0.80, 5), (0.70, 4), (0.60, 3), (0.55, 2), (0.50, 1)),
 }
-# At most these bytes on every rank: these points.
+# Points for at most this many bytes on every rank.
 MEMORY_POINTS = ((60 * GIB, 5), (69 * GIB, 4), (80 * GIB, 3))
 UTILISATION_SHARE, MEMORY_SHARE = 0.75, 0.25
-# What the loop is graded on.
+# Settings on which the loop is graded.
 SETTINGS = (
     dict(world_size=32, num_layers=64, global_batch_size=2048, batch_size=64),
     dict(world_size=64, num_layers=32, global_batch_size=2048, batch_size=64),
 )
 BEST = 5.0
 STATE_BYTES = 2 * LAYER.weight_bytes() + LAYER.optimizer_bytes()  # of a layer
-SPARKLINE_BINS = 60  # of a sparkline
+SPARKLINE_BINS = 60  # number of bins
 LEADERBOARD_MIME = "application/vnd.distributed-training-course.leaderboard+json"
 
 
 def utilisation_points(utilisation: float, world_size: int) -> int:
-    """Points for a model FLOPs utilisation on so many ranks.
+    """Points for a model FLOPs utilisation on this number of ranks.
 
     >>> [utilisation_points(u, 64) for u in (0.8, 0.7999, 0.5, 0.1)]
     [5, 4, 1, 0]
@@ -38,7 +38,7 @@ def utilisation_points(utilisation: float, world_size: int) -> int:
 
 
 def memory_points(nbytes: float) -> int:
-    """Points for the most bytes that a rank held.
+    """Points for the peak bytes of a rank.
 
     >>> [memory_points(gb * GIB) for gb in (60, 60.1, 75, 81)]
     [5, 4, 3, 0]
@@ -47,13 +47,13 @@ def memory_points(nbytes: float) -> int:
 
 
 def score(result: Result) -> float:
-    """0 to 5; nothing for memory alone, where the step is no faster than what was given."""
+    """Score from 0 to 5; memory alone earns nothing if the step is no faster than the given loop's."""
     fast = utilisation_points(result.utilisation, result.models[0].world_size)
     return UTILISATION_SHARE * fast + MEMORY_SHARE * memory_points(result.memory) if fast else 0.0
 
 
 def sparkline(result: Result) -> dict[str, list[float]]:
-    """For each of `SPARKLINE_BINS` equal spans of time, the part of the ranks that went forward and backward."""
+    """Fraction of the ranks going forward and backward, in each of `SPARKLINE_BINS` equal spans of time."""
     import numpy as np
 
     from course_lib.sim.schedule.stats import events
@@ -70,17 +70,17 @@ def sparkline(result: Result) -> dict[str, list[float]]:
 
 
 class LeaderboardEntry:
-    """What the leaderboard gets to know of a loop; it shows itself in words, and carries its numbers along.
+    """Entry of a loop in the leaderboard, displayed in words, with its numbers attached.
 
     Parameters
     ----------
     ranks : Ranks
-        One rank, with the student's ``part4_training_loop`` and ``handle``: what to be called, of which 24 characters count.
+        One rank, with the student's ``part4_training_loop`` and ``handle``, the displayed name, of which 24 characters are used.
 
     Attributes
     ----------
     data : dict or None
-        None if the loop is not a training step on all settings.
+        None if the loop is not a valid training step in all settings.
     """
 
     def __init__(self, ranks):

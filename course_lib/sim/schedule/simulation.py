@@ -1,4 +1,4 @@
-"""A whole simulation in one line, and its result, which draws itself."""
+"""A whole simulation in a single call, with a result that displays itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from course_lib.sim.schedule import replay, stats
 
 
 class Result:
-    """What came of a run.
+    """Result of a run.
 
     Attributes
     ----------
@@ -24,13 +24,13 @@ class Result:
     time : float
         Seconds.
     memory : float
-        The most bytes that a rank held.
+        Peak bytes of the rank that held most.
     memory_rank : int
-        That rank.
+        The rank that held most.
     utilisation : float
         Model FLOPs utilisation (MFU), 0 to 1.
     bubble : float
-        The part of the ranks' time in which they did not compute, 0 to 1.
+        Fraction of the ranks' time without computation, 0 to 1.
     """
 
     def __init__(self, models: list):
@@ -39,13 +39,13 @@ class Result:
         self.utilisation, self.bubble = stats.utilisation(models), stats.bubble_fraction(models)
 
     def draw(self, title: str | None = None, batches: list | None = None):
-        """The timeline and the memory, a `figures.Picture`."""
+        """Draw the timeline and the memory, as a `figures.Picture`."""
         from course_lib.sim.schedule.timeline import draw
 
         return draw(self.models, title, batches)
 
     def play(self, title: str | None = None, batches: list | None = None):
-        """The timeline as it grows, a `plots.Moving`."""
+        """Animate the timeline, as a `plots.Animation`."""
         from course_lib.sim.schedule.timeline import animate
 
         return animate(self.models, title, batches)
@@ -79,13 +79,13 @@ def simulate(
     memory_limit: bool = True,
     **arguments: object,
 ) -> list[Model]:
-    """Run a loop on all ranks; the models afterwards. Parameters as for `run`."""
+    """Run a loop on all ranks, and return the models. Parameters as for `run`."""
     dist = Dist(world_size, hardware, layer, memory_limit)
     models = [Model(r, dist, num_layers, global_batch_size) for r in range(world_size)]
     name = getattr(loop, "__name__", "the loop")
     coroutines = [loop(model, **arguments) for model in models]
     if not all(inspect.isawaitable(c) for c in coroutines):
-        raise SimulationError(f"{name} must be defined with `async def`: what ranks send each other has to be awaited.")
+        raise SimulationError(f"{name} must be defined with `async def`: communication has to be awaited.")
     run_coroutine.run(replay.gather_ranks(coroutines))
     return models
 
@@ -99,13 +99,13 @@ def run(loop: Callable, **settings: object) -> Result:
         ``async def loop(model, ...)``, which each rank runs.
     world_size, num_layers : int
     global_batch_size : int
-        Samples in the step; 64 by default.
+        Samples per step; by default 64.
     hardware : Hardware
     layer : Layer
     memory_limit : bool
-        Whether a rank that holds more than its device has ends the simulation; without, the result says so.
+        Whether exceeding a device's memory ends the simulation; otherwise the result reports it.
     **arguments
-        All else goes to the loop, such as ``batch_size=4``.
+        Further arguments of the loop, such as ``batch_size=4``.
 
     Returns
     -------
@@ -114,6 +114,6 @@ def run(loop: Callable, **settings: object) -> Result:
     Raises
     ------
     SimulationError
-        The loop is not a training step; the message says on which rank, at which layer and when.
+        The loop is not a valid training step; the message says on which rank, at which layer and when.
     """
     return Result(simulate(loop, **settings))

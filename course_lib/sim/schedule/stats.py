@@ -1,4 +1,4 @@
-"""What came of a run: time, memory, the share of the peak that was used, order, bubbles; and whether it was a training step."""
+"""Statistics of a run: time, memory, utilisation, order, bubbles; and the check that it was a training step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BOOKKEEPING_KINDS = frozenset(("hold", "drop", "add", "final", "call"))
 
 
 class RankEvent(NamedTuple):
-    """Something that a rank did.
+    """An operation of a rank.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class RankEvent(NamedTuple):
     start, end : float
         Virtual seconds.
     mask : int
-        Its samples, as the bits of an integer; 0 where there are none.
+        Its samples, as the bits of an integer; 0 if there are none.
     waited : (float, float) or None
-        For a communication, from when to when the rank stood still for it.
+        For a communication, the time span in which the rank was blocked by it.
     """
 
     rank: int
@@ -44,12 +44,12 @@ class RankEvent(NamedTuple):
 
     @property
     def samples(self) -> list[int]:
-        """Its samples."""
+        """Samples of the operation."""
         return list(iter_bits(self.mask))
 
 
 def events(model) -> list[RankEvent]:
-    """What a rank did, in the order of its loop."""
+    """List the operations of a rank, in the order of its loop."""
     found, seen, rank = [], set(), model.rank
     for row in model.rows:
         kind = row[0]
@@ -67,21 +67,21 @@ def events(model) -> list[RankEvent]:
 
 
 def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes that a rank holds: what is in its storage, and what a variable holds for an operation to come.
+    """Compute the bytes that a rank holds: its storage, and values in variables that a later operation uses.
 
-    What it loads is there since the step before, so it counts from the beginning on; and until it is given back, by an update or
-    from the storage, or else to the end. What it sends stays in its buffer until the receiver asks for it.
+    Loaded values come from the previous step, so they count from the beginning until they are freed, by an update or from the storage, or
+    else to the end. A sent value stays in its buffer until the receiver asks for it.
 
     Returns
     -------
     times : numpy.ndarray
-        When each operation ends, in seconds, ``(n,)``.
+        End of each operation in seconds, ``(n,)``.
     nbytes : numpy.ndarray
-        Held until then, since the operation before, ``(n,)``.
+        Bytes held until then, since the previous operation, ``(n,)``.
     """
     rows, end = model.rows, len(model.rows) - 1
     last, born = np.array(model.last, int), np.array(model.born, int)
-    moves = {row[1]: row[0] for row in rows if len(row) == 2}  # of what was in the storage: the last move, in or out
+    moves = {row[1]: row[0] for row in rows if len(row) == 2}  # the last move, in or out, of each stored value
     last[[number for number, move in moves.items() if move == "hold"]] = end
     settled = moves.keys() | {number for row in rows if row[0] == "update" for number in row[4]}
     last[[number for *_, number in loaded_values(model) if number not in settled]] = end
@@ -90,7 +90,7 @@ def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
     sent = [(row[4][0], row[6]) for row in (rows[i] for i in operations) if row[0] == "send"]
     sent += [(p.value.id, p.exchange) for p in model.pending.values() if p.exchange.kind == "send"]
     for number, exchange in sent:
-        if exchange.asked > exchange.end:  # nobody has taken it yet: it is in the sender's buffer
+        if exchange.asked > exchange.end:  # not received yet: it is in the sender's buffer
             later = operations[np.searchsorted(times, exchange.asked) :] or [end]
             last[number] = max(last[number], later[0])
     change = np.bincount(born, model.sizes, len(rows) + 2) - np.bincount(np.maximum(last + 1, born), model.sizes, len(rows) + 2)
@@ -99,12 +99,12 @@ def memory_profile(model) -> tuple[np.ndarray, np.ndarray]:
 
 
 def loaded_values(model) -> list[tuple[str, int, int, int, int]]:
-    """What a rank began with: of all that it loaded, what it stored or used.
+    """List the values that a rank began with: those it loaded and then stored or used.
 
     Returns
     -------
     list of (str, int, int, int, int)
-        "weight" or "optimizer state", layer, shard, of how many, and the value's number.
+        "weight" or "optimizer state", layer, shard, number of shards, and the value's number.
     """
     names, last = ("weight", "optimizer state"), model.last
     found = [(name, row[1], *row[6], number) for row in model.loads for name, number in zip(names, row[5], strict=True)]
@@ -115,35 +115,35 @@ def loaded_values(model) -> list[tuple[str, int, int, int, int]]:
 
 
 def peak_memory(model) -> float:
-    """The most bytes that a rank held."""
+    """Peak bytes of a rank."""
     return float(np.max(memory_profile(model)[1], initial=0.0))
 
 
 def get_model_theoretical_best_time(model) -> float:
-    """Seconds of the step if all devices did nothing but its forward and backward FLOP, at their peak."""
+    """Seconds of the step if all devices did nothing but its forward and backward FLOP at their peak rate."""
     layer, hardware, samples = model.dist.layer, model.dist.hardware, model.global_batch_size
     flop = model.num_layers * (layer.forward_flop(samples) + layer.backward_flop(samples))
     return flop / (hardware.flops * model.world_size)
 
 
 def get_training_stats(models: Sequence) -> tuple[float, float, int]:
-    """Time, memory and where it was largest.
+    """Return time, peak memory, and the rank with the largest peak.
 
     Returns
     -------
     time : float
-        Seconds until the last rank was done.
+        Seconds until the last rank is done.
     memory : float
-        The most bytes that a rank held.
+        Peak bytes of the rank that held most.
     rank : int
-        The rank that held them.
+        The rank that held most.
 
     Raises
     ------
     SimulationError
-        It was not a whole training step, see `verify`.
+        It was not a complete training step, see `verify`.
     OutOfMemory
-        A rank held more than its device has, and `Dist` was asked for a limit.
+        A rank exceeded its device's memory, and `Dist` has a memory limit.
     """
     models = _ordered(models)
     verify(models)
@@ -160,7 +160,7 @@ def get_training_stats(models: Sequence) -> tuple[float, float, int]:
 
 
 def over_capacity_text(model) -> str:
-    """What is to be said of a rank that held more than its device has; nothing if it did not."""
+    """Describe how far a rank exceeded its device's memory; empty if it did not."""
     peak, hardware = peak_memory(model), model.dist.hardware
     if peak <= hardware.memory:
         return ""
@@ -168,7 +168,7 @@ def over_capacity_text(model) -> str:
 
 
 def verify(models: Sequence) -> None:
-    """SimulationError unless every communication was awaited, every layer's weight was updated, and nothing was loaded twice."""
+    """Raise SimulationError unless all communications were awaited, all layers' weights updated, and nothing loaded twice."""
     for model in models:
         _check_loaded_once(model)
         for pending in model.pending.values():
@@ -185,11 +185,11 @@ def verify(models: Sequence) -> None:
             raise SimulationError("no rank has set the final weight (set_final_weight).", layer=layer)
         n, shards = max(whole.items(), key=lambda item: item[1].bit_count())
         missing = wording.spans(iter_bits((1 << n) - 1 & ~shards))
-        raise SimulationError(f"the final weight is not complete: nobody has set shard {missing} of {n}.", layer=layer)
+        raise SimulationError(f"the final weight is not complete: no rank has set shard {missing} of {n}.", layer=layer)
 
 
 def _check_loaded_once(model) -> None:
-    """What a rank has at the beginning it can have once; what it gives back is gone."""
+    """Check that no part of a layer is loaded twice; initial values that were freed are gone."""
     began: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for name, layer, shard, n, _ in loaded_values(model):
         before = began.setdefault((name, layer), [])
@@ -200,7 +200,7 @@ def _check_loaded_once(model) -> None:
 
 
 def utilisation(models: Sequence) -> float:
-    """Model FLOPs utilisation: the theoretical best time over the time that it took (Chowdhery et al., 2022, "PaLM", section 4.1)."""
+    """Model FLOPs utilisation: the theoretical best time over the actual time (Chowdhery et al., 2022, "PaLM", section 4.1)."""
     return get_model_theoretical_best_time(models[0]) / max(m.time for m in models)
 
 
@@ -210,19 +210,19 @@ def busy_seconds(model) -> float:
 
 
 def bubble_fraction(models: Sequence) -> float:
-    """The part of the ranks' time in which they did not compute."""
+    """Fraction of the ranks' time without computation."""
     total = max(m.time for m in models) * len(models)
     return 1 - sum(busy_seconds(m) for m in models) / total if total else 0.0
 
 
 def schedule(model) -> list[tuple[str, int]]:
-    """The order of a rank's work: (forward or backward, samples as bits), neighbouring layers drawn together."""
+    """Order of a rank's work: (forward or backward, samples as bits), with adjacent layers merged."""
     order = [(e.kind, e.mask) for e in events(model) if e.kind in ("forward", "backward")]
     return order[:1] + [b for a, b in pairwise(order) if a != b]
 
 
 def in_flight(model) -> int:
-    """The most micro-batches whose forward a rank had begun and whose backward it had not finished."""
+    """Largest number of micro-batches whose forward a rank had begun and whose backward it had not finished."""
     begun: dict[int, int] = {}
     most = 0
     for event in events(model):
@@ -237,7 +237,7 @@ def in_flight(model) -> int:
 
 
 def batch_numbers(models: Iterable, batches: Sequence[Sequence[int]] | None = None) -> dict[int, int]:
-    """A number for each set of samples: its place among the micro-batches, or in the list that is given."""
+    """Number the sets of samples: by their place among the micro-batches, or in the given list."""
     masks = {row[6] for m in models for row in m.rows if row[0] == "forward"}
     ordered = sorted(masks, key=lambda mask: mask & -mask)
     if batches is None:
@@ -250,7 +250,7 @@ def _ordered(models: Sequence) -> list:
     models = list(models)
     if not models or not all(hasattr(m, "rows") for m in models) or {m.rank for m in models} != set(range(models[0].world_size)):
         raise ValueError(
-            "expected the models of all ranks: what asyncio.gather gives when each loop ends with `return model`, or the list that they "
-            "were made in."
+            "expected the models of all ranks: the result of asyncio.gather if each loop ends with `return model`, or the list that they "
+            "were created in."
         )
     return sorted(models, key=lambda m: m.rank)

@@ -1,4 +1,4 @@
-"""The timeline of a run: what each rank did when, with its memory under it."""
+"""Timeline of a run: the activity of each rank over time, with its memory below."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_FRAMES = 60
 
 
 def boxes(model) -> list[tuple[str, float, float, int]]:
-    """What a rank did, as (kind, start, end, samples as bits); neighbours of one kind and micro-batch drawn together."""
+    """List the activities of a rank as (kind, start, end, samples as bits), merging neighbours of one kind and micro-batch."""
     found: list[list] = []
     for event in stats.events(model):
         if event.kind not in stats.COMPUTE_KINDS:
@@ -31,23 +31,23 @@ def boxes(model) -> list[tuple[str, float, float, int]]:
 
 
 def animate(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None) -> Animation:
-    """The timeline as it grows; parameters as for `draw`."""
+    """Animate the timeline; parameters as for `draw`."""
     ends = sorted({end for model in models for _, _, end, _ in boxes(model)})
     times = [0.0, *ends[:: -(-len(ends) // MAX_FRAMES) or 1], math.inf]
     return Animation(lambda frame: draw(models, title, batches, times[frame]), len(times), draw(models, title, batches))
 
 
 def draw(models: Sequence, title: str | None = None, batches: Sequence[Sequence[int]] | None = None, until: float = math.inf) -> Picture:
-    """Ranks by time: computing, communicating, idle (pale); micro-batches numbered. Under it, memory.
+    """Draw the ranks over time: computing, communicating, idle (pale), with numbered micro-batches; below, the memory.
 
     Parameters
     ----------
     models : sequence of Model
     title : str, optional
     batches : sequence of sequence of int, optional
-        Micro-batches, by which the boxes are numbered; by default those that the ranks worked on.
+        Micro-batches that number the boxes; by default those that the ranks worked on.
     until : float
-        Virtual seconds; what ends later is left out.
+        Virtual seconds; activities that end later are omitted.
 
     Returns
     -------
@@ -109,7 +109,7 @@ def _box(left: float, right: float, top: float, bottom: float) -> list[tuple[flo
 
 
 def _memory(axes, models: Sequence, total: float, scale: float) -> str:
-    """Bytes by time: a line a rank where there are few, else the range and the rank that holds most."""
+    """Draw bytes over time: a line per rank if there are few, otherwise the range and the rank that holds most."""
     profiles = {m.rank: stats.memory_profile(m) for m in models}
     peaks = {rank: float(np.max(nbytes, initial=0)) for rank, (_, nbytes) in profiles.items()}
     worst = max(peaks, key=peaks.get)
@@ -140,7 +140,7 @@ def _memory(axes, models: Sequence, total: float, scale: float) -> str:
 
 
 def _at(grid: np.ndarray, times: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
-    """The most that is held in each step of the grid."""
+    """Maximum bytes held in each step of the grid."""
     if not len(times):
         return np.zeros(len(grid))
     place = np.minimum(np.searchsorted(grid, times), len(grid) - 1)

@@ -1,4 +1,4 @@
-"""A run as a Chrome trace: JSON in the Trace Event Format, which Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+"""Export of a run as a Chrome trace: JSON in the Trace Event Format, for Perfetto (ui.perfetto.dev) and chrome://tracing."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def write_chrome_trace(models: Sequence, path: str | Path, global_batch_list: Se
     ----------
     models : sequence of Model
     path : str or Path
-        Folders that are not there are made.
+        Missing folders are created.
     global_batch_list : sequence of sequence of int, optional
-        Micro-batches, by which samples are named; by default those that the ranks worked on.
+        Micro-batches that name the samples; by default those that the ranks worked on.
     """
     numbers = stats.batch_numbers(models, global_batch_list)
     found = []
@@ -38,7 +38,7 @@ def write_chrome_trace(models: Sequence, path: str | Path, global_batch_list: Se
 
 
 def _slices(event: stats.RankEvent, numbers: dict[int, int]) -> list[dict]:
-    """An event on its row, and the time that the rank stood still for it on the third."""
+    """Slices of an event: on its row, and on the third row the time in which the rank was blocked by it."""
     batch = f", batch {numbers[event.mask]}" if event.mask in numbers else ""
     name = f"{event.kind} {event.layer}{batch}"
     slices = []
