@@ -1,4 +1,4 @@
-"""What every notebook of the course imports: one module, one idea."""
+"""Library of the course's notebooks: each module covers one idea."""
 
 from course_lib import former_names
 

@@ -1,8 +1,7 @@
-"""Images to train on: handwritten digits that come along, and MNIST and Fashion-MNIST from files.
+"""Images to train on: handwritten digits, which are included, and MNIST and Fashion-MNIST from files.
 
-The digits are scikit-learn's: 1,797 real images of 8 x 8 pixels, in its wheel, so they need no
-network. The larger sets are read from a folder, or downloaded with a checksum: once on a machine,
-and whole or not at all.
+The digits are scikit-learn's: 1,797 real images of 8 x 8 pixels, part of its wheel, so they need no network. The larger sets are
+read from a folder, or downloaded atomically and with a checksum, once per machine.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ DATASET_NAMES = ("digits", "mnist", "fashion-mnist")
 _FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 _DTYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 
-# Where Debian's package dataset-fashion-mnist puts its files.
+# Folder of Debian's package dataset-fashion-mnist.
 _KNOWN_PLACES = {"mnist": (), "fashion-mnist": ("/usr/share/datasets/fashion-mnist",)}
 _SOURCES = {
     "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -44,12 +43,12 @@ _MD5 = {
 
 
 class DataError(RuntimeError):
-    """A data set is not to be had; the message says what was looked for, where, and what to do."""
+    """A data set is not available; the message says what was looked for, where, and what to do."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images and labels, for training and for testing.
+    """Images and labels for training and testing.
 
     Attributes
     ----------
@@ -67,20 +66,20 @@ class Dataset:
 
 
 def load(name: str = "digits") -> Dataset:
-    """A data set by its name.
+    """Load a data set by name.
 
     Parameters
     ----------
     name : str
-        "digits" (64 pixels; 1,440 images to train on, 357 to test with), "mnist" or
-        "fashion-mnist" (784 pixels; 60,000 and 10,000).
+        "digits" (64 pixels; 1,440 training and 357 test images), "mnist" or "fashion-mnist" (784 pixels; 60,000 and
+        10,000).
 
     Raises
     ------
     ValueError
         There is no data set of that name.
     DataError
-        Its files are not here, and cannot be fetched.
+        Its files are not on this machine and cannot be downloaded.
 
     Examples
     --------
@@ -92,9 +91,9 @@ def load(name: str = "digits") -> Dataset:
 
 
 def read(name: str) -> Dataset:
-    """As `load`, with the pixels as the files have them: uint8, 0 to 255, for all but the digits."""
+    """Load a data set with the pixels as in its files: uint8, 0 to 255, except for the digits; see `load`."""
     if name not in DATASET_NAMES:
-        raise ValueError(f"there is no data set {name!r}; there are {', '.join(DATASET_NAMES)}.")
+        raise ValueError(f"there is no data set {name!r}; choose one of {', '.join(DATASET_NAMES)}.")
     if name == "digits":
         return _digits()
     x_train, y_train, x_test, y_test = (read_idx(path) for path in _find_or_download(name))
@@ -103,11 +102,11 @@ def read(name: str) -> Dataset:
 
 
 def scaled(pixels: np.ndarray) -> np.ndarray:
-    """Pixels as float32, 0 to 1; what is float32 already stays as it is."""
+    """Convert pixels to float32, 0 to 1; float32 arrays are returned unchanged."""
     if pixels.dtype != np.uint8:
         return pixels
     out, step = np.empty(pixels.shape, np.float32), 256
-    for start in range(0, len(out), step):  # a few at a time, which stay in the core's cache
+    for start in range(0, len(out), step):  # in pieces that fit into the core's cache
         part = out[start : start + step]
         part[...] = pixels[start : start + step]
         part /= np.float32(255)
@@ -115,7 +114,7 @@ def scaled(pixels: np.ndarray) -> np.ndarray:
 
 
 def _digits() -> Dataset:
-    # The file in scikit-learn's wheel, read without importing scikit-learn: that takes a second,
+    # Read the file in scikit-learn's wheel without importing scikit-learn, which takes a second,
     # and on eight ranks eight of them.
     package = importlib.util.find_spec("sklearn")
     file = Path(package.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz" if package else None
@@ -131,12 +130,12 @@ def _digits() -> Dataset:
 
 
 def read_idx(path: str | Path) -> np.ndarray:
-    """An array from a file in MNIST's IDX format, gzipped or not.
+    """Read an array from a file in MNIST's IDX format, gzipped or not.
 
     Raises
     ------
     DataError
-        The file is not in this format, or is cut short.
+        The file is not in this format, or is truncated.
     """
     path = Path(path)
     try:
@@ -151,12 +150,12 @@ def read_idx(path: str | Path) -> np.ndarray:
     dtype = np.dtype(_DTYPES[data[2]])
     expected = int(np.prod(shape)) * dtype.itemsize if shape else 0
     if shape is None or len(data) - start != expected:
-        raise DataError(f"{path} has {len(data)} bytes, expected {start + expected}: it was cut short, download it again.")
+        raise DataError(f"{path} has {len(data)} bytes, expected {start + expected}: it is truncated; download it again.")
     return np.frombuffer(data, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
 def _find_or_download(name: str) -> list[Path]:
-    """The four files of a data set: from a folder, or downloaded once."""
+    """Find the four files of a data set: in a folder, or downloaded once."""
     chosen = os.environ.get(DATA_DIR_ENV)
     folders = [Path(chosen) / name, Path(chosen)] if chosen else []
     folders += map(Path, _KNOWN_PLACES[name])
@@ -178,12 +177,12 @@ def _find_or_download(name: str) -> list[Path]:
         raise DataError(
             f"{name}: looked for {_FILES[0]}(.gz) and its three companions in {places}, and could not download them from "
             f"{_SOURCES[name]} ({type(error).__name__}). With a network, try again. Without one, put the four files into a "
-            f"folder and set {DATA_DIR_ENV} to it, or use the digits, which come along.{debian}"
+            f"folder and set {DATA_DIR_ENV} to it, or use the digits, which are included.{debian}"
         ) from None
 
 
 def _find_files(folders: list[Path]) -> list[Path] | None:
-    """The four files, from the first folder that has them all."""
+    """Return the four files from the first folder that has them all; None if there is no such folder."""
     for folder in folders:
         found = [next((p for p in (folder / f, folder / f"{f}.gz") if p.exists()), None) for f in _FILES]
         if all(found):
@@ -192,23 +191,23 @@ def _find_files(folders: list[Path]) -> list[Path] | None:
 
 
 def cache(name: str) -> Path:
-    """The folder in which a data set's files are kept."""
-    import pooch  # late: it takes a tenth of a second
+    """Folder in which a data set's files are cached."""
+    import pooch  # imported late, as it takes a tenth of a second
 
     return Path(pooch.os_cache("distributed-training-course")) / name
 
 
 def fetch_once(folder: Path, there: Callable[[], object], fetch: Callable[[], object]) -> object:
-    """What is there, or what one process has fetched while the others that need it waited.
+    """Return existing files, or have one process fetch them while the others that need them wait.
 
     Parameters
     ----------
     folder : Path
-        Where the files are to be; made if it does not exist.
+        Folder for the files; created if it does not exist.
     there : callable
-        Gives what is there, or None.
+        Returns the existing files, or None.
     fetch : callable
-        Fetches it.
+        Fetches them.
     """
     found = there()
     if found:
@@ -221,19 +220,19 @@ def fetch_once(folder: Path, there: Callable[[], object], fetch: Callable[[], ob
 
 
 def retrieve(url: str, md5: str, name: str, folder: Path) -> Path:
-    """A file by its address, with this checksum; put into the folder when it is whole."""
+    """Download a file with this checksum; it appears in the folder once it is complete."""
     import pooch
 
     return Path(pooch.retrieve(url, f"md5:{md5}", name, os.fspath(folder)))
 
 
 def classification() -> Dataset:
-    """Artificial data for a classifier: scikit-learn's `make_classification`, always the same.
+    """Artificial classification data: scikit-learn's `make_classification` with a fixed seed.
 
     Returns
     -------
     Dataset
-        10,000 samples with 1024 features in 32 classes, float32: 8,000 to train on, 2,000 to test with.
+        10,000 samples with 1024 features in 32 classes, float32: 8,000 for training, 2,000 for testing.
     """
     from sklearn.datasets import make_classification
 

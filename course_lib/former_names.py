@@ -1,6 +1,6 @@
-"""Former names of modules: functions saved with an earlier version of the course, and hand-ins made with it, import them.
+"""Former names of modules, which functions saved with earlier versions of the course, and old hand-ins, still import.
 
-A module is found under its former name once something asks for it there; nothing is imported before.
+A module is loaded under its former name only when it is imported under that name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ FORMER_MODULES = {
 }
 
 
-FORMER_SYMBOLS = {  # of those modules, what students' own code has used
+FORMER_SYMBOLS = {  # former names within these modules that students' own code has used
     "course_lib.gpt.block": {"alone": "no_communication"},
     "course_lib.gpt.flat": {"Flat": "FlatBuffer"},
     "course_lib.gpt.survey": {"moments": "gathered_blocks"},
@@ -60,7 +60,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self) if name in FORMER_MODULES else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        return None  # a module of the usual kind, which `exec_module` replaces
+        return None  # the default module, which `exec_module` replaces
 
     def exec_module(self, module: ModuleType) -> None:
         sys.modules[module.__name__] = today = importlib.import_module(FORMER_MODULES[module.__name__])
@@ -69,6 +69,6 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install() -> None:
-    """Have Python look here for a module that it does not find."""
+    """Make Python look here for modules that it does not find."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

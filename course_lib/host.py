@@ -1,26 +1,26 @@
-"""This machine: the name by which the others of a cluster know it, the address at which they reach it, and its load."""
+"""Host: the machine's name within a cluster, an address at which others reach it, and its load."""
 
 from __future__ import annotations
 
 import os
 import socket
 
-REMOTE_NOTEBOOK_ENV = "COURSE_AWAY"  # set for ranks whose notebook may be on another machine, though they are all on one
-ADDRESS_ENV = "COURSE_ADDRESS"  # an address of this machine, or the name of its network, such as ib0, where it has several
+REMOTE_NOTEBOOK_ENV = "COURSE_AWAY"  # set for ranks whose notebook may be on another machine, although they are all on one
+ADDRESS_ENV = "COURSE_ADDRESS"  # an address of this machine, or the name of a network interface such as ib0, if it has several
 
 
 def name() -> str:
-    """The machine's name: Slurm's for it inside a job, else its own."""
+    """Name of the machine: Slurm's node name inside a job, otherwise its own."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def notebook_may_be_remote() -> bool:
-    """Whether the notebook may be on another machine than its ranks."""
+    """Tell whether the notebook may be on another machine than its ranks."""
     return bool(os.environ.get(REMOTE_NOTEBOOK_ENV))
 
 
 def processes_per_core() -> float:
-    """Number of processes that want each core, on average over the last minute: at least 1, and at most 3, as ranks that wait spin."""
+    """Runnable processes per core, averaged over the last minute: at least 1, and at most 3, as waiting ranks spin."""
     return min(3.0, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
@@ -30,7 +30,7 @@ def address() -> str:
     Returns
     -------
     str
-        What COURSE_ADDRESS says; else what the machine's own name stands for; else that of its first network.
+        The address given by COURSE_ADDRESS; otherwise that of the host name; otherwise that of the first network.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def address() -> str:
             return networks[wanted][0]
         if not any(wanted in some for some in networks.values()):
             known = ", ".join(f"{net} ({some[0]})" for net, some in networks.items())
-            raise ValueError(f"{ADDRESS_ENV}={wanted!r}: expected an IPv4 address of {name()}, or one of its networks, which are {known}.")
+            raise ValueError(f"{ADDRESS_ENV}={wanted!r}: expected an IPv4 address of {name()}, or one of its networks: {known}.")
         return wanted
     for own in (name(), socket.gethostname()):
         try:
@@ -56,8 +56,8 @@ def address() -> str:
 
 
 def _networks() -> dict[str, list[str]]:
-    """The networks that are up: name and IPv4 addresses."""
-    import psutil  # here: most ranks never ask
+    """Names and IPv4 addresses of the networks that are up."""
+    import psutil  # imported here, as most ranks never need it
 
     up = psutil.net_if_stats()
     addresses = {net: [a.address for a in found if a.family == socket.AF_INET] for net, found in psutil.net_if_addrs().items()}

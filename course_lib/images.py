@@ -1,6 +1,6 @@
-"""Coloured images of 32 x 32 pixels in 10 classes: drawn shapes, which need no download, and CIFAR-10.
+"""Colour images of 32 x 32 pixels in 10 classes: generated shapes, which need no download, and CIFAR-10.
 
-Images are float32, ``(n, 32, 32, 3)``, with mean 0 and about standard deviation 1.
+Images are float32, ``(n, 32, 32, 3)``, with mean 0 and a standard deviation of about 1.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from course_lib.datasets import DATA_DIR_ENV, DataError, Dataset
 IMAGE_SET_NAMES = ("shapes", "cifar10")
 SHAPES = ("disk", "ring", "square", "frame", "triangle", "plus", "cross", "bars", "columns", "checkers")
 IMAGE_SIZE_PIXELS = 32
-IMAGES_PER_DRAW = 100  # images that are drawn together: all of a data set would take 250 MB on each rank
+IMAGES_PER_DRAW = 100  # images drawn at once: a whole data set would take 250 MB on each rank
 CIFAR_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 CIFAR_MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 _TRAIN = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
@@ -28,17 +28,17 @@ _RECORD = 1 + 3 * IMAGE_SIZE_PIXELS * IMAGE_SIZE_PIXELS  # a label, and three pl
 
 
 def load(name: str = "shapes") -> Dataset:
-    """A data set by its name, "shapes" or "cifar10"; its arrays have the shape ``(n, 32, 32, 3)``.
+    """Load a data set by name, "shapes" or "cifar10"; its arrays have the shape ``(n, 32, 32, 3)``.
 
     Raises
     ------
     ValueError
         There is no data set of that name.
     DataError
-        CIFAR-10's files are not here, and cannot be fetched.
+        CIFAR-10's files are not on this machine and cannot be downloaded.
     """
     if name not in IMAGE_SET_NAMES:
-        raise ValueError(f"there is no data set {name!r}; there are {', '.join(IMAGE_SET_NAMES)}.")
+        raise ValueError(f"there is no data set {name!r}; choose one of {', '.join(IMAGE_SET_NAMES)}.")
     if name == "shapes":
         return Dataset("shapes", *shapes(2000, seed=0), *shapes(500, seed=1))
     folder = _find_cifar()
@@ -48,20 +48,20 @@ def load(name: str = "shapes") -> Dataset:
 
 
 def shapes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Drawn shapes, each with its own place, size and colours, on a noisy ground.
+    """Draw shapes with random positions, sizes and colours on a noisy background.
 
     Returns
     -------
     x : numpy.ndarray
         float32, ``(n, 32, 32, 3)``.
     y : numpy.ndarray
-        int64, ``(n,)``: the places in `SHAPE_NAMES`.
+        int64, ``(n,)``: indices into `SHAPE_NAMES`.
     """
     random = np.random.default_rng(seed)
     y = random.integers(0, len(SHAPES), n)
     centre, radius = random.uniform(11, 21, (2, n, 1, 1)), random.uniform(6, 11, (n, 1, 1))
     ground, colour = random.uniform(-1.2, 1.2, (2, n, 1, 1, 3))
-    colour += 1.2 * np.sign(colour - ground)  # not too much like the ground
+    colour += 1.2 * np.sign(colour - ground)  # not too similar to the background
     x = np.empty((n, IMAGE_SIZE_PIXELS, IMAGE_SIZE_PIXELS, 3), np.float32)
     for i in range(0, n, IMAGES_PER_DRAW):
         some = slice(i, i + IMAGES_PER_DRAW)
@@ -71,7 +71,7 @@ def shapes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mask(y: np.ndarray, centre: np.ndarray, radius: np.ndarray) -> np.ndarray:
-    """Which pixels are inside of each shape: bool, ``(n, 32, 32, 1)``."""
+    """Mask of the pixels inside each shape: bool, ``(n, 32, 32, 1)``."""
     rows, columns = np.mgrid[:IMAGE_SIZE_PIXELS, :IMAGE_SIZE_PIXELS]
     v, h = (rows - centre[0]) / radius, (columns - centre[1]) / radius  # -1 to 1 inside
     away, far = np.hypot(v, h), np.maximum(abs(v), abs(h))
@@ -93,7 +93,7 @@ def _mask(y: np.ndarray, centre: np.ndarray, radius: np.ndarray) -> np.ndarray:
 
 
 def read_cifar(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
-    """Images and labels from a file of CIFAR-10's binary version.
+    """Read images and labels from a file of CIFAR-10's binary version.
 
     Raises
     ------
@@ -106,7 +106,7 @@ def read_cifar(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
         raise DataError(f"{path} cannot be read: {error}.") from None
     if not data or len(data) % _RECORD:
         raise DataError(
-            f"{path} has {len(data)} bytes, not a multiple of {_RECORD}: it is no file of CIFAR-10's binary version, or was cut short."
+            f"{path} has {len(data)} bytes, not a multiple of {_RECORD}: it is not a file of CIFAR-10's binary version, or is truncated."
         )
     table = np.frombuffer(data, np.uint8).reshape(-1, _RECORD)
     if table[:, 0].max() > 9:
@@ -116,7 +116,7 @@ def read_cifar(path: str | Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _find_cifar() -> Path:
-    """The folder with the six files: one that is there, or a download."""
+    """Find the folder with the six files, or download it."""
     chosen, cache, inside = os.environ.get(DATA_DIR_ENV), datasets.cache("cifar10"), "cifar-10-batches-bin"
     folders = [Path(chosen), Path(chosen) / inside, Path(chosen) / "cifar10"] if chosen else []
 
@@ -127,9 +127,9 @@ def _find_cifar() -> Path:
     def fetch() -> Path:
         archive = datasets.retrieve(CIFAR_URL, CIFAR_MD5, "cifar-10-binary.tar.gz", cache)
         with tarfile.open(archive) as files, tempfile.TemporaryDirectory(dir=cache) as new:
-            # Python 3.11.2, Debian's, has no filters yet; the archive's checksum is the one that it should have.
+            # Debian's Python 3.11.2 has no extraction filters yet; the checksum shows that the archive is the original
             files.extractall(new, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
-            shutil.rmtree(cache / inside, ignore_errors=True)  # what an earlier one left unfinished
+            shutil.rmtree(cache / inside, ignore_errors=True)  # leftovers of an interrupted extraction
             (Path(new) / inside).rename(cache / inside)
         return cache / inside
 

@@ -1,4 +1,4 @@
-"""An interrupt that comes where nothing may be left half done waits for its end."""
+"""Deferred interrupts for operations that must not be left half done."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """An interrupt that comes meanwhile is handled at the end."""
-    if threading.current_thread() is not threading.main_thread():  # it gets none
+    """Defer interrupts until the end of the `with` block."""
+    if threading.current_thread() is not threading.main_thread():  # other threads receive no interrupts
         yield
         return
     came = []

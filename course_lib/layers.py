@@ -1,13 +1,12 @@
-"""The two-layer perceptron of the course, on one rank or with its weights sharded.
+"""Two-layer perceptron of the course, on one rank or with sharded weights.
 
-Forward and backward are written out, so that they can be read in one sitting:
+Forward and backward are written out explicitly, and short enough to read in one sitting:
 
     x (batch, in_dim) → fc1 → ReLU → fc2 → logits (batch, 10) → softmax cross-entropy, mean over the batch
 
-A fully connected layer comes in three shardings: replicated (`ReplicatedLinear`), naive (`NaiveLinear`),
-and Megatron's pair (`ColumnParallelLinear`, `RowParallelLinear`; Shoeybi et al., 2019,
-"Megatron-LM", section 3). What they communicate is the student's: the layers take an object
-that has the functions of parts 03 to 07 as attributes (see `functions`).
+A fully connected layer comes in three shardings: replicated (`ReplicatedLinear`), naive (`NaiveLinear`), and Megatron's pair
+(`ColumnParallelLinear`, `RowParallelLinear`; Shoeybi et al., 2019, "Megatron-LM", section 3). The student writes their
+communication: the layers take an object that has the functions of parts 03 to 07 as attributes (see `functions`).
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from course_lib.memory import track
 
 
 class ReplicatedLinear:
-    """``x @ w + b``, the whole layer on every rank.
+    """Fully connected layer ``x @ w + b``, whole on every rank.
 
     Parameters
     ----------
     w, b : numpy.ndarray
         The weight, shape ``(in_dim, out_dim)``, and the bias, ``(out_dim,)``.
     grad_w, grad_b : numpy.ndarray
-        Of the same shapes: `backward` writes the gradients there.
+        Of the same shapes; `backward` writes the gradients to them.
     """
 
     def __init__(self, w: np.ndarray, b: np.ndarray, grad_w: np.ndarray, grad_b: np.ndarray):
         self.w, self.b, self.grad_w, self.grad_b = w, b, grad_w, grad_b
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """The layer's output, ``(batch, out_dim)``, for its input, ``(batch, in_dim)``."""
+        """Output of the layer, ``(batch, out_dim)``, for its input, ``(batch, in_dim)``."""
         self.x = x
         out = track("activations", x @ self.w)
         out += self.b
         return out
 
     def backward(self, grad: np.ndarray, need_grad_x: bool = True) -> np.ndarray | None:
-        """From the gradient of the output to that of the input, ``(batch, in_dim)``; fills grad_w and grad_b."""
+        """Gradient of the input, ``(batch, in_dim)``, from that of the output; fills grad_w and grad_b."""
         np.matmul(self.x.T, grad, out=self.grad_w)
         np.sum(grad, axis=0, out=self.grad_b)
         self.x = None  # the activation is no longer needed
@@ -48,15 +47,15 @@ class ReplicatedLinear:
 
 
 class ColumnParallelLinear(ReplicatedLinear):
-    """The first layer in both styles: a rank holds ``out_dim / mp_size`` columns of the weight.
+    """First layer in both styles: a rank holds ``out_dim / mp_size`` columns of the weight.
 
-    Every rank has the whole input, and its output stays where it is: nothing is sent. As it is
-    the first layer, nobody needs the gradient of its input.
+    Every rank has the whole input and keeps its part of the output, so nothing is communicated. As it is the first layer, the
+    gradient of its input is not needed.
     """
 
 
 class NaiveLinear(ReplicatedLinear):
-    """The second layer in naive style: columns again, so input and output have to be collected.
+    """Second layer in naive style: columns again, so input and output have to be gathered.
 
     Parameters
     ----------
@@ -75,12 +74,12 @@ class NaiveLinear(ReplicatedLinear):
         self.collect_grad_x = students.get(functions, "naive_collect_backward_x")
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """From a part of the input, ``(batch, in_dim / mp_size)``, to the whole output, ``(batch, out_dim)``."""
+        """Whole output, ``(batch, out_dim)``, from this rank's part of the input, ``(batch, in_dim / mp_size)``."""
         whole = track("activations", self.collect_input(x, *self.group))
         return track("activations", self.collect_output(super().forward(whole), *self.group))
 
     def backward(self, grad: np.ndarray) -> np.ndarray:
-        """From the whole gradient of the output to this rank's part of the input's, ``(batch, in_dim / mp_size)``."""
+        """This rank's part of the input's gradient, ``(batch, in_dim / mp_size)``, from the whole gradient of the output."""
         comm, mp_size = self.group
         part = track("activations", self.collect_grad_output(grad, comm.Get_rank(), mp_size))
         grad_x = super().backward(part)
@@ -88,10 +87,10 @@ class NaiveLinear(ReplicatedLinear):
 
 
 class RowParallelLinear(ReplicatedLinear):
-    """The second layer in Megatron style: a rank holds ``in_dim / mp_size`` rows of the weight.
+    """Second layer in Megatron style: a rank holds ``in_dim / mp_size`` rows of the weight.
 
-    Its input is already split as its rows are. Each rank's product is one summand of the output,
-    and the bias is added once, to their sum.
+    Its input is already split like its rows. Each rank's product is one summand of the output; the bias is added once, to the
+    sum.
 
     Parameters
     ----------
@@ -108,7 +107,7 @@ class RowParallelLinear(ReplicatedLinear):
         self.collect_grad_x = students.get(functions, "megatron_collect_backward_x")
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """From a part of the input, ``(batch, in_dim / mp_size)``, to the whole output, ``(batch, out_dim)``."""
+        """Whole output, ``(batch, out_dim)``, from this rank's part of the input, ``(batch, in_dim / mp_size)``."""
         self.x = self.collect_input(x, *self.group)
         summand = track("activations", self.x @ self.w)
         out = track("activations", self.collect_output(summand, *self.group))
@@ -116,14 +115,14 @@ class RowParallelLinear(ReplicatedLinear):
         return out
 
     def backward(self, grad: np.ndarray) -> np.ndarray:
-        """From the whole gradient of the output to this rank's part of the input's, ``(batch, in_dim / mp_size)``."""
+        """This rank's part of the input's gradient, ``(batch, in_dim / mp_size)``, from the whole gradient of the output."""
         comm, mp_size = self.group
         grad_x = super().backward(self.collect_grad_output(grad, comm.Get_rank(), mp_size))
         return self.collect_grad_x(grad_x, comm, mp_size)
 
 
 def softmax_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-    """The mean loss over the batch, and its gradient.
+    """Mean loss over the batch, and its gradient.
 
     Parameters
     ----------
@@ -136,10 +135,10 @@ def softmax_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float
     -------
     loss : float
     grad : numpy.ndarray
-        Of the mean loss with respect to the logits, same shape and dtype.
+        Gradient of the mean loss with respect to the logits, same shape and dtype.
     """
     rows = np.arange(len(labels))
-    shifted = logits - logits.max(axis=1, keepdims=True)  # so that exp cannot overflow
+    shifted = logits - logits.max(axis=1, keepdims=True)  # avoids overflow in exp
     exp = np.exp(shifted)
     total = exp.sum(axis=1, keepdims=True)
     loss = float(np.mean(np.log(total[:, 0]) - shifted[rows, labels]))
@@ -151,7 +150,7 @@ def softmax_cross_entropy(logits: np.ndarray, labels: np.ndarray) -> tuple[float
 
 
 class MLP:
-    """fc1, ReLU and fc2, with the weights of this rank's place in the grid.
+    """Two-layer perceptron: fc1, ReLU and fc2, with the weights of this rank's place in the grid.
 
     Parameters
     ----------
@@ -160,20 +159,20 @@ class MLP:
     comm : Communicator
         All ``mp_size * dp_size`` ranks.
     functions : object
-        The student's functions; not asked for anything when there is one rank.
+        The student's functions; not used on a single rank.
     mp_size, dp_size : int
         The grid, model parallel major.
     megatron : bool
-        Megatron's style, or naive.
+        Megatron style instead of naive.
     seed : int
-        The whole weights are drawn from it, the same in every grid; a rank keeps its part.
+        Seed of the whole weights, which are the same in every grid; a rank keeps its part.
     dtype : data type
-        float32, or float64 to look at rounding.
+        float32, or float64 to study rounding.
 
     Raises
     ------
     ValueError
-        `mp_size` does not divide a dimension that it has to.
+        `mp_size` does not divide a dimension that it must divide.
     MissingFunction
         A function is missing.
     """
@@ -192,8 +191,8 @@ class MLP:
                 check_part(shapes[i], (fan_in, fan_out), mp_size, f"fc{i + 1}")
         self.collect_weight_grad = students.get(functions, "collect_weight_grad") if dp_size > 1 else None
 
-        # All weights lie in one flat array, and all biases in another, and so do their
-        # gradients: one update, and one exchange each, for the whole model.
+        # All weights are in one flat array, and all biases in another, and so are their gradients: a single update, and one
+        # exchange each, for the whole model.
         sizes = [int(np.prod(shape)) for shape in shapes]
         self.weights, self.grad_weights = np.empty(sum(sizes), dtype), np.empty(sum(sizes), dtype)
         widths = [shape[1] for shape in shapes]
@@ -221,7 +220,7 @@ class MLP:
             rows, columns = w.shape
             start = self.mp_idx * rows if rows < fan_in else 0, self.mp_idx * columns if columns < fan_out else 0
             scale = np.sqrt(2 / fan_in)
-            for row in range(fan_in):  # row by row: a rank never holds the whole weight
+            for row in range(fan_in):  # row by row, so that a rank never holds the whole weight
                 values = random.standard_normal(fan_out) * scale
                 if start[0] <= row < start[0] + rows:
                     w[row - start[0]] = values[start[1] : start[1] + columns]
@@ -233,9 +232,9 @@ class MLP:
         return self.fc2.forward(self.hidden)
 
     def backward(self, grad: np.ndarray) -> None:
-        """Fill the gradients from that of the logits, and average them over the data parallel group."""
+        """Compute the gradients from that of the logits, and average them over the data parallel group."""
         grad_hidden = self.fc2.backward(grad)
-        grad_hidden *= np.sign(self.hidden, out=self.hidden)  # ReLU lets through what was positive
+        grad_hidden *= np.sign(self.hidden, out=self.hidden)  # ReLU passes the gradient where its input was positive
         self.fc1.backward(grad_hidden, need_grad_x=False)
         if self.dp_size > 1:
             averaged = self.collect_weight_grad(self.grad_weights, self.grad_biases, self.dp_comm)
@@ -244,14 +243,14 @@ class MLP:
             self.mean_weights, self.mean_biases = self.grad_weights, self.grad_biases
 
     def update(self, lr: float) -> None:
-        """One step of plain gradient descent, in place."""
+        """Take one step of plain gradient descent, in place."""
         for values, grad in ((self.weights, self.mean_weights), (self.biases, self.mean_biases)):
             np.multiply(grad, grad.dtype.type(lr), out=grad)
             values -= grad
         self.mean_weights = self.mean_biases = None
 
     def step(self, x: np.ndarray, labels: np.ndarray, lr: float) -> float:
-        """One training step; returns the mean loss over this rank's part of the batch, before it."""
+        """Take a training step; return the mean loss over this rank's part of the batch, before it."""
         loss, grad = softmax_cross_entropy(self.forward(x), labels)
         self.backward(grad)
         self.update(lr)
@@ -259,15 +258,17 @@ class MLP:
 
 
 def check_dims(dims: tuple[int, int, int], mp_size: int, megatron: bool) -> None:
-    """Raise ValueError unless `mp_size` ranks can share the layers of this size."""
+    """Raise ValueError unless layers of these sizes can be split over `mp_size` ranks."""
     shared = [("hidden units", dims[1])] + ([] if megatron else [("classes (naive style splits the output, too)", dims[2])])
     for what, size in shared:
         if size % mp_size:
-            raise ValueError(f"mp_size={mp_size} does not divide the {size} {what}: each rank of a model parallel group holds as many.")
+            raise ValueError(
+                f"mp_size={mp_size} does not divide the {size} {what}: each rank of a model parallel group holds an equal part."
+            )
 
 
 def check_part(part: list[int], whole: tuple[int, int], mp_size: int, name: str) -> None:
-    """Raise ValueError unless `mp_size` parts of this shape can make up the weight."""
+    """Raise ValueError unless `mp_size` parts of this shape make up the weight."""
     if part[0] * part[1] * mp_size != whole[0] * whole[1]:
         raise ValueError(
             f"get_info gives each of {mp_size} ranks a part of shape {tuple(part)} of {name}, whose weight has shape {whole}: "

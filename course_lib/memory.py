@@ -1,8 +1,7 @@
-"""Bytes that a rank holds, by kind, and the true peak of its allocations beside them.
+"""Memory account of a rank: bytes held by kind, and the true peak of its allocations.
 
-Inside ``with watch() as held:`` the layers say what their arrays are for (`track`). An array
-counts until it is gone: the account follows the array's own life, so nobody has to say when
-memory is given back.
+Inside ``with watch() as held:`` the layers declare what their arrays are for (`track`). An array counts until it is freed: the account
+follows the array's lifetime, so deallocation need not be reported.
 """
 
 from __future__ import annotations
@@ -18,26 +17,26 @@ from contextlib import contextmanager, suppress
 import numpy as np
 
 MEMORY_KINDS = ("parameters", "gradients", "optimizer state", "activations", "communication buffers")
-active_account: MemoryAccount | None = None  # the account that is open now
+active_account: MemoryAccount | None = None  # the account that is currently open
 _heap_filler: list[int] = []  # addresses, see `release_freed_at_once`
 
 
 class MemoryAccount:
-    """The account of one rank.
+    """Memory account of one rank.
 
     Attributes
     ----------
     now : dict of str to int
-        Bytes held at this moment, by kind.
+        Bytes held now, by kind.
     peak : dict of str to int
-        The same at the moment when the sum was largest.
+        The same at the moment when the total was largest.
     most : dict of str to int
-        For each kind, the most that was held of it at once.
+        For each kind, the largest number of bytes held at once.
     true_peak : int
-        The most bytes that Python and NumPy had allocated at once since the account began, as
-        tracemalloc saw it; known when the ``with`` block has ended.
+        Peak of the bytes allocated by Python and NumPy since the account was opened, as measured by tracemalloc; available once
+        the ``with`` block has ended.
     true_now : int
-        What of this was still allocated when the block ended.
+        The part of these still allocated when the block ended.
     """
 
     def __init__(self):
@@ -47,9 +46,9 @@ class MemoryAccount:
         self._arrays: dict[int, tuple[weakref.ref, str, int]] = {}
 
     def add(self, kind: str, array: np.ndarray) -> None:
-        """Count an array until it is gone; its memory counts once, by what was said of it last."""
+        """Count an array until it is freed; its memory counts once, under the kind it was given last."""
         if kind not in self.now:
-            raise ValueError(f"memory: {kind!r} is no kind of memory; there are {', '.join(MEMORY_KINDS)}.")
+            raise ValueError(f"memory: {kind!r} is not a kind of memory; the kinds are {', '.join(MEMORY_KINDS)}.")
         while isinstance(array.base, np.ndarray):
             array = array.base
         key = id(array)
@@ -67,7 +66,7 @@ class MemoryAccount:
             self.peak = dict(self.now)
 
     def exchanged(self, *buffers: object) -> None:
-        """Count the arrays of a collective as communication buffers, unless they are known as something else."""
+        """Count the arrays of a collective as communication buffers, unless they already have another kind."""
         for array in buffers:
             while isinstance(getattr(array, "base", None), np.ndarray):
                 array = array.base
@@ -81,7 +80,7 @@ class MemoryAccount:
 
 @contextmanager
 def watch() -> Iterator[MemoryAccount]:
-    """Keep account of the arrays that are tracked inside the block.
+    """Account for the arrays that are tracked inside the block.
 
     Examples
     --------
@@ -94,7 +93,7 @@ def watch() -> Iterator[MemoryAccount]:
     """
     global active_account
     before, active_account = active_account, MemoryAccount()
-    # NumPy's scratch space, 32 KB for an operation that broadcasts, is no tensor: keep it small meanwhile.
+    # NumPy's scratch buffer, 32 KB for a broadcasting operation, is not a tensor: keep it small meanwhile.
     scratch = np.setbufsize(512)
     traced = tracemalloc.is_tracing()
     if not traced:
@@ -112,14 +111,14 @@ def watch() -> Iterator[MemoryAccount]:
 
 
 def account_of_steps(new_model: Callable, *arguments: object) -> MemoryAccount:
-    """The account of a model that is made, takes two steps (so that its optimizer has its state) and goes; collective, as they are.
+    """Account for a model that is created, takes two steps (so that its optimizer has its state) and is deleted; as collective as these.
 
     Parameters
     ----------
     new_model : callable
-        Makes the model.
+        Creates the model.
     arguments : object
-        Of its `step`.
+        Arguments of its `step`.
     """
     with watch() as account:
         model = new_model()
@@ -130,25 +129,25 @@ def account_of_steps(new_model: Callable, *arguments: object) -> MemoryAccount:
 
 
 def reuse_freed(nbytes: int = 16 << 20) -> None:
-    """Have the process keep what is freed, up to so many bytes an array, for the next one.
+    """Keep freed memory of up to `nbytes` per array in the process for later arrays.
 
-    glibc gives each array above 128 KB back to the system when it goes, until one has gone that was larger: the next
-    one's pages then have to be mapped anew, which in a training step takes longer than its arithmetic.
+    glibc returns each array above 128 KB to the system when it is freed, until a larger one has been freed: the next array's
+    pages then have to be mapped again, which in a training step takes longer than the arithmetic.
     """
-    np.empty(nbytes, np.uint8)  # comes and goes, untouched
+    np.empty(nbytes, np.uint8)  # allocated and freed, never touched
 
 
 def keep_freed() -> None:
-    """Have the process keep all that is freed for its next arrays: a virtual machine may take a millisecond to find two new megabytes."""
-    with suppress(OSError, AttributeError):  # glibc's
+    """Keep all freed memory for later arrays: on a virtual machine, mapping two new megabytes may take a millisecond."""
+    with suppress(OSError, AttributeError):  # glibc only
         libc = ctypes.CDLL(None)
         libc.mallopt(-3, 1 << 25)
         libc.mallopt(-1, 1 << 30)
 
 
 def release_freed_at_once(at_once: bool) -> None:
-    """Whether each array is given back to the system as soon as it goes, so that the system sees what is held and no more."""
-    with suppress(OSError, AttributeError):  # glibc's
+    """Choose whether freed arrays are returned to the system at once, so that it sees only what is really held."""
+    with suppress(OSError, AttributeError):  # glibc only
         libc = ctypes.CDLL(None)
         libc.malloc.restype = libc.sbrk.restype = ctypes.c_void_p
         libc.mallopt(-3, 1 << (17 if at_once else 25))
@@ -156,20 +155,20 @@ def release_freed_at_once(at_once: bool) -> None:
             libc.free(ctypes.c_void_p(_heap_filler.pop()))
         libc.malloc_trim(0)
         end = libc.sbrk(0)
-        # What large arrays have left free in the heap would be used again, and not given back: fill it, untouched.
+        # Large freed arrays leave free space in the heap, which would be reused instead of returned: fill it, untouched.
         while at_once and libc.sbrk(0) == end and len(_heap_filler) < 1 << 14:
             _heap_filler.append(libc.malloc((1 << 17) - 64))
 
 
 def track(kind: str, array: np.ndarray) -> np.ndarray:
-    """Say what an array is for; returns the array. Costs next to nothing outside of `watch`.
+    """Declare what an array is for, and return it. Costs almost nothing outside `watch`.
 
     Parameters
     ----------
     kind : str
         One of `MEMORY_KINDS`.
     array : numpy.ndarray
-        Any array; of a view, the array that owns the memory counts.
+        Any array; for a view, the array that owns the memory is counted.
     """
     if active_account is not None:
         active_account.add(kind, array)
@@ -177,11 +176,11 @@ def track(kind: str, array: np.ndarray) -> np.ndarray:
 
 
 def live_array_bytes() -> int:
-    """Bytes of all NumPy arrays that this process can still reach, wherever they are kept.
+    """Count the bytes of all NumPy arrays that are still reachable in this process, wherever they are stored.
 
-    In a variable, an attribute, a closure, a list, a module: every object that Python's garbage
-    collector knows is followed, and the cells' own names: a rank's collector leaves out what it had
-    when it was forked. Of views, the array that owns the memory counts, once.
+    Variables, attributes, closures, lists, modules: every object known to Python's garbage collector is followed, and the cells'
+    own names as well, as a rank's collector ignores objects from before the fork. The memory that views share is counted once,
+    with the array that owns it.
     """
     owners: dict[int, int] = {}
     seen: set[int] = set()
@@ -195,7 +194,7 @@ def live_array_bytes() -> int:
                     other = other.base
                 owners[id(other)] = other.nbytes
                 follow = other.dtype.hasobject
-            else:  # tuples and dicts that hold only arrays are not among the collector's objects
+            else:  # tuples and dicts that hold only arrays are not tracked by the collector
                 follow = isinstance(other, (tuple, dict, list)) and not gc.is_tracked(other)
             if follow and id(other) not in seen:
                 seen.add(id(other))

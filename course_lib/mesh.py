@@ -1,7 +1,7 @@
-"""Where a rank sits in a grid of ranks with named axes, and which groups it belongs to.
+"""Mesh: a grid of ranks with named axes, each rank's coordinates, and the groups it belongs to.
 
-The last axis varies fastest: ranks that follow each other are neighbours along it. In ``Mesh(dp=4, mp=2)``, ranks 0 and 1 are the first
-model parallel group, and ranks 0, 2, 4, 6 the first data parallel group.
+The last axis varies fastest: consecutive ranks are neighbours along it. In ``Mesh(dp=4, mp=2)``, ranks 0 and 1 are the first model
+parallel group, and ranks 0, 2, 4, 6 the first data parallel group.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ class Mesh:
     Parameters
     ----------
     **axes : int
-        How many ranks there are along each axis, the one that varies fastest last: ``dp`` for data parallel, ``pp`` pipeline, ``cp``
-        context, ``ep`` expert, ``tp`` tensor and ``mp`` model parallel, or any other name.
+        Number of ranks along each axis; the last axis varies fastest: ``dp`` for data parallel, ``pp`` pipeline, ``cp`` context, ``ep``
+        expert, ``tp`` tensor and ``mp`` model parallel, or any other name.
 
     Attributes
     ----------
     shape : dict of str to int
-        The axes.
+        Size of each axis.
     ranks : numpy.ndarray
-        int, an axis of the array for each of the grid: every group is a slice of it.
+        int, with one dimension per axis of the grid, so that every group is a slice.
 
     Raises
     ------
     ValueError
-        There is no axis, or a size is not a positive whole number.
+        There is no axis, or a size is not a positive integer.
 
     Examples
     --------
@@ -55,7 +55,7 @@ class Mesh:
         self.ranks = np.arange(self.size).reshape(*self.shape.values())
 
     def __getattr__(self, name: str) -> int:
-        """The size of an axis: ``mesh.tp``."""
+        """Size of an axis: ``mesh.tp``."""
         if name in vars(self).get("shape", {}):
             return self.shape[name]
         raise AttributeError(f"Mesh has no {name}; its axes are {', '.join(vars(self).get('shape', ()))}.")
@@ -71,11 +71,11 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
+        """Number of ranks."""
         return int(np.prod(list(self.shape.values())))
 
     def coordinates(self, rank: int) -> tuple[int, ...]:
-        """Where a rank sits, along each axis.
+        """Coordinates of a rank along each axis.
 
         Raises
         ------
@@ -87,7 +87,7 @@ class Mesh:
         return tuple(int(i) for i in np.unravel_index(rank, self.ranks.shape))
 
     def groups(self, *axes: str) -> list[tuple[int, ...]]:
-        """The groups along some axes: ranks that differ in nothing but these, in the order of the grid.
+        """Groups along some axes: ranks that differ only in these coordinates, in the order of the grid.
 
         Raises
         ------
@@ -103,12 +103,12 @@ class Mesh:
         return [tuple(group) for group in moved.reshape(-1, width).tolist()]
 
     def group(self, axis: str, rank: int) -> tuple[int, ...]:
-        """The group of one rank along an axis."""
+        """Group of a rank along an axis."""
         return next(group for group in self.groups(axis) if rank in group)
 
 
 def grids(size: int) -> list[Mesh]:
-    """Every grid of data and model parallel ranks with this many ranks.
+    """List every grid of data and model parallel ranks with this many ranks.
 
     >>> grids(4)
     [Mesh(dp=4, mp=1), Mesh(dp=2, mp=2), Mesh(dp=1, mp=4)]

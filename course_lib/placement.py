@@ -1,11 +1,11 @@
-"""Which kind is this array on this axis? Of an array on the ranks of a group, one of three things is true.
+"""Placement of an array on an axis of a grid: replicated, sharded or partial.
 
-- *replicated*: each rank has all of it;
-- *sharded* along a dimension: the ranks have its parts, in the order of the group;
-- *partial*: each rank has a summand, and the sum over the ranks is the array.
+- *replicated*: each rank has the whole array;
+- *sharded* along a dimension: each rank has a part, in the order of the group;
+- *partial*: each rank has a summand, and the array is the sum over the ranks.
 
-On a grid with several axes, the question is asked for each axis. A gradient that is partial and taken for replicated is the commonest
-silent mistake of real systems: nothing fails, and the ranks train on numbers that are wrong.
+On a grid with several axes, an array has a placement on each. A partial gradient mistaken for a replicated one is the commonest silent
+mistake of real systems: nothing crashes, and the ranks train on wrong numbers.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from course_lib.mesh import Mesh
 
 @dataclass(frozen=True)
 class Kind:
-    """What an array is on one axis.
+    """Placement of an array on one axis.
 
     Attributes
     ----------
     name : str
         "replicated", "sharded" or "partial".
     dim : int or None
-        Along which dimension it is sharded.
+        Dimension along which the array is sharded.
     """
 
     name: str
@@ -42,32 +42,32 @@ replicated, partial = Kind("replicated"), Kind("partial")
 
 
 def sharded(dim: int) -> Kind:
-    """Cut along a dimension."""
+    """Placement of an array that is split along a dimension."""
     return Kind("sharded", dim)
 
 
 class WrongKind(ValueError):
-    """The ranks' arrays are not what was claimed."""
+    """The ranks' arrays do not have the claimed placement."""
 
 
 @dataclass(frozen=True)
 class Operator:
-    """One of the conjugate operators: what it makes of an array on the way forward, and of the gradient on the way back.
+    """Conjugate operator: its effect on an array's placement in forward, and on the gradient's in backward.
 
-    The gradient of a replicated array is partial where each rank has used it for another part of the work, and replicated where all
-    have used it for the same.
+    The gradient of a replicated array is partial if each rank has used it for a different part of the work, and replicated if all ranks
+    have used it for the same work.
 
     Attributes
     ----------
     name : str
     before, after : Kind
-        Of the array.
+        Placement of the array.
     forward : str
-        The collective, or "nothing".
+        Name of the collective, or "nothing".
     grad_after, grad_before : Kind
-        Of the gradient, as it comes and as it goes on.
+        Placement of the gradient of the operator's output, and of its input.
     backward : str
-        The collective, or "nothing".
+        Name of the collective, or "nothing".
     """
 
     name: str
@@ -79,7 +79,7 @@ class Operator:
     backward: str
 
 
-# Dimension 1 is that of the positions in an array of shape (batch, positions, width).
+# Dimension 1 holds the positions in an array of shape (batch, positions, width).
 _SEQUENCE_SHARDED = sharded(1)
 OPERATORS = (
     Operator("copy_to_group (f)", replicated, replicated, "nothing", partial, replicated, "all-reduce"),
@@ -90,30 +90,30 @@ OPERATORS = (
 
 
 def assemble(kind: Kind, arrays: Sequence[np.ndarray], rtol: float = 0.0, ranks: Sequence[int] | None = None) -> np.ndarray:
-    """The array that the ranks of a group hold together.
+    """Assemble the array that the ranks of a group hold together.
 
     Parameters
     ----------
     kind : Kind
-        What it is on this axis.
+        Placement of the array on this axis.
     arrays : sequence of numpy.ndarray
-        What each rank holds, in the order of the group.
+        Array of each rank, in the order of the group.
     rtol : float
-        How far copies may differ, relative to the largest value.
+        Tolerance between copies, relative to the largest value.
     ranks : sequence of int, optional
-        The ranks of the group, as a message names them; from 0 by default.
+        Ranks of the group, for messages; by default numbered from 0.
 
     Raises
     ------
     WrongKind
-        The arrays cannot be of that kind.
+        The arrays cannot have this placement.
     """
     arrays, ranks = [np.asarray(array) for array in arrays], list(ranks or range(len(arrays)))
     first = arrays[0]
     if kind.name == "sharded":
         shapes = [tuple(size for d, size in enumerate(a.shape) if d != kind.dim % a.ndim) if a.ndim else None for a in arrays]
         if None in shapes or len(set(shapes)) > 1 or not all(-a.ndim <= kind.dim < a.ndim for a in arrays):
-            raise WrongKind(f"arrays of shapes {', '.join(str(a.shape) for a in arrays)} are no parts along dimension {kind.dim}")
+            raise WrongKind(f"arrays of shapes {', '.join(str(a.shape) for a in arrays)} are not parts along dimension {kind.dim}")
         return np.concatenate(arrays, axis=kind.dim)
     if other := [i for i, a in enumerate(arrays) if a.shape != first.shape]:
         others = wording.ranks(ranks[i] for i in other)
@@ -127,25 +127,25 @@ def assemble(kind: Kind, arrays: Sequence[np.ndarray], rtol: float = 0.0, ranks:
 
 
 def assemble_mesh(mesh: Mesh, kinds: Mapping[str, Kind], arrays: Sequence[np.ndarray], rtol: float = 0.0) -> np.ndarray:
-    """The array that all ranks of a grid hold together.
+    """Assemble the array that all ranks of a grid hold together.
 
     Parameters
     ----------
     mesh : Mesh
     kinds : mapping of str to Kind
-        For each axis of the mesh, what the array is; replicated where nothing is said.
+        Placement of the array on each axis of the mesh; replicated on axes that are not listed.
     arrays : sequence of numpy.ndarray
-        What each rank holds.
+        Array of each rank.
     rtol : float
         As in `assemble`.
 
     Raises
     ------
     WrongKind
-        The arrays cannot be of these kinds.
+        The arrays cannot have these placements.
     """
     held, names = list(arrays), list(mesh.shape)
-    for axis in reversed(names):  # what the ranks of each group hold together, the last axis first
+    for axis in reversed(names):  # assemble the groups' arrays axis by axis, the last axis first
         size = mesh.shape[axis]
         groups = [held[i : i + size] for i in range(0, len(held), size)]
         try:
@@ -156,18 +156,18 @@ def assemble_mesh(mesh: Mesh, kinds: Mapping[str, Kind], arrays: Sequence[np.nda
 
 
 def difference(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol: float = 1e-6, ranks: Sequence[int] | None = None) -> str:
-    """Why arrays are not `full` as this kind, in a sentence's words; empty if they are.
+    """Describe why arrays are not `full` in this placement, as part of a sentence; empty if they are.
 
     Parameters
     ----------
     kind : Kind
-        What is claimed.
+        The claimed placement.
     arrays : sequence of numpy.ndarray
-        What each rank of a group holds.
+        Array of each rank of a group.
     full : numpy.ndarray
-        The whole.
+        The whole array.
     rtol : float
-        Tolerance relative to the largest value of the whole.
+        Tolerance relative to the largest value of the whole array.
     ranks : sequence of int, optional
         As in `assemble`.
     """
@@ -176,7 +176,7 @@ def difference(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol:
     except WrongKind as wrong:
         return str(wrong)
     if found.shape != full.shape:
-        return f"together they have shape {found.shape}, and the whole has {full.shape}"
+        return f"together they have shape {found.shape}, but the whole has {full.shape}"
     near = rtol * float(np.max(np.abs(full), initial=0))
     if np.all(np.abs(found - full) <= near):
         return ""
@@ -185,6 +185,6 @@ def difference(kind: Kind, arrays: Sequence[np.ndarray], full: np.ndarray, rtol:
 
 
 def kinds_of(arrays: Sequence[np.ndarray], full: np.ndarray, rtol: float = 1e-6) -> list[Kind]:
-    """All kinds that the ranks' arrays are of, found from their values: none if they are not `full` in any way."""
+    """Find all placements in which the ranks' arrays are `full`, from their values; empty if there is none."""
     candidates = (replicated, *(sharded(dim) for dim in range(np.ndim(full))), partial)
     return [kind for kind in candidates if not difference(kind, arrays, full, rtol)]

@@ -1,4 +1,4 @@
-"""A progress bar that is one line in JupyterLab, and one line in every page that is made of the notebook."""
+"""Progress bar on a single line, in JupyterLab as well as in pages made from the notebook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 
 class _Line(TextDisplayObject):
-    """A line of text as an output of its own."""
+    """A line of text as a separate output."""
 
     def __repr__(self) -> str:
         return self.data
@@ -21,7 +21,7 @@ class _Line(TextDisplayObject):
 
 
 class _OneLine(io.TextIOBase):
-    """A terminal of one line: what is written behind the last carriage return takes the place of what was there."""
+    """Terminal with a single line: text after a carriage return replaces the line."""
 
     def __init__(self):
         self._handle = None
@@ -36,16 +36,16 @@ class _OneLine(io.TextIOBase):
 
 
 def bar(total: int, name: str = "", unit: str = "step") -> tqdm:
-    """A bar that goes to `total`.
+    """Make a progress bar that ends at `total`.
 
     Parameters
     ----------
     total : int
-        Units in all.
+        Total number of units.
     name : str
-        What stands before it.
+        Text before the bar.
     unit : str
-        What is counted.
+        Name of the unit.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""ResNet-9, and training it from a shell: ``mpiexec -n 2 python -m course_lib.resnet --data cifar10``."""
+"""ResNet-9, and its training from a shell: ``mpiexec -n 2 python -m course_lib.resnet --data cifar10``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from course_lib.autograd import (
 
 
 def resnet9(width: int = 64, classes: int = 10, seed: int = 0) -> Sequential:
-    """Eight convolutions and a linear layer, after the networks of DAWNBench's CIFAR-10 entries.
+    """Eight convolutions and a linear layer, modelled on the CIFAR-10 entries of DAWNBench.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def resnet9(width: int = 64, classes: int = 10, seed: int = 0) -> Sequential:
         Channels after the first convolution; 64 gives the usual network with 6.6 million parameters.
     classes : int
     seed : int
-        Of the weights.
+        Seed of the weights.
     """
     random = np.random.default_rng(seed)
 
@@ -65,7 +65,7 @@ def resnet9(width: int = 64, classes: int = 10, seed: int = 0) -> Sequential:
 
 
 def accuracy(model: Module, x: np.ndarray, y: np.ndarray, batch_size: int = 250) -> float:
-    """The part of the images that is classified rightly, in evaluation mode."""
+    """Fraction of the images classified correctly, in evaluation mode."""
     model.eval()
     with no_grad():
         right = sum(
@@ -76,7 +76,7 @@ def accuracy(model: Module, x: np.ndarray, y: np.ndarray, batch_size: int = 250)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Train on all ranks that mpiexec started, with the ready-made wrapper of `ddp`; returns the exit code."""
+    """Train on all ranks that mpiexec started, with the ready-made wrapper of `ddp`; return the exit code."""
     from course_lib.collectives import Communicator
     from course_lib.datasets import DataError
     from course_lib.ddp import DistributedDataParallel
@@ -87,13 +87,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--data", choices=images.IMAGE_SET_NAMES, default="shapes")
     parser.add_argument("--width", type=int, default=8, help="channels of the first convolution; 64 is the usual network")
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--batch-size", type=int, default=64, help="samples in a step, over all ranks")
+    parser.add_argument("--batch-size", type=int, default=64, help="samples per step, over all ranks")
     parser.add_argument("--lr", type=float, default=0.01)
     with contextlib.nullcontext() if rank == 0 else contextlib.redirect_stderr(io.StringIO()):
         try:
             a = parser.parse_args(argv)
             if min(a.width, a.epochs, a.batch_size) < 1 or a.batch_size % size or not a.lr > 0:
-                parser.error(f"width, epochs and lr must be positive, and {size} ranks must be able to share the batch of {a.batch_size}.")
+                parser.error(f"width, epochs and lr must be positive, and {size} ranks must divide the batch of {a.batch_size}.")
             data = images.load(a.data)
             if a.batch_size > len(data.x_train):
                 parser.error(f"a batch of {a.batch_size} is larger than the {len(data.x_train)} training images.")

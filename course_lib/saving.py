@@ -1,7 +1,7 @@
-"""A student's functions live on: from a notebook's cells to the hand-in files that part 10 loads.
+"""Save a student's functions from a notebook's cells to the hand-in files, which later parts load.
 
-The last code cells of an exercise notebook call `save`. It takes the functions as text from the
-``%%px`` cells that were run, together with the imports, helpers and constants that they use.
+The last code cells of an exercise notebook call `save`. It takes the functions as text from the ``%%px`` cells that were run, with
+the imports, helpers and constants that they use.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class SaveError(RuntimeError):
 
 
 def save(ranks, *names: str, folder: str | Path = ".") -> None:
-    """Save functions of this notebook to their hand-in files; what else is there stays as it is.
+    """Save functions of this notebook to their hand-in files; the rest of each file is kept.
 
     Parameters
     ----------
     ranks : Ranks
-        They have run the cells that define the functions.
+        They must have run the cells that define the functions.
     names : str
         Names in `students.NOTEBOOKS`.
     folder : str or Path
-        Where the files are; a notebook's own folder by default.
+        Folder of the files; by default the notebook's own.
     """
     for file in sorted({NOTEBOOKS[name][1] for name in names}):
         mine = [name for name in names if NOTEBOOKS[name][1] == file]
@@ -51,7 +51,7 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
             print(f"Saved to {file}: {', '.join(ready)}.")
         if unsure:
             said = "its check has" if len(unsure) == 1 else "their checks have"
-            print(f"Not sure yet: {', '.join(unsure)}; {said} not passed since. Run the check, and then this cell again.")
+            print(f"Not verified yet: {', '.join(unsure)}; {said} not passed since. Run the check, and then this cell again.")
         there = _definitions(ranks.cells)
         for why, names in (
             ("it is not finished", [name for name in mine if name not in ready and name in there]),
@@ -62,7 +62,7 @@ def save(ranks, *names: str, folder: str | Path = ".") -> None:
 
 
 def unfinished(name: str, cells: Iterable[str]) -> bool:
-    """Whether no cell defines the function or class, or a gap of it is still as the exercise came."""
+    """Tell whether no cell defines the function or class, or its gaps are still as in the exercise."""
     defined = _definitions(cells).get(name)
     if not isinstance(defined, (ast.FunctionDef, ast.ClassDef)):
         return True
@@ -71,27 +71,27 @@ def unfinished(name: str, cells: Iterable[str]) -> bool:
 
 
 def write(path: Path, names: list[str], cells: Iterable[str], unsure: Iterable[str] = ()) -> None:
-    """Put functions and what they use into a file.
+    """Write functions and their dependencies to a file.
 
-    Definitions of the same names are replaced, all else in the file is kept; the file as it was
-    before is kept beside it, with .bak at its end.
+    Definitions of the same names are replaced, and the rest of the file is kept; the previous version of the file is kept with the
+    suffix .bak.
 
     Parameters
     ----------
     path : Path
-        A file of Python source, or none yet.
+        A Python source file, which need not exist yet.
     names : list of str
         The functions.
     cells : iterable of str
-        The cells' texts, in the order in which they were run.
+        Source of the cells, in the order in which they were run.
     unsure : iterable of str
-        Those of the functions whose check has not passed; the file says so, for the parts that train with it.
+        Functions among them whose check has not passed; recorded in the file, for the parts that train with it.
 
     Raises
     ------
     SaveError
-        A function uses a name that no cell defines, or a helper that another saved function
-        uses in a different version; or the file is no Python.
+        A function uses a name that no cell defines, or a helper of which another saved function uses a different version; or
+        the file is not valid Python.
     """
     found = _definitions(cells)
     new = _with_dependencies(names, found)
@@ -99,21 +99,23 @@ def write(path: Path, names: list[str], cells: Iterable[str], unsure: Iterable[s
     try:
         old = _definitions([before or ""])
     except SyntaxError as error:
-        raise SaveError(f"{path} is no valid Python (line {error.lineno}): mend it or move it away, and run this cell again.") from None
+        raise SaveError(
+            f"{path} is not valid Python (line {error.lineno}): fix it or move it elsewhere, and run this cell again."
+        ) from None
     for name in [n for n in new if n in old and ast.dump(old[n]) != ast.dump(new[n])]:
         users = [o for o in old if o in NOTEBOOKS and o not in new and name in _with_dependencies([o], old, complain=False)]
         if name not in names and users:
-            raise SaveError(f"{path} has another {name}, which {', '.join(users)} uses. Give yours another name.")
+            raise SaveError(f"{path} has a different {name}, which {', '.join(users)} uses. Give yours another name.")
     text = _with_not_passed_list(_merged(before or FILE_HEADER, old, new), names, unsure)
     partial = path.with_name(path.name + ".part")
     partial.write_text(text)
     if before is not None and before != text:
         path.with_name(path.name + ".bak").write_text(before)
-    os.replace(partial, path)  # there is always a whole file
+    os.replace(partial, path)  # atomic: the file is always complete
 
 
 def _with_not_passed_list(text: str, names: list[str], unsure: Iterable[str]) -> str:
-    """The file's text with its list of functions whose check has not passed brought up to date."""
+    """Update the file's list of functions whose check has not passed."""
     line = re.search(rf"\n*^{students.NOT_PASSED_NAME} = \[(.*)\]\n", text, re.MULTILINE)
     listed = set(re.findall(r"\w+", line[1]) if line else []) - set(names) | set(unsure)
     text = text.replace(line[0], "\n") if line else text
@@ -121,7 +123,7 @@ def _with_not_passed_list(text: str, names: list[str], unsure: Iterable[str]) ->
 
 
 def _merged(text: str, old: dict[str, ast.stmt], new: dict[str, ast.stmt]) -> str:
-    """The file's text with the new definitions in the place of the old ones; what is new goes to the end."""
+    """Replace old definitions in the file's text with the new ones; append definitions that are new."""
     lines, imports, rest = text.splitlines(), [], []
     present = {ast.unparse(node) for node in old.values() if isinstance(node, IMPORT_NODES)}
     replaced: dict[int, tuple[int, str]] = {}
@@ -132,10 +134,10 @@ def _merged(text: str, old: dict[str, ast.stmt], new: dict[str, ast.stmt]) -> st
             replaced[_first_line(old[name])] = old[name].end_lineno, node.text
         elif node.text not in rest:
             rest.append(node.text)
-    for first, (last, body) in sorted(replaced.items(), reverse=True):  # from below, so that line numbers hold
+    for first, (last, body) in sorted(replaced.items(), reverse=True):  # from the end, so that line numbers stay valid
         lines[first - 1 : last] = body.splitlines()
     top = 0
-    for node in ast.parse(text).body:  # imports stand behind the docstring and the imports that there are
+    for node in ast.parse(text).body:  # imports follow the docstring and the existing imports
         if not (isinstance(node, IMPORT_NODES) or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))):
             break
         top = node.end_lineno
@@ -144,14 +146,14 @@ def _merged(text: str, old: dict[str, ast.stmt], new: dict[str, ast.stmt]) -> st
 
 
 def _definitions(cells: Iterable[str]) -> dict[str, ast.stmt]:
-    """What cells define at their top level, by name; of several definitions, the last."""
+    """Top-level definitions of the cells, by name; the last one of each name."""
     found: dict[str, ast.stmt] = {}
     for cell in cells:
         source = re.sub(r"\A\s*%%.*", "", cell)
         try:
             body = ast.parse(source).body
         except SyntaxError:
-            source = TransformerManager().transform_cell(source)  # a line magic, or a shell command
+            source = TransformerManager().transform_cell(source)  # removes line magics and shell commands
             body = ast.parse(source).body
         for node in body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -178,7 +180,7 @@ def _first_line(node: ast.stmt) -> int:
 
 
 def _with_dependencies(names: list[str], found: dict[str, ast.stmt], complain: bool = True) -> dict[str, ast.stmt]:
-    """The definitions with these names, and those that they use, in the order of `found`."""
+    """Definitions with these names, and those that they use, in the order of `found`."""
     needed, todo = set(), list(names)
     while todo:
         name = todo.pop()
@@ -198,7 +200,7 @@ def _with_dependencies(names: list[str], found: dict[str, ast.stmt], complain: b
 
 
 def _free_names(node: ast.stmt) -> set[str]:
-    """Names that a definition reads and does not define itself (as Python's own compiler sees it)."""
+    """Names that a definition reads but does not define (as seen by Python's own compiler)."""
     if isinstance(node, IMPORT_NODES):
         return set()
     free: set[str] = set()

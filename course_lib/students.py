@@ -1,7 +1,7 @@
-"""The student's communication functions: which notebook each comes from, and how they are loaded.
+"""The student's communication functions: the notebook each one comes from, and how they are loaded.
 
-The layers and the training take them as one argument: a module, a namespace, any object that
-has them as attributes.
+The layers and the training take them as a single argument: a module, a namespace, or any object that has them as
+attributes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DATA_SPLIT_FILE = "data_parallel_preprocess.py"
 ZERO_FILE = "zero_dp_stage3.py"
 TRANSFORMER_FILE = "transformer_impl.py"
 
-# Where a function is written, and the file that it is saved to (up to part 09, the original hand-in files).
+# Notebook in which each function is written, and the file it is saved to (up to part 09, the original hand-in files).
 NOTEBOOKS = {
     "split_data": ("01_data_split", DATA_SPLIT_FILE),
     "get_info": ("02_process_groups", FUNC_IMPL_FILE),
@@ -54,7 +54,7 @@ NOTEBOOKS = {
 }
 
 
-# What is written in all notebooks, and belongs on the ranks; but for part 12's `train`, as other notebooks have functions of that name.
+# Names defined in all notebooks that belong on the ranks; except part 12's `train`, as other notebooks have functions of that name.
 EXERCISES = frozenset(NOTEBOOKS) | {
     *("par_matmul_by_row", "par_matmul_by_reduction", "MLP", "evaluate", "rank_batches", "check_parameter_closeness", "MyDP"),
     *("partition_dataset", "broadcast_parameters", "DistributedOptimizer"),
@@ -63,34 +63,34 @@ EXERCISES = frozenset(NOTEBOOKS) | {
 }
 
 
-passed_exercises: set[str] = set()  # exercises whose last definition has passed its check in this process
+passed_exercises: set[str] = set()  # exercises whose latest definition has passed its check in this process
 NOT_PASSED_NAME = "NOT_PASSED"  # in a hand-in file: the functions whose check had not passed when they were saved
 
 
 def forget_passed(source: str) -> None:
-    """Forget that a check has passed what this cell defines."""
+    """Forget that the check of anything defined in this cell has passed."""
     passed_exercises.difference_update(re.findall(r"^(?:async def|def|class) +(\w+)", source, re.MULTILINE))
 
 
 def record_check(what: str, good: bool) -> None:
-    """Note that a check has passed, or has not; the exercises are those that its name names."""
+    """Record whether a check has passed, for the exercises that its name mentions."""
     names = EXERCISES & set(re.findall(r"\w+", what))
     passed_exercises.update(names) if good else passed_exercises.difference_update(names)
 
 
 class MissingFunction(AttributeError):
-    """A function that a layer needs is not there; the message names the notebook to finish."""
+    """A function that a layer needs is missing; the message names the notebook to finish."""
 
 
 class NoRun(RuntimeError):
-    """Nothing has been trained yet; shown as one sentence."""
+    """Nothing has been trained yet; displayed as a single sentence."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"\x1b[31mNoRun\x1b[0m: {self}"]
 
 
 def have_run(results: dict, *names: str) -> None:
-    """Raise NoRun where there are no results of a training to draw, or not of the runs that are named.
+    """Raise NoRun if there are no training results to draw, or none of the named runs.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def have_run(results: dict, *names: str) -> None:
 
 
 def get(functions: object, name: str):
-    """One of the student's functions.
+    """Get one of the student's functions.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def get(functions: object, name: str):
     Raises
     ------
     MissingFunction
-        It is not there, or is no function.
+        It is missing, or not callable.
 
     Examples
     --------
@@ -131,22 +131,22 @@ last code cells, which save it to func_impl.py. (There is colect_weight_grad: a 
     notebook, file = NOTEBOOKS[name]
     close = difflib.get_close_matches(name, [n for n in vars(functions) if n not in NOTEBOOKS], 1) if hasattr(functions, "__dict__") else []
     hint = f" (There is {close[0]}: a misspelling?)" if close else ""
-    problem = "is missing" if found is None else f"is no function but {found!r}"
+    problem = "is missing" if found is None else f"is not a function but {found!r}"
     raise MissingFunction(f"{name} {problem}. Finish the notebook {notebook} and run its last code cells, which save it to {file}.{hint}")
 
 
 def load(folder: str | Path) -> SimpleNamespace:
-    """The functions in the hand-in files of a folder; none where a file is not there.
+    """Load the functions from the hand-in files of a folder; files that do not exist are skipped.
 
     Parameters
     ----------
     folder : str or Path
-        Such as ``my_work``.
+        Folder, such as ``my_work``.
 
     Raises
     ------
     ImportError
-        A file is there and cannot be imported; the message says why.
+        A file exists but cannot be imported; the message says why.
     """
     found: dict[str, object] = {}
     unsure: list[str] = []
@@ -170,7 +170,7 @@ def load(folder: str | Path) -> SimpleNamespace:
 
 
 def missing(functions: object, files: tuple[str, ...] = (DATA_SPLIT_FILE, FUNC_IMPL_FILE)) -> dict[str, list[str]]:
-    """The functions of these files that are not there yet, by the notebook that they are written in."""
+    """Functions of these files that are still missing, by the notebook in which they are written."""
     todo: dict[str, list[str]] = {}
     for name, (notebook, file) in NOTEBOOKS.items():
         if file in files and not callable(getattr(functions, name, None)):
@@ -179,7 +179,7 @@ def missing(functions: object, files: tuple[str, ...] = (DATA_SPLIT_FILE, FUNC_I
 
 
 def not_passed(functions: object) -> dict[str, list[str]]:
-    """The functions whose check had not passed when they were saved, by the notebook that they are written in."""
+    """Functions whose check had not passed when they were saved, by the notebook in which they are written."""
     found: dict[str, list[str]] = {}
     for name in getattr(functions, NOT_PASSED_NAME, []):
         found.setdefault(NOTEBOOKS[name][0], []).append(name)

@@ -1,14 +1,12 @@
-"""What each rank sent, by operation and group.
+"""Bytes that each rank sent, by operation and group.
 
-Payload is the size of the full array, in bytes. Wire is what one rank sends when the
-collective runs as a ring (Patarasuk and Yuan, 2009, "Bandwidth optimal all-reduce
-algorithms", section 3): with n ranks and a full array of B bytes, 2 (n-1)/n B for an
-all-reduce and (n-1)/n B for an all-gather or a reduce-scatter. Operations with a root count, as
-payload and on the wire, what the rank itself sends: in a scatter only the root does, in a gather
-all others, and in a broadcast each rank but the last of the ring passes the array on. A message
-("Send") counts as what is sent; an all-to-all as what a rank sends, of which (n-1)/n travel; one
-with parts of any size as what leaves the rank. What the ready-made wrapper averages in shared
-memory has a payload, under a name of its own, and nothing on the wire.
+Payload is the size of the full array, in bytes. Wire is what one rank sends when the collective runs as a ring (Patarasuk and Yuan,
+2009, "Bandwidth optimal all-reduce algorithms", section 3): with n ranks and a full array of B bytes, 2 (n-1)/n B for an all-reduce
+and (n-1)/n B for an all-gather or a reduce-scatter. For operations with a root, both payload and wire are what the rank itself
+sends: in a scatter only the root sends, in a gather every rank but the root, and in a broadcast every rank but the last of the ring
+passes the array on. A message ("Send") counts as sent; an all-to-all counts what a rank sends, of which (n-1)/n travel; an
+Alltoallv counts what leaves the rank. Averages that the ready-made wrapper computes in shared memory have a payload, under a name
+of their own, and nothing on the wire.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class TrafficEntry:
 
 
 class _Counts(dict):
-    """The counts of one group's calls: [calls, payload] by operation."""
+    """Counts of one group's calls: [calls, payload] by operation."""
 
     def __init__(self, ranks: tuple[int, ...]):
         super().__init__()
@@ -48,12 +46,12 @@ class _Counts(dict):
 
 
 _counts: dict[tuple[int, ...], _Counts] = {}
-on_proc_null_message: Callable[[str], None] | None = None  # is told of each message to or from MPI.PROC_NULL
-on_first_call: Callable[[tuple[int, ...], str], None] | None = None  # is told of the first call of each operation on each group
+on_proc_null_message: Callable[[str], None] | None = None  # called for each message to or from MPI.PROC_NULL
+on_first_call: Callable[[tuple[int, ...], str], None] | None = None  # called at the first call of each operation on each group
 
 
 def counters(ranks: tuple[int, ...]) -> dict[str, list[int]]:
-    """The counts of this rank's calls on the group `ranks`: [calls, payload] by operation."""
+    """Counts of this rank's calls on the group `ranks`: [calls, payload] by operation."""
     return _counts.setdefault(ranks, _Counts(ranks))
 
 
@@ -67,7 +65,7 @@ def wire_bytes(operation: str, n: int, payload: float) -> float:
 
 
 def entries() -> list[TrafficEntry]:
-    """What this rank sent since the last `reset`."""
+    """Messages and collectives of this rank since the last `reset`."""
     return [
         TrafficEntry(operation, ranks, calls, payload, wire_bytes(operation, len(ranks), payload))
         for ranks, by_operation in _counts.items()
@@ -76,6 +74,6 @@ def entries() -> list[TrafficEntry]:
 
 
 def reset() -> None:
-    """Start counting again from nothing."""
+    """Reset all counts to zero."""
     for by_operation in _counts.values():
         by_operation.clear()

@@ -1,4 +1,4 @@
-"""How ranks and bytes are written in messages and figures, everywhere the same."""
+"""Common wording for ranks, bytes and times in messages and figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def spans(numbers: Iterable[int]) -> str:
-    """Numbers, with runs drawn together.
+    """Format numbers, with consecutive runs as ranges.
 
     >>> spans([0, 1, 2, 5])
     '0–2, 5'
@@ -25,7 +25,7 @@ def spans(numbers: Iterable[int]) -> str:
 
 
 def ranks(numbers: Iterable[int]) -> str:
-    """Ranks as a sentence names them.
+    """Format ranks for a sentence.
 
     >>> ranks([3]), ranks([0, 1, 2])
     ('rank 3', 'ranks 0–2')
@@ -35,20 +35,20 @@ def ranks(numbers: Iterable[int]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value that is not what was expected, in a few words, however large it is.
+    """Format an unexpected value briefly, however large it is.
 
     >>> shown(8.0), len(shown("x" * 10**6)), shown(10**5000)
     ('8.0', 60, 'an int')
     """
     try:
         return _SHORT.repr(value)[:60]
-    except Exception:  # its own repr, or a number of thousands of digits
+    except Exception:  # its own repr may raise, or the number may have thousands of digits
         kind = type(value).__name__[:40]
         return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def size(nbytes: float) -> str:
-    """Bytes that travel, or that a formula counts, with a unit: powers of ten.
+    """Format bytes that travel, or that a formula counts, with a unit: powers of ten.
 
     >>> size(56_000), size(20), size(3.3e6)
     ('56 kB', '20 B', '3.3 MB')
@@ -57,7 +57,7 @@ def size(nbytes: float) -> str:
 
 
 def memory(nbytes: float) -> str:
-    """Bytes in a device's memory, with a unit: powers of two.
+    """Format bytes of a device's memory, with a unit: powers of two.
 
     >>> memory(80 * 2**30), memory(1536)
     ('80 GiB', '1.5 KiB')
@@ -73,7 +73,7 @@ def _with_unit(nbytes: float, units: tuple[tuple[str, float], ...]) -> str:
 
 
 def seconds(time: float) -> str:
-    """A time with a unit.
+    """Format a time with a unit.
 
     >>> seconds(0.0123), seconds(3.5e-6), seconds(2.0), seconds(0.0)
     ('12.3 ms', '3.5 µs', '2 s', '0 s')

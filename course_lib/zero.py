@@ -1,17 +1,16 @@
 """ZeRO, stage by stage, on a stack of fully connected layers.
 
-Data parallel ranks that all hold everything waste memory. ZeRO (Rajbhandari et al., SC'20,
-"ZeRO: memory optimizations toward training trillion parameter models", section 5) lets each of
-n ranks keep 1/n of more and more::
+Data parallel ranks that all hold the full state waste memory. ZeRO (Rajbhandari et al., SC'20, "ZeRO: memory optimizations toward
+training trillion parameter models", section 5) lets each of n ranks keep only 1/n of an increasing part of it::
 
-    stage 0   nothing sharded: gradients are all-reduced, every rank updates everything
-    stage 1   the optimizer's state: gradients are reduce-scattered, a rank updates its shard, and
+    stage 0   nothing is sharded: gradients are all-reduced, and every rank updates everything
+    stage 1   shards the optimizer state: gradients are reduce-scattered, a rank updates its shard, and
               all gather the parameters
-    stage 2   gradients, too: a rank keeps its shard of them only
-    stage 3   parameters, too: a layer's are gathered when it needs them, and dropped at once
+    stage 2   shards also the gradients: a rank keeps only its shard of them
+    stage 3   shards also the parameters: a layer's are gathered when it needs them, and freed at once
 
-Stages 0 to 2 are here. The layer of stage 3 is the student's, of part 08, and so is the optimizer
-of all stages, of part 09: it updates the shards that a layer gives it.
+Stages 0 to 2 are here. The student writes the layer of stage 3 (part 08) and the optimizer of all stages (part 09), which updates
+the shards that a layer gives it.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ STAGES = (0, 1, 2, 3)
 
 
 class ZeroLinear:
-    """``x @ w + b`` of stages 0 to 2: whole parameters on every rank.
+    """Fully connected layer ``x @ w + b`` of stages 0 to 2, with whole parameters on every rank.
 
-    Weight and bias lie in one flat array, padded with zeros to a multiple of the ranks, and so
-    do their gradients: one exchange each.
+    Weight and bias are in one flat array, padded with zeros to a multiple of the number of ranks, and so are their gradients: one
+    exchange each.
 
     Parameters
     ----------
@@ -47,9 +46,9 @@ class ZeroLinear:
     Attributes
     ----------
     w_shard, grad_w_shard : numpy.ndarray
-        What this rank updates: a view of its shard (of everything at stage 0), and its gradient.
+        The part that this rank updates, a view of its shard (of everything at stage 0), and its gradient.
     b_shard, grad_b_shard : numpy.ndarray
-        Empty, as the bias is in `w_shard`.
+        Empty, as the bias is part of `w_shard`.
     """
 
     def __init__(self, comm, w: np.ndarray, b: np.ndarray, stage: int):
@@ -65,19 +64,19 @@ class ZeroLinear:
         self.b_shard, self.grad_b_shard = np.empty(0, w.dtype), np.empty(0, w.dtype)
 
     def _views(self, flat: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The weight and the bias in a flat array."""
+        """Views of the weight and the bias in a flat array."""
         size = self.shape[0] * self.shape[1]
         return flat[:size].reshape(self.shape), flat[size : size + self.shape[1]]
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        """The output, ``(batch, out_dim)``, for an input ``(batch, in_dim)``."""
+        """Output, ``(batch, out_dim)``, for an input ``(batch, in_dim)``."""
         self.x = x
         out = x @ self.w
         out += self.b
         return out
 
     def backward(self, grad: np.ndarray) -> list[np.ndarray]:
-        """The gradient of the input, in a list; the parameters' gradients are summed over the ranks."""
+        """Gradient of the input, in a list; the parameters' gradients are summed over the ranks."""
         full = self.grad if self.stage < 2 else track("communication buffers", np.zeros_like(self.flat))
         grad_w, grad_b = self._views(full)
         np.matmul(self.x.T, grad, out=grad_w)
@@ -88,35 +87,35 @@ class ZeroLinear:
         else:
             shard = self.grad if self.stage == 2 else np.empty_like(full[self.mine])
             self.comm.Reduce_scatter(full, shard)
-            if self.stage == 1:  # the whole array stays, of which only this rank's shard is summed
+            if self.stage == 1:  # keep the whole array, in which only this rank's shard is summed
                 full[self.mine] = shard
         return [grad @ self.w.T]
 
     def gather_updated(self) -> None:
-        """After the optimizer's step: take its shard, and from stage 1 on gather what the other ranks have updated."""
-        if self.w_shard.base is not self.flat:  # the optimizer has put a new array there
+        """Take over the optimizer's update of this rank's shard, and from stage 1 on gather the other ranks' updates."""
+        if self.w_shard.base is not self.flat:  # the optimizer has assigned a new array
             self.flat[self.mine], self.w_shard = self.w_shard, self.flat[self.mine]
         if self.stage:
             self.comm.Allgather(MPI.IN_PLACE, self.flat)
 
 
 class ZeroModel:
-    """A stack of layers with ReLU between them, trained by Adam at a stage of ZeRO.
+    """Stack of layers with ReLU in between, trained by Adam at a stage of ZeRO.
 
     Parameters
     ----------
     dims : sequence of int
-        Inputs, hidden units ..., classes.
+        Inputs, hidden units of each layer, classes.
     comm : Communicator
         The data parallel ranks.
     stage : int
         0 to 3.
     functions : object
-        The student's; asked for the class of part 09, and at stage 3 for that of part 08.
+        The student's functions: the class of part 09, and at stage 3 that of part 08.
     lr : float
         Adam's learning rate.
     seed : int
-        The weights are drawn from it (He et al., 2015, section 2.2), the same at every stage.
+        Seed of the weights (He et al., 2015, section 2.2), which are the same at every stage.
     dtype : data type
 
     Raises
@@ -129,7 +128,7 @@ class ZeroModel:
 
     def __init__(self, dims, comm, stage: int, functions: object = None, lr: float = 1e-3, seed: int = 0, dtype=np.float32):
         if stage not in STAGES:
-            raise ValueError(f"ZeRO has the stages 0 to 3; got {stage}.")
+            raise ValueError(f"ZeRO has stages 0 to 3; got {stage}.")
         self.stage, self.dp_comm, self.dp_size = stage, comm, comm.Get_size()
         optimizer = students.get(functions, "ZeroDPAdam")
         sharded = students.get(functions, "ZeroDPStage3FCLayer") if stage == 3 else None
@@ -154,9 +153,9 @@ class ZeroModel:
         return track("activations", self.layers[-1].forward(x))
 
     def step(self, x: np.ndarray, labels: np.ndarray, lr: float | None = None) -> float:
-        """One training step; returns the mean loss over this rank's samples, before it.
+        """Take a training step; return the mean loss over this rank's samples, before it.
 
-        The gradient is that of the mean over the samples of all ranks, of which there are equally many.
+        The gradient is that of the mean over all ranks' samples, of which each rank has the same number.
         """
         if lr is not None:
             self.optimizer.lr = lr
@@ -168,7 +167,7 @@ class ZeroModel:
             self._track_arrays(layer)
             if self._outputs:
                 output = self._outputs.pop()
-                grad *= np.sign(output, out=output)  # ReLU lets through what was positive
+                grad *= np.sign(output, out=output)  # ReLU passes the gradient where its input was positive
         self.optimizer.step()
         if self.stage < 3:
             for layer in self.layers:
@@ -179,29 +178,29 @@ class ZeroModel:
         return loss
 
     def _track_arrays(self, layer) -> None:
-        """Say what the layer's arrays are for, the student's too; a view stands for the array that it is of."""
+        """Track the layer's arrays, including the student's; for a view, the array that owns its memory."""
         for kind, names in (("parameters", ("w_shard", "b_shard")), ("gradients", ("grad_w_shard", "grad_b_shard"))):
             for name in names:
                 track(kind, getattr(layer, name))
 
 
 def profile(stage: int, comm, functions: object, dims: tuple[int, ...], x: np.ndarray, y: np.ndarray, steps: int) -> dict:
-    """Train for some steps, and look at memory, traffic and time; collective.
+    """Train for some steps, and measure memory, traffic and time; collective.
 
     Parameters
     ----------
     stage, comm, functions, dims
         As for `ZeroModel`.
     x, y : numpy.ndarray
-        This rank's samples and labels; a step takes ``len(x) // steps`` of them.
+        This rank's samples and labels; each step uses ``len(x) // steps`` of them.
     steps : int
 
     Returns
     -------
     dict
-        "losses" of each step, the mean over the ranks; "most" bytes by kind; "peak", the bytes by kind when
-        their sum was largest, with tracemalloc's "true peak"; "moved" in a step, as `Ranks.traffic`;
-        "seconds" of a step, the median.
+        "losses", the mean over the ranks for each step; "most", the peak bytes of each kind; "peak", the bytes by kind when their
+        sum was largest, with tracemalloc's "true peak"; "moved" per step, as in `Ranks.traffic`; "seconds", the median time of a
+        step.
     """
     batch = len(x) // steps
     held = memory.account_of_steps(lambda: ZeroModel(dims, comm, stage, functions), x[:batch], y[:batch])
@@ -220,18 +219,18 @@ def profile(stage: int, comm, functions: object, dims: tuple[int, ...], x: np.nd
 def state_bytes_by_kind(stage: int, parameters: int, n: int, itemsize: int = 4) -> dict[str, float]:
     """Bytes that a rank holds between steps, by kind, as in section 3 and figure 1 of the paper.
 
-    The paper counts half precision with a float32 copy, 2 + 2 + 12 bytes a parameter; here all is
-    in one precision, and Adam has two moments: ``itemsize * (1 + 1 + 2)``.
+    The paper counts half precision with a float32 copy, 2 + 2 + 12 bytes per parameter; here everything has the same precision,
+    and Adam has two moments: ``itemsize * (1 + 1 + 2)``.
 
     Parameters
     ----------
     stage : int
     parameters : int
-        Of the whole model.
+        Number of parameters of the whole model.
     n : int
-        Ranks.
+        Number of ranks.
     itemsize : int
-        Bytes of a number.
+        Bytes per number.
 
     Examples
     --------
