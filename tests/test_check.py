@@ -37,11 +37,11 @@ def test_what_wrong_values_are_is_said(what):
     assert text.startswith("x on rank 0 has the right shape, but") and f"; {what}" in text
     assert re.search(r"shape, but \d of 9 values differ; at \[\d, \d\] it is ", text)
     if "times" in what:  # that of the exercise may be about places, and these are right
-        assert "A usual cause: a wrong sign." in text if "-1" in what else "A usual cause: a sum in place of a mean or the reverse," in text
+        assert "A usual cause: a wrong sign." in text if "-1" in what else "A usual cause: a sum instead of a mean or vice versa," in text
 
 
 def test_a_single_number_where_an_array_is_expected():
-    assert "A usual cause: a sum, mean or maximum over all axes; axis= says over which." in said(np.float32(3), WANT)
+    assert "A usual cause: a sum, mean or maximum over all axes; choose the axis with axis=." in said(np.float32(3), WANT)
     assert said({}, WANT) == "x on rank 0 must be a NumPy array; got dict {}."
 
 
@@ -77,8 +77,8 @@ def test_what_was_never_written_and_what_is_empty():
     for strange in (6e14, 1e-310, np.inf, np.nan):
         got = WANT.copy()
         got[1] = strange
-        assert "some of it was never written" in said(got, WANT)
-    assert "a slice that is empty" in said(WANT[:0], WANT)
+        assert "never written" in said(got, WANT)
+    assert "an empty slice" in said(WANT[:0], WANT)
 
 
 def test_sizes_do_not_come_again_before_all_others_have_come():

@@ -31,7 +31,7 @@ def test_a_communication_that_was_not_awaited():
 def test_a_gradient_of_another_parameter():
     p = Linear(3, 4).parameters()[0]
     p.grad = np.ones((4, 2))
-    assert "knows the p of the loop's last turn" in said(SGD([p], 0.1).step)
+    assert "uses the p of the loop's last iteration" in said(SGD([p], 0.1).step)
 
 
 def test_a_figure_of_nothing_names_the_ranks():
@@ -54,5 +54,5 @@ def test_a_run_that_was_left_out_is_named():
 
 def test_a_grid_of_more_ranks_than_are_up_is_refused():
     assert Settings(dp=2, pp=2, tp=2).on(8).mesh.size == 8
-    with pytest.raises(SettingsError, match="dp 2 × pp 2 × tp 4 is a grid of 16 ranks, and 8 are up"):
+    with pytest.raises(SettingsError, match="dp 2 × pp 2 × tp 4 is a grid of 16 ranks, but only 8 are running"):
         Settings(dp=2, pp=2, tp=4).on(8)

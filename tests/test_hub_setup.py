@@ -152,7 +152,7 @@ def test_a_home_in_which_there_is_no_room_or_a_file_in_the_way_does_not_keep_its
             assert notebook.run("print(6 * 7)") == "42\n"
             logs = "[p for p in (os.path.expanduser('~/.jupyterhub.log'), '/tmp/.jupyterhub.log') if os.path.exists(p)]"
             said = notebook.run(f"import os\nfor path in {logs}: print(open(path).read())")
-            assert f"New notebooks cannot be put into {hub.home(name)}/distributed-training: {words}" in said, said
+            assert f"New notebooks cannot be copied to {hub.home(name)}/distributed-training: {words}" in said, said
     finally:
         hub.end()
         subprocess.run(["umount", "--lazy", full])

@@ -93,7 +93,7 @@ def test_no_file_and_no_network_gets_a_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(images, "CIFAR_URL", "http://127.0.0.1:9/cifar.tar.gz")
     with pytest.raises(DataError, match=r"looked for data_batch_1.bin (.|\n)*nothing here(.|\n)*or use the drawn shapes"):
         images.load("cifar10")
-    with pytest.raises(ValueError, match="there is no data set 'cifar'; there are shapes, cifar10"):
+    with pytest.raises(ValueError, match="there is no data set 'cifar'; choose one of shapes, cifar10"):
         images.load("cifar")
 
 
@@ -114,7 +114,7 @@ def test_resnet_trains_on_cifar_files(cifar):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--batch-size", "7"], "2 ranks must be able to share the batch of 7"),
+        (["--batch-size", "7"], "2 ranks must divide the batch of 7"),
         (["--lr", "0"], "width, epochs and lr must be positive"),
         (["--batch-size", "4000"], "a batch of 4000 is larger than the 2000 training images"),
         (["--data", "imagenet"], "invalid choice: 'imagenet'"),

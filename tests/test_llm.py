@@ -239,13 +239,13 @@ def test_the_search_finds_what_trying_all_finds():
 
 
 BAD = {
-    "7 × 1 × 1 are 7 devices, and the cluster has 8": dict(tensor=7),
-    "tensor=3 does not divide a node of 8: some of its groups would lie in two nodes": dict(tensor=3, data=8),
+    "7 × 1 × 1 are 7 devices, but the cluster has 8": dict(tensor=7),
+    "tensor=3 does not divide a node of 8: some of its groups would span two nodes": dict(tensor=3, data=8),
     "tensor=16 is more than a node of 8": dict(tensor=16),
     "pipeline × interleave=3 does not divide 8, the layers": dict(pipeline=3),
     "does not divide 32, the batch": dict(tensor=1, data=8, micro_batch=5),
-    "interleave is for a pipeline": dict(data=8, interleave=2),
-    "takes micro-batches in groups of so many": dict(pipeline=4, data=2, interleave=2, micro_batch=8),
+    "interleave needs a pipeline": dict(data=8, interleave=2),
+    "needs a multiple of that many micro-batches; got 2": dict(pipeline=4, data=2, interleave=2, micro_batch=8),
     "recompute must be one of none, selective, full; got 'some'": dict(data=8, recompute="some"),
     "data must be a whole number from 1 to 1,000,000; got 8.0": dict(data=8.0),
     "data must be a whole number from 1 to 1,000,000": dict(data=10**5000),
@@ -284,10 +284,10 @@ FILES = {
     "[cluster]\ngpus = 8\ndevice = 'tpu'": "run.toml: there is no device 'tpu': choose one of a100, h100, or give a table",
     "[cluster]\ngpus = 8\nnetwork = 3": "network must be a table",
     "[cluster]\ngpus = 8\nnetwork = {speed = 3}": "[cluster.network] has 'speed'",
-    "[cluster]\ngpus = 8\nnetwork = {bandwidth = 25}": "bandwidth in [cluster.network] is in bytes a second, so 1e+06 at least; got 25",
-    "[cluster]\ngpus = 8\ndevice = {name = 'a100', memory = 80}": "memory in [cluster.device] is in bytes, so 1e+09 at least",
+    "[cluster]\ngpus = 8\nnetwork = {bandwidth = 25}": "bandwidth in [cluster.network] is in bytes a second, so at least 1e+06; got 25",
+    "[cluster]\ngpus = 8\ndevice = {name = 'a100', memory = 80}": "memory in [cluster.device] is in bytes, so at least 1e+09",
     "[other]\nx = 1": "it may have the tables [model] and [cluster]",
-    "gpus = ": "is no TOML",
+    "gpus = ": "is not valid TOML",
 }
 
 
@@ -340,12 +340,12 @@ def test_the_command_prints_the_best_and_writes_a_report_and_a_trace(tmp_path, c
     trace = json.loads((tmp_path / "a" / "b" / "trace.json").read_text())["traceEvents"]
     assert {"X", "M", "C"} == {e["ph"] for e in trace}
     for words, problem in (
-        (["plan", "--gpus", "8"], "say which model and how many devices"),
+        (["plan", "--gpus", "8"], "specify a model and a number of devices"),
         (["plan", "--model", "7b", "--gpus", "0"], "gpus must be a whole number, 1 or more; got 0"),
         (["plan", "--model", "175b", "--gpus", "8"], "does not fit"),
         (["plan", "--model", "7b", "--gpus", "8", "--price", "-1"], "--price must be more than 0"),
         (["plan", "--model", "7b", "--gpus", "8", "--tokens", "inf"], "--tokens must be more than 0; got inf"),
-        (["plan", "--model", "7b", "--gpus", "8", "--price", "2"], "say with --tokens how long it is"),
+        (["plan", "--model", "7b", "--gpus", "8", "--price", "2"], "give its length with --tokens"),
         (["plan", "--model", "7b", "--gpus", "8", "--device", "tpu"], "there is no device 'tpu'"),
     ):
         assert command.main([*words, "--out", str(tmp_path / "c")]) == 2

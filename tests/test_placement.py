@@ -66,7 +66,7 @@ def test_a_partial_gradient_that_is_taken_for_replicated_is_named():
 
 def test_what_cannot_be_is_said():
     a, b = np.zeros((2, 3)), np.zeros((3, 3))
-    with pytest.raises(WrongKind, match=r"no parts along dimension 1"):
+    with pytest.raises(WrongKind, match=r"not parts along dimension 1"):
         placement.assemble(sharded(1), [a, b])
     with pytest.raises(WrongKind, match=r"rank 0 has shape \(2, 3\), and rank 1 \(3, 3\)"):
         placement.assemble(partial, [a, b])

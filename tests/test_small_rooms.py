@@ -292,7 +292,7 @@ def test_mnist_is_read_from_a_folder(tmp_path, monkeypatch, zipped):
 
 def test_a_file_that_is_cut_short_gets_a_sentence(tmp_path):
     (tmp_path / "a").write_bytes(idx(np.zeros((5, 28, 28), np.uint8), 8)[:-1])
-    with pytest.raises(datasets.DataError, match="3935 bytes, expected 3936: it was cut short"):
+    with pytest.raises(datasets.DataError, match="3935 bytes, expected 3936: it is truncated"):
         datasets.read_idx(tmp_path / "a")
     (tmp_path / "b").write_bytes(b"<html>")
     with pytest.raises(datasets.DataError, match="not an IDX file"):
@@ -312,7 +312,7 @@ def test_no_file_and_no_network_gets_a_sentence(tmp_path, monkeypatch):
         datasets.load("mnist")
     for words in (str(tmp_path), "train-images-idx3-ubyte", "COURSE_DATA_DIR", "Without one", "digits"):
         assert words in str(caught.value)
-    with pytest.raises(ValueError, match="there are digits, mnist, fashion-mnist"):
+    with pytest.raises(ValueError, match="choose one of digits, mnist, fashion-mnist"):
         datasets.load("imagenet")
 
 

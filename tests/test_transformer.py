@@ -115,7 +115,7 @@ def test_wrong_shapes_and_ids_get_a_sentence():
     def t(*shape):
         return Tensor(np.zeros(shape))
 
-    with pytest.raises(ValueError, match="same d of q and k"):
+    with pytest.raises(ValueError, match="same d for q and k"):
         functional.attention(t(2, 3, 4), t(2, 3, 5), t(2, 3, 4))
     with pytest.raises(ValueError, match="as many positions"):
         functional.attention(t(2, 3, 4), t(2, 2, 4), t(2, 2, 4))

@@ -110,7 +110,7 @@ def test_a_copy_from_before_originals_were_kept_can_be_updated_when_it_was_untou
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("{", "cannot be read as a notebook"), (None, "was begun before the course kept what it gave out")]
+    ("text", "said"), [("{", "cannot be read as a notebook"), (None, "was begun before the course kept the originals")]
 )
 def test_what_cannot_be_merged_is_left_as_it_is_with_a_sentence(tmp_path, text, said):
     before = given()

@@ -198,7 +198,7 @@ def test_a_run_goes_on_after_its_end_on_another_grid(functions, tmp_path):
     parts = gpt(4, "--tp", "2", "--sequence", "--steps", "6", "--every", "2", functions=functions, out=tmp_path / "b")
     assert parts.returncode == 0, parts.stderr
     again = gpt(4, "--tp", "2", "--steps", "9", functions=functions, out=tmp_path / "b")
-    assert again.returncode == 2 and f"{tmp_path / 'b'} has a run already: go on with it by --resume" in again.stderr
+    assert again.returncode == 2 and f"{tmp_path / 'b'} already contains a run: continue it with --resume" in again.stderr
     more = gpt(2, "--pp", "2", "--steps", "12", "--resume", functions=functions, out=tmp_path / "b")
     assert more.returncode == 0, more.stderr
     losses = [re.search(r"loss +([\d.]+ to [\d.]+)", run.stdout)[1] for run in (whole, more)]
@@ -210,13 +210,13 @@ def test_a_run_goes_on_after_its_end_on_another_grid(functions, tmp_path):
 
 
 BAD = {
-    "a grid that does not fit": (["--tp", "2", "--pp", "2", "--dp", "2"], "--dp 2 --pp 2 --tp 2 need 8 ranks, and mpiexec started 2: use"),
+    "a grid that does not fit": (["--tp", "2", "--pp", "2", "--dp", "2"], "--dp 2 --pp 2 --tp 2 need 8 ranks, but mpiexec started 2: use"),
     "heads": (["--tp", "2", "--heads", "1"], "tp=2 does not divide 1, the heads"),
     "layers": (["--pp", "2", "--depth", "3"], "pp=2 does not divide 3, the depth"),
     "width": (["--heads", "5"], "heads=5 does not divide 32, the width"),
     "texts": (["--batch", "3"], "dp=2 does not divide 3, the batch"),
     "micro-batches": (["--micro-batches", "3"], "micro_batches=3 does not divide 4"),
-    "experts and fsdp": (["--experts", "2", "--fsdp"], "experts and fsdp do not go together"),
+    "experts and fsdp": (["--experts", "2", "--fsdp"], "experts and fsdp cannot be combined"),
     "sequence alone": (["--sequence"], "tp is 1"),
     "no such text": (["--text", "nowhere"], "there is no nowhere to read text from"),
     "nothing to go on from": (["--resume"], "there is no checkpoint in"),
@@ -225,7 +225,7 @@ BAD = {
     "a name that is too long": (["--text", "x" * 300], "File name too long"),
     "a name of any bytes": (["--text", "n\udcff"], "to read text from"),
     "too short a text": (["--text", os.devnull], "there is no text in"),
-    "no such functions": (["--functions", "nowhere"], "there is no folder nowhere with your functions"),
+    "no such functions": (["--functions", "nowhere"], "the folder nowhere with your functions does not exist"),
 }
 
 
@@ -243,11 +243,11 @@ def test_what_is_in_the_folder_already_is_not_written_over(functions, tmp_path):
     kept.parent.mkdir()
     kept.write_text("mine")
     done = gpt(2, "--steps", "1", functions=functions, out=tmp_path)
-    assert done.returncode == 2 and "has files that are of no run" in done.stderr and kept.read_text() == "mine"
+    assert done.returncode == 2 and "has files that belong to no run" in done.stderr and kept.read_text() == "mine"
     kept.unlink()
     (tmp_path / "run.json").write_text('{"mine": 1}')
     done = gpt(2, "--steps", "1", functions=functions, out=tmp_path)
-    assert done.returncode == 2 and "is not what a run of this program has noted" in done.stderr
+    assert done.returncode == 2 and "was not written by this program" in done.stderr
     assert (tmp_path / "run.json").read_text() == '{"mine": 1}'
 
 
@@ -259,7 +259,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_checkpoint(functions, tmp_pat
     done = gpt(2, "--steps", "9", "--resume", "--every", "1000", "--lr", "1e6", functions=functions, out=tmp_path / "run")
     assert done.returncode == 1 and "training has diverged" in done.stderr and "Traceback" not in done.stderr
     assert (
-        "The checkpoint of step 2 is whole" in done.stderr
+        "The checkpoint of step 2 is complete" in done.stderr
         and json.loads((tmp_path / "run" / "checkpoint" / "index.json").read_text())["step"] == 2
     )
 
@@ -281,7 +281,7 @@ def test_another_text_of_the_same_name_is_no_text_to_go_on_with(functions, tmp_p
     assert gpt(2, *words, functions=functions, out=tmp_path / "run").returncode == 0
     text.write_text("that is the question " * 50)
     done = gpt(2, *words, "--resume", functions=functions, out=tmp_path / "run")
-    assert done.returncode == 2 and "has learnt from another text" in done.stderr
+    assert done.returncode == 2 and "was trained on another text" in done.stderr
 
 
 @pytest.mark.slow
@@ -303,11 +303,11 @@ def test_a_checkpoint_that_is_damaged_or_of_another_model_is_left_as_it_is(funct
     assert gpt(2, "--steps", "2", functions=functions, out=out).returncode == 0
     before = {path: path.read_bytes() for path in (out / "checkpoint").iterdir()}
     other = gpt(2, "--steps", "4", "--resume", "--width", "64", functions=functions, out=out)
-    assert other.returncode != 0 and "has width 32, and this one 64" in other.stderr
+    assert other.returncode != 0 and "has width 32, but this one 64" in other.stderr
     notes = out / "run.json"
     notes.write_text(notes.read_text().replace('"width": 32', '"width": 64'))
     other = gpt(2, "--steps", "4", "--resume", "--width", "64", functions=functions, out=out)
-    assert other.returncode != 0 and "the checkpoint is of another model: of parameters/" in other.stderr
+    assert other.returncode != 0 and "the checkpoint is of another model: parameters/" in other.stderr
     notes.write_text(notes.read_text().replace('"width": 64', '"width": 32'))
     assert before == {path: path.read_bytes() for path in (out / "checkpoint").iterdir()}
     path = out / "checkpoint" / "2-1.safetensors"
@@ -338,7 +338,7 @@ def test_text_comes_from_a_folder_and_is_the_same_for_all(tmp_path):
     (tmp_path / "b.bin").write_bytes(bytes(100))
     text, name = load_text(tmp_path)
     assert text.tobytes().decode() == "Käse und Brot" and name.endswith(", 1 file")
-    with pytest.raises(TextError, match="has 14 bytes, and one of 14 positions needs 15"):
+    with pytest.raises(TextError, match="has 14 bytes, but a text of 14 positions needs 15"):
         sample_batch(text, 0, 2, 14, 0)
     tokens, labels = sample_batch(text, 3, 4, 8, 0)
     assert tokens.shape == labels.shape == (4, 8) and np.array_equal(tokens[:, 1:], labels[:, :-1])

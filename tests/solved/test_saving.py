@@ -26,7 +26,7 @@ def test_what_has_not_passed_its_check_is_saved_and_remembered(tmp_path, capsys)
     students.passed_exercises.clear()
     cells = SimpleNamespace(cells=[IMPORTS, HELPER, GRAD, INFO])
     save(cells, "collect_weight_grad", "get_info", folder=tmp_path)
-    said = "Not sure yet: collect_weight_grad, get_info; their checks have not passed since. Run the check, and then this cell again.\n"
+    said = "Not verified yet: collect_weight_grad, get_info; their checks have not passed since. Run the check, and then this cell again.\n"
     assert capsys.readouterr().out.endswith(said)
     assert students.not_passed(load(tmp_path)) == {"07_weight_grad": ["collect_weight_grad"], "02_process_groups": ["get_info"]}
     Check("get_info for all grids of 8 ranks").passed()
@@ -113,7 +113,7 @@ def test_two_helpers_of_one_name_are_not_mixed_up(tmp_path):
     write(path, ["collect_weight_grad"], [IMPORTS, HELPER, GRAD])
     other = "def half(x):\n    return x // 2\n\n\ndef get_info(*a):\n    return half(a[1])"
     before = path.read_text()
-    with pytest.raises(SaveError, match="has another half, which collect_weight_grad uses"):
+    with pytest.raises(SaveError, match="has a different half, which collect_weight_grad uses"):
         write(path, ["get_info"], [other])
     assert path.read_text() == before
 
@@ -121,7 +121,7 @@ def test_two_helpers_of_one_name_are_not_mixed_up(tmp_path):
 def test_a_broken_file_is_not_touched(tmp_path):
     path = tmp_path / "func_impl.py"
     path.write_text("def get_info(:\n")
-    with pytest.raises(SaveError, match=r"is no valid Python \(line 1\)"):
+    with pytest.raises(SaveError, match=r"is not valid Python \(line 1\)"):
         write(path, ["get_info"], [INFO])
     assert path.read_text() == "def get_info(:\n"
     with pytest.raises(ImportError, match="cannot be imported: SyntaxError"):

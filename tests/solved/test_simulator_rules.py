@@ -35,7 +35,7 @@ def broken(change):
 
 
 WRONG = {
-    "w[5]": r"rank \d, layer 5, at .*: weights\[5\] is not there: it was never stored on this rank \(load_weights",
+    "w[5]": r"rank \d, layer 5, at .*: weights\[5\] does not exist: it was never stored on this rank \(load_weights",
     "m.forward(1, a[0], w[1])": r"rank \d, layer 1, at .*: forward got the activation of layer 0; it needs the input of layer 1",
     "m.forward(1, a[1], w[0])": "forward got the weight of layer 0",
     "m.forward(2, a[2], w[1])": "there is no layer 2: the layers are 0 to 1",
@@ -47,7 +47,7 @@ WRONG = {
     "m.backward(1, m.forward(0, m.get_input_activation([3]), w[0]), ga[2], w[1])": "samples 3 and the gradient of samples .* do not match",
     "m.get_input_activation([4])": "the samples are 0 to 3, at least one; got sample 4",
     "m.get_input_activation([])": "at least one; got none",
-    "m.get_input_activation([1, 1])": "a sample stands twice",
+    "m.get_input_activation([1, 1])": "a sample occurs twice",
     "m.get_input_activation(3)": "samples must be whole numbers, in a list",
     "m.load_weights(0, 2, 2)": "shard must be a whole number from 0 to num_shards - 1; got shard=2, num_shards=2",
     "m.update(1, m.backward(1, a[1], ga[2], w[1])[0], w[1], o[1])": r"2 of 4 are missing \(2, 3\). Add those of all micro-batches",
@@ -58,7 +58,7 @@ WRONG = {
     "m.all_reduce(w[0], 0)": "all_reduce: the value must be a gradient of the weight; got a weight",
     "m.all_gather(w[0], 1)": "all_gather got a weight of layer 0",
     "m.all_gather(w[0], 0, ranks=[0, 7])": "the ranks are 0 to 1",
-    "m.all_gather(w[0], 0, ranks=[1 - m.rank])": "which this rank is not one of",
+    "m.all_gather(w[0], 0, ranks=[1 - m.rank])": "which do not include this rank",
     "m.backward(1, a[1], ga[2], w[1])[0] + m.backward(0, a[0], m.backward(1, a[1], ga[2], w[1])[1], w[0])[0]": "cannot be added",
     "(await m.all_gather(w[0], 0)) and m.all_gather(w[1], 1)": "all_gather was started and never awaited",
 }
@@ -91,7 +91,7 @@ def test_update_twice_mismatched_shards_and_a_missing_final_weight():
     for what, said in {
         "shards": r"mismatched shards \(gradient of the weight: 0 of 2, weight: 1 of 2, optimizer state: 1 of 2\)",
         "twice": "update a second time in one step",
-        "half": "layer 0: the final weight is not complete: nobody has set shard 0 of 2",
+        "half": "layer 0: the final weight is not complete: no rank has set shard 0 of 2",
         "none": "layer 0: no rank has set the final weight",
     }.items():
         with pytest.raises(SimulationError, match=said):

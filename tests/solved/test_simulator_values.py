@@ -89,9 +89,9 @@ TAMPERS = {
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_values_are_not_made_by_hand(kind):
     for arguments in ((), (0, 2, range(4), 4), (None, 0, 15)):
-        with pytest.raises(sim.SimulationError, match="they come from load_weights"):
+        with pytest.raises(sim.SimulationError, match="They come from load_weights"):
             kind(*arguments)
-    with pytest.raises(sim.SimulationError, match="is to be a new kind of value"):
+    with pytest.raises(sim.SimulationError, match="cannot be a new kind of value"):
         type("Mine", (kind,), {})
     empty = kind.__new__(kind)
     model = sim.Model(0, sim.Dist(1), 2, 4)
@@ -109,7 +109,7 @@ def test_values_are_not_copied():
     model = sim.Model(0, sim.Dist(1), 2, 4)
     for value in (*model.load_weights(0), model.get_input_activation([0])):
         for copied in (copy.copy, copy.deepcopy, pickle.dumps, lambda value: copy.deepcopy({0: [value]})):
-            with pytest.raises(sim.SimulationError, match="is to be copied"):
+            with pytest.raises(sim.SimulationError, match="cannot be copied"):
                 copied(value)
 
 

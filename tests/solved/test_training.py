@@ -187,10 +187,10 @@ def test_it_trains_from_a_training(functions):
 @pytest.mark.parametrize(
     ("n", "words", "said"),
     [
-        (2, ["--mp-size", "2", "--dp-size", "2"], "need 4 ranks, and mpiexec started 2: use mpiexec -n 4"),
+        (2, ["--mp-size", "2", "--dp-size", "2"], "need 4 ranks, but mpiexec started 2: use mpiexec -n 4"),
         (4, ["--mp-size", "4"], "mp_size=4 does not divide the 10 classes"),
         (1, ["--data", "cifar"], "invalid choice: 'cifar'"),
-        (1, ["--batch-size", "5000"], "a batch of 5000 is more than the 1440 samples that there are"),
+        (1, ["--batch-size", "5000"], "a batch of 5000 is larger than the data set, which has 1440 samples"),
         (1, ["--epochs", "many"], "invalid int value: 'many'"),
         (1, ["--depth", "3"], "unrecognized arguments: --depth 3"),
     ],
