@@ -55,7 +55,7 @@ def shapes(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     x : numpy.ndarray
         float32, ``(n, 32, 32, 3)``.
     y : numpy.ndarray
-        int64, ``(n,)``: indices into `SHAPE_NAMES`.
+        int64, ``(n,)``: indices into `SHAPES`.
     """
     random = np.random.default_rng(seed)
     y = random.integers(0, len(SHAPES), n)
