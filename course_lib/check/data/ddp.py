@@ -23,7 +23,7 @@ def wrap_model(values, size):
     everyone, MyDP = student("everyone"), student("MyDP")
 
     class Gate(Module):
-        """Identity in forward; backward changes the gradient by a number from the coordinator, as described in `train_step`."""
+        """Identity in forward; backward changes the gradient by a number, received once enough has been sent."""
 
         def forward(self, x):
             return Tensor.from_operation(

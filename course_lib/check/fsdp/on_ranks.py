@@ -82,7 +82,7 @@ def fetch_results():
 
 
 def run_forward_only(x, dropped, meets):
-    """Run a forward pass without gradients, or without backward, then halve all parameters; also count the whole parameters."""
+    """Run a forward pass under `no_grad`, or (`dropped`) without backward, then halving the parameters; also count the whole ones."""
     trial = student("trial")
     (wrapped, _, model, (notes, met, _)), before = trial, operations.progress_state.open_requests
     notes.clear()

@@ -157,7 +157,7 @@ def _shard_count_and_index(trainer: Trainer, entry: ParameterInfo) -> tuple[int,
 
 
 def _local_share(trainer: Trainer, entry: ParameterInfo, array: np.ndarray) -> np.ndarray:
-    """Part of its array that this rank writes: all of it, or an equal share if other ranks hold the same array."""
+    """Part of its array that this rank writes; ranks that hold the same array write it once between them."""
     flat, groups = np.moveaxis(array, _sharded_dim(entry), 0).ravel(), trainer.groups
     if entry.kind == replicated and groups.tp.Get_rank() > 0:
         return flat[:0].copy()

@@ -84,7 +84,7 @@ class Model:
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"Model: {name} must be a whole number, {least} or more; got {value!r}.")
         if rank >= dist.world_size or rank in dist.models:
-            raise ValueError(f"Model: each of the ranks 0 to {dist.world_size - 1} must exist once; got rank {rank} again.")
+            raise ValueError(f"Model: each of the ranks 0 to {dist.world_size - 1} must exist exactly once; got rank {rank}.")
         self.rank, self.dist, self.world_size = rank, dist, dist.world_size
         self.num_layers, self.global_batch_size = num_layers, global_batch_size
         self.time, self.final_weights, self.rows = 0.0, {}, []
