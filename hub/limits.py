@@ -12,7 +12,7 @@ from course_lib.sandbox import cgroup
 
 STUDENT_PROCESSES = 512  # and threads, of one user: a server with three notebooks of 8 ranks has about 200
 INSTRUCTOR_PROCESSES = 8192  # who grade several hand-ins at a time
-MAX_OPEN_FILES = 4096  # that a process may have open: eight ranks take a hundred sockets
+MAX_USER_OPEN_FILES = 4096  # that a process may have open: eight ranks take a hundred sockets
 
 
 def name_of(hub: Path, uid: int | str) -> str:
@@ -36,7 +36,7 @@ def enter(groups: list[Path], processes: int = STUDENT_PROCESSES) -> None:
     """Put this process, root's still, under the limits, and all that it will start."""
     cgroup.join(groups, os.getpid())
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = MAX_OPEN_FILES if most == resource.RLIM_INFINITY else min(MAX_OPEN_FILES, most)
+    files = MAX_USER_OPEN_FILES if most == resource.RLIM_INFINITY else min(MAX_USER_OPEN_FILES, most)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))  # of the user, here as well as in other walls
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -48,7 +48,7 @@ def open_talk(
     words, said = show.slide_show(work, path, ["--no-browser", "--ServerApp.port=0"]), work / "said.txt"
     began = time.monotonic()
     with said.open("w") as file:
-        server = subprocess.Popen(words, cwd=work, env=show.ENVIRONMENT, stdout=file, stderr=file)
+        server = subprocess.Popen(words, cwd=work, env=show.LECTURE_ENVIRONMENT, stdout=file, stderr=file)
     try:
         while not (address := re.search(r"http://127\.0\.0\.1:\S+", said.read_text())):
             if server.poll() is not None or time.monotonic() - began > STARTUP_TIMEOUT_SECONDS:

@@ -22,7 +22,7 @@ from lectures import talk
 
 FRONTEND = Path(__file__).resolve().parent / "front"
 LECTURES_FOLDER = ROOT / "my_lectures"
-ENVIRONMENT = {
+LECTURE_ENVIRONMENT = {
     **os.environ,
     FIGURE_STYLE_ENV: "slides",  # so figures have type that the last row reads
     # Extensions that no slide needs (grading, comparing, terminals) would take a third of the time until the first one.
@@ -131,7 +131,7 @@ def main() -> None:
         print(f"Yours, as they were: {', '.join(p.name for p in left)}. NEW=1 writes them anew.")
     print(f"Opening {'the slides' if options.what == 'lecture' else 'JupyterLab'} in my_lectures/. Ctrl-C twice ends it.", flush=True)
     os.chdir(LECTURES_FOLDER)
-    os.execve(words[0], words, ENVIRONMENT if options.what == "lecture" else environment())
+    os.execve(words[0], words, LECTURE_ENVIRONMENT if options.what == "lecture" else environment())
 
 
 if __name__ == "__main__":

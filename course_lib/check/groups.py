@@ -16,6 +16,7 @@ BASELINE_BYTES, BYTES_PER_REQUEST = 4 << 20, 2 << 10
 # Orders of four ranks in which no rank keeps its number and the ring differs from the usual one, so that an answer that
 # uses world ranks as group ranks is always found.
 SHUFFLED_ORDERS = ((1, 0, 3, 2), (1, 3, 0, 2), (2, 0, 3, 1), (2, 3, 1, 0), (3, 2, 0, 1), (3, 2, 1, 0))
+GATE_MESSAGE_BYTES = 8  # the number that a rank sends from a gate
 
 
 class GroupCheck(Check):

@@ -14,7 +14,7 @@ from course_lib import datasets, memory, students, traffic, zero
 from course_lib.layers import MLP, check_dims
 from course_lib.training.data import read_shared
 
-MAX_RANKS = 8
+MAX_TRAINING_RANKS = 8
 
 
 class TrainingConfigError(ValueError):
@@ -87,9 +87,9 @@ class Config:
                 raise TrainingConfigError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not self.lr > 0:
             raise TrainingConfigError(f"lr must be positive; got {self.lr}.")
-        if self.mp_size * self.dp_size > MAX_RANKS:
+        if self.mp_size * self.dp_size > MAX_TRAINING_RANKS:
             raise TrainingConfigError(
-                f"mp_size={self.mp_size} and dp_size={self.dp_size} need {self.ranks} ranks; this part uses at most {MAX_RANKS}."
+                f"mp_size={self.mp_size} and dp_size={self.dp_size} need {self.ranks} ranks; this part uses at most {MAX_TRAINING_RANKS}."
             )
         if self.batch_size % self.dp_size:
             raise TrainingConfigError(

@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, CodeType
 import numpy as np
 import safetensors.numpy
 
-from course_lib.check.checkpoint.files import INDEX_FILE, TENSORS_SUFFIX
+from course_lib.check.checkpoint.files import IN_PLACE_WRITE_CAUSE, INDEX_FILE, TENSORS_SUFFIX
 
 LIBRARY_DIRS = tuple(os.path.dirname(m.__file__) + os.sep for m in (np, safetensors, json, encodings))
 STDLIB_DIR = os.path.dirname(os.__file__) + os.sep
@@ -28,7 +28,6 @@ WRITE_EVENTS = ("open", "os.rename", "os.remove", "os.link", "os.symlink", "os.t
 INTROSPECTION_EVENTS = ("sys._getframe", "sys._current_frames", "gc.get_objects", "gc.get_referrers", "gc.get_referents")
 HOOK_ALIVE_EVENT = "course_lib.checkpoint"  # the tracer's own event, which shows that the hook is active
 _active_tracer: list[FileTracer] = []
-IN_PLACE_WRITE_CAUSE = "a file that is changed in place: write a temporary file next to it, then use os.replace"
 
 
 class SimulatedCrash(BaseException):

@@ -13,6 +13,7 @@ TENSOR_NAMES = ("weights", "bias", "first moment", "second moment", "order of th
 TENSOR_DTYPES = (np.float32, np.float64, np.int32, np.int64, np.uint8, np.bool_)
 
 Files = dict[str, np.ndarray]  # name to bytes
+IN_PLACE_WRITE_CAUSE = "a file that is changed in place: write a temporary file next to it, then use os.replace"
 
 
 class DamagedCheckpoint(ValueError):

@@ -14,13 +14,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib.check import Check
-from course_lib.check.checkpoint.files import INDEX_FILE, TENSORS_SUFFIX, Files
+from course_lib.check.checkpoint.files import IN_PLACE_WRITE_CAUSE, INDEX_FILE, TENSORS_SUFFIX, Files
 from course_lib.cluster.isolated import file_events as fs
 from course_lib.cluster.isolated.scheduler import MAX_RUN_SECONDS, RankScheduler
 
 NO_STOP = 1 << 30
 PIPE_OPEN_TIMEOUT_SECONDS = 0.3  # seconds after which a rank that opens a pipe counts as dead
-IN_PLACE_WRITE_CAUSE = "a file that is changed in place: write a temporary file next to it, then use os.replace"
 REMOVED_TOO_EARLY_CAUSE = "old files that are removed or changed before the index lists the new ones"
 
 

@@ -13,7 +13,7 @@ from course_lib import memory, wording
 from course_lib.check.fsdp.flat_shard import RTOL_BY_DTYPE, begin_measurement, end_measurement, flat_parts
 from course_lib.check.fsdp.on_ranks import call_clip_gradients, fetch_results, run_forward_only, run_micro_batch, run_step, wrap_model
 from course_lib.check.fsdp.reference import ReferenceModel
-from course_lib.check.groups import GroupCheck
+from course_lib.check.groups import GATE_MESSAGE_BYTES, GroupCheck
 from course_lib.cluster.replies import RanksError
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
 
@@ -21,7 +21,6 @@ GroupModels = list[tuple[list[int], ReferenceModel]]  # a group, and its model
 CLIP_CASES = (np.float64, 2, 0.95), (np.float64, np.inf, 0.95), (np.float32, 2, 1.05), (np.float32, np.inf, 0.01)
 # Blocks: correct answers hold up to 3.84 or 4.4, answers that keep two more hold 4.84 or 5.2.
 MAX_PEAK_BLOCKS, MAX_PEAK_BLOCKS_ISOLATED, EXTRA_BLOCKS_TIED = 4.35, 4.8, 1.9
-GATE_MESSAGE_BYTES = 8  # bytes: the number that a rank sends from its gate
 
 
 class GatePlan:

@@ -12,7 +12,7 @@ from itertools import zip_longest
 import numpy as np
 
 from course_lib import memory, wording
-from course_lib.check.groups import GroupCheck
+from course_lib.check.groups import GATE_MESSAGE_BYTES, GroupCheck
 from course_lib.check.pipeline.on_ranks import build_stage, end_measurement, forward_scaled, run_steps
 from course_lib.check.pipeline.reference import (
     ONE_FORWARD_ONE_BACKWARD,
@@ -26,8 +26,6 @@ from course_lib.cluster.replies import RanksError
 from course_lib.gpt.model.decoder import Sizes
 from course_lib.gpt.model.stage import Stage
 from course_lib.sandbox.bubblewrap import ISOLATION_VARIABLE
-
-GATE_MESSAGE_BYTES = 8  # bytes: the number that neighbours exchange at their gates
 
 
 class PipelineCheck(GroupCheck):

@@ -16,6 +16,7 @@ from course_lib.engine.processes.mpiexec import LOOPBACK_VARIABLES, SMALL_QUEUE_
 from course_lib.sandbox import bubblewrap, seccomp
 
 LIBRARY_PARENT = Path(__file__).resolve().parents[3]
+SAME_ROUTINES = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # so that a rank computes with those of the process that checks it
 
 
 class RankFolders:
@@ -81,6 +82,7 @@ def start_rank(rank: int, n: int, line: int, log: int, place: RankFolders | None
         **LOOPBACK_VARIABLES,
         **SMALL_QUEUE_VARIABLES,
         **bubblewrap.ENVIRONMENT,
+        **{name: os.environ[name] for name in SAME_ROUTINES if name in os.environ},
         "COURSE_LIMITS": json.dumps(bubblewrap.limits()),
     }
     if data:

@@ -190,4 +190,4 @@ def _links(nvlink: float, infiniband: float) -> dict[str, Link]:
 # for their operands.
 A100_DEVICE = Device("A100 80 GB", 312e12, 108, 2039e9, 80 * GIB, matrix=0.907, **_links(300e9, 25e9))
 H100_DEVICE = Device("H100 80 GB", 989e12, 132, 3352e9, 80 * GIB, matrix=0.75, **_links(450e9, 50e9))
-DEVICES = {"a100": A100_DEVICE, "h100": H100_DEVICE}
+DEVICE_PRESETS = {"a100": A100_DEVICE, "h100": H100_DEVICE}

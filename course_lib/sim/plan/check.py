@@ -9,7 +9,7 @@ from course_lib.check import Check
 from course_lib.cluster import time_limits
 from course_lib.engine.namespace import student
 from course_lib.sim.core.hardware import GIB
-from course_lib.sim.llm.cluster import DEVICES, Cluster
+from course_lib.sim.llm.cluster import DEVICE_PRESETS, Cluster
 from course_lib.sim.llm.configuration import Configuration, PlanError, problems
 from course_lib.sim.llm.events import Step, simulate
 from course_lib.sim.llm.transformer import Transformer
@@ -135,7 +135,7 @@ def build_case(one: Case, overhead: float = 0.05) -> tuple[Transformer, Cluster]
     gpus, name, memory, slower, layers, heads, sequence, vocabulary, batch, gated, fused, dropout = one
     shape = dict(layers=layers, hidden=128 * heads, heads=heads, sequence=sequence, vocabulary=vocabulary, batch=batch)
     model = Transformer("a model", **shape, gated=bool(gated), fused=bool(fused), dropout=bool(dropout))
-    device = replace(DEVICES[name], name=name.upper(), memory=memory * GIB)
+    device = replace(DEVICE_PRESETS[name], name=name.upper(), memory=memory * GIB)
     network = replace(device.network, bandwidth=device.network.bandwidth / slower)
     return model, Cluster(device, gpus, network=network, overhead=overhead)
 

@@ -7,7 +7,7 @@ from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 from course_lib.sim.core.hardware import Link
-from course_lib.sim.llm.cluster import DEVICES, Cluster, Device
+from course_lib.sim.llm.cluster import DEVICE_PRESETS, Cluster, Device
 from course_lib.sim.llm.configuration import PlanError
 from course_lib.sim.llm.transformer import MODEL_PRESETS, Transformer
 
@@ -29,9 +29,9 @@ def model_named(name: str) -> Transformer:
 
 def device_named(name: str) -> Device:
     """Look up one of `DEVICES`; PlanError if there is none."""
-    if name.lower() not in DEVICES:
-        raise PlanError(f"there is no device {name!r}: choose one of {', '.join(DEVICES)}, or describe it in a file (--file).")
-    return DEVICES[name.lower()]
+    if name.lower() not in DEVICE_PRESETS:
+        raise PlanError(f"there is no device {name!r}: choose one of {', '.join(DEVICE_PRESETS)}, or describe it in a file (--file).")
+    return DEVICE_PRESETS[name.lower()]
 
 
 def read(path: Path, model: Transformer | None, device: Device | None, gpus: int | None) -> tuple[Transformer | None, Cluster | None]:
@@ -93,7 +93,7 @@ def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) ->
         try:
             described = device_named(described)
         except PlanError:
-            known = ", ".join(DEVICES)
+            known = ", ".join(DEVICE_PRESETS)
             raise PlanError(f"{path}: there is no device {described!r}: choose one of {known}, or give a table of its fields.") from None
     elif not isinstance(described, Device):
         described = _device(path, dict(_require_table(path, "device", described)))
@@ -103,11 +103,11 @@ def _cluster(path: Path, keys: dict, device: Device | None, gpus: int | None) ->
 def _device(path: Path, keys: dict) -> Device:
     _links(path, "cluster.device", keys)
     _check_keys(path, "cluster.device", keys, Device)
-    base = DEVICES.get(str(keys.get("name", "")).lower())
+    base = DEVICE_PRESETS.get(str(keys.get("name", "")).lower())
     if base:
         return replace(base, **{key: value for key, value in keys.items() if key != "name"})
     needed = {field.name for field in fields(Device) if field.default is MISSING}
-    _require_keys(path, "cluster.device", keys, needed, f", or the name of a known device: {', '.join(DEVICES)}")
+    _require_keys(path, "cluster.device", keys, needed, f", or the name of a known device: {', '.join(DEVICE_PRESETS)}")
     return Device(**keys)
 
 

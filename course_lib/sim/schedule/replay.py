@@ -17,8 +17,7 @@ from course_lib.sim.core.dist import Dist
 from course_lib.sim.core.errors import SimulationError
 from course_lib.sim.core.hardware import H100, LAYER, Hardware, Layer
 from course_lib.sim.core.model import Model
-
-COMMUNICATION_KINDS = frozenset(("all_reduce", "all_gather", "reduce_scatter", "send", "receive"))
+from course_lib.sim.schedule.stats import COMMUNICATION_KINDS
 
 
 def export(models: Sequence) -> str:
