@@ -12,6 +12,7 @@ from __future__ import annotations
 import platform
 import struct
 import time
+from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
@@ -65,7 +66,7 @@ class Rendezvous(Protocol):
     def signatures(self, key: int) -> dict[int, Signature] | None:
         """By world rank, what each calls; None where all call the same."""
 
-    def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
+    def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> Sequence[np.ndarray]:
         """In the group's order, `count` elements from `start` on of each rank's array."""
 
     def leave(self, key: int) -> None:
@@ -257,6 +258,11 @@ class _AllgatherBuffers:
     def __init__(self, n: int, size: int):
         self.out, self.into, self.request = np.zeros(size, np.uint8), np.empty((n, size), np.uint8), None
         self.mine, self.all = self.out[: 8 * RENEWALS_WORD].view(np.int64), self.into[:, : _ENTRY_STRUCT.size].view(np.int64)
+        self._n, self._signatures = n, self.into[:, : 8 * RENEWALS_WORD]
+
+    def agrees(self) -> bool:
+        """Return whether all ranks have sent this rank's key and signature."""
+        return self._signatures.tobytes() == self.mine.tobytes() * self._n  # a fraction of what comparing arrays costs
 
 
 class AllgatherRendezvous(_BoardPage):
@@ -267,7 +273,7 @@ class AllgatherRendezvous(_BoardPage):
     """
 
     MAX_INLINE_BYTES, MAX_TOTAL_INLINE_BYTES = 4096, 1 << 16  # bytes of a rank's array that go along, at most, and of all ranks'
-    HEADER_BYTES, LOOKS = 64, 200
+    HEADER_BYTES, MAX_POLLS = 64, 200
 
     def __init__(self, board: Board, members: tuple[int, ...], context: int, comm: MPI.Comm):
         super().__init__(board, members, context)
@@ -313,7 +319,7 @@ class AllgatherRendezvous(_BoardPage):
                 exchange.request = self._comm.Iallgather(exchange.out, exchange.into)
             if not exchange.request.Test():
                 return
-            if not (exchange.all[:, 0] == key).all():
+            if not exchange.agrees() and not (exchange.all[:, 0] == key).all():
                 exchange.request = self._comm.Iallgather(exchange.out, exchange.into)
                 return
             self._complete.add(key)
@@ -324,8 +330,10 @@ class AllgatherRendezvous(_BoardPage):
         return key in self._complete
 
     def spin_until_agreed(self, key: int, polls: range) -> bool:
-        for _ in range(self.LOOKS):  # a look at this one request costs less than a wait, in which all operations make progress
-            if self.is_complete(key):
+        exchange = self._open[key]
+        for _ in range(self.MAX_POLLS):  # polling this one request costs less than a wait, in which all operations make progress
+            request = exchange.request  # None while the all-gather of an earlier call is under way
+            if (request is None or request.Test()) and self.is_complete(key):
                 return self.signatures(key) is None
             if progress_state.interrupt_pending:
                 break
@@ -334,15 +342,16 @@ class AllgatherRendezvous(_BoardPage):
 
     def signatures(self, key: int) -> dict[int, Signature] | None:
         exchange = self._open[key]
-        if (exchange.all[:, :RENEWALS_WORD] == exchange.mine).all():
+        if exchange.agrees():
             return None
         return dict(zip(self._members, (tuple(words[2:RENEWALS_WORD]) for words in exchange.all.tolist()), strict=True))
 
     def renewals(self, key: int) -> int:
         return int(self._open[key].all[:, RENEWALS_WORD].max())
 
-    def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> list[np.ndarray]:
-        return [np.frombuffer(words, dtype, count, self.HEADER_BYTES + start * dtype.itemsize) for words in self._open[key].into]
+    def inline_arrays(self, key: int, dtype: np.dtype, count: int, start: int = 0) -> np.ndarray:
+        begin = self.HEADER_BYTES + start * dtype.itemsize
+        return self._open[key].into[:, begin : begin + count * dtype.itemsize].view(dtype)
 
     def leave(self, key: int) -> None:
         super().leave(key)
@@ -370,7 +379,11 @@ def combine(rendezvous: Rendezvous, key: int, call: Call, place: int) -> None:
         np.concatenate(rendezvous.inline_arrays(key, recv.dtype, call.contribution.size), out=flat)
         return
     start = sum(call.counts[:place]) if operation == REDUCE_SCATTER else 0
-    first, *more = rendezvous.inline_arrays(key, recv.dtype, recv.size, start)
+    arrays = rendezvous.inline_arrays(key, recv.dtype, recv.size, start)
+    if isinstance(arrays, np.ndarray) and recv.size > 1:  # of a single element, NumPy would not add in order
+        np.add.reduce(arrays, axis=0, dtype=recv.dtype, out=flat)
+        return
+    first, *more = arrays
     if not more:
         flat[...] = first
         return
