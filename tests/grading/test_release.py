@@ -69,7 +69,7 @@ def test_every_notebook_is_short_and_every_released_folder_has_a_source():
     ("cells", "words"),
     [
         ("# %%\nx = 1\n", "needs a title"),
-        ("# %% A\nx = 1\n\n# %% A\nx = 2\n", "a title of its own"),
+        ("# %% A\nx = 1\n\n# %% A\nx = 2\n", "a unique title"),
         ('# %% E tags=["exercise"]\n# %%px\ndef f(): pass\n', "BEGIN SOLUTION"),
         ('# %% T tags=["test"]\n### BEGIN HIDDEN TESTS\nx\n### END HIDDEN TESTS\n', "points="),
         ('# %% T tags=["test"] points=3\nsecret = 1\n### BEGIN HIDDEN TESTS\nx\n### END HIDDEN TESTS\n', "round all of it"),
@@ -183,18 +183,18 @@ TYPOS = [
     (" points=3", "", "line 21, cell 'Test first': a test needs points=, a number above 0; got None."),
     ("### END SOLUTION", "### END SOLUTON", "line 19: '### END SOLUTON' is not a mark. Is '### END SOLUTION' meant?"),
     ("### END SOLUTION", "", "line 17: '### BEGIN SOLUTION' has no '### END SOLUTION' in its cell."),
-    ("### BEGIN SOLUTION", "", "line 19: '### END SOLUTION' does not fit: nothing is open."),
-    ("### END HIDDEN TESTS", "### END SOLUTION", "line 24: '### END SOLUTION' does not fit: '### BEGIN HIDDEN TESTS' is open."),
+    ("### BEGIN SOLUTION", "", "line 19: '### END SOLUTION' is out of place: no block is open."),
+    ("### END HIDDEN TESTS", "### END SOLUTION", "line 24: '### END SOLUTION' is out of place: '### BEGIN HIDDEN TESTS' is still open."),
     ("### END HIDDEN TESTS\n", "", "line 22: '### BEGIN HIDDEN TESTS' has no '### END HIDDEN TESTS' in its cell."),
     ('"exercise"', '"exercize"', "line 14, cell 'First': there is no tag 'exercize'. Is 'exercise' meant?"),
-    ("# %%px\ndef", "def", "line 14, cell 'First': an exercise needs %%px on top, and BEGIN SOLUTION and END SOLUTION."),
+    ("# %%px\ndef", "def", "line 14, cell 'First': an exercise needs %%px on its first line, and BEGIN SOLUTION and END SOLUTION."),
     (
         "### BEGIN HIDDEN",
         "1\n### BEGIN HIDDEN",
-        "line 21, cell 'Test first': a test needs one pair of BEGIN and END HIDDEN TESTS round all of it.",
+        "line 21, cell 'Test first': a test needs one pair of BEGIN and END HIDDEN TESTS around all of its code.",
     ),
-    ("# %% First", "# %%", "a code cell needs a title of its own after '# %%'"),
-    ("# %% Test first", "# %% First", "a code cell needs a title of its own after '# %%', and another cell is called 'First', too."),
+    ("# %% First", "# %%", "a code cell needs a unique title after '# %%'"),
+    ("# %% Test first", "# %% First", "a code cell needs a unique title after '# %%', but another cell is also called 'First'."),
     ("# %% First", '# %% [markdown] tags=["slide50"]\n# Why\n\n# %% First', "the text that begins with 'Why': there is no tag 'slide50'."),
 ]
 MINE = """# ---

@@ -91,7 +91,7 @@ def test_a_talks_own_cells_come_behind_the_slide_that_they_name():
     notebook = new_notebook(cells=list(cells))
     talk.insert(notebook, own, "x")
     assert [cell.source for cell in notebook.cells] == ["# One", "1", "first", "second", "# Two"]
-    for wrong, said in (({"after": "Nowhere"}, "names 0 cells"), ({}, "must say after=")):
+    for wrong, said in (({"after": "Nowhere"}, "names 0 cells"), ({}, "must say with after=")):
         with pytest.raises(build.SourceError, match=said):
             talk.insert(new_notebook(cells=list(cells)), [new_markdown_cell("x", metadata=wrong)], "x")
 
@@ -157,11 +157,11 @@ def test_a_part_may_be_named_by_its_number():
 
 
 def test_notes_stay_out_of_a_students_notebook(tmp_path):
-    with pytest.raises(build.SourceError, match="speaker's notes stand in"):
+    with pytest.raises(build.SourceError, match="speaker notes belong in"):
         build.from_text(source("slide", "notes"), "01_a")
 
 
-@pytest.mark.parametrize(("minutes", "text", "said"), [(10, None, "MINUTES=10 is too short"), (15, "mine", "no notebook that can be read")])
+@pytest.mark.parametrize(("minutes", "text", "said"), [(10, None, "MINUTES=10 is too short"), (15, "mine", "cannot be read as a notebook")])
 def test_a_talk_that_cannot_be_opened_gets_a_sentence(tmp_path, minutes, text, said):
     if text:
         (tmp_path / "01_data_split.talk-15.ipynb").write_text(text)
