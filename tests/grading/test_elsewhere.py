@@ -330,9 +330,9 @@ def test_the_notebook_is_found_whatever_it_is_called(two, tmp_path):
 BAD = {
     "nothing": (lambda f, two: None, "ipynb, got nothing"),
     "no notebook": (lambda f, two: (f / "<b>.pdf").write_text("x"), "ipynb, got <b>.pdf"),
-    "broken": (lambda f, two: put(f, a='{"cells": ['), "no notebook"),
-    "empty": (lambda f, two: put(f, a=""), "no notebook"),
-    "deep": (lambda f, two: put(f, a="[" * 200_000), "no notebook"),
+    "broken": (lambda f, two: put(f, a='{"cells": ['), "not a notebook"),
+    "empty": (lambda f, two: put(f, a=""), "not a notebook"),
+    "deep": (lambda f, two: put(f, a="[" * 200_000), "not a notebook"),
     "a link": (lambda f, two: (f / "a.ipynb").symlink_to("/etc/passwd"), "ipynb, got a.ipynb"),
     "a folder": (lambda f, two: (f / "a.ipynb").mkdir(), "ipynb, got a.ipynb"),
     "another part": (lambda f, two: put(f, a=(ROOT / "notebooks/01_data_split/01_data_split.ipynb").read_text()), "of 01_data_split"),

@@ -370,7 +370,7 @@ def test_who_handed_in_something_else_is_told_why_in_grades_report_and_on_a_page
     with zipfile.ZipFile(home / "feedback" / f"{PART}-canvas.zip") as archive:
         assert sorted(archive.namelist()) == [f"{name}_{PART}.html" for name in ("ben_12_2", "cleo_13_3", "dan_14_4", "zoe_16_6")]
         pages = {name.partition("_")[0]: Outline(archive.read(name).decode()) for name in archive.namelist()}
-    assert "a notebook of 02_process_groups" in pages["ben"].text and "Ben" in pages["ben"].text and "no notebook" in pages["dan"].text
+    assert "a notebook of 02_process_groups" in pages["ben"].text and "Ben" in pages["ben"].text and "not a notebook" in pages["dan"].text
     assert "<b>my answer.py: neither a notebook nor a zip" in pages["cleo"].text and not any(page.bad for page in pages.values())
     course, _ = grades.grades(home)
     (home / "submitted" / "ada" / PART / f"{PART}.ipynb").write_text("a newer one")

@@ -68,7 +68,7 @@ def test_every_notebook_is_short_and_every_released_folder_has_a_source():
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        ("# %%\nx = 1\n", "needs a title"),
+        ("# %%\nx = 1\n", "needs a unique title"),
         ("# %% A\nx = 1\n\n# %% A\nx = 2\n", "a unique title"),
         ('# %% E tags=["exercise"]\n# %%px\ndef f(): pass\n', "BEGIN SOLUTION"),
         ('# %% T tags=["test"]\n### BEGIN HIDDEN TESTS\nx\n### END HIDDEN TESTS\n', "points="),
@@ -181,12 +181,12 @@ TYPOS = [
     ),
     ("points=3", "points=0", "line 21, cell 'Test first': a test needs points=, a number above 0; got 0."),
     (" points=3", "", "line 21, cell 'Test first': a test needs points=, a number above 0; got None."),
-    ("### END SOLUTION", "### END SOLUTON", "line 19: '### END SOLUTON' is not a mark. Is '### END SOLUTION' meant?"),
+    ("### END SOLUTION", "### END SOLUTON", "line 19: '### END SOLUTON' is not a mark. Did you mean '### END SOLUTION'?"),
     ("### END SOLUTION", "", "line 17: '### BEGIN SOLUTION' has no '### END SOLUTION' in its cell."),
     ("### BEGIN SOLUTION", "", "line 19: '### END SOLUTION' is out of place: no block is open."),
     ("### END HIDDEN TESTS", "### END SOLUTION", "line 24: '### END SOLUTION' is out of place: '### BEGIN HIDDEN TESTS' is still open."),
     ("### END HIDDEN TESTS\n", "", "line 22: '### BEGIN HIDDEN TESTS' has no '### END HIDDEN TESTS' in its cell."),
-    ('"exercise"', '"exercize"', "line 14, cell 'First': there is no tag 'exercize'. Is 'exercise' meant?"),
+    ('"exercise"', '"exercize"', "line 14, cell 'First': there is no tag 'exercize'. Did you mean 'exercise'?"),
     ("# %%px\ndef", "def", "line 14, cell 'First': an exercise needs %%px on its first line, and BEGIN SOLUTION and END SOLUTION."),
     (
         "### BEGIN HIDDEN",

@@ -205,7 +205,7 @@ def test_a_test_that_goes_takes_nothing_along_that_a_person_wrote(one, tmp_path,
         ("### BEGIN HIDDEN TESTS\n", "### BEGIN HIDDEN TESTS\n# Another.\n"),
     )
     for _ in range(2):
-        with pytest.raises(config.GradingConfigError, match=r"test-first is gone from its source.* for ben\. Give it its name back"):
+        with pytest.raises(config.GradingConfigError, match=r"test-first is gone from its source.* for ben\. Restore its name"):
             one.grade(PART)
         assert source.read_bytes() == before
     edit(one, tmp_path, monkeypatch, ("# %% Test another", "# %% Test first"), ("# %% First", "# %% The first"), ("# Another.\n", ""))

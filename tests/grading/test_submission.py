@@ -109,7 +109,7 @@ LONG["cells"] = [{"cell_type": "code", "source": "x" * 110_000, "outputs": [], "
     ("data", "message"),
     [
         (b"<html>", "not a notebook"),
-        (json.dumps(LONG).encode(), "its code has 1,100,000 characters, and 1,048,576"),
+        (json.dumps(LONG).encode(), "its code has 1,100,000 characters, and the limit is 1,048,576"),
         (b"", "not a notebook"),
         (b"[" * 100_000, "nested too deeply|not a notebook"),
         (b"\xff\xfe\x00", "not a notebook"),

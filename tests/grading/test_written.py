@@ -201,7 +201,7 @@ def test_a_model_answer_stays_with_the_instructor(course, monkeypatch):
         ('# %% Why [markdown] tags=["written"]\n# x\n', "a written answer needs points="),
         ('# %% [markdown] tags=["written"] points=2\n# x\n', "a written answer needs a unique title"),
         ('# %% Why tags=["written"] points=2\nx = 1\n', "is for texts"),
-        ('# %% Why [markdown] tags=["writen"] points=2\n# x\n', "Is 'written' meant"),
+        ('# %% Why [markdown] tags=["writen"] points=2\n# x\n', "Did you mean 'written'"),
     ],
 )
 def test_a_mistake_in_its_line_is_named(cell, said):

@@ -139,7 +139,7 @@ def test_students_get_none_of_it():
     [
         (["lecture"], "Which part"),
         (["lecture", "--part=77"], "There is no part '77'"),
-        (["lecture", "--part=01", "--minutes=abc"], "MINUTES=abc is no number"),
+        (["lecture", "--part=01", "--minutes=abc"], "MINUTES=abc is not a number"),
         (["lecture", "--part=01", "--minutes=5"], "MINUTES=5 is too short"),
     ],
 )
